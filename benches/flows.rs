@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use convey::forward::{ACK, Direction, FlowTable, NatPorts, NewFlow, PortSplit, SYN, Segment, View};
+use convey::forward::testing::{FlowTable, NewFlow};
+use convey::forward::{ACK, Direction, NatPorts, PortSplit, SYN, Segment, View};
 use convey::model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 

@@ -9,7 +9,7 @@ use convey::model::DropReason;
 use convey::wire::{Headers, ParseError, TestPacket, parse};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
-use balancer::{Balancer, Setup};
+use balancer::{BalancerSetup, TestBalancer};
 
 #[path = "../tests/balancer/mod.rs"]
 mod balancer;
@@ -32,16 +32,16 @@ criterion_group! {
 criterion_main!(benches);
 
 /// What is measured side by side: IPv4 and IPv6, TCP and UDP.
-fn lanes(setup: Setup) -> [(&'static str, Setup); 4] {
+fn lanes(setup: BalancerSetup) -> [(&'static str, BalancerSetup); 4] {
     [("", setup), ("_v6", setup.over_ipv6()), ("_udp", setup.udp()), ("_v6_udp", setup.over_ipv6().udp())]
 }
 
 fn forward(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("forward");
     for flows in [1_000, 100_000, 1_000_000] {
-        for (lane, setup) in lanes(Setup::passthrough(SERVERS, flows + ROOM)) {
-            let mut balancer = Balancer::new(setup);
-            let snat: Vec<Server> = (0..flows).map(|n| establish(&mut balancer, &setup, n)).collect();
+        for (lane, setup) in lanes(BalancerSetup::passthrough(SERVERS, flows + ROOM)) {
+            let mut balancer = TestBalancer::new(setup);
+            let snat: Vec<ReplySource> = (0..flows).map(|n| establish(&mut balancer, &setup, n)).collect();
             let mut random = Walk { state: 1, flows };
             group.bench_function(BenchmarkId::new(format!("to_server{lane}"), flows), |bencher| {
                 let mut frame = Client::new(&setup, |packet| packet.seq(1).ack(1));
@@ -63,8 +63,8 @@ fn forward(criterion: &mut Criterion) {
         }
     }
     for flows in [1_000, 100_000, 1_000_000, 10_000_000] {
-        for (lane, setup) in &lanes(Setup::dsr(SERVERS, flows + ROOM))[..2] {
-            let mut balancer = Balancer::new(*setup);
+        for (lane, setup) in &lanes(BalancerSetup::dsr(SERVERS, flows + ROOM))[..2] {
+            let mut balancer = TestBalancer::new(*setup);
             let mut frame = Client::new(setup, |packet| packet.seq(1).ack(1));
             for n in 0..flows {
                 balancer.now.0 += 1_000;
@@ -108,7 +108,12 @@ fn forward(criterion: &mut Criterion) {
 
 /// Clients never seen before. Soon each takes the place of the oldest flow that is half-open. In a full table a few in
 /// 100,000 meet others at both of their counters, and are refused as if they had their share.
-fn begin(bencher: &mut criterion::Bencher<'_>, balancer: &mut Balancer, setup: &Setup, flows: u32) {
+fn begin(
+    bencher: &mut criterion::Bencher<'_>,
+    balancer: &mut TestBalancer,
+    setup: &BalancerSetup,
+    flows: u32,
+) {
     let mut frame = Client::new(setup, |packet| packet.syn());
     let (mut n, mut refused) = (flows, 0);
     bencher.iter(|| {
@@ -125,14 +130,18 @@ fn begin(bencher: &mut criterion::Bencher<'_>, balancer: &mut Balancer, setup: &
 
 /// The last byte of where the frame went.
 #[inline]
-fn forwarded(balancer: &mut Balancer, frame: &mut Template) -> u8 {
+fn forwarded(balancer: &mut TestBalancer, frame: &mut Template) -> u8 {
     let headers = parse(&frame.bytes);
     forwarded_as(balancer, frame, &headers)
 }
 
 /// The same for a frame that was parsed before.
 #[inline]
-fn forwarded_as(balancer: &mut Balancer, frame: &mut Template, headers: &Result<Headers, ParseError>) -> u8 {
+fn forwarded_as(
+    balancer: &mut TestBalancer,
+    frame: &mut Template,
+    headers: &Result<Headers, ParseError>,
+) -> u8 {
     match handle(balancer, frame, headers) {
         Verdict::Transmit(_) => frame.bytes[frame.ports - 1],
         other => panic!("{other:?}"),
@@ -140,16 +149,20 @@ fn forwarded_as(balancer: &mut Balancer, frame: &mut Template, headers: &Result<
 }
 
 #[inline]
-fn handle(balancer: &mut Balancer, frame: &mut Template, headers: &Result<Headers, ParseError>) -> Verdict {
+fn handle(
+    balancer: &mut TestBalancer,
+    frame: &mut Template,
+    headers: &Result<Headers, ParseError>,
+) -> Verdict {
     balancer.now.0 += 100;
     balancer.handle_frame(&mut Frame::new(&mut frame.bytes, headers))
 }
 
 /// Where a reply comes from, and the port of ours it goes to.
-type Server = (u8, u16);
+type ReplySource = (u8, u16);
 
 /// Client `n` connects, or is answered and sends again. Returns who answers it.
-fn establish(balancer: &mut Balancer, setup: &Setup, n: u32) -> Server {
+fn establish(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> ReplySource {
     let mut syn = Client::new(setup, |packet| packet.syn());
     syn.of(n);
     let server = forwarded(balancer, &mut syn.0);
@@ -175,7 +188,7 @@ struct Template {
 }
 
 impl Template {
-    fn new(setup: &Setup, packet: TestPacket) -> Template {
+    fn new(setup: &BalancerSetup, packet: TestPacket) -> Template {
         let fresh = packet.bytes();
         let (ports, src_end) = if setup.is_v6 { (PORTS_V6, 38) } else { (34, 30) };
         Template { bytes: fresh.clone(), fresh, ports, src_end }
@@ -189,7 +202,7 @@ const PORTS_V6: usize = 54;
 struct Client(Template);
 
 impl Client {
-    fn new(setup: &Setup, flags: impl FnOnce(TestPacket) -> TestPacket) -> Client {
+    fn new(setup: &BalancerSetup, flags: impl FnOnce(TestPacket) -> TestPacket) -> Client {
         let from = if setup.is_v6 { "[2001:db8:9::1]:1" } else { "1.1.1.1:1" };
         Client(Template::new(setup, flags(setup.packet(from))))
     }
@@ -209,7 +222,7 @@ impl Client {
 struct Reply(Template);
 
 impl Reply {
-    fn new(setup: &Setup, flags: impl FnOnce(TestPacket) -> TestPacket) -> Reply {
+    fn new(setup: &BalancerSetup, flags: impl FnOnce(TestPacket) -> TestPacket) -> Reply {
         let [server, snat] = match setup.is_v6 {
             true => ["[fd00::1]:8080", "[fd00::fe]:1"],
             false => ["10.0.0.1:8080", "10.0.0.254:1"],
@@ -219,7 +232,7 @@ impl Reply {
 
     /// Makes it one of this server to this port.
     #[inline]
-    fn of(&mut self, (server, port): Server) {
+    fn of(&mut self, (server, port): ReplySource) {
         let Template { fresh, bytes, ports, src_end } = &mut self.0;
         bytes.copy_from_slice(fresh);
         bytes[*src_end - 1] = server;

@@ -10,15 +10,15 @@ use convey::logging::Log;
 fn main() -> ExitCode {
     let cli = Cli::read();
     // Before there is a thread: each of them inherits it.
-    let confined = match app::confine(&cli) {
-        Ok(confined) => confined,
+    let begun = match app::begin(&cli) {
+        Ok(begun) => begun,
         Err(why) => {
             eprintln!("convey: {why}");
             return ExitCode::FAILURE;
         }
     };
     let log = Log::start(cli.options.log_level);
-    let ran = app::run(&cli, &confined, &log);
+    let ran = app::run(&cli, begun, &log);
     let code = ran.unwrap_or_else(|failure| {
         failure.lines(&cli.options).iter().for_each(|line| log.say(line));
         ExitCode::FAILURE

@@ -4,7 +4,7 @@ mod balancer;
 #[path = "balancer/events.rs"]
 mod events;
 
-use events::Events;
+use events::EventSequence;
 use proptest::prelude::*;
 
 proptest! {
@@ -12,6 +12,6 @@ proptest! {
 
     #[test]
     fn no_flow_outlives_its_deadline_and_no_open_one_gives_way(bytes in prop::collection::vec(any::<u8>(), 1..600)) {
-        Events::tell(&bytes);
+        EventSequence::tell(&bytes);
     }
 }

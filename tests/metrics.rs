@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use convey::admin::{Source, serve};
-use convey::model::{Fault, Frontend, Missing, Timestamp};
+use convey::admin::{StatsSource, serve};
+use convey::model::{FrontendConfig, LookupFault, Missing, Timestamp};
 use convey::snapshot::{Ejected, Health, Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use convey_testkit::{Need, run_trials, trial};
@@ -62,7 +62,7 @@ fn promtool_accepts(text: &str) {
 
 /// The body of one real request for `/metrics`.
 fn scrape(snapshot: Snapshot) -> String {
-    let source = Source {
+    let source = StatsSource {
         snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),
@@ -70,6 +70,7 @@ fn scrape(snapshot: Snapshot) -> String {
         packets: Some(Arc::new(PacketStats::new(1))),
         dropped_log_lines: || 0,
         loads: Arc::default(),
+        access_log: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -104,15 +105,15 @@ fn state(name: &str) -> Snapshot {
         server.settings.max_connections = Some(9);
         let (reason, since) = (String::from("probed"), Timestamp(1));
         let ejected = up.then(|| Ejected { until: Timestamp(9), times: 1, reason: reason.clone() });
-        (server, Health { up, reason, since, ejected, percent: 35 })
+        (server, Health { up, proven: true, reason, since, ejected, percent: 35 })
     };
     let pool = fixture::pool(name, vec![server("127.0.0.1:8081", true), server("127.0.0.1:8082", false)]);
     let config = convey::model::fixture::frontend(name, &[], name);
-    let frontend = fixture::frontend_of(Frontend { max_connections: Some(9), ..config }, &pool);
+    let frontend = fixture::frontend_of(FrontendConfig { max_connections: Some(9), ..config }, &pool);
     let host = Name {
         host: name.into(),
         addresses: [std::net::IpAddr::from([127, 0, 0, 1]).into()].into(),
-        fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
+        fault: Some(LookupFault { missing: Missing::All, why: "timed out".into() }),
         since: Timestamp(1),
         live: Arc::default(),
     };

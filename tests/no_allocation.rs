@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balancer::{Balancer, Setup};
+use balancer::{BalancerSetup, TestBalancer};
 use convey::forward::{Direction, PacketRole, Verdict};
-use convey::model::Draining;
-use convey::model::{Addr, DropReason, Endpoint, FlowKey, Frontend, Mode, Protocol};
+use convey::model::DrainingEndpoints;
+use convey::model::{Addr, DropReason, Endpoint, FlowKey, FrontendConfig, Mode, Protocol};
 use convey::snapshot::{self, Snapshot, fixture};
 use convey::wire::{IcmpError, TestPacket, icmp_error, parse};
 
@@ -76,14 +76,14 @@ fn bytes(work: impl FnOnce()) -> u64 {
 const FLOWS: u32 = 10_000;
 
 /// Every way of forwarding, by name.
-fn setups(capacity: u32) -> Vec<(String, Setup)> {
-    let modes = [Setup::passthrough(3, capacity), Setup::dsr(3, capacity)];
+fn setups(capacity: u32) -> Vec<(String, BalancerSetup)> {
+    let modes = [BalancerSetup::passthrough(3, capacity), BalancerSetup::dsr(3, capacity)];
     let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
     let protocols = families.flat_map(|setup| [setup, setup.udp()]);
     protocols.map(|setup| (format!("{setup:?}"), setup)).collect()
 }
 
-fn client(setup: &Setup, n: u32) -> TestPacket {
+fn client(setup: &BalancerSetup, n: u32) -> TestPacket {
     let [_, _, high, low] = n.to_be_bytes();
     setup.packet(match setup.is_v6 {
         false => format!("198.51.{high}.{low}:{}", 5_000 + n),
@@ -92,7 +92,7 @@ fn client(setup: &Setup, n: u32) -> TestPacket {
 }
 
 /// Client `n` connects. Returns a packet of each side from then on; the server's is there if it passes us.
-fn connect(balancer: &mut Balancer, setup: &Setup, n: u32) -> (Vec<u8>, Option<Vec<u8>>) {
+fn connect(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> (Vec<u8>, Option<Vec<u8>>) {
     let mut syn = client(setup, n).syn().bytes();
     assert!(
         matches!(balancer.handle(&mut syn), Verdict::Transmit(forwarded) if forwarded.role == PacketRole::First)
@@ -116,7 +116,7 @@ fn the_allocator_is_counted() {
 #[test]
 fn packets_of_established_flows_allocate_nothing() {
     for (name, setup) in setups(FLOWS) {
-        let mut balancer = Balancer::new(setup);
+        let mut balancer = TestBalancer::new(setup);
         let mut frames: Vec<(Vec<u8>, Direction)> = Vec::new();
         for n in 0..1_000 {
             let (to_server, to_client) = connect(&mut balancer, &setup, n);
@@ -143,7 +143,7 @@ fn packets_of_established_flows_allocate_nothing() {
 #[test]
 fn errors_about_established_flows_allocate_nothing() {
     for (name, setup) in setups(FLOWS) {
-        let mut balancer = Balancer::new(setup);
+        let mut balancer = TestBalancer::new(setup);
         connect(&mut balancer, &setup, 1);
         let key = parse(&client(&setup, 1).bytes()).expect("a packet").key;
         let answer = setup.speak(TestPacket::from(key.destination()).to(key.source())).bytes();
@@ -164,7 +164,7 @@ fn errors_about_established_flows_allocate_nothing() {
 #[test]
 fn packets_that_are_refused_allocate_nothing_nor_do_their_answers() {
     for (name, setup) in setups(FLOWS) {
-        let mut balancer = Balancer::new(setup);
+        let mut balancer = TestBalancer::new(setup);
         let [martian, server, snat, stranger] = match setup.is_v6 {
             false => ["127.0.0.1:4000", "10.0.0.1:8080", "10.0.0.254:40000", "203.0.113.9:22"],
             true => ["[::1]:4000", "[fd00::1]:8080", "[fd00::fe]:40000", "[2001:db8:9::9]:22"],
@@ -200,7 +200,7 @@ fn packets_that_are_refused_allocate_nothing_nor_do_their_answers() {
 #[test]
 fn a_new_flow_allocates_less_than_once_in_a_hundred() {
     for (name, setup) in setups(FLOWS / 2) {
-        let mut balancer = Balancer::new(setup);
+        let mut balancer = TestBalancer::new(setup);
         let mut syns: Vec<_> = (0..FLOWS).map(|n| client(&setup, n).syn().bytes()).collect();
         let count = allocations(|| {
             for syn in &mut syns {
@@ -214,13 +214,14 @@ fn a_new_flow_allocates_less_than_once_in_a_hundred() {
 
 /// What the second snapshot costs where the frontend listens here, and so much drains.
 fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
-    let mut balancer = Balancer::new(Setup::passthrough(3, FLOWS));
+    let mut balancer = TestBalancer::new(BalancerSetup::passthrough(3, FLOWS));
     let place = |port| Endpoint::tcp(([192, 0, 2, 1], port).into());
     let listening = (0..drained).map(|n| place(1_000 + n)).collect();
-    let draining = Arc::new(Draining { listen: listening, servers: BTreeSet::new() });
+    let draining = Arc::new(DrainingEndpoints { listen: listening, servers: BTreeSet::new() });
     for generation in 2..4 {
         let before = &balancer.snapshot.frontends[0];
-        let config = Frontend { listen: vec![listen.parse().expect("an address")], ..before.config.clone() };
+        let config =
+            FrontendConfig { listen: vec![listen.parse().expect("an address")], ..before.config.clone() };
         let (pool, live) = (before.pool.clone(), before.live.clone());
         let frontend = Arc::new(snapshot::Frontend { config, pool, sources: None, live });
         let next = Snapshot {

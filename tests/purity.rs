@@ -1,7 +1,8 @@
 //! Code that says it is pure takes data and the time as arguments. Cargo keeps the imports between crates; this keeps
-//! sockets, threads, files, logs and clocks out of the pure ones.
+//! sockets, threads, files, logs and clocks out of the pure ones. And it keeps names: one of a type is of no other.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -64,6 +65,37 @@ fn modes_and_kinds_of_dsr_are_matched_and_never_compared() {
     };
     let faults: Vec<String> = sources().into_iter().filter_map(compares).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Who reads `Server` should know which. So no two types that other files see have the same name, in whatever crates.
+#[test]
+fn a_name_that_other_files_see_is_of_one_type() {
+    let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for (path, text) in sources() {
+        visible_types(&text).for_each(|name| all.entry(name).or_default().push(path.clone()));
+    }
+    all.retain(|_, places| places.len() > 1);
+    assert!(all.is_empty(), "say of one what it is of, as `PortPool` does beside `Pool`: {all:#?}");
+}
+
+#[test]
+fn the_check_of_names_finds_types_however_they_are_written() {
+    let text = "pub struct A;\npub(super) enum B {\npub unsafe trait C {}\npub type D = u8;\n\
+                pub(in crate::app) struct E<T>(T);\nstruct Private;\n    type Err = ();\npub fn f() {";
+    assert_eq!(visible_types(text).collect::<String>(), "ABCDE");
+}
+
+/// The names of the types that a file defines and others see.
+fn visible_types(text: &str) -> impl Iterator<Item = String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let visible = code.lines().filter(|line| line.starts_with("pub"));
+    visible.filter_map(|line| {
+        let mut words = line.split(' ').filter(|word| !word.starts_with("pub") && !word.ends_with(')'));
+        let kind = words.find(|word| *word != "unsafe")?;
+        let is_type = ["struct", "enum", "trait", "type", "union"].contains(&kind);
+        let name = words.next().filter(|_| is_type)?;
+        name.split(|c: char| !c.is_alphanumeric()).next().map(str::to_owned)
+    })
 }
 
 #[test]

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use convey::dataplane::{Filter, Pipeline, PipelineParts, Selection, Sight};
+use convey::dataplane::{CaptureFilter, Pipeline, PipelineParts, Selection, Sight};
 use convey::forward::{Dispatch, Forwarder, Settings};
 use convey::model::{Endpoint, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::stats::PacketStats;
-use convey_testkit::{Namespace, Need, PATIENCE, run_trials, trial};
+use convey_testkit::{Need, PATIENCE, TestNamespace, run_trials, trial};
 
 /// The system's allocator, counting the bytes that are in use.
 struct Counting;
@@ -63,7 +63,7 @@ fn now() -> Timestamp {
 }
 
 fn workers_that_are_stuck_cost_no_more_memory_than_there_is_room_for() {
-    let (client, balancer) = (Namespace::new(), Namespace::new());
+    let (client, balancer) = (TestNamespace::new(), TestNamespace::new());
     client.link(("eth0", "02:00:00:00:00:0c"), &balancer, ("front", "02:00:00:00:00:0b"));
     client.ip("addr add 10.77.0.2/24 dev eth0");
     client.ip("neigh add 10.77.0.1 lladdr 02:00:00:00:00:0b dev eth0");
@@ -115,20 +115,22 @@ fn to_vip() -> UdpSocket {
 }
 
 /// One that knows no frontend: what is captured passes.
-fn start(balancer: &Namespace) -> Pipeline {
+fn start(balancer: &TestNamespace) -> Pipeline {
     let frontends = [Endpoint::udp("10.77.0.1:53".parse().unwrap())].into();
     let selection = Selection { frontends, draining: [].into(), replies: None };
     let forwarder = |_| Forwarder::new(Settings::alone(8, 1));
     let sight = Sight::new(Arc::new(Snapshot::empty(WORKERS.into())));
     let parts = PipelineParts {
         cache: None,
-        filter: Filter::new(&selection),
+        filter: CaptureFilter::new(&selection),
         dispatch: Dispatch::new(WORKERS, None),
         forwarders: (0..WORKERS).map(forwarder).collect(),
         sight: Arc::new(arc_swap::ArcSwap::from_pointee(sight)),
         stats: Arc::new(PacketStats::new(PipelineParts::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,
         failures: tokio::sync::mpsc::channel(1).0,
+        access_log: Arc::default(),
+        awaits_flows: false,
         now,
     };
     balancer.enter(|| {

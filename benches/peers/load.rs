@@ -13,7 +13,7 @@ use crate::site::{Site, connections, cores};
 use crate::{idle, steady};
 
 /// How long and how often.
-pub(crate) struct Plan {
+pub(crate) struct LoadPlan {
     pub(crate) rounds: usize,
     /// Seconds of a load in a round; wrk counts in whole ones.
     seconds: u64,
@@ -42,11 +42,13 @@ enum Kind {
     Steady,
 }
 
-impl Plan {
-    pub(crate) const FULL: Plan = Plan { rounds: 5, seconds: 2, steady_seconds: 3, idle_connections: 10_000 };
-    pub(crate) const QUICK: Plan =
-        Plan { rounds: 2, seconds: 1, steady_seconds: 1, idle_connections: 10_000 };
-    pub(crate) const SMOKE: Plan = Plan { rounds: 1, seconds: 1, steady_seconds: 1, idle_connections: 100 };
+impl LoadPlan {
+    pub(crate) const FULL: LoadPlan =
+        LoadPlan { rounds: 5, seconds: 2, steady_seconds: 3, idle_connections: 10_000 };
+    pub(crate) const QUICK: LoadPlan =
+        LoadPlan { rounds: 2, seconds: 1, steady_seconds: 1, idle_connections: 10_000 };
+    pub(crate) const SMOKE: LoadPlan =
+        LoadPlan { rounds: 1, seconds: 1, steady_seconds: 1, idle_connections: 100 };
 
     /// Connections that are silent, in the load that has such.
     pub(crate) fn idle_connections(&self) -> usize {
@@ -113,7 +115,7 @@ impl Load {
         &self,
         site: &Site,
         through: &Running,
-        plan: &Plan,
+        plan: &LoadPlan,
         rate: Option<f64>,
     ) -> Result<Sample> {
         let (seconds, small) = (plan.seconds, crate::http::SMALL.0);

@@ -1,7 +1,7 @@
 //! convey beside HAProxy, nginx and the kernel's own NAT: the same loads through each of them in turn, in one run,
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
-//!     cargo bench --bench peers -- [proxy|passthrough|dsr]... [--quick|--smoke] [--before BINARY]
+//!     cargo bench --bench peers -- [proxy|passthrough|dsr]... [--quick|--smoke] [--before BINARY] [--access-log]
 
 mod chart;
 mod http;
@@ -24,7 +24,7 @@ use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use convey::model::Mode;
 
-use load::{LOADS, Plan};
+use load::{LOADS, LoadPlan};
 use peer::{Peer, Running};
 use results::Results;
 use site::Site;
@@ -45,6 +45,9 @@ struct Options {
     /// Another build of convey to compare with; results are not kept
     #[arg(long, value_name = "BINARY")]
     before: Option<PathBuf>,
+    /// Also convey with an access log in a file; results are not kept
+    #[arg(long)]
+    access_log: bool,
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -67,14 +70,14 @@ fn main() -> ExitCode {
 
 fn measure(options: Options) -> Result<()> {
     let (plan, kept) = match (options.quick, options.smoke) {
-        (false, false) => (Plan::FULL, options.before.is_none()),
-        (true, _) => (Plan::QUICK, false),
-        (_, true) => (Plan::SMOKE, false),
+        (false, false) => (LoadPlan::FULL, options.before.is_none() && !options.access_log),
+        (true, _) => (LoadPlan::QUICK, false),
+        (_, true) => (LoadPlan::SMOKE, false),
     };
     site::check()?;
     let modes = if options.modes.is_empty() { Mode::ALL.to_vec() } else { options.modes };
     for mode in modes {
-        let results = compare(mode, &plan, options.before.clone())
+        let results = compare(mode, &plan, options.before.clone(), options.access_log)
             .with_context(|| format!("in mode {}", mode.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
@@ -84,9 +87,9 @@ fn measure(options: Options) -> Result<()> {
 }
 
 /// Every load through every peer, the peers taking turns.
-fn compare(mode: Mode, plan: &Plan, before: Option<PathBuf>) -> Result<Results> {
+fn compare(mode: Mode, plan: &LoadPlan, before: Option<PathBuf>, access_log: bool) -> Result<Results> {
     let site = Site::new(before)?;
-    let peers = Peer::of(mode, site.before.is_some());
+    let peers = Peer::of(mode, site.before.is_some(), access_log);
     let mut results = Results::new(mode, peers.clone(), plan.idle_connections());
     let mut rate = None;
     for load in &LOADS {

@@ -31,6 +31,8 @@ pub(crate) enum Peer {
     Convey,
     /// Another build of convey.
     Before,
+    /// convey with an access log.
+    ConveyLogging,
     Haproxy,
     /// HAProxy with `option splice-auto`.
     HaproxySplice,
@@ -51,20 +53,23 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 7] = [
+    pub(crate) const ALL: [Peer; 8] = [
         Peer::Direct,
         Peer::Convey,
         Peer::Before,
+        Peer::ConveyLogging,
         Peer::Haproxy,
         Peer::HaproxySplice,
         Peer::Nginx,
         Peer::Nftables,
     ];
 
-    /// Whom convey is compared with in a mode, itself included, and another build of it if there is one.
-    pub(crate) fn of(mode: Mode, has_before: bool) -> Vec<Peer> {
+    /// Whom convey is compared with in a mode, itself included, another build of it if there is one, and itself with an
+    /// access log if that is wanted.
+    pub(crate) fn of(mode: Mode, has_before: bool, access_log: bool) -> Vec<Peer> {
         let takes_part = |peer: &Peer| match peer {
             Peer::Before => has_before,
+            Peer::ConveyLogging => access_log,
             Peer::Nftables => mode != Mode::Proxy,
             _ => true,
         };
@@ -72,7 +77,7 @@ impl Peer {
     }
 
     fn is_convey(self) -> bool {
-        matches!(self, Peer::Convey | Peer::Before)
+        matches!(self, Peer::Convey | Peer::Before | Peer::ConveyLogging)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -80,6 +85,7 @@ impl Peer {
             Peer::Direct => "direct",
             Peer::Convey => "convey",
             Peer::Before => "convey before",
+            Peer::ConveyLogging => "convey, access log",
             Peer::Haproxy => "HAProxy",
             Peer::HaproxySplice => "HAProxy, splice",
             Peer::Nginx => "nginx stream",
@@ -110,7 +116,7 @@ impl Running<'_> {
         let port = [("PORT", peer.port().to_string())];
         match peer {
             Peer::Direct => {}
-            Peer::Convey | Peer::Before => running.start_convey()?,
+            Peer::Convey | Peer::Before | Peer::ConveyLogging => running.start_convey()?,
             Peer::Haproxy | Peer::HaproxySplice => {
                 let config = site.configure("haproxy.cfg", include_str!("config/haproxy.cfg"), &port)?;
                 let mut command = site.lab.command(Role::Balancer, "haproxy");
@@ -153,10 +159,15 @@ impl Running<'_> {
         if self.mode == Mode::Dsr {
             self.site.lab.answer_directly(&[self.peer.port()])?;
         }
+        let access_log = match self.peer {
+            Peer::ConveyLogging => format!("[access_log]\noutput = {:?}", self.site.path("access.log")),
+            _ => String::new(),
+        };
         let words = [
             ("PORT", self.peer.port().to_string()),
             ("MODE", self.mode.name().to_owned()),
             ("ALGORITHM", algorithm.to_owned()),
+            ("ACCESS_LOG", access_log),
         ];
         let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;
         let ours = binary();

@@ -15,7 +15,9 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use clap::Parser;
-use convey_testkit::{Balancer, Fds, Loopback, NameServer, Server, UdpServer, clock, raise_file_limit};
+use convey_testkit::{
+    BalancerProcess, Fds, Loopback, TcpServer, TestNameServer, UdpServer, clock, raise_file_limit,
+};
 use fastrand::Rng;
 use serde_json::Value;
 
@@ -62,15 +64,15 @@ fn main() -> ExitCode {
 
 fn soak(options: &Options) {
     let lab = Loopback::new();
-    let _servers: Vec<Server> = (1..=SERVERS).map(|n| server::start(lab.server(n))).collect();
+    let _servers: Vec<TcpServer> = (1..=SERVERS).map(|n| server::start(lab.server(n))).collect();
     let _udp_servers: Vec<UdpServer> = (1..=SERVERS).map(|n| datagrams::start(lab.server(n))).collect();
-    let names = NameServer::start(&lab, &ALL);
-    let balancer = Balancer::start(&lab, &setup::usual(&lab));
+    let names = TestNameServer::start(&lab, &ALL);
+    let balancer = BalancerProcess::start(&lab, &setup::usual(&lab));
     println!(
         "| | seconds | connections | resets by clients | by servers | GB | clients of UDP | datagrams asked | answered | reloads | sockets | pipes | memory, MiB |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
-    let start = State::of(&balancer);
+    let start = Usage::of(&balancer);
     start.tell("start", 0, &Tally::default(), 0);
     let soak = Soak { lab: &lab, names, balancer, base: start.fds };
     // What is kept for the next connections (pipes, pages of the allocator) is there after some load.
@@ -87,15 +89,15 @@ const ALL: [u8; SERVERS as usize] = [1, 2, 3];
 /// Everything that runs.
 struct Soak<'a> {
     lab: &'a Loopback,
-    names: NameServer<'a>,
-    balancer: Balancer,
+    names: TestNameServer<'a>,
+    balancer: BalancerProcess,
     /// Descriptors at the start.
     base: Fds,
 }
 
 impl Soak<'_> {
     /// Clients for so long, then the usual configuration and the end of every connection; what there is then.
-    fn load(&self, seed: u64, seconds: u64) -> State {
+    fn load(&self, seed: u64, seconds: u64) -> Usage {
         let before = self.balancer.stats();
         let over = AtomicBool::new(false);
         let (tally, reloads) = thread::scope(|scope| {
@@ -128,7 +130,7 @@ impl Soak<'_> {
         let kept = 2 * PIPES_KEPT * available_parallelism().map_or(1, usize::from);
         let given_back = |fds: Fds| fds.sockets == self.base.sockets && fds.pipes <= self.base.pipes + kept;
         let state = convey_testkit::wait_for("the descriptors to be given back", || {
-            Some(State::of(&self.balancer)).filter(|state| given_back(state.fds))
+            Some(Usage::of(&self.balancer)).filter(|state| given_back(state.fds))
         });
         Counted { before, after: self.balancer.stats() }.check(&tally);
         state.tell("then", seconds, &tally, reloads);
@@ -217,14 +219,14 @@ impl Counted {
 }
 
 /// What convey holds.
-struct State {
+struct Usage {
     fds: Fds,
     memory: u64,
 }
 
-impl State {
-    fn of(balancer: &Balancer) -> State {
-        State { fds: balancer.fds(), memory: balancer.memory() }
+impl Usage {
+    fn of(balancer: &BalancerProcess) -> Usage {
+        Usage { fds: balancer.fds(), memory: balancer.memory() }
     }
 
     fn tell(&self, when: &str, seconds: u64, tally: &Tally, reloads: u32) {

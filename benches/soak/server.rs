@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 
-use convey_testkit::{Server, check_to_end, reset, send};
+use convey_testkit::{TcpServer, check_to_end, reset, send};
 
 /// What a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub(crate) fn encode(order: Order, bytes: u64) -> [u8; 9] {
 }
 
 /// A server that does as it is asked.
-pub(crate) fn start(addr: SocketAddr) -> Server {
-    Server::start(addr, |mut stream| {
+pub(crate) fn start(addr: SocketAddr) -> TcpServer {
+    TcpServer::start(addr, |mut stream| {
         let mut wire = [0; 9];
         stream.read_exact(&mut wire)?;
         let order = ORDERS.get(usize::from(wire[0])).copied().ok_or(io::ErrorKind::InvalidData)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use convey_testkit::{Loopback, NAME, NameServer, Setup};
+use convey_testkit::{Loopback, NAME, Setup, TestNameServer};
 use fastrand::Rng;
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn setup(lab: &Loopback, weights: [u64; SERVERS as usize]) -> Setup {
         named_vip(lab)
     );
     let named = named + &server("named", "app", format!("{NAME}:8000"), "");
-    setup.and(&datagrams).and(&named).and(&NameServer::dns(lab))
+    setup.and(&datagrams).and(&named).and(&TestNameServer::dns(lab))
 }
 
 fn server(backend: &str, name: &str, addr: impl std::fmt::Display, lines: &str) -> String {

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use events::Events;
+use events::EventSequence;
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]
@@ -11,4 +11,4 @@ mod balancer;
 #[path = "../../tests/balancer/events.rs"]
 mod events;
 
-fuzz_target!(|input: &[u8]| Events::tell(input));
+fuzz_target!(|input: &[u8]| EventSequence::tell(input));

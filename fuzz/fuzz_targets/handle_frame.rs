@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use balancer::{Balancer, Setup};
+use balancer::{BalancerSetup, TestBalancer};
 use convey::forward::{
-    Cut, Direction, FlowState, Forwarded, Fragments, Frame, Ids, Later, Lead, PacketRole, Verdict, cut,
+    Cut, Direction, FlowState, Forwarded, Fragments, Frame, IpIds, Later, Lead, PacketRole, Verdict, cut,
 };
 use convey::model::{Addr, DsrKind, Mode, Protocol};
 use convey::wire::{Headers, IcmpError, Kind, TestPacket, icmp_error, parse};
@@ -20,14 +20,14 @@ const CAPACITY: u32 = 8;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&setup, mut steps)) = input.split_first() else { return };
-    let setup = Setup {
+    let setup = BalancerSetup {
         mode: if setup & 1 == 0 { Mode::Passthrough } else { Mode::Dsr },
         dsr: if setup & 2 == 0 { DsrKind::L3 } else { DsrKind::L2 },
         is_v6: setup & 4 != 0,
         protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
-        ..Setup::passthrough(3, CAPACITY)
+        ..BalancerSetup::passthrough(3, CAPACITY)
     };
-    let (balancer, fragments) = (Balancer::new(setup), Fragments::new(Ids::new(0)));
+    let (balancer, fragments) = (TestBalancer::new(setup), Fragments::new(IpIds::new(0)));
     let mut story = Story { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
     while let Some((step, rest)) = steps.split_first_chunk::<4>() {
         steps = story.take(*step, rest);
@@ -36,8 +36,8 @@ fuzz_target!(|input: &[u8]| {
 });
 
 struct Story {
-    setup: Setup,
-    balancer: Balancer,
+    setup: BalancerSetup,
+    balancer: TestBalancer,
     fragments: Fragments<Vec<u8>>,
     /// What servers got.
     delivered: Vec<Vec<u8>>,
@@ -192,7 +192,7 @@ impl Story {
                     14 + mtu as usize
                 }
             };
-            cut(&mut Frame::new(&mut frame.clone(), &Ok(was)), how, &mut Ids::new(0), |piece| {
+            cut(&mut Frame::new(&mut frame.clone(), &Ok(was)), how, &mut IpIds::new(0), |piece| {
                 assert!(piece.len() <= most, "{} bytes of {most}: {how:?}", piece.len());
             });
         }

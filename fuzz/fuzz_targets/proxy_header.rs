@@ -4,7 +4,7 @@
 #![no_main]
 
 use convey::model::ProxyVersion;
-use convey::proxy_protocol::{Header, MAX_HEADER, ParseError, parse, write};
+use convey::proxy_protocol::{Header, MAX_HEADER, ProxyHeaderError, parse, write};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
             whole(bytes, &header);
             written_again(&header);
         }
-        Err(ParseError::Incomplete) => assert!(bytes.len() < MAX_HEADER),
+        Err(ProxyHeaderError::Incomplete) => assert!(bytes.len() < MAX_HEADER),
         // More bytes make it no better.
         Err(fault) => assert_eq!(parse(&[bytes, b"\r\n"].concat()), Err(fault)),
     }
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// Nothing before its end is a header, and what follows it does not matter.
 fn whole(bytes: &[u8], header: &Header<'_>) {
     for len in 0..header.len {
-        assert_eq!(parse(&bytes[..len]), Err(ParseError::Incomplete));
+        assert_eq!(parse(&bytes[..len]), Err(ProxyHeaderError::Incomplete));
     }
     assert_eq!(parse(&bytes[..header.len]), Ok(*header));
 }

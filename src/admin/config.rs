@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::control::Load;
+use crate::control::ConfigLoad;
 
 /// The configuration that runs, and the last reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -30,8 +30,8 @@ pub struct ConfigReport {
 
 impl ConfigReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
-    pub fn new(load: Load, started: SystemTime) -> Self {
-        let Load { hash, succeeded_at, tried_at, errors, successes, failures } = load;
+    pub fn new(load: ConfigLoad, started: SystemTime) -> Self {
+        let ConfigLoad { hash, succeeded_at, tried_at, errors, successes, failures } = load;
         ConfigReport {
             hash,
             loaded: started + Duration::from_nanos(succeeded_at.0),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use convey_access_log::AccessLog;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -21,16 +22,16 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Report;
+use super::StatsReport;
 use super::pages::{Page, Pages, Rendered};
 use super::ready;
-use crate::control::Loads;
+use crate::control::ConfigLoads;
 use crate::model::Timestamp;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// Where answers come from.
-pub struct Source {
+pub struct StatsSource {
     /// The state to report on.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// The wall-clock time of `Timestamp(0)`.
@@ -39,12 +40,14 @@ pub struct Source {
     pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// Set once the program takes no new connections and waits for the open ones to end.
     pub draining: Arc<AtomicBool>,
-    /// What packet modes count.
+    /// Counters of packet modes.
     pub packets: Option<Arc<PacketStats>>,
     /// How many lines of the log nobody read in time.
     pub dropped_log_lines: fn() -> u64,
     /// What has become of the configuration.
-    pub loads: Arc<Loads>,
+    pub loads: Arc<ConfigLoads>,
+    /// Knows how many lines of the access log were lost.
+    pub access_log: Arc<AccessLog>,
 }
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
@@ -52,7 +55,7 @@ pub struct Source {
 ///
 /// # Errors
 /// If there is no thread to render pages.
-pub async fn serve(listener: TcpListener, source: Arc<Source>) -> io::Result<()> {
+pub async fn serve(listener: TcpListener, source: Arc<StatsSource>) -> io::Result<()> {
     serve_within(LIMITS, &listener, source, &mut JoinSet::new()).await
 }
 
@@ -63,7 +66,7 @@ pub async fn serve(listener: TcpListener, source: Arc<Source>) -> io::Result<()>
 /// As [`serve`].
 pub async fn serve_until(
     listener: Arc<TcpListener>,
-    source: Arc<Source>,
+    source: Arc<StatsSource>,
     stop: oneshot::Receiver<()>,
     stopped: oneshot::Sender<()>,
 ) -> io::Result<()> {
@@ -78,14 +81,14 @@ pub async fn serve_until(
 }
 
 #[derive(Clone, Copy)]
-struct Limits {
+struct ConnectionLimits {
     /// Connections open at once; one more ends another that has had its time.
     connections: usize,
     /// From accepting a connection to its end, whoever is slow.
     lifetime: Duration,
 }
 
-const LIMITS: Limits = Limits { connections: 64, lifetime: Duration::from_secs(10) };
+const LIMITS: ConnectionLimits = ConnectionLimits { connections: 64, lifetime: Duration::from_secs(10) };
 
 /// How long a client has to ask before it gives way to another: more than it takes an honest one.
 const TIME_TO_ASK: Duration = Duration::from_millis(50);
@@ -108,12 +111,12 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Accepts that failed.
 #[derive(Default)]
-struct Failures {
+struct AcceptFailures {
     told: Option<Instant>,
     untold: u64,
 }
 
-impl Failures {
+impl AcceptFailures {
     /// One more. Returns how many the log does not know of, if it is told of this one.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.told.is_some_and(|told| now.duration_since(told) < LINE_EVERY) {
@@ -141,14 +144,14 @@ impl Open {
 }
 
 async fn serve_within(
-    limits: Limits,
+    limits: ConnectionLimits,
     listener: &TcpListener,
-    source: Arc<Source>,
+    source: Arc<StatsSource>,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()> {
     let pages = Arc::new(Pages::start(source.clone(), limits.connections)?);
     let mut open: Vec<Open> = Vec::new();
-    let mut failures = Failures::default();
+    let mut failures = AcceptFailures::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -179,9 +182,9 @@ async fn serve_within(
     }
 }
 
-/// Who is on the other side of a connection.
+/// The other side of a connection.
 struct Client {
-    source: Arc<Source>,
+    source: Arc<StatsSource>,
     pages: Arc<Pages>,
     has_asked: Arc<AtomicBool>,
 }
@@ -209,9 +212,8 @@ async fn respond<B>(request: &Request<B>, client: &Client) -> Response<Full<Byte
         }
         "/stats" => page("application/json", pages.get(Page::Stats).await),
         "/metrics" => page(prometheus::TEXT_FORMAT, pages.get(Page::Metrics).await),
-        "/healthz" if source.draining.load(Ordering::Relaxed) => {
-            text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-        }
+        // A process that drains is alive: a restart would cut open connections.
+        "/healthz" if source.draining.load(Ordering::Relaxed) => text(StatusCode::OK, "draining\n"),
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => readiness(source),
         _ => text(StatusCode::NOT_FOUND, "not found; there are /stats, /metrics, /healthz and /readyz\n"),
@@ -219,7 +221,7 @@ async fn respond<B>(request: &Request<B>, client: &Client) -> Response<Full<Byte
 }
 
 /// For who decides whether this convey gets traffic: VRRP trackers, orchestrators.
-fn readiness(source: &Source) -> Response<Full<Bytes>> {
+fn readiness(source: &StatsSource) -> Response<Full<Bytes>> {
     let obstacles = ready::obstacles(&source.snapshot.load(), source.draining.load(Ordering::Relaxed));
     if obstacles.is_empty() {
         return text(StatusCode::OK, "ready\n");
@@ -227,12 +229,12 @@ fn readiness(source: &Source) -> Response<Full<Bytes>> {
     text(StatusCode::SERVICE_UNAVAILABLE, &(obstacles.join("\n") + "\n"))
 }
 
-impl Source {
+impl StatsSource {
     /// All there is to say now.
-    pub(super) fn report(&self) -> Report {
-        let report = Report::new(&self.snapshot.load(), self.started, (self.now)());
-        let report = report.with_packets(self.packets.as_deref());
-        report.with_dropped_log_lines((self.dropped_log_lines)()).with_load(self.loads.now())
+    pub(super) fn report(&self) -> StatsReport {
+        let report = StatsReport::new(&self.snapshot.load(), self.started, (self.now)());
+        let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
+        report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }
 }
 
@@ -267,11 +269,11 @@ mod tests {
     use crate::snapshot::fixture;
     use crate::stats::Counter;
 
-    fn source() -> Arc<Source> {
+    fn source() -> Arc<StatsSource> {
         let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]);
         let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pool);
         let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
-        Arc::new(Source {
+        Arc::new(StatsSource {
             snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(5_000_000_000)),
@@ -279,10 +281,11 @@ mod tests {
             packets: None,
             dropped_log_lines: || 3,
             loads: Arc::default(),
+            access_log: Arc::default(),
         })
     }
 
-    async fn start(limits: Limits, source: &Arc<Source>) -> SocketAddr {
+    async fn start(limits: ConnectionLimits, source: &Arc<StatsSource>) -> SocketAddr {
         let listener = TcpListener::bind("127.77.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let source = source.clone();
@@ -342,10 +345,7 @@ mod tests {
         assert_eq!((answer.status(), answer.body().as_str()), (StatusCode::OK, "ok\n"));
         source.draining.store(true, Ordering::Relaxed);
         let answer = ask(addr, Method::GET, "/healthz").await;
-        assert_eq!(
-            (answer.status(), answer.body().as_str()),
-            (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-        );
+        assert_eq!((answer.status(), answer.body().as_str()), (StatusCode::OK, "draining\n"));
     }
 
     #[tokio::test]
@@ -403,7 +403,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_silent_clients_do_not_keep_another_one_out() {
-        let limits = Limits { connections: 4, lifetime: Duration::from_secs(3600) };
+        let limits = ConnectionLimits { connections: 4, lifetime: Duration::from_secs(3600) };
         let addr = start(limits, &source()).await;
         let mut silent = Vec::new();
         for _ in 0..limits.connections {
@@ -416,7 +416,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_burst_of_clients_is_answered_to_the_last() {
-        let limits = Limits { connections: 4, lifetime: Duration::from_secs(3600) };
+        let limits = ConnectionLimits { connections: 4, lifetime: Duration::from_secs(3600) };
         let addr = start(limits, &source()).await;
         // The server has no turn before all of them have asked.
         let burst: Vec<_> = (0..40)
@@ -434,7 +434,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thousand_who_read_nothing_keep_nobody_out_for_long() {
-        let limits = Limits { connections: 8, lifetime: Duration::from_secs(3600) };
+        let limits = ConnectionLimits { connections: 8, lifetime: Duration::from_secs(3600) };
         let addr = start(limits, &source()).await;
         let rude: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
         let asked = timeout(Duration::from_secs(20), ask(addr, Method::GET, "/healthz")).await;
@@ -450,7 +450,7 @@ mod tests {
             format!("GET /healthz HTTP/1.1\r\nHost: convey\r\nCookie: {}", "a".repeat(2 * MAX_REQUEST));
         for part in request.as_bytes().chunks(4096) {
             client.writable().await.unwrap();
-            // What is refused is not read to its end.
+            // The server does not read a refused request to its end.
             let _ = client.try_write(part);
         }
         client.readable().await.unwrap();
@@ -461,7 +461,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_never_finishes_its_request_is_cut() {
-        let limits = Limits { connections: 4, lifetime: Duration::from_millis(50) };
+        let limits = ConnectionLimits { connections: 4, lifetime: Duration::from_millis(50) };
         let addr = start(limits, &source()).await;
         let client = TcpStream::connect(addr).await.unwrap();
         client.writable().await.unwrap();
@@ -470,7 +470,7 @@ mod tests {
     }
     #[test]
     fn a_lack_of_descriptors_makes_a_line_in_ten_seconds() {
-        let (mut failures, start) = (Failures::default(), Instant::now());
+        let (mut failures, start) = (AcceptFailures::default(), Instant::now());
         let told: Vec<u64> = (0..301).filter_map(|n| failures.take(start + n * ACCEPT_PAUSE)).collect();
         assert_eq!(told, [0, 99, 99, 99]);
     }

@@ -1,6 +1,6 @@
 //! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`.
 //!
-//! [`Report`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
+//! [`StatsReport`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
 //! its Prometheus text, so the two never disagree on what a number means.
 
 mod config;
@@ -14,12 +14,12 @@ mod ready;
 mod report;
 
 pub use config::ConfigReport;
-pub use http::{Source, serve, serve_until};
+pub use http::{StatsSource, serve, serve_until};
 pub use names::NameReport;
 pub use packets::PacketReport;
-pub use process::Process;
+pub use process::ProcessMetrics;
 pub use prometheus::render;
 pub use report::{
-    BackendReport, EjectedReport, FrontendReport, HealthReport, Report, ServerReport, TimesReport,
+    BackendReport, EjectedReport, FrontendReport, HealthReport, ServerReport, StatsReport, TimesReport,
     TrafficReport,
 };

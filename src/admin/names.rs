@@ -50,7 +50,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{Fault, Missing, Timestamp};
+    use crate::model::{LookupFault, Missing, Timestamp};
     use crate::snapshot::NameLive;
 
     #[test]
@@ -61,11 +61,11 @@ mod tests {
         let name = Name {
             host: "app.internal".into(),
             addresses: [[10, 0, 0, 4], [10, 0, 0, 3]].map(|ip| IpAddr::from(ip).into()).into(),
-            fault: Some(Fault { missing: Missing::All, why: "request timed out".into() }),
+            fault: Some(LookupFault { missing: Missing::All, why: "request timed out".into() }),
             since: Timestamp(1_500_000_000),
             live,
         };
-        let half = Fault { missing: Missing::Records("AAAA"), why: "request timed out".into() };
+        let half = LookupFault { missing: Missing::Records("AAAA"), why: "request timed out".into() };
         let half = NameReport::new(&Name { fault: Some(half), ..name.clone() }, SystemTime::UNIX_EPOCH);
         assert_eq!((half.resolved, half.reason.as_deref()), (true, Some("AAAA records: request timed out")));
         let expected = json!({

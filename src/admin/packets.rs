@@ -27,11 +27,11 @@ pub struct PacketReport {
     pub cached_flows: u64,
     /// What the kernel's flow cache has done with packets.
     pub cache: BTreeMap<&'static str, u64>,
-    /// How often the kernel has refused to change its flow cache. What it refuses is tried again.
+    /// How often the kernel has refused to change its flow cache. convey tries each such change again.
     pub cache_failures: u64,
     /// Entries of the flow cache that the kernel refused to remove, and that convey does not try to remove again.
     pub cache_entries_lost: u64,
-    /// Who forwards open flows, by the interface that they come in on: `xdp`, `tc` or `worker`.
+    /// The part that forwards open flows, by the interface that they come in on: `xdp`, `tc` or `worker`.
     pub offload: BTreeMap<String, &'static str>,
     /// SNAT ports in use, each counted once for every server it is used for.
     pub snat_ports_in_use: u64,

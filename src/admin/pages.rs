@@ -7,7 +7,7 @@ use std::thread;
 use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Process, Report, Source, render};
+use super::{ProcessMetrics, StatsReport, StatsSource, render};
 
 /// A page that takes time to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,16 +24,16 @@ pub(super) type Rendered = Result<Bytes, String>;
 const MAX_RENDERINGS: usize = 8;
 
 /// Where pages are asked for. The thread ends when this is dropped.
-pub(super) struct Pages(mpsc::Sender<Asked>);
+pub(super) struct Pages(mpsc::Sender<PageRequest>);
 
-struct Asked {
+struct PageRequest {
     page: Page,
     answer: oneshot::Sender<Rendered>,
 }
 
 impl Pages {
     /// Starts the thread. At most `clients` ask at once; more would wait.
-    pub(super) fn start(source: Arc<Source>, clients: usize) -> io::Result<Pages> {
+    pub(super) fn start(source: Arc<StatsSource>, clients: usize) -> io::Result<Pages> {
         let (ask, asked) = mpsc::channel(clients);
         let renderer = Renderer { source, sent: Vec::new() };
         thread::Builder::new().name("statistics".to_owned()).spawn(move || renderer.run(asked))?;
@@ -44,19 +44,19 @@ impl Pages {
     pub(super) async fn get(&self, page: Page) -> Rendered {
         let (answer, rendered) = oneshot::channel();
         let gone = |_| "nobody renders pages".to_owned();
-        self.0.send(Asked { page, answer }).await.map_err(|_| gone(()))?;
+        self.0.send(PageRequest { page, answer }).await.map_err(|_| gone(()))?;
         rendered.await.map_err(|_| gone(()))?
     }
 }
 
 struct Renderer {
-    source: Arc<Source>,
+    source: Arc<StatsSource>,
     /// Renderings that somebody may still be reading, and the last of each page.
     sent: Vec<(Page, Arc<String>)>,
 }
 
 impl Renderer {
-    fn run(mut self, mut asked: mpsc::Receiver<Asked>) {
+    fn run(mut self, mut asked: mpsc::Receiver<PageRequest>) {
         while let Some(first) = asked.blocking_recv() {
             let began = (self.source.now)();
             let mut together = vec![first];
@@ -66,12 +66,12 @@ impl Renderer {
             for page in [Page::Stats, Page::Metrics] {
                 self.answer(page, together.extract_if(.., |asked| asked.page == page).collect());
             }
-            // Who asks without end has half a core for it.
+            // A client that asks without end takes half a core at most.
             thread::sleep((self.source.now)().since(began));
         }
     }
 
-    fn answer(&mut self, page: Page, mut asked: Vec<Asked>) {
+    fn answer(&mut self, page: Page, mut asked: Vec<PageRequest>) {
         asked.retain(|asked| !asked.answer.is_closed());
         if asked.is_empty() {
             return;
@@ -97,16 +97,16 @@ impl Renderer {
     }
 }
 
-fn text(page: Page, source: &Source) -> Result<String, String> {
+fn text(page: Page, source: &StatsSource) -> Result<String, String> {
     let report = source.report();
     match page {
         Page::Stats => json(&report).map_err(|error| error.to_string()),
-        Page::Metrics => render(&report, &Process::read()).map_err(|error| error.to_string()),
+        Page::Metrics => render(&report, &ProcessMetrics::read()).map_err(|error| error.to_string()),
     }
 }
 
 /// For people as much as for programs: indented, and with the prompt of a shell on a line of its own.
-fn json(report: &Report) -> serde_json::Result<String> {
+fn json(report: &StatsReport) -> serde_json::Result<String> {
     serde_json::to_string_pretty(report).map(|text| text + "\n")
 }
 
@@ -141,8 +141,8 @@ mod tests {
     /// Renders nothing while this is locked.
     static HELD: Mutex<()> = Mutex::new(());
 
-    fn source() -> Arc<Source> {
-        Arc::new(Source {
+    fn source() -> Arc<StatsSource> {
+        Arc::new(StatsSource {
             snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(0)),
@@ -153,6 +153,7 @@ mod tests {
                 RENDERED.fetch_add(1, Ordering::Relaxed)
             },
             loads: Arc::default(),
+            access_log: Arc::default(),
         })
     }
 

@@ -5,10 +5,10 @@ use std::fs;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The process, in the terms of Prometheus' conventional `process_*` metrics. What cannot be found out is
-/// `None` and not reported.
+/// The process, in the terms of Prometheus' conventional `process_*` metrics. `None`: the system does not
+/// tell; it is not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Process {
+pub struct ProcessMetrics {
     /// Processor time used, in seconds, all threads, user and system.
     pub cpu_seconds: f64,
     /// Open file descriptors.
@@ -19,11 +19,11 @@ pub struct Process {
     pub resident_memory_bytes: Option<u64>,
 }
 
-impl Process {
+impl ProcessMetrics {
     /// Reads the present values (see proc(5)).
     pub fn read() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        Process {
+        ProcessMetrics {
             cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
             open_fds: open_fds(),
             max_fds: getrlimit(Resource::Nofile).current,
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn this_process_has_descriptors_memory_and_used_some_time() {
-        let process = Process::read();
+        let process = ProcessMetrics::read();
         assert!(process.open_fds.is_some_and(|open| open >= 3));
         assert!(process.resident_memory_bytes.is_some_and(|bytes| bytes > 100_000));
         assert!(process.cpu_seconds > 0.0);

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Serialize, Serializer};
 
 use super::{ConfigReport, NameReport, PacketReport};
-use crate::control::Load;
+use crate::control::ConfigLoad;
 use crate::model::{Listen, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
@@ -15,7 +15,7 @@ use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
 /// program starts, or later for what a reload added.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct StatsReport {
     /// The program's version.
     pub version: &'static str,
     /// When the program started.
@@ -37,6 +37,8 @@ pub struct Report {
     pub total_packets_tx: u64,
     /// Lines of the log that were dropped because nobody read them in time.
     pub log_lines_dropped: u64,
+    /// Lines of the access log that were dropped because they came faster than they are written.
+    pub access_log_lines_dropped: u64,
     /// The configuration that runs, and the last reload.
     pub config: ConfigReport,
     /// The frontends there are now, by name.
@@ -51,7 +53,7 @@ pub struct Report {
     pub packets: Option<PacketReport>,
 }
 
-/// What went through a frontend, a backend or a server.
+/// The traffic of a frontend, a backend or a server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrafficReport {
     /// Connections accepted (frontend) or given to a server (backend, server).
@@ -73,18 +75,18 @@ pub struct TrafficReport {
 pub struct FrontendReport {
     /// How its traffic is forwarded.
     pub mode: &'static str,
-    /// What clients speak to it.
+    /// The protocol that clients speak to it.
     pub protocol: &'static str,
     /// Addresses clients connect to.
     pub listen_addr: Vec<String>,
-    /// Who serves them.
+    /// The backend that serves them.
     pub backend: String,
     /// Connections served at once; `None`: no limit.
     pub max_connections: Option<u32>,
-    /// Connections that wait for one of these, or for their client's share (proxy mode). Those that the kernel queues are not
-    /// among them.
+    /// Connections that wait for one of these, or for their client's share (proxy mode). Connections in the kernel's queue
+    /// are not among them.
     pub waiting_connections: u32,
-    /// What went through it.
+    /// Its traffic.
     #[serde(flatten)]
     pub traffic: TrafficReport,
     /// Connections that ended otherwise than by both sides closing, by the labels of [`Counter::ENDS`].
@@ -109,7 +111,7 @@ pub struct BackendReport {
     pub servers_up: usize,
     /// Connections that wait for a server, all being at their `max_connections` (proxy mode).
     pub waiting_connections: u32,
-    /// What went through it.
+    /// Its traffic.
     #[serde(flatten)]
     pub traffic: TrafficReport,
     /// Attempts to connect to one of its servers that failed.
@@ -163,13 +165,13 @@ pub struct ServerReport {
     /// Whether it can be chosen now: healthy, not ejected (or nobody else is left), of some weight, and not a backup that
     /// is not needed.
     pub eligible: bool,
-    /// What is known of its health.
+    /// Its health.
     pub health: HealthReport,
     /// Why and how long it gets no new connections although it is healthy; `None`: it is not ejected.
     pub ejected: Option<EjectedReport>,
     /// Times it has been ejected.
     pub ejections: u64,
-    /// What went through it.
+    /// Its traffic.
     #[serde(flatten)]
     pub traffic: TrafficReport,
     /// Attempts to connect to it that failed.
@@ -178,7 +180,7 @@ pub struct ServerReport {
     pub retries: u64,
 }
 
-/// What is known of a server's health.
+/// A server's health.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HealthReport {
     /// Whether it is healthy.
@@ -190,7 +192,7 @@ pub struct HealthReport {
     pub since: SystemTime,
 }
 
-/// What is known of a server that was taken out because clients fared badly.
+/// A server that was taken out because clients fared badly.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EjectedReport {
     /// Why, in words for an operator.
@@ -201,7 +203,7 @@ pub struct EjectedReport {
     pub times: u32,
 }
 
-impl Report {
+impl StatsReport {
     /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Self {
         let totals = TrafficReport::new(&snapshot.totals);
@@ -214,7 +216,7 @@ impl Report {
             let name = &pool.config.name;
             (name.clone(), BackendReport::new(pool, is_proxied(name), started, now))
         };
-        Report {
+        StatsReport {
             version: env!("CARGO_PKG_VERSION"),
             started,
             uptime_seconds: now.since(Timestamp(0)).as_secs(),
@@ -225,7 +227,8 @@ impl Report {
             total_packets_rx: totals.packets_rx,
             total_packets_tx: totals.packets_tx,
             log_lines_dropped: 0,
-            config: ConfigReport::new(Load::default(), started),
+            access_log_lines_dropped: 0,
+            config: ConfigReport::new(ConfigLoad::default(), started),
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
@@ -235,17 +238,17 @@ impl Report {
 
     /// The same with what packet modes count.
     pub fn with_packets(self, stats: Option<&PacketStats>) -> Self {
-        Report { packets: stats.map(PacketReport::new), ..self }
+        StatsReport { packets: stats.map(PacketReport::new), ..self }
     }
 
     /// The same with what has become of the configuration.
-    pub fn with_load(self, load: Load) -> Self {
-        Report { config: ConfigReport::new(load, self.started), ..self }
+    pub fn with_load(self, load: ConfigLoad) -> Self {
+        StatsReport { config: ConfigReport::new(load, self.started), ..self }
     }
 
-    /// The same with what has become of the log.
-    pub fn with_dropped_log_lines(self, log_lines_dropped: u64) -> Self {
-        Report { log_lines_dropped, ..self }
+    /// The same with what has become of the log and the access log.
+    pub fn with_dropped_lines(self, log_lines_dropped: u64, access_log_lines_dropped: u64) -> Self {
+        StatsReport { log_lines_dropped, access_log_lines_dropped, ..self }
     }
 }
 

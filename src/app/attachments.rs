@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use crate::dataplane::{Filter, Guard, LastingGuard, Offloader, Pipeline, Selection, causes};
+use crate::dataplane::{CaptureFilter, Guard, LastingGuard, Offloader, Pipeline, Selection, causes};
 use crate::model::NextHops;
 use crate::model::{Endpoint, Interface, Layer};
 use crate::stats::PacketStats;
@@ -35,19 +35,43 @@ pub(super) struct Attachments {
 }
 
 impl Attachments {
-    /// Drivers that are made for this selection; all but the pipeline for these interfaces, on which it begins to capture.
+    /// Drivers that are made for this selection; all but the pipeline for these interfaces, on which it begins to capture unless
+    /// that `waits` for [`Attachments::capture`].
     pub(super) fn begin(
         mut drivers: Drivers,
         selection: Selection,
         dsr: BTreeSet<Endpoint>,
         interfaces: Vec<Interface>,
+        waits: bool,
     ) -> io::Result<Attachments> {
-        for interface in &interfaces {
-            let layer = drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
-            drivers.capture(interface, layer)?;
-        }
         drivers.guard_lastingly(&dsr, &BTreeSet::new(), &interfaces);
-        Ok(Attachments { drivers, selection, dsr, captured: interfaces, refused: BTreeSet::new() })
+        let refused = BTreeSet::new();
+        let mut begun = Attachments { drivers, selection, dsr, captured: interfaces, refused };
+        if !waits {
+            begun.capture()?;
+        }
+        Ok(begun)
+    }
+
+    /// Begins to capture on the interfaces of the beginning.
+    pub(super) fn capture(&mut self) -> io::Result<()> {
+        let layer = self.drivers.offloader.as_ref().map_or(Layer::Worker, Offloader::layer);
+        self.captured.iter().try_for_each(|interface| self.drivers.capture(interface, layer))
+    }
+
+    /// What turns frames into frames.
+    pub(super) fn pipeline(&self) -> &Pipeline {
+        &self.drivers.pipeline
+    }
+
+    /// Stops, where another process forwards and guards the same from now on.
+    pub(super) fn leave(self) {
+        let Drivers { pipeline, guard, lasting, offloader, .. } = self.drivers;
+        pipeline.stop();
+        if let Some(lasting) = lasting {
+            lasting.give_up();
+        }
+        drop((guard, offloader));
     }
 
     /// Captures and guards by this selection from now on, in which these frontends are in DSR mode. Returns whether
@@ -60,7 +84,7 @@ impl Attachments {
         if selection == self.selection {
             return false;
         }
-        if let Err(error) = self.drivers.pipeline.set_filter(&Filter::new(&selection)) {
+        if let Err(error) = self.drivers.pipeline.set_filter(&CaptureFilter::new(&selection)) {
             warn!("new frontends are not captured: {error}");
         }
         if let Some(offloader) = &mut self.drivers.offloader
@@ -132,8 +156,8 @@ impl Attachments {
         self.drivers.pipeline.stop();
     }
 
-    /// Guards an interface before it is captured on: what the host's stack sees of it, it answers. Returns what open flows
-    /// are forwarded by.
+    /// Guards an interface before it is captured on: the host's stack answers all packets that it sees. Returns what open
+    /// flows are forwarded by.
     fn add(&mut self, new: &Interface) -> anyhow::Result<&'static str> {
         if let Some(guard) = &mut self.drivers.guard {
             let all: Vec<Interface> = self.captured.iter().chain([new]).cloned().collect();
@@ -147,7 +171,7 @@ impl Attachments {
 }
 
 impl Drivers {
-    /// Attaches the flow cache, if it can be; who forwards open flows that come in there.
+    /// Attaches the flow cache, if it can be. Returns the part that forwards open flows that come in there.
     fn attach(&mut self, interface: &Interface) -> Layer {
         let Some(offloader) = &mut self.offloader else { return Layer::Worker };
         match offloader.attach(interface) {

@@ -1,6 +1,7 @@
 //! The balancer from start to stop.
 
-use std::collections::BTreeSet;
+mod drain;
+
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -11,36 +12,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
 use log::{info, warn};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use rustix::process::Signal;
+use tokio::sync::mpsc;
 
+use self::drain::Succession;
 use super::confine::Confined;
-use super::host::{Kernel, load};
-use super::logs::Logs;
+use super::early::Early;
+use super::host::{Kernel, fit};
+use super::logs::{LogFiles, Logs};
 use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
 use super::statistics::{Bound, Statistics};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
-use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, stale_filters};
+use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, socket_store, stale_filters};
 use crate::admin;
+use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config};
 use crate::control::Resolver;
-use crate::control::{Digest, Events, File, Loads, State, Task};
-use crate::health::Schedule;
+use crate::control::{Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, Reading, Task};
+use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
-use crate::model::{Endpoint, Mode};
+use crate::model::{ConnectFailures, Endpoint, Lookup, Mode, NetworkTables};
 use crate::net::ReservedPorts;
 use crate::proxy::remedy;
 use crate::snapshot::Snapshot;
-use crate::stats::{Counter, PacketStats};
+use crate::stats::PacketStats;
 
 /// Runs what the file says until a signal ends it, showing what `show` adds.
-pub(super) fn run(file: File, show: &Show, confined: &Confined, log: &Log) -> Result<ExitCode, Failure> {
-    let handed = upgrade::receive()?;
-    let predecessor = handed.as_ref().map(|handed| handed.from.clone());
-    let ran = run_after(handed, file, (show, confined), log);
+pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+    let predecessor = early.predecessor.clone();
+    let handed = match &predecessor {
+        Some(predecessor) => Some(upgrade::receive(predecessor)?),
+        None => Handed::kept(socket_store::take()),
+    };
+    let ran = run_after(handed, early, show, log);
     if let (Err(failure), Some(predecessor)) = (&ran, predecessor) {
         predecessor.refuse(failure.to_string());
     }
@@ -48,27 +55,19 @@ pub(super) fn run(file: File, show: &Show, confined: &Confined, log: &Log) -> Re
 }
 
 /// The same, where another process may have `handed` over to this one.
-fn run_after(
-    handed: Option<Handed>,
-    file: File,
-    (show, confined): (&Show, &Confined),
-    log: &Log,
-) -> Result<ExitCode, Failure> {
+fn run_after(handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+    let Early { file, first_look, loaded, confined, .. } = early;
     let program =
         Program::of_this_process().map_err(|error| format!("this process cannot start another one: {error}"));
     clock::now();
-    // Watching begins before loading: a save between the two is not missed.
     let (reload, reloads) = mpsc::channel(1);
-    let watch = watch(&file, reload.clone());
+    let watch = first_look.and_then(|first_look| watch(first_look, &file, reload.clone()));
     let runtime = runtime()?;
     let harmless = {
         let _within = runtime.enter();
         Harmless::new().context("cannot listen to signals")?
     };
-    let (loaded, kernel) = runtime.block_on(load(&file))?;
-    if matches!(show, Show::Nothing) {
-        confined.check(&loaded.config).map_err(anyhow::Error::msg)?;
-    }
+    let (loaded, kernel) = runtime.block_on(fit(loaded))?;
     let mut logs = Logs::new(log.clone(), confined.has_landlock);
     logs.switch(logs.prepare(&loaded.config).map_err(anyhow::Error::msg)?);
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -80,16 +79,16 @@ fn run_after(
         ReservedPorts::give_back_stale();
     }
     let open_files = limits::raise_file_limit();
-    let manager = ServiceManager::from_env(handed.is_some());
+    let manager = ServiceManager::from_env(handed.as_ref().is_some_and(Handed::is_upgrade));
     let reloads = Reloads { reload, reloads };
     let start =
         Start { config: loaded.config, kernel, file, reloads, open_files, manager, logs, program, handed };
-    Ok(runtime.block_on(start.run(show, confined, harmless))?)
+    Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
-fn watch(file: &File, reload: mpsc::Sender<()>) -> io::Result<config::watch::Watch> {
-    config::watch::watch(&file.path, file.lists.clone(), move || {
+fn watch(first: FirstLook, file: &ConfigFile, reload: mpsc::Sender<()>) -> io::Result<Watch> {
+    config::watch::watch(first, file.lists.clone(), move || {
         let _ = reload.try_send(());
     })
 }
@@ -104,7 +103,7 @@ struct Reloads {
 struct Start {
     config: Config,
     kernel: Option<Kernel>,
-    file: File,
+    file: ConfigFile,
     reloads: Reloads,
     open_files: u64,
     manager: ServiceManager,
@@ -117,76 +116,74 @@ impl Start {
     async fn run(self, show: &Show, confined: &Confined, harmless: Harmless) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new(harmless)?;
         let _servers = show.start_servers(&self.config).await?;
-        let mut balancer = Balancer::start(self).await?;
+        let has_kept = self.handed.as_ref().is_some_and(|handed| !handed.is_upgrade());
+        let mut balancer = RunningBalancer::start(self).await?;
         confined.tell();
         show.begin(balancer.config(), balancer.task.snapshot.clone());
         balancer.manager.is_ready();
-        Ok(match balancer.serve(&mut signals).await {
-            Some(successful) => balancer.leave(successful, &mut signals).await,
+        // Not before: a start that fails is tried again.
+        balancer.manager.has_given(has_kept);
+        let log = balancer.log.clone();
+        let code = match balancer.serve(&mut signals).await {
+            Some(successful) => balancer.leave(successful, false, &mut signals).await,
             None => balancer.stop(&mut signals).await,
-        })
+        };
+        log.flush();
+        Ok(code)
     }
 }
 
 /// Everything that runs.
-struct Balancer {
+struct RunningBalancer {
     task: Task<Paths>,
-    events: Events<Paths>,
+    events: ControlEvents<Paths>,
     reload: mpsc::Sender<()>,
     draining: Arc<AtomicBool>,
     manager: ServiceManager,
-    log: Log,
+    log: LogFiles,
     statistics: Statistics,
     upgrades: Upgrades,
     /// `None` where the kernel lets us have none: then there are signals.
     control: Option<Control>,
 }
 
-impl Balancer {
+impl RunningBalancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
         let Start { config, kernel, file, reloads, open_files, manager, logs, program, mut handed } = start;
         let Reloads { reload, reloads } = reloads;
-        let log = logs.log().clone();
-        let cores = cores();
-        // A reload compares with what the file says.
-        let (with_ports, other_ports) = snat_ports::choose(&config)?;
-        let few_ports = limits::few_local_ports(&with_ports);
-        other_ports.iter().chain(&few_ports).for_each(|warning| warn!("{warning}"));
+        let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
         let columns = threads.columns();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
-        let draining = Arc::new(AtomicBool::new(false));
-        let (outcome, outcomes) = mpsc::channel(1024);
-        let (failure, failures) = mpsc::channel(1024);
-        let (network, networks) = mpsc::channel(1);
-        let (lookup, lookups) = mpsc::channel(64);
-        let (call, calls) = mpsc::channel(1);
+        let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
+        let (Tellers { outcomes, failures, networks, lookups, calls }, events) = channels(reloads);
         let parts = Parts {
             config: &with_ports,
             threads,
             open_files,
             snapshot: snapshot.clone(),
-            failures: failure,
-            networks: network,
+            failures,
+            networks,
+            access_log: logs.access_log(),
+            // Sockets of the service manager are those of a restart.
+            is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
         };
         let mut state = first_state(columns, kernel.as_ref()).await;
         let mut data_path = Paths::start(&parts, kernel, logs).await?;
         let statistics = Bound::new(config.stats.listen, handed.as_mut()).await?;
-        let predecessor = handed.map(|handed| {
+        let predecessor = handed.and_then(|handed| {
             state.expect(handed.known);
             data_path.expect(handed.from.clone(), handed.sockets, statistics.is_handed());
             handed.from
         });
-        let loads = Arc::new(Loads::default());
-        let packets = data_path.packet_stats();
-        let source = source(snapshot.clone(), draining.clone(), loads.clone(), packets);
+        let source = source(&parts, draining.clone(), loads.clone(), data_path.packet_stats());
         let mut task = Task {
             state,
             snapshot,
-            schedule: Schedule::new(outcome, limits::probes_at_once(open_files)),
+            schedule: Schedule::new(outcomes, limits::probes_at_once(open_files)),
             resolver: Resolver::new(limits::lookups_at_once(open_files)),
-            lookups: lookup,
+            lookups,
             data_path,
             file,
             digest: Digest::default(),
@@ -197,17 +194,16 @@ impl Balancer {
         task.configure(config).await.map_err(anyhow::Error::msg)?;
         task.state.config().into_iter().for_each(|config| loads.start(config, clock::now()));
         task.data_path.has_taken_over()?;
-        let events = Events { outcomes, failures, reloads, networks, lookups, calls };
         let statistics = statistics.serve(source);
-        let (upgrades, control) = (Upgrades::new(program, call, manager.clone()), None);
+        let (upgrades, control) = (Upgrades::new(program, calls, manager.clone()), None);
         let mut balancer =
-            Balancer { task, events, reload, draining, manager, log, statistics, upgrades, control };
-        balancer.begin(cores, predecessor).await?;
+            RunningBalancer { task, events, reload, draining, manager, log, statistics, upgrades, control };
+        balancer.begin(cores, predecessor).await;
         Ok(balancer)
     }
 
     /// What follows once clients are served.
-    async fn begin(&mut self, cores: usize, predecessor: Option<Predecessor>) -> anyhow::Result<()> {
+    async fn begin(&mut self, cores: usize, predecessor: Option<Predecessor>) {
         let Task { state, data_path, .. } = &mut self.task;
         let config = state.config().expect("a balancer starts with a configuration");
         data_path.take_over(config).await;
@@ -218,10 +214,12 @@ impl Balancer {
                 None
             }
         };
-        // Who waits for this line finds everything in place.
-        predecessor.map_or(Ok(()), |predecessor| predecessor.ready())?;
+        // A script that waits for this line finds everything in place.
+        if let Some(predecessor) = predecessor {
+            let events = predecessor.ready();
+            self.task.data_path.hear(events);
+        }
         self.announce(cores);
-        Ok(())
     }
 
     fn config(&self) -> &Config {
@@ -248,7 +246,7 @@ impl Balancer {
 
     /// Runs until a signal asks to stop, or another process has taken our place.
     async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
-        let Balancer { task, events, reload, log, statistics, upgrades, control: asked, .. } = self;
+        let RunningBalancer { task, events, reload, log, statistics, upgrades, control: asked, .. } = self;
         let control = task.run(events);
         tokio::pin!(control);
         loop {
@@ -273,121 +271,74 @@ impl Balancer {
 
     /// Lets connections finish. Clients are refused from now on.
     async fn stop(mut self, signals: &mut Signals) -> ExitCode {
-        self.upgrades.abandon();
+        let is_upgrading = self.upgrades.is_under_way();
+        if let Some(successful) = self.upgrades.abandon() {
+            if let Some(heir) = &successful.heir {
+                heir.pass_on(Signal::TERM);
+            }
+            return self.leave(successful, true, signals).await;
+        }
+        if is_upgrading {
+            self.task.data_path.release();
+        }
         self.draining.store(true, Ordering::Relaxed);
         self.task.data_path.wait_until_idle().await;
-        self.drain(BTreeSet::new(), None, signals).await
+        let kept = self.keep_sockets().await;
+        self.drain(kept, Succession::None, signals).await
     }
 
-    /// Lets connections finish, however long that takes if no signal comes. Another process serves from now on.
-    async fn leave(mut self, Successful { process, taken }: Successful, signals: &mut Signals) -> ExitCode {
+    /// Lets connections finish, however long that takes if no signal comes, or has come. Another process serves from now on.
+    async fn leave(mut self, successful: Successful, is_told: bool, signals: &mut Signals) -> ExitCode {
+        let Successful { process, taken, mut heir } = successful;
         info!("upgraded: process {process} serves from now on");
         // It has a socket of its own that `convey upgrade` finds.
         self.control = None;
+        self.task.data_path.leave_packets();
         if taken.statistics {
             self.statistics.give_up().await;
         }
-        let (hurry, is_urgent) = oneshot::channel();
-        self.drain(taken.places, Some((hurry, is_urgent)), signals).await
-    }
-
-    /// Lets connections finish for `timeouts.drain`, which begins with a signal if there is a channel for it. Another process
-    /// has the sockets of the `places`. One signal more ends at once, with the exit code a shell expects of a program ended by
-    /// that signal.
-    async fn drain(
-        self,
-        places: BTreeSet<Endpoint>,
-        hurry: Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>,
-        signals: &mut Signals,
-    ) -> ExitCode {
-        let Balancer { task, events, statistics, control, manager, log, .. } = self;
-        let snapshot = task.snapshot.load_full();
-        let patience = snapshot.timeouts.drain;
-        let (hurry, is_urgent) = hurry.unzip();
-        let totals = &snapshot.totals;
-        let open = task.data_path.open_connections();
-        let open = || open(totals);
-        let outlasting = task.data_path.outlasting_connections();
-        let limited = || {
-            info!("stopping: {} open connections have {patience:?} to finish", open());
-            manager.is_stopping(open(), patience);
-        };
-        match &hurry {
-            None => limited(),
-            Some(_) => info!("stopping: {} open connections go on until they end", open()),
+        let log = self.log.clone();
+        let successor = Succession::Serves { heir: &mut heir, is_told };
+        let ended = self.drain(taken.places, successor, signals).await;
+        match heir {
+            Some(heir) => ExitCode::from(drain::outlive(heir, signals, &log).await),
+            None => ended,
         }
-        let over = async {
-            if let Some(is_urgent) = is_urgent {
-                let _ = is_urgent.await;
-            }
-            sleep(patience).await;
-        };
-        let cut_before = totals.sum(Counter::Cut);
-        let mut ending = Ending { signals, control, statistics, log };
-        let second = async {
-            let mut signal = ending.is_told_to_stop().await;
-            if let Some(hurry) = hurry {
-                limited();
-                let _ = hurry.send(());
-                signal = ending.is_told_to_stop().await;
-            }
-            (signal, open(), outlasting(&snapshot))
-        };
-        let outlasting = tokio::select! {
-            outlasting = Paths::stop(task, events, places, over) => outlasting,
-            // Counted before this branch runs: by then the drain has been given up, and they are being cut.
-            (signal, open, outlasting) = second => {
-                warn!("stopped at once: {} connections were cut", open - outlasting);
-                tell_of(outlasting);
-                return ExitCode::from(128 + signal);
-            }
-        };
-        match totals.sum(Counter::Cut) - cut_before {
-            0 if outlasting == 0 => info!("stopped: every connection had ended"),
-            0 => info!("stopped"),
-            cut => warn!("stopped: {cut} connections were cut after {patience:?}"),
-        }
-        tell_of(outlasting);
-        ExitCode::SUCCESS
     }
 }
 
-/// What is still asked of a process that ends.
-struct Ending<'a> {
-    signals: &'a mut Signals,
-    control: Option<Control>,
-    statistics: Statistics,
-    log: Log,
+/// The ends of the control task's channels that others have.
+struct Tellers {
+    outcomes: mpsc::Sender<ProbeOutcome>,
+    failures: mpsc::Sender<ConnectFailures>,
+    networks: mpsc::Sender<NetworkTables>,
+    lookups: mpsc::Sender<Lookup>,
+    calls: mpsc::Sender<Call<Paths>>,
 }
 
-impl Ending<'_> {
-    /// Waits for a signal to stop; returns its number.
-    async fn is_told_to_stop(&mut self) -> u8 {
-        loop {
-            tokio::select! {
-                wish = self.signals.next() => match wish {
-                    Wish::Stop(signal) => return signal,
-                    Wish::Reopen => self.log.reopen(),
-                    Wish::Reload => {}
-                    Wish::Upgrade => warn!("no upgrade: this process is stopping"),
-                },
-                Request { what, answer } = requests(&mut self.control) => {
-                    let _ = answer.send(match what {
-                        Asked::Upgrade => Err("this process is stopping".to_owned()),
-                        Asked::Release => {
-                            self.statistics.give_up().await;
-                            Ok("statistics are served here no longer".to_owned())
-                        }
-                    });
-                }
-            }
-        }
-    }
+fn channels(reloads: mpsc::Receiver<()>) -> (Tellers, ControlEvents<Paths>) {
+    let (outcome, outcomes) = mpsc::channel(1024);
+    let (failure, failures) = mpsc::channel(1024);
+    let (network, networks) = mpsc::channel(1);
+    let (lookup, lookups) = mpsc::channel(64);
+    let (call, calls) = mpsc::channel(1);
+    let tellers =
+        Tellers { outcomes: outcome, failures: failure, networks: network, lookups: lookup, calls: call };
+    let reading = Reading::default();
+    (tellers, ControlEvents { outcomes, failures, reloads, networks, lookups, calls, reading })
+}
+
+/// The same with the ports that there are. A reload compares with what the file says.
+fn with_ports(config: &Config) -> anyhow::Result<Config> {
+    let (with_ports, other_ports) = snat_ports::choose(config)?;
+    let few_ports = limits::few_local_ports(&with_ports);
+    other_ports.iter().chain(&few_ports).for_each(|warning| warn!("{warning}"));
+    Ok(with_ports)
 }
 
 /// What is known before anything is configured, on a host that is as it should be.
-async fn first_state(columns: usize, kernel: Option<&Kernel>) -> State {
-    let mut state = State::new(columns);
+async fn first_state(columns: usize, kernel: Option<&Kernel>) -> ControlState {
+    let mut state = ControlState::new(columns);
     match kernel {
         // Frames are captured before the kernel's first notification.
         Some(kernel) => state.set_network(kernel.network.clone()),
@@ -412,27 +363,22 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-fn tell_of(outlasting: u64) {
-    if outlasting > 0 {
-        info!("{outlasting} connections in dsr mode go on when convey starts again, or by another balancer");
-    }
-}
-
 /// What statistics are made of.
 fn source(
-    snapshot: Arc<ArcSwap<Snapshot>>,
+    parts: &Parts<'_>,
     draining: Arc<AtomicBool>,
-    loads: Arc<Loads>,
+    loads: Arc<ConfigLoads>,
     packets: Option<Arc<PacketStats>>,
-) -> admin::Source {
-    admin::Source {
-        snapshot,
+) -> admin::StatsSource {
+    admin::StatsSource {
+        snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
         draining,
         packets,
         dropped_log_lines: logging::dropped_lines,
         loads,
+        access_log: parts.access_log.clone(),
     }
 }
 

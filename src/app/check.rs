@@ -7,19 +7,20 @@ use std::process::ExitCode;
 use anyhow::Context;
 use futures_util::future::join_all;
 
+use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
 use super::{
-    Failure, balancer, cores, limits, logs, offload, packet_plan, paths, print, privileges, proxy_path,
-    runtime, snat_ports, stale_filters,
+    Failure, balancer, cores, limits, offload, packet_plan, paths, print, privileges, proxy_path, runtime,
+    snat_ports, stale_filters,
 };
 use crate::config::{self, Config, LeftOut};
-use crate::control::{File, Resolver, own_addresses};
+use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
-use crate::model::{Fault, Lookup, Missing, Records, ServerAddr};
+use crate::model::{DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
 
 /// Looks at the file alone.
-pub(super) fn syntax(file: &File) -> Result<ExitCode, Failure> {
+pub(super) fn syntax(file: &ConfigFile) -> Result<ExitCode, Failure> {
     let loaded = file.load().map_err(Failure::Config)?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     print(&format!("{} is valid (this host was not looked at); it says:\n\n", file.path.display()));
@@ -28,7 +29,7 @@ pub(super) fn syntax(file: &File) -> Result<ExitCode, Failure> {
 }
 
 /// Looks at the file and at this host, and tries what a start does. Succeeds if convey would start.
-pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
+pub(super) fn run(file: &ConfigFile) -> Result<ExitCode, Failure> {
     let runtime = runtime()?;
     let (loaded, kernel) = runtime.block_on(host::load(file))?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
@@ -41,7 +42,9 @@ pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
     let few_ports = limits::few_local_ports(&config);
     let missing = proxy_path::missing_addresses(&config);
     other_ports.iter().chain(&few_ports).chain(&missing).for_each(|warning| eprintln!("warning: {warning}"));
-    let mut obstacles: Vec<String> = logs::obstacle(&config).into_iter().chain(of_sockets(&config)).collect();
+    let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    obstacles.extend(of_sockets(&config));
     let config = match kernel {
         Some(kernel) => {
             obstacles.extend(of_packets(&config, &kernel));
@@ -62,7 +65,7 @@ pub(super) fn run(file: &File) -> Result<ExitCode, Failure> {
     Ok(ExitCode::FAILURE)
 }
 
-/// What keeps proxy mode and the statistics from listening, a line each.
+/// Problems that keep proxy mode and the statistics from listening, a line each.
 fn of_sockets(config: &Config) -> Vec<String> {
     let mut obstacles = proxy_path::bind_problems(config);
     let stats = config.stats.listen;
@@ -77,8 +80,8 @@ fn of_sockets(config: &Config) -> Vec<String> {
     obstacles
 }
 
-/// What keeps packet modes from starting, a line each. What they would do without is a warning. Nothing is attached to an
-/// interface: whether a network card's driver takes XDP shows at the start.
+/// What keeps packet modes from starting, a line each. A missing part that they can do without is a warning. Nothing is
+/// attached to an interface: whether a network card's driver takes XDP shows at the start.
 fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     if let Err(error) = privileges::check() {
         // All else needs them.
@@ -94,7 +97,7 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     let interfaces = packet_plan::interfaces(config, &kernel.network);
     let addresses = packet_plan::snat_addresses(config, &kernel.network);
     if let Ok(addresses) = &addresses {
-        note(ownership::snat(config, addresses).map(drop));
+        note(ownership::snat(config, addresses, false).map(drop));
         let settings = &config.passthrough;
         let selection = packet_plan::selection(settings, addresses, packet_plan::with_backends(config));
         if settings.guard
@@ -123,7 +126,7 @@ async fn names(config: &Config) -> Vec<String> {
     let local = |lookup: Lookup| if config.allow_local { lookup } else { lookup.without_local() };
     let lookups: Vec<Lookup> = lookups.map(local).collect();
     let fault = |lookup: &Lookup| {
-        let (host, Fault { missing, why }) = (&lookup.host, lookup.fault()?);
+        let (host, LookupFault { missing, why }) = (&lookup.host, lookup.fault()?);
         Some(match missing {
             Missing::All => format!("name {host} cannot be resolved now: {why}"),
             Missing::Records(kind) => {
@@ -134,7 +137,7 @@ async fn names(config: &Config) -> Vec<String> {
     let faults: Vec<String> = lookups.iter().filter_map(fault).collect();
     let mut addresses: HashMap<String, BTreeSet<ServerAddr>> = HashMap::new();
     for Lookup { host, v4, v6, .. } in lookups {
-        let found = [v4, v6].into_iter().flatten().flat_map(Records::into_addresses);
+        let found = [v4, v6].into_iter().flatten().flat_map(DnsRecords::into_addresses);
         addresses.entry(host).or_default().extend(found);
     }
     let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();

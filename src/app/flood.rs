@@ -11,13 +11,13 @@ use crate::dataplane::{SynGate, SynLimit};
 use crate::stats::PacketStats;
 
 /// Between two looks at what has become of SYNs.
-const PACE: Duration = Duration::from_millis(250);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches for floods and limits who begins connections while one is on.
 pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate) {
     let mut watch = FloodWatch::default();
     loop {
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(LOOK_EVERY).await;
         let limit = match watch.observe(stats.syns(), clock::now()) {
             None => continue,
             Some(FloodEvent::Begins { rate }) => {

@@ -6,25 +6,30 @@ use anyhow::Context;
 use log::warn;
 
 use super::Failure;
-use crate::config::{self, LoadError, Loaded, Network};
-use crate::control::File;
+use crate::config::{self, HostNetwork, LoadError, Loaded};
+use crate::control::ConfigFile;
 use crate::control::{own_addresses, own_addresses_for};
-use crate::model::{Mode, NextHops, Table};
+use crate::model::{Mode, NetworkTables, NextHops};
 use crate::net::Netlink;
 
 /// What the kernel knows of the network. Read once: routers have tables with a million routes.
 pub(super) struct Kernel {
     /// Hears of every change since the tables were read.
     pub(super) netlink: Netlink,
-    pub(super) table: Table,
+    pub(super) table: NetworkTables,
     /// The ways in the table.
     pub(super) network: Arc<NextHops>,
 }
 
 /// Loads a configuration and holds it against this host, whose kernel is asked if a frontend is in a packet mode. For a
 /// tokio runtime, outside of which the kernel is no use.
-pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failure> {
-    let mut loaded = file.load().map_err(Failure::Config)?;
+pub(super) async fn load(file: &ConfigFile) -> Result<(Loaded, Option<Kernel>), Failure> {
+    fit(file.load()).await
+}
+
+/// The same with what was loaded before.
+pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Option<Kernel>), Failure> {
+    let mut loaded = loaded.map_err(Failure::Config)?;
     let kernel = match loaded.config.frontends_where(Mode::forwards_packets).next() {
         Some(_) => Some(ask().await.context("cannot ask the kernel for its routes")?),
         None => None,
@@ -34,7 +39,7 @@ pub(super) async fn load(file: &File) -> Result<(Loaded, Option<Kernel>), Failur
     let (own, warning) = own_addresses_for(kernel.is_some(), own_addresses())
         .context("cannot ask the kernel for this host's addresses")?;
     warning.iter().for_each(|warning| warn!("{warning}"));
-    let network = Network { interfaces: hops.interfaces(), own: &own, hop_to: &|ip| hops.hop_to(ip) };
+    let network = HostNetwork { interfaces: hops.interfaces(), own: &own, hop_to: &|ip| hops.hop_to(ip) };
     let odd = config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
     Ok((loaded, kernel))

@@ -1,4 +1,4 @@
-//! What the operating system lets us have.
+//! The limits that the operating system sets.
 
 use log::{debug, warn};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -15,6 +15,16 @@ pub(super) fn raise_file_limit() -> u64 {
         Err(error) => warn!("open files: limit stays {current:?}: {error}"),
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Raises the limit on locked memory as far as we may. Before Linux 5.11 maps and programs of BPF count as locked, and the
+/// usual limit is less than the table of flows. Later kernels do not ask.
+pub(super) fn raise_locked_memory() {
+    let maximum = getrlimit(Resource::Memlock).maximum;
+    let unlimited = Rlimit { current: None, maximum: None };
+    // The first takes CAP_SYS_RESOURCE. Without either, a map that does not fit is told of.
+    let _ = setrlimit(Resource::Memlock, unlimited)
+        .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum }));
 }
 
 /// The most that a start here would raise the limit to.
@@ -40,8 +50,8 @@ pub(super) fn open_files() -> u64 {
 /// Fewer local ports than this are told of: a port is one connection to a server at a time.
 const FEW_PORTS: u32 = 4_096;
 
-/// The ports that this host gives to sockets that ask for none in particular. Those that are reserved, as packet modes
-/// do with the ports that servers see, are none of them.
+/// The ports that this host gives to sockets that ask for none in particular. Reserved ports are not among them;
+/// packet modes reserve the ports that servers see.
 pub(super) fn local_ports() -> PortRanges {
     let sysctl = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     free_ports(&sysctl("ip_local_port_range"), &sysctl("ip_local_reserved_ports"))

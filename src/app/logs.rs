@@ -1,56 +1,111 @@
-//! The log as the balancer sees it: what a file changes about it.
+//! The log and the access log as the balancer sees them: what a file changes about them.
 
 use std::io;
+use std::iter;
+use std::sync::Arc;
 
-use log::info;
+use convey_access_log::AccessLog;
+use log::{error, info};
 
+use super::clock;
 use crate::config::{self, Config, LogOutput};
-use crate::logging::{Log, Outlet};
+use crate::logging::{AccessWriter, Log, Outlet};
 
-/// The log, and what is in force of the file's wishes.
+/// The keys that say where lines go.
+const LOG: &str = "log.output";
+const ACCESS_LOG: &str = "access_log.output";
+
+/// Both logs, and what is in force of the file's wishes.
 pub(super) struct Logs {
-    log: Log,
+    files: LogFiles,
     output: LogOutput,
+    access_output: Option<LogOutput>,
     /// Whether Landlock keeps convey to the folders of its start.
-    is_kept: bool,
+    has_landlock: bool,
 }
 
 /// What a file wants, with everything opened that it takes.
 pub(super) struct ReadyLogs {
-    wanted: config::Log,
+    wanted: config::LogConfig,
     /// Where lines go from now on, if that changes.
     outlet: Option<Outlet>,
+    access_wanted: config::AccessLogConfig,
+    access_outlet: Option<Outlet>,
+}
+
+/// What writes both logs.
+#[derive(Debug, Clone)]
+pub(super) struct LogFiles {
+    log: Log,
+    access: AccessWriter,
+}
+
+impl LogFiles {
+    /// Opens files again, which somebody may have moved away.
+    pub(super) fn reopen(&self) {
+        self.log.reopen();
+        self.access.reopen();
+    }
+
+    /// Writes the access log no more, for nothing ends here any more.
+    pub(super) fn end_access_log(&self) {
+        self.access.flush();
+        self.access.turn_off();
+    }
+
+    /// Waits until the access log is written, for a second at most.
+    pub(super) fn flush(&self) {
+        self.access.flush();
+    }
 }
 
 impl Logs {
-    /// A log that goes to standard error still.
-    pub(super) fn new(log: Log, is_kept: bool) -> Logs {
-        Logs { log, output: LogOutput::Stderr, is_kept }
+    /// A log that goes to standard error still, and no access log.
+    pub(super) fn new(log: Log, has_landlock: bool) -> Logs {
+        let files = LogFiles { log, access: AccessWriter::new(clock::now) };
+        Logs { files, output: LogOutput::Stderr, access_output: None, has_landlock }
     }
 
     /// Opens what the file names anew.
     ///
     /// # Errors
-    /// It cannot be opened: in words for an operator. Nothing has changed.
+    /// Something cannot be opened: in words for an operator. Nothing has changed.
     pub(super) fn prepare(&self, config: &Config) -> Result<ReadyLogs, String> {
-        let (wanted, output) = (config.log.clone(), &config.log.output);
-        let open = || Outlet::open(output).map_err(|error| self.problem(output, &error));
-        let outlet = if *output == self.output { None } else { Some(open()?) };
-        Ok(ReadyLogs { wanted, outlet })
+        let (wanted, access_wanted) = (config.log.clone(), config.access_log.clone());
+        let open =
+            |output: &LogOutput, key| Outlet::open(output).map_err(|error| self.problem(output, key, &error));
+        let outlet = (wanted.output != self.output).then(|| open(&wanted.output, LOG));
+        let access = access_wanted.output.as_ref().filter(|_| access_wanted.output != self.access_output);
+        let access_outlet = access.map(|output| open(output, ACCESS_LOG));
+        let (outlet, access_outlet) = (outlet.transpose()?, access_outlet.transpose()?);
+        Ok(ReadyLogs { wanted, outlet, access_wanted, access_outlet })
     }
 
     /// Has it be so.
-    pub(super) fn switch(&mut self, ReadyLogs { wanted, outlet }: ReadyLogs) {
+    pub(super) fn switch(&mut self, ready: ReadyLogs) {
+        let ReadyLogs { wanted, outlet, access_wanted, access_outlet } = ready;
         if outlet.is_some() && self.output == LogOutput::Stderr {
             info!("the log goes on in {}", wanted.output);
         }
-        self.log.follow(&wanted, outlet);
+        self.files.log.follow(&wanted, outlet);
         self.output = wanted.output;
+        let config::AccessLogConfig { output, format, sample } = access_wanted;
+        let access = &self.files.access;
+        self.access_output = output.filter(|_| match access.turn_on(format, access_outlet, sample) {
+            Ok(()) => true,
+            Err(error) => {
+                error!("there is no access log: {error}");
+                false
+            }
+        });
+        if self.access_output.is_none() {
+            access.turn_off();
+        }
     }
 
-    fn problem(&self, output: &LogOutput, error: &io::Error) -> String {
-        let problem = problem(output, error);
-        if self.is_kept && error.kind() == io::ErrorKind::PermissionDenied {
+    fn problem(&self, output: &LogOutput, key: &str, error: &io::Error) -> String {
+        let problem = problem(output, key, error);
+        if self.has_landlock && error.kind() == io::ErrorKind::PermissionDenied {
             return problem
                 + "; Landlock lets convey log to the folder of its start, and to /var/log: another one needs a restart";
         }
@@ -58,17 +113,24 @@ impl Logs {
     }
 
     /// What opens files again.
-    pub(super) fn log(&self) -> &Log {
-        &self.log
+    pub(super) fn files(&self) -> LogFiles {
+        self.files.clone()
+    }
+
+    /// Where the data path tells of connections that have ended.
+    pub(super) fn access_log(&self) -> Arc<AccessLog> {
+        self.files.access.log()
     }
 }
 
-/// What keeps convey from logging where the file says.
-pub(super) fn obstacle(config: &Config) -> Option<String> {
-    let output = &config.log.output;
-    Outlet::try_out(output).err().map(|error| problem(output, &error))
+/// Problems that keep convey from logging where the file says.
+pub(super) fn obstacles(config: &Config) -> Vec<String> {
+    let access = config.access_log.output.iter().map(|output| (output, ACCESS_LOG));
+    let outputs = iter::once((&config.log.output, LOG)).chain(access);
+    let obstacle = |(output, key)| Outlet::try_out(output).err().map(|error| problem(output, key, &error));
+    outputs.filter_map(obstacle).collect()
 }
 
-fn problem(output: &LogOutput, error: &io::Error) -> String {
-    format!("cannot log to {output} (log.output): {error}")
+fn problem(output: &LogOutput, key: &str, error: &io::Error) -> String {
+    format!("cannot log to {output} ({key}): {error}")
 }

@@ -6,6 +6,7 @@ mod check;
 mod clear;
 mod clock;
 mod confine;
+mod early;
 mod flood;
 mod generate;
 mod host;
@@ -25,6 +26,7 @@ mod service_manager;
 mod show;
 mod signals;
 mod snat_ports;
+mod socket_store;
 mod stale_filters;
 mod statistics;
 mod upgrade;
@@ -36,25 +38,27 @@ use std::thread::available_parallelism;
 use anyhow::Context;
 use tokio::runtime::Runtime;
 
-pub use self::confine::Confined;
+use self::early::Early;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
-use crate::config::watch::Lists;
-use crate::config::{List, LoadError};
-use crate::control::File;
+use crate::config::{ListSettings, LoadError};
+use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
 
-/// Gives up what the file says, if a balancer is to start. To be called while the process has one thread.
+/// What was done before there was a second thread.
+pub struct Begun(Option<Early>);
+
+/// Loads the file and gives up what it says, if a balancer is to start. To be called while the process has one thread.
 ///
 /// # Errors
-/// The user that the file names cannot be had: words for an operator.
-pub fn confine(cli: &Cli) -> Result<Confined, String> {
+/// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
+pub fn begin(cli: &Cli) -> Result<Begun, String> {
     match cli.command {
-        None => Confined::by(&file(&cli.options)),
+        None => Early::begin(file(&cli.options)).map(Some).map(Begun),
         // They serve nobody but who has started them; the demo makes namespaces.
-        Some(_) => Ok(Confined::default()),
+        Some(_) => Ok(Begun(None)),
     }
 }
 
@@ -62,9 +66,12 @@ pub fn confine(cli: &Cli) -> Result<Confined, String> {
 ///
 /// # Errors
 /// If the configuration cannot be used, or start-up failed.
-pub fn run(cli: &Cli, confined: &Confined, log: &Log) -> Result<ExitCode, Failure> {
+pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
     match cli.command {
-        None => balancer::run(file(&cli.options), &Show::Nothing, confined, log),
+        None => {
+            let early = early.unwrap_or_else(|| Early::unconfined(file(&cli.options)));
+            balancer::run(early, &Show::Nothing, log)
+        }
         Some(Command::Check { syntax: false }) => check::run(&file(&cli.options)),
         Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
@@ -76,7 +83,7 @@ pub fn run(cli: &Cli, confined: &Confined, log: &Log) -> Result<ExitCode, Failur
 
 /// Why a command could not be carried out.
 pub enum Failure {
-    /// What is wrong with the configuration, a line each.
+    /// The problems of the configuration, a line each.
     Config(LoadError),
     /// Start-up failed.
     Start(anyhow::Error),
@@ -132,10 +139,10 @@ fn is_missing(error: &LoadError) -> bool {
 }
 
 /// What the command line names: a configuration, or a list of servers.
-fn file(options: &Options) -> File {
+fn file(options: &Options) -> ConfigFile {
     let path = options.servers.as_deref().unwrap_or(options.config()).to_owned();
-    let list = options.listen.map(|listen| List { listen, stats: options.stats });
-    File { path, list, mode: options.mode(), lists: Lists::default() }
+    let list = options.listen.map(|listen| ListSettings { listen, stats: options.stats });
+    ConfigFile { list, mode: options.mode(), ..ConfigFile::new(path) }
 }
 
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {
@@ -151,22 +158,17 @@ fn generated(kind: Generated) -> Result<ExitCode, Failure> {
 fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
-        let file = File { path: demo.path(), list: None, mode: Some(mode), lists: Lists::default() };
-        return balancer::run(file, &Show::Lab(demo.clone()), &Confined::default(), log);
+        let file = ConfigFile { mode: Some(mode), ..ConfigFile::new(demo.path()) };
+        return balancer::run(Early::unconfined(file), &Show::Lab(demo.clone()), log);
     }
     if !options.names_no_file() {
-        return balancer::run(
-            File { mode: None, ..file(options) },
-            &Show::Servers,
-            &Confined::default(),
-            log,
-        );
+        let file = ConfigFile { mode: None, ..file(options) };
+        return balancer::run(Early::unconfined(file), &Show::Servers, log);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    let file = File { path, list: None, mode: None, lists: Lists::default() };
-    balancer::run(file, &Show::Servers, &Confined::default(), log)
+    balancer::run(Early::unconfined(ConfigFile::new(path)), &Show::Servers, log)
 }
 
 /// Where the control path runs: one thread.

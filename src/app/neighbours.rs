@@ -7,14 +7,14 @@ use log::warn;
 use tokio::sync::mpsc::Receiver;
 
 use super::clock;
-use crate::model::{Timestamp, Wanted};
+use crate::model::{Timestamp, WantedNeighbour};
 use crate::net::{Asking, Netlink};
 
 /// Between two lines of the log.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Asks for whom the workers want, until they are gone. Each request ends within seconds, with or without an answer.
-pub(super) async fn resolve(netlink: Arc<Netlink>, mut wanted: Receiver<Wanted>) {
+pub(super) async fn resolve(netlink: Arc<Netlink>, mut wanted: Receiver<WantedNeighbour>) {
     let (mut asking, mut logged) = (Asking::default(), None::<Timestamp>);
     loop {
         let more = async {

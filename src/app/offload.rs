@@ -7,7 +7,7 @@ use crate::dataplane::{CacheError, Offloader, Selection, Sizes, causes};
 use crate::model::{Interface, Layer, Nic, Offload, PacketSettings};
 use crate::net;
 
-/// A next hop takes 24 bytes, so there may be many; whoever is beyond them goes through a worker.
+/// A next hop takes 24 bytes, so there may be many; clients beyond them go through a worker.
 const NEXT_HOPS: u32 = 1 << 16;
 
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.

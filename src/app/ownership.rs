@@ -1,4 +1,5 @@
-//! What this process forwards and no other on this host may: both would capture it, and answer it.
+//! The traffic that this process alone forwards on this host: two processes would both capture it, and answer
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,7 +7,7 @@ use std::net::IpAddr;
 use anyhow::Context;
 
 use crate::config::Config;
-use crate::model::{Endpoint, Frontend, Mode};
+use crate::model::{Endpoint, FrontendConfig, Mode};
 use crate::net::OwnedName;
 
 /// The frontends of packet modes that are ours.
@@ -17,7 +18,7 @@ impl Ownership {
     /// Takes what is wanted and not ours yet. Errors leave nothing taken.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Ownership> {
         let wanted: BTreeSet<Endpoint> =
-            config.frontends_where(Mode::forwards_packets).flat_map(Frontend::endpoints).collect();
+            config.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
         let new: Vec<Endpoint> =
             wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint)).collect();
         let names = OwnedName::take_all(&new).map_err(|refused| {
@@ -25,6 +26,18 @@ impl Ownership {
             anyhow::Error::from(refused.error).context(format!("cannot forward packets to {endpoint}"))
         })?;
         Ok(Ownership(new.into_iter().zip(names).collect()))
+    }
+
+    /// Takes what is wanted, though another process has it: that one hands over to this one.
+    pub(super) fn beside(config: &Config) -> anyhow::Result<Ownership> {
+        let wanted: BTreeSet<Endpoint> =
+            config.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
+        let own = |endpoint: Endpoint| {
+            let name = OwnedName::beside(endpoint);
+            let name = name.with_context(|| format!("cannot forward packets to {endpoint}"))?;
+            Ok((endpoint, name))
+        };
+        Ok(Ownership(wanted.into_iter().map(own).collect::<anyhow::Result<_>>()?))
     }
 
     /// How many there are: each is a descriptor.
@@ -44,13 +57,18 @@ impl Ownership {
     }
 }
 
-/// Takes the ports of our own that servers see.
-pub(super) fn snat(config: &Config, addresses: &[IpAddr]) -> anyhow::Result<Vec<OwnedName>> {
+/// Takes the ports of our own that servers see. In an upgrade another process has them, too, and hands over to this one.
+pub(super) fn snat(
+    config: &Config,
+    addresses: &[IpAddr],
+    is_upgrade: bool,
+) -> anyhow::Result<Vec<OwnedName>> {
     let ports = &config.passthrough.snat_ports;
     let (first, last) = (ports.start(), ports.end());
     let take = |ip: &IpAddr| {
-        OwnedName::take(format!("{ip} ports {first}-{last}"))
-            .with_context(|| format!("cannot use the passthrough.snat_ports {first}-{last} of {ip}"))
+        let name = format!("{ip} ports {first}-{last}");
+        let taken = if is_upgrade { OwnedName::beside(name) } else { OwnedName::take(name) };
+        taken.with_context(|| format!("cannot use the passthrough.snat_ports {first}-{last} of {ip}"))
     };
     addresses.iter().map(take).collect()
 }

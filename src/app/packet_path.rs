@@ -21,26 +21,27 @@ use super::packet_plan::{
 use super::paths::Parts;
 use super::restart::Snat;
 use super::stale_filters::{self, Kinds, OwnHandle};
+use super::upgrade::OwnedFlows;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
-    CacheError, Filter, Guard, LastingGuard, Lease, Offloader, Overruns, Pipeline, PipelineParts,
-    PlannedCache, Selection, Sight, Terms, WANTED,
+    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns, Pipeline,
+    PipelineParts, Selection, Sight, Terms, ToldFlows,
 };
-use crate::forward::{FlowCache, PortSplit};
-use crate::model::{Interface, PacketSettings, Table, Wanted};
+use crate::forward::{CacheEvent, FlowCache, PortSplit};
+use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
-const PACE: Duration = Duration::from_millis(20);
+const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// Between two looks if the first fails.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Between two looks at MTUs, of which the kernel does not always tell.
-const LOOK: Duration = Duration::from_secs(5);
+const MTU_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
@@ -63,8 +64,12 @@ pub(super) struct PacketPath {
     tasks: JoinSet<()>,
 }
 
-/// Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the host.
+/// What the host gives. Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the
+/// host.
 struct HostResources {
+    interfaces: Vec<Interface>,
+    snat_addresses: Vec<IpAddr>,
+    selection: Selection,
     ownership: Ownership,
     snat_names: Vec<OwnedName>,
     guard: Option<Guard>,
@@ -74,24 +79,73 @@ struct HostResources {
 }
 
 impl HostResources {
-    async fn take(
-        config: &Config,
-        kernel: &Kernel,
-        interfaces: &[Interface],
-        snat_addresses: &[IpAddr],
-        selection: &Selection,
-    ) -> anyhow::Result<HostResources> {
-        let Kernel { netlink, table, .. } = kernel;
+    async fn take(parts: &Parts<'_>, kernel: &Kernel) -> anyhow::Result<HostResources> {
+        let config = parts.config;
+        let (Kernel { netlink, table, network }, settings) = (kernel, &config.passthrough);
+        let interfaces = interfaces(config, network)?;
+        let snat_addresses = snat_addresses(config, network)?;
+        let selection = selection(settings, &snat_addresses, with_backends(config));
         // Before anything is done that another process would feel.
-        let ownership = Ownership::default().missing(config)?;
-        let snat_names = ownership::snat(config, snat_addresses)?;
-        let guard = guard(&config.passthrough, selection, interfaces)?;
-        let reserved = reserve_ports(&config.passthrough, snat_addresses)?;
+        let ownership = match parts.is_upgrade {
+            true => Ownership::beside(config)?,
+            false => Ownership::default().missing(config)?,
+        };
+        let snat_names = ownership::snat(config, &snat_addresses, parts.is_upgrade)?;
+        let guard = guard(settings, &selection, &interfaces)?;
+        let reserved = reserve_ports(settings, &snat_addresses)?;
         // The guard is up: what they have forwarded so far does not get to the host's stack.
         stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(netlink, &table.interfaces).await?;
         let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
-        Ok(HostResources { ownership, snat_names, guard, lasting, reserved, filters })
+        Ok(HostResources {
+            interfaces,
+            snat_addresses,
+            selection,
+            ownership,
+            snat_names,
+            guard,
+            lasting,
+            reserved,
+            filters,
+        })
+    }
+}
+
+/// The pipeline, and what others share with it.
+struct Running {
+    pipeline: Pipeline,
+    sight: Arc<ArcSwap<Sight>>,
+    stats: Arc<PacketStats>,
+    /// Neighbours that workers ask for.
+    asked: mpsc::Receiver<WantedNeighbour>,
+}
+
+impl Running {
+    fn start(
+        parts: &Parts<'_>,
+        workers: usize,
+        host: &HostResources,
+        offloader: Option<&Offloader>,
+    ) -> anyhow::Result<Running> {
+        let (config, addresses) = (parts.config, &host.snat_addresses);
+        let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
+        let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
+        let (wanted, asked) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
+        let pipeline = Pipeline::start(PipelineParts {
+            filter: CaptureFilter::new(&host.selection),
+            dispatch: dispatch(config, workers, addresses),
+            forwarders: forwarders(config, workers, addresses, writers(offloader)),
+            cache: offloader.map(Offloader::planned).transpose()?,
+            sight: sight.clone(),
+            stats: stats.clone(),
+            wanted,
+            failures: parts.failures.clone(),
+            access_log: parts.access_log.clone(),
+            awaits_flows: parts.is_upgrade,
+            now: clock::now,
+        })
+        .context("cannot start a thread")?;
+        Ok(Running { pipeline, sight, stats, asked })
     }
 }
 
@@ -104,31 +158,15 @@ impl PacketPath {
     ) -> anyhow::Result<PacketPath> {
         privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
-        let interfaces = interfaces(config, &kernel.network)?;
+        let host = HostResources::take(parts, &kernel).await?;
+        let offloader = offload::start(settings, &host.selection, &host.interfaces, host.filters.number)?;
+        let Running { pipeline, sight, stats, asked } =
+            Running::start(parts, workers, &host, offloader.as_ref())?;
+        let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
-        let snat_addresses = snat_addresses(config, &kernel.network)?;
-        let selection = selection(settings, &snat_addresses, with_backends(config));
-        let HostResources { ownership, snat_names, guard, lasting, reserved, filters } =
-            HostResources::take(config, &kernel, &interfaces, &snat_addresses, &selection).await?;
         let Kernel { netlink, table, .. } = kernel;
         let netlink = Arc::new(netlink);
         let lease = lasting.as_ref().map(LastingGuard::lease);
-        let offloader = offload::start(settings, &selection, &interfaces, filters.number)?;
-        let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
-        let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
-        let (wanted, asked) = mpsc::channel::<Wanted>(WANTED);
-        let pipeline = Pipeline::start(PipelineParts {
-            filter: Filter::new(&selection),
-            dispatch: dispatch(config, workers, &snat_addresses),
-            forwarders: forwarders(config, workers, &snat_addresses, writers(offloader.as_ref())),
-            cache: offloader.as_ref().map(planned_cache).transpose()?,
-            sight: sight.clone(),
-            stats: stats.clone(),
-            wanted,
-            failures: parts.failures.clone(),
-            now: clock::now,
-        })
-        .context("cannot start a thread")?;
         let mut tasks = JoinSet::new();
         tasks.spawn(count_overruns(pipeline.overruns(), settings.capture_stats_interval));
         tasks.spawn(neighbours::resolve(netlink.clone(), asked));
@@ -137,8 +175,8 @@ impl PacketPath {
         }
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
-        let attachments =
-            Attachments::begin(drivers, selection, dsr, interfaces).context("cannot capture")?;
+        let attachments = Attachments::begin(drivers, selection, dsr, interfaces, parts.is_upgrade)
+            .context("cannot capture")?;
         tasks.spawn(read_network(netlink.clone(), table, parts.networks.clone()));
         info!("forwarding packets on {} (workers: {workers})", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
@@ -146,15 +184,15 @@ impl PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),
             settings: settings.clone(),
             snat_addresses,
-            ownership,
-            _snat_names: snat_names,
+            ownership: host.ownership,
+            _snat_names: host.snat_names,
             attachments,
             sight,
             stats,
             netlink,
             lease,
-            _filters: filters,
-            _reserved: reserved,
+            _filters: host.filters,
+            _reserved: host.reserved,
             tasks,
         })
     }
@@ -165,7 +203,7 @@ impl PacketPath {
         if let Some(lease) = self.lease.take() {
             lease.renew();
             self.tasks.spawn(async move {
-                let mut ticks = tokio::time::interval(Lease::PACE);
+                let mut ticks = tokio::time::interval(Lease::RENEW_EVERY);
                 loop {
                     ticks.tick().await;
                     lease.renew();
@@ -182,13 +220,13 @@ impl PacketPath {
             let netlink = self.netlink.clone();
             self.tasks.spawn(async move {
                 // Their processes are gone: nobody has moved their end since.
-                tokio::time::sleep(Terms::default().lasts + Lease::PACE).await;
+                tokio::time::sleep(Terms::default().lasts + Lease::RENEW_EVERY).await;
                 stale_filters::remove_guards(&netlink, &others).await;
             });
         }
     }
 
-    /// What is counted besides traffic.
+    /// Counters besides traffic.
     pub(super) fn stats(&self) -> Arc<PacketStats> {
         self.stats.clone()
     }
@@ -243,6 +281,60 @@ impl PacketPath {
         }
     }
 
+    /// Handles no frame until [`PacketPath::release`]; the flow cache goes on. The answers are the flows.
+    pub(super) fn hold(&self) -> Answers<ToldFlows> {
+        self.attachments.pipeline().hold_workers()
+    }
+
+    /// Handles frames again: there was no upgrade. Before Linux 6.6 a killed process leaves its flow cache attached.
+    pub(super) fn release(&mut self) {
+        self.attachments.pipeline().release_workers();
+        let netlink = self.netlink.clone();
+        self.tasks.spawn(async move {
+            if let Ok(interfaces) = netlink.interfaces().await {
+                stale_filters::remove(&netlink, &interfaces, Kinds::FlowCaches).await;
+            }
+        });
+    }
+
+    /// While no frame is handled: what the flow cache has seen since.
+    pub(super) fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
+        self.attachments.pipeline().cache_events()
+    }
+
+    /// Begins to capture, where another process hands over to this one. Frames wait for its flows.
+    pub(super) fn capture(&mut self) -> anyhow::Result<()> {
+        self.attachments.capture().context("cannot capture")
+    }
+
+    /// Goes on with flows of another process, whose owners have the numbers of this snapshot. Returns how many open ones cannot.
+    pub(super) fn begin(&mut self, flows: OwnedFlows, snapshot: &Arc<Snapshot>) -> anyhow::Result<usize> {
+        let OwnedFlows { flows, since, lost } = flows;
+        if lost > 0 {
+            return Ok(lost);
+        }
+        self.attachments.route(&snapshot.network);
+        let sight = Arc::new(Sight::new(snapshot.clone()));
+        self.sight.store(sight.clone());
+        let answers = self.attachments.pipeline().restore(flows, since, &sight).wait();
+        let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
+        // Packets of lost flows would be answered with resets. The process before this one goes on with them.
+        if lost == 0 {
+            self.attachments.pipeline().release_workers();
+        }
+        Ok(lost)
+    }
+
+    /// Takes note of what the flow cache of the process before this one has seen.
+    pub(super) fn hear(&self, events: Vec<CacheEvent>) {
+        self.attachments.pipeline().hear(events);
+    }
+
+    /// Stops: another process goes on with the flows.
+    pub(super) fn leave(self) {
+        self.attachments.leave();
+    }
+
     /// Sends what is queued, and stops.
     pub(super) fn stop(self) {
         self.attachments.stop();
@@ -267,11 +359,6 @@ fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn Flow
     move || offloader.and_then(|offloader| offloader.writer(epoch).ok())
 }
 
-fn planned_cache(offloader: &Offloader) -> Result<PlannedCache, CacheError> {
-    let (filter, counters) = (offloader.filter()?, offloader.counter_reader());
-    Ok(PlannedCache { filter, counters, events: offloader.events()? })
-}
-
 /// Counts the frames that the kernel dropped, this often.
 async fn count_overruns(overruns: Overruns, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
@@ -282,9 +369,13 @@ async fn count_overruns(overruns: Overruns, interval: Duration) {
 }
 
 /// Reads the kernel's tables when they change, and sends them on.
-async fn read_network(netlink: Arc<Netlink>, mut table: Table, networks: mpsc::Sender<Table>) {
+async fn read_network(
+    netlink: Arc<Netlink>,
+    mut table: NetworkTables,
+    networks: mpsc::Sender<NetworkTables>,
+) {
     let mut is_new = true;
-    let mut looks = tokio::time::interval(LOOK);
+    let mut looks = tokio::time::interval(MTU_LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         if is_new && networks.send(table.clone()).await.is_err() {
@@ -302,8 +393,8 @@ async fn read_network(netlink: Arc<Netlink>, mut table: Table, networks: mpsc::S
                 false
             }
         };
-        // The first change is sent at once; what comes thick and fast is read together.
-        tokio::time::sleep(PACE).await;
+        // The first change is sent at once; a burst of later ones is read together.
+        tokio::time::sleep(READ_PAUSE).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the packet modes need of this host, from the configuration and the kernel's tables. Pure.
+//! The needs of the packet modes on this host, from the configuration and the kernel's tables. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use anyhow::{Context, bail, ensure};
 
 use crate::config::Config;
 use crate::dataplane::Selection;
-use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, Workers};
+use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, WorkerPeers};
 use crate::model::NextHops;
-use crate::model::{Addr, Backend, Endpoint, Frontend, Interface, Listen, Mode, PacketSettings};
+use crate::model::{Addr, BackendConfig, Endpoint, FrontendConfig, Interface, Listen, Mode, PacketSettings};
 
 /// How many threads forward: one for each core but one, unless the file says otherwise. In passthrough each needs SNAT ports
 /// that no frontend at these addresses has: at least a quarter of an even share, or its clients would soon have none. A number in the
@@ -107,19 +107,19 @@ pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> a
 pub(super) fn selection<'a>(
     settings: &PacketSettings,
     snat_addresses: &[IpAddr],
-    frontends: impl IntoIterator<Item = (&'a Frontend, &'a Backend)>,
+    frontends: impl IntoIterator<Item = (&'a FrontendConfig, &'a BackendConfig)>,
 ) -> Selection {
     Selection::new(frontends, snat_addresses.iter().copied(), settings.snat_ports.clone())
 }
 
 /// Where those of these frontends listen that are in DSR mode.
-pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a Frontend>) -> BTreeSet<Endpoint> {
+pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -> BTreeSet<Endpoint> {
     let dsr = frontends.into_iter().filter(|frontend| frontend.mode.is_dsr());
-    dsr.flat_map(Frontend::endpoints).collect()
+    dsr.flat_map(FrontendConfig::endpoints).collect()
 }
 
 /// The frontends, each with its backend.
-pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&Frontend, &Backend)> {
+pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&FrontendConfig, &BackendConfig)> {
     config.frontends.iter().filter_map(|frontend| Some((frontend, config.backend(&frontend.backend)?)))
 }
 
@@ -140,7 +140,7 @@ pub(super) fn forwarders(
     let settings = &config.passthrough;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
     let (split, loops) = (split(config, workers, snat_addresses), Loops::new(fastrand::u64(..)));
-    let together = Workers::together(workers).into_iter().enumerate();
+    let together = WorkerPeers::together(workers).into_iter().enumerate();
     let settings = together.map(|(worker, others)| Settings {
         ports: (!addresses.is_empty())
             .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),

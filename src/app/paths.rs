@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use log::warn;
+use convey_access_log::AccessLog;
+use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -16,10 +17,12 @@ use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
 use super::restart::Started;
-use super::upgrade::Predecessor;
+use super::upgrade::{HeldFlows, LetGo, Predecessor};
 use crate::config::Config;
-use crate::control::{DataPath, Events, Task};
-use crate::model::{ConnectFailures, Endpoint, Mode};
+use crate::control::{ControlEvents, DataPath, Task};
+use crate::dataplane::Answers;
+use crate::forward::CacheEvent;
+use crate::model::{ConnectFailures, Endpoint, Mode, Protocol};
 use crate::proxy::{self, HandedSession, HandedSockets};
 use crate::snapshot::Snapshot;
 use crate::stats::{Gauge, PacketStats, Traffic};
@@ -52,7 +55,10 @@ pub(super) struct Parts<'a> {
     /// Its counters have [`Threads::columns`].
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) failures: mpsc::Sender<ConnectFailures>,
-    pub(super) networks: mpsc::Sender<crate::model::Table>,
+    pub(super) networks: mpsc::Sender<crate::model::NetworkTables>,
+    pub(super) access_log: Arc<AccessLog>,
+    /// Whether another process hands over to this one.
+    pub(super) is_upgrade: bool,
 }
 
 /// How many threads forward, of each kind.
@@ -80,9 +86,9 @@ impl Threads {
     }
 }
 
-/// What is to be served from now on, of each kind.
+/// The sockets, names and logs of the next configuration, ready for use.
 pub(super) struct Ready {
-    proxy: Option<proxy::Ready>,
+    proxy: Option<proxy::PreparedSockets>,
     ownership: Option<Ownership>,
     logs: ReadyLogs,
 }
@@ -110,59 +116,105 @@ impl Paths {
         })
     }
 
-    /// What another process needs to go on where this one stops.
-    ///
-    /// # Errors
-    /// Why none can, in words for an operator.
-    pub(super) fn offer(&self) -> Result<impl Future<Output = HandedSockets> + use<>, String> {
-        if self.packets.is_some() {
-            return Err("packet modes cannot be handed over yet: restart instead".to_owned());
-        }
+    /// The listening sockets, for another process.
+    pub(super) fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
         let offer = self.proxy.as_ref().map(ProxyPath::offer);
-        Ok(async move {
+        async move {
             match offer {
                 Some(offer) => offer.await,
                 None => HandedSockets::new(),
             }
-        })
+        }
     }
 
-    /// Reads no datagrams until [`Paths::release`]. Returns the sessions of UDP.
-    pub(super) fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
+    /// The listening sockets of TCP once more.
+    pub(super) async fn listening(&self) -> HandedSockets {
+        let Some(proxy) = &self.proxy else { return HandedSockets::new() };
+        let mut sockets = proxy.offer().await;
+        sockets.retain(|at, _| at.protocol == Protocol::Tcp);
+        sockets
+    }
+
+    /// Reads no datagrams and forwards no packets until [`Paths::release`]; the flow cache does. Returns the sessions of UDP, and the
+    /// flows, whose owners have the numbers of this snapshot.
+    pub(super) fn hold(
+        &self,
+        snapshot: Arc<Snapshot>,
+    ) -> (impl Future<Output = Vec<HandedSession>> + use<>, Option<HeldFlows>) {
         let held = self.proxy.as_ref().map(ProxyPath::hold);
-        async move {
+        let sessions = async move {
             match held {
                 Some(held) => held.await,
                 None => Vec::new(),
             }
-        }
+        };
+        let flows = self.packets.as_ref().map(|packets| HeldFlows { flows: packets.hold(), snapshot });
+        (sessions, flows)
     }
 
-    /// Reads datagrams again: there was no upgrade.
-    pub(super) fn release(&self) {
+    /// Goes on: there was no upgrade.
+    pub(super) fn release(&mut self) {
         self.proxy.iter().for_each(ProxyPath::release);
+        self.packets.iter_mut().for_each(PacketPath::release);
+    }
+
+    /// Stops forwarding packets: another process goes on with the flows.
+    pub(super) fn leave_packets(&mut self) {
+        if let Some(packets) = self.packets.take() {
+            packets.leave();
+        }
     }
 
     /// Takes these sockets of another process where some would be bound, and tells it before it serves. `statistics`: whether
     /// its socket for them is in use here.
-    pub(super) fn expect(&mut self, process: Predecessor, sockets: HandedSockets, statistics: bool) {
+    pub(super) fn expect(&mut self, process: Option<Predecessor>, sockets: HandedSockets, statistics: bool) {
         if let Some(proxy) = &mut self.proxy {
             proxy.expect(sockets);
         }
-        self.predecessor = Some(Awaited { process, statistics });
+        self.predecessor = process.map(|process| Awaited { process, statistics });
     }
 
-    /// Has the process before this one let go, if there is one. Returns its sessions; `None` if clients must not be let in.
-    fn take_over_from_predecessor(&mut self) -> Option<Vec<HandedSession>> {
-        let Some(Awaited { process, statistics }) = self.predecessor.take() else { return Some(Vec::new()) };
+    /// Has the process before this one let go, if there is one, and goes on with its flows by this snapshot. Returns its sessions;
+    /// `None` if clients must not be let in.
+    fn take_over_from_predecessor(&mut self, snapshot: &Arc<Snapshot>) -> Option<Vec<HandedSession>> {
+        // Closes the sockets that nobody wants, also without such a process.
         let taken = self.proxy.as_mut().map(ProxyPath::taken).unwrap_or_default();
-        match process.prepared(taken, statistics) {
-            Ok(sessions) => Some(sessions),
-            Err(error) => {
-                self.not_let_go = Some(error);
-                None
-            }
+        let Some(awaited) = self.predecessor.take() else { return Some(Vec::new()) };
+        let sessions = self.take_over_from(&awaited, taken, snapshot);
+        sessions.map_err(|error| self.not_let_go = Some(error)).ok()
+    }
+
+    fn take_over_from(
+        &mut self,
+        Awaited { process, statistics }: &Awaited,
+        taken: BTreeSet<Endpoint>,
+        snapshot: &Arc<Snapshot>,
+    ) -> anyhow::Result<Vec<HandedSession>> {
+        if let Some(packets) = &mut self.packets {
+            packets.capture()?;
         }
+        let LetGo { sessions, flows } = process.prepared(taken, *statistics)?;
+        let flows = flows.unwrap_or_default();
+        let open = flows.open();
+        let lost = match &mut self.packets {
+            Some(packets) => packets.begin(flows.owned_by(snapshot), snapshot)?,
+            None => open,
+        };
+        anyhow::ensure!(lost == 0, "{}", cannot_go_on(lost, open));
+        if self.packets.is_some() {
+            info!("{open} open flows go on here");
+        }
+        Ok(sessions)
+    }
+
+    /// What the flow cache has seen since the workers were held; `None` without packet modes.
+    pub(super) fn cache_events(&self) -> Option<Answers<Vec<CacheEvent>>> {
+        self.packets.as_ref().map(PacketPath::cache_events)
+    }
+
+    /// Another process's flow cache has seen this of the flows that go on here.
+    pub(super) fn hear(&self, events: Vec<CacheEvent>) {
+        self.packets.iter().for_each(|packets| packets.hear(events.clone()));
     }
 
     /// Whether the process before this one has let go.
@@ -187,7 +239,7 @@ impl Paths {
         }
     }
 
-    /// What the packet modes count besides traffic.
+    /// Counters of the packet modes besides traffic.
     pub(super) fn packet_stats(&self) -> Option<Arc<PacketStats>> {
         self.packets.as_ref().map(PacketPath::stats)
     }
@@ -213,18 +265,17 @@ impl Paths {
     }
 
     /// Begins nothing new, lets what is open finish until time is `over`, cuts and counts what is left, and
-    /// stops. Another process has the sockets of the places that are `left`. Servers' health is looked after till the end, for connections to those that go down may be reset; for flows
-    /// routes and time are, too.
+    /// stops. Another process has the sockets of the places that are `left`. The file, and servers' health, are looked after till the end: clients may be
+    /// denied, and connections to servers that go down reset. For flows routes and time are, too.
     /// Returns how many go on without us.
     pub(super) async fn stop(
         mut task: Task<Paths>,
-        mut events: Events<Paths>,
+        mut events: ControlEvents<Paths>,
         left: BTreeSet<Endpoint>,
         over: impl Future<Output = ()>,
     ) -> u64 {
         let (proxied, stats) =
             (task.data_path.proxy.as_ref().map(|proxy| proxy.drain(left)), task.data_path.packet_stats());
-        events.reloads.close();
         task.stop();
         let drain = async {
             let proxied = async {
@@ -258,6 +309,15 @@ impl Paths {
         }
         outlasting
     }
+}
+
+/// Why there is no upgrade.
+fn cannot_go_on(lost: usize, open: usize) -> String {
+    format!(
+        "{lost} of {open} open flows cannot go on in the new process: their frontend or server is no longer in the file and drains, or \
+         the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
+         ended, with the file as it was, or restart instead"
+    )
 }
 
 /// One for each core if there is a frontend in proxy mode.
@@ -304,9 +364,9 @@ impl DataPath for Paths {
             proxy.close(ready, snapshot.timeouts.drain).await;
         }
         self.logs.switch(ready.logs);
+        let sessions = self.take_over_from_predecessor(snapshot);
         self.see(snapshot);
         let published = publish();
-        let sessions = self.take_over_from_predecessor();
         if let (Some(sessions), Some(proxy), Some(ready)) = (sessions, &mut self.proxy, ready.proxy) {
             proxy.open(ready, sessions);
         }

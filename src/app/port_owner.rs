@@ -15,11 +15,17 @@ const LISTENING: &str = "0A";
 
 /// `; nginx (process 123) has it`, as far as this user may know; else nothing.
 pub(super) fn describe(at: Endpoint) -> String {
-    let inodes: Vec<u64> = tables(at.protocol).iter().flat_map(|table| sockets(table, at)).collect();
+    let inodes: Vec<u64> =
+        tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|one| one.inode).collect();
     match process_with(&inodes) {
         Some((process, name)) => format!("; {name} (process {process}) has it"),
         None => String::new(),
     }
+}
+
+/// The users, by number, whose sockets listen there.
+pub(super) fn users(at: Endpoint) -> Vec<u32> {
+    tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|listener| listener.user).collect()
 }
 
 fn tables(protocol: Protocol) -> [String; 2] {
@@ -28,15 +34,23 @@ fn tables(protocol: Protocol) -> [String; 2] {
         .map(|path| fs::read_to_string(path).unwrap_or_default())
 }
 
-/// The inodes of sockets in the text of such a table that are in the way of `at`.
-fn sockets(table: &str, at: Endpoint) -> Vec<u64> {
-    let inode = |line: &str| {
+/// A socket that listens.
+#[derive(Debug, PartialEq, Eq)]
+struct Listener {
+    user: u32,
+    inode: u64,
+}
+
+/// The sockets in the text of such a table that are in the way of `at`.
+fn listeners(table: &str, at: Endpoint) -> Vec<Listener> {
+    let listener = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
+        let [_, local, _, state, _, _, _, user, _, inode, ..] = fields[..] else { return None };
         let listens = at.protocol == Protocol::Udp || state == LISTENING;
-        (listens && overlap(address(local)?, at.addr)).then(|| inode.parse().ok())?
+        let is_there = listens && overlap(address(local)?, at.addr);
+        is_there.then(|| Some(Listener { user: user.parse().ok()?, inode: inode.parse().ok()? }))?
     };
-    table.lines().filter_map(inode).collect()
+    table.lines().filter_map(listener).collect()
 }
 
 /// `0100007F:1F90` is 127.0.0.1:8080: words in the order of this machine.
@@ -107,12 +121,11 @@ mod tests {
         let little = "  1: 00000000000000000000000001000000:0050 0:0 0A 0:0 0:0 0 0 0 77 1";
         let big = "  1: 00000000000000000000000000000001:0050 0:0 0A 0:0 0:0 0 0 0 77 1";
         let table = if cfg!(target_endian = "little") { little } else { big };
-        assert_eq!(sockets(table, at), [77]);
         assert_eq!(
-            sockets(&table.replace(" 0A ", " 01 "), at),
-            [0_u64; 0],
-            "a connection is in nobody's way"
+            listeners(&table.replace("0 0 77", "65534 0 77"), at),
+            [Listener { user: 65_534, inode: 77 }]
         );
-        assert_eq!(sockets("sl local_address\n:\n1: x 0 0A 0 0 0 0 0 7", at), [0_u64; 0]);
+        assert_eq!(listeners(&table.replace(" 0A ", " 01 "), at), [], "a connection is in nobody's way");
+        assert_eq!(listeners("sl local_address\n:\n1: x 0 0A 0 0 0 0 0 7", at), []);
     }
 }

@@ -1,4 +1,4 @@
-//! What the packet modes may do on this host.
+//! The rights that the packet modes have on this host.
 
 use anyhow::bail;
 use rustix::thread::{CapabilitySet, capabilities};

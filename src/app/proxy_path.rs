@@ -13,10 +13,10 @@ use log::warn;
 use super::paths::Parts;
 use super::{limits, port_owner};
 use crate::config::Config;
-use crate::model::{Access, Endpoint, Frontend, Listen, Mode, OnDown};
+use crate::model::{Access, Endpoint, FrontendConfig, Listen, Mode, OnDown};
 use crate::proxy::{
-    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, Ready, Reserved, Sessions,
-    Workers,
+    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, Reserved,
+    Sessions, Workers,
 };
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
@@ -30,7 +30,7 @@ pub(super) struct ProxyPath {
     listened: BTreeSet<Endpoint>,
     /// Servers that are down and whose connections have been ended.
     cut_off: BTreeSet<u32>,
-    /// Who may come in, by the numbers of the frontends, as the workers were last told.
+    /// The clients that may come in, by the numbers of the frontends, as the workers were last told.
     access: HashMap<u32, Access>,
     /// How many descriptors this process may have.
     open_files: u64,
@@ -50,7 +50,7 @@ impl ProxyPath {
         let left = open_files.saturating_sub(limits::open_files());
         let descriptors = Descriptors::share(left, listeners, columns.len());
         let local_ports = limits::local_ports();
-        let shared = proxy::Shared {
+        let shared = proxy::WorkersShared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
@@ -60,6 +60,7 @@ impl ProxyPath {
             own_sockets: Arc::default(),
             local_ports: Arc::new(LocalPorts::new(local_ports.ranges())),
             lines: Arc::default(),
+            access_log: parts.access_log.clone(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath {
@@ -88,7 +89,7 @@ impl ProxyPath {
     }
 
     /// Binds what the configuration adds, where packet modes have just made so many new frontends `owned`.
-    pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<Ready, String> {
+    pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
         if let Some(refusal) = too_many_ports(config, self.columns.len(), self.open_files) {
             return Err(refusal);
         }
@@ -117,12 +118,12 @@ impl ProxyPath {
     }
 
     /// Stops listening where that is no longer wanted; sessions of UDP have `patience` to end.
-    pub(super) async fn close(&mut self, ready: &Ready, patience: Duration) {
+    pub(super) async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         self.workers.close(ready, patience).await;
     }
 
     /// Starts to accept on the new addresses. These sessions of another process go on there.
-    pub(super) fn open(&mut self, ready: Ready, sessions: Vec<HandedSession>) {
+    pub(super) fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         self.listened.extend(ready.endpoints());
         self.workers.open(ready, sessions);
     }
@@ -177,8 +178,8 @@ impl ProxyPath {
         self.workers.taken()
     }
 
-    /// Takes no new connections. What this returns waits for the open ones to end. Another process has the sockets of the
-    /// places that are `left`.
+    /// Takes no new connections. The future waits for the open ones to end. Another process has the sockets of the places
+    /// that are `left`.
     pub(super) fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         self.workers.drain(left)
     }
@@ -189,9 +190,9 @@ impl ProxyPath {
     }
 }
 
-/// What of a configuration cannot be listened on now, a line for each frontend. Nothing stays bound.
+/// The frontends that cannot listen now, a line each. Nothing stays bound.
 pub(super) fn bind_problems(config: &Config) -> Vec<String> {
-    let first = |frontend: &Frontend| {
+    let first = |frontend: &FrontendConfig| {
         let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
         Some(bind_problem(config, proxy::try_to_bind(&places).first()?))
     };
@@ -200,7 +201,7 @@ pub(super) fn bind_problems(config: &Config) -> Vec<String> {
 
 /// Whose address cannot be listened on, why, and what to do about it.
 fn bind_problem(config: &Config, error: &BindError) -> String {
-    let is_it = |frontend: &&Frontend| frontend.endpoints().any(|at| at == error.at());
+    let is_it = |frontend: &&FrontendConfig| frontend.endpoints().any(|at| at == error.at());
     let name = config.frontends_where(Mode::is_proxied).find(is_it).map(|frontend| &*frontend.name);
     let owner = if error.is_taken() { port_owner::describe(error.at()) } else { String::new() };
     format!("frontend {}: {error}{owner}", name.unwrap_or_default())
@@ -234,5 +235,5 @@ pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
 }
 
 fn endpoints(config: &Config) -> BTreeSet<Endpoint> {
-    config.frontends_where(Mode::is_proxied).flat_map(Frontend::endpoints).collect()
+    config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect()
 }

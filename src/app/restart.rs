@@ -1,11 +1,11 @@
-//! What a reload cannot add to a process that runs. Pure.
+//! Finds the changes that a reload cannot add to a process that runs. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::config::Config;
 use crate::forward::PortSplit;
-use crate::model::{Endpoint, Frontend, Listen, Mode, overlap};
+use crate::model::{Endpoint, FrontendConfig, Listen, Mode, overlap};
 
 /// What a process was started with.
 pub(super) struct Started<'a> {
@@ -29,7 +29,7 @@ pub(super) struct Snat<'a> {
 
 impl Snat<'_> {
     /// The SNAT ports that these frontends have.
-    fn taken_by<'b>(self, frontends: impl IntoIterator<Item = &'b Frontend>) -> BTreeSet<u16> {
+    fn taken_by<'b>(self, frontends: impl IntoIterator<Item = &'b FrontendConfig>) -> BTreeSet<u16> {
         let listen = frontends.into_iter().flat_map(|frontend| &frontend.listen);
         let ports = listen.filter(|listen| self.addresses.contains(&listen.ip())).flat_map(Listen::ports);
         ports.filter(|port| self.split.owner(*port).is_some()).collect()
@@ -40,7 +40,7 @@ impl Started<'_> {
     /// Why `wanted` can only take the place of `running` by a restart, in words for an operator.
     pub(super) fn refuse(&self, running: &Config, wanted: &Config) -> Option<String> {
         let forwarded =
-            running.frontends_where(Mode::forwards_packets).flat_map(Frontend::endpoints).collect();
+            running.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
         let of_mode = wanted.frontends.iter().find_map(|frontend| {
             let why = self.obstacle(frontend, &forwarded)?;
             Some(format!("frontend {}: {} mode needs a restart: {why}", frontend.name, frontend.mode.name()))
@@ -72,14 +72,18 @@ impl Started<'_> {
         })
     }
 
-    fn obstacle(&self, frontend: &Frontend, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
+    fn obstacle(&self, frontend: &FrontendConfig, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
         match frontend.mode {
             Mode::Proxy => (!self.proxies).then(|| "no frontend was in it at the start".to_owned()),
             Mode::Passthrough | Mode::Dsr => self.obstacle_to_packets(frontend, forwarded),
         }
     }
 
-    fn obstacle_to_packets(&self, frontend: &Frontend, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
+    fn obstacle_to_packets(
+        &self,
+        frontend: &FrontendConfig,
+        forwarded: &BTreeSet<Endpoint>,
+    ) -> Option<String> {
         if !self.forwards {
             return Some("no frontend was in a packet mode at the start".to_owned());
         }
@@ -123,7 +127,7 @@ mod tests {
     /// What is said to a reload, where the process was started with the frontends that run.
     fn refused(running: &[&str], snat_address: &str, wanted: &[&str]) -> Option<String> {
         let running = config(running);
-        let proxied = running.frontends_where(Mode::is_proxied).flat_map(Frontend::endpoints).collect();
+        let proxied = running.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();
         let split = PortSplit::new(40_000..=40_008, 3).without([40_000]);
         let started = Started {
             proxies: running.frontends_where(Mode::is_proxied).next().is_some(),

@@ -3,7 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::env;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -12,16 +14,23 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use log::warn;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 use sd_notify::NotifyState;
 
 use crate::control::Supervisor;
 use crate::snapshot::Snapshot;
 
 /// How long a message waits that may not be lost: the service manager would end or keep waiting for a convey that is well.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a stop takes beyond the time that connections have to finish.
 const STOP_MARGIN: Duration = Duration::from_secs(15);
+
+/// The name of what it keeps.
+const STORE_NAME: &str = "FDNAME=convey";
+
+/// Descriptors that go with one message at most. The kernel allows 253.
+const MAX_DESCRIPTORS: usize = 128;
 
 /// The service manager, if there is one.
 #[derive(Clone, Default)]
@@ -64,6 +73,23 @@ impl ServiceManager {
         }
     }
 
+    /// It has given this process sockets, if `any`, and need not keep them any more: else they would be open when this process
+    /// closes them.
+    pub(super) fn has_given(&self, any: bool) {
+        if any {
+            self.tell_surely(&[NotifyState::Custom("FDSTOREREMOVE=1"), NotifyState::Custom(STORE_NAME)]);
+        }
+    }
+
+    /// Has it keep these sockets for the next process.
+    ///
+    /// # Errors
+    /// If there is no service manager, or it does not take them in time.
+    pub(super) fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let Some(manager) = &self.0 else { return Err(io::ErrorKind::NotConnected.into()) };
+        sockets.chunks(MAX_DESCRIPTORS).try_for_each(|some| manager.keeps(some))
+    }
+
     /// Another process is the service from now on: without it, the end of this one is the service's.
     pub(super) fn is_succeeded_by(&self, process: u32) {
         self.tell_surely(&[NotifyState::MainPid(process)]);
@@ -103,7 +129,7 @@ impl Manager {
         // A service manager that does not read must not stop us. (`sd_notify::notify` would wait for it.)
         socket.set_nonblocking(true)?;
         let patient = UnixDatagram::unbound()?;
-        patient.set_write_timeout(Some(PATIENCE))?;
+        patient.set_write_timeout(Some(SEND_TIMEOUT))?;
         let heartbeat = watchdog_limit().map(|limit| limit / 2).filter(|half| !half.is_zero());
         Ok(Manager {
             socket,
@@ -115,11 +141,25 @@ impl Manager {
         })
     }
 
-    /// What it does not take now it has lost: nothing is sent again.
+    /// Sends once: a message that the service manager does not take now is lost.
     fn tell(&self, states: &[NotifyState]) {
         if self.hears_us.get() {
             let _ = self.socket.send_to_addr(message(states).as_bytes(), &self.addr);
         }
+    }
+
+    fn keeps(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = format!("FDSTORE=1\n{STORE_NAME}\n");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(sockets));
+        let addr = match self.addr.as_pathname() {
+            Some(path) => SocketAddrUnix::new(path)?,
+            None => SocketAddrUnix::new_abstract_name(self.addr.as_abstract_name().unwrap_or_default())?,
+        };
+        let bytes = [IoSlice::new(bytes.as_bytes())];
+        sendmsg_addr(&self.patient, &addr, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
     }
 
     /// Waits for room in its queue, for a second at most.
@@ -130,7 +170,7 @@ impl Manager {
         let message = message(states);
         if let Err(error) = self.patient.send_to_addr(message.as_bytes(), &self.addr) {
             let first = message.lines().next().unwrap_or_default();
-            warn!("the service manager has not taken {first} within {PATIENCE:?}: {error}");
+            warn!("the service manager has not taken {first} within {SEND_TIMEOUT:?}: {error}");
         }
     }
 }

@@ -69,6 +69,19 @@ pub(super) enum Wish {
     Upgrade,
 }
 
+impl Wish {
+    /// The signal that asks for it.
+    pub(super) fn signal(self) -> rustix::process::Signal {
+        use rustix::process::Signal;
+        match self {
+            Wish::Stop(number) => Signal::from_named_raw(i32::from(number)).unwrap_or(Signal::TERM),
+            Wish::Reload => Signal::HUP,
+            Wish::Reopen => Signal::USR1,
+            Wish::Upgrade => Signal::USR2,
+        }
+    }
+}
+
 impl Signals {
     pub(super) fn new(harmless: Harmless) -> io::Result<Self> {
         Ok(Signals {

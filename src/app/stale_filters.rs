@@ -151,7 +151,7 @@ pub(super) struct OthersGuard {
 pub(super) async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
     let mut guards = Vec::new();
     for interface in interfaces {
-        let Ok(Found { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
+        let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
         for left in left.into_iter().filter(StaleFilter::is_guard) {
             info!(
                 "{left} stays until its time is over, for it guards others than ours: {}",
@@ -166,7 +166,7 @@ pub(super) async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]
 /// Detaches these, unless somebody has them by now.
 pub(super) async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
     for OthersGuard { interface, filter } in guards {
-        let Ok(Found { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
+        let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
         for left in left.iter().filter(|left| left.filter == *filter) {
             match netlink.remove_filter(&left.filter).await {
                 Ok(()) => info!("removed {left}, whose time is over"),
@@ -189,7 +189,7 @@ pub(super) async fn clear(
     interface: &Interface,
     kinds: Kinds<'_>,
 ) -> Result<Cleared, net::Error> {
-    let Found { left, in_use } = on(netlink, interface, kinds).await?;
+    let FoundFilters { left, in_use } = on(netlink, interface, kinds).await?;
     let mut removed = Vec::new();
     for left in left {
         netlink.remove_filter(&left.filter).await?;
@@ -202,7 +202,7 @@ pub(super) async fn clear(
 pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec<String> {
     let mut lines = Vec::new();
     for interface in interfaces {
-        let Ok(Found { left, in_use }) = on(netlink, interface, Kinds::All).await else { continue };
+        let Ok(FoundFilters { left, in_use }) = on(netlink, interface, Kinds::All).await else { continue };
         lines.extend(in_use);
         for left in left {
             let (name, by_hand) = (&left.interface, left.by_hand());
@@ -223,15 +223,15 @@ pub(super) async fn describe(netlink: &Netlink, interfaces: &[Interface]) -> Vec
 }
 
 /// Filters of ours on an interface whose process may be gone.
-struct Found {
+struct FoundFilters {
     /// They are nobody's as long as their names are held.
     left: Vec<StaleFilter>,
     /// What another user owns, who may well run convey with capabilities; a line each.
     in_use: Vec<String>,
 }
 
-async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Result<Found, net::Error> {
-    let mut found = Found { left: Vec::new(), in_use: Vec::new() };
+async fn on(netlink: &Netlink, interface: &Interface, kinds: Kinds<'_>) -> Result<FoundFilters, net::Error> {
+    let mut found = FoundFilters { left: Vec::new(), in_use: Vec::new() };
     // A process has one number for all of its filters.
     let mut names: BTreeMap<u32, Option<Arc<OwnedName>>> = BTreeMap::new();
     for filter in netlink.ingress_filters(interface.index).await? {

@@ -16,10 +16,10 @@ use super::upgrade::{self, Handed};
 use crate::admin;
 
 /// How often an address is tried that another process has promised to give up, and the pause between.
-const TRIES: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(20);
+const MAX_BIND_TRIES: u32 = 50;
+const BIND_PAUSE: Duration = Duration::from_millis(20);
 
-/// The address is bound: who asks waits.
+/// The address is bound: clients that ask wait.
 pub(super) struct Bound {
     listen: SocketAddr,
     socket: TcpListener,
@@ -38,11 +38,10 @@ pub(super) struct Statistics {
 impl Bound {
     /// Binds, unless another process has handed over a socket of this address.
     pub(super) async fn new(listen: SocketAddr, handed: Option<&mut Handed>) -> anyhow::Result<Bound> {
-        let handed = handed.and_then(|handed| handed.statistics.take());
-        let handed = handed.filter(|(at, _)| *at == listen);
+        let handed = handed.and_then(|handed| handed.take_statistics(listen));
         let is_handed = handed.is_some();
         let socket = match handed {
-            Some((_, socket)) => TcpListener::from_std(socket.into()),
+            Some(socket) => TcpListener::from_std(socket.into()),
             None => bind(listen).await,
         };
         let socket = socket.map_err(|error| statistics_problem(listen, &error))?;
@@ -55,7 +54,7 @@ impl Bound {
     }
 
     /// Answers from now on.
-    pub(super) fn serve(self, source: admin::Source) -> Statistics {
+    pub(super) fn serve(self, source: admin::StatsSource) -> Statistics {
         let (listen, socket) = (self.listen, Arc::new(self.socket));
         let ((stop, stops), (ended, stopped)) = (oneshot::channel(), oneshot::channel());
         let served = socket.clone();
@@ -75,7 +74,7 @@ impl Statistics {
         Some((self.listen, socket))
     }
 
-    /// Closes the socket: another process may have the address. Who has asked is still answered.
+    /// Closes the socket: another process may have the address. Clients that have asked are still answered.
     pub(super) async fn give_up(&mut self) {
         self.socket = None;
         drop(self.stop.take());
@@ -92,12 +91,12 @@ async fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
         bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
     if is_taken(&bound) && upgrade::release(listen) {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_BIND_TRIES {
             bound = TcpListener::bind(listen).await;
             if !is_taken(&bound) {
                 break;
             }
-            sleep(PAUSE).await;
+            sleep(BIND_PAUSE).await;
         }
     }
     bound

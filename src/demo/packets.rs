@@ -22,7 +22,7 @@ const WEIGHTS: [u16; 3] = [3, 2, 1];
 const PORT: u16 = 80;
 
 /// Between two requests of the demo's own client.
-const PAUSE: Duration = Duration::from_millis(100);
+const REQUEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A lab with a client, three servers and a configuration for the balancer between them.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl PacketDemo {
             if self.request().is_some() {
                 return trace::record(&self.lab, &roles, || self.request());
             }
-            thread::sleep(PAUSE);
+            thread::sleep(REQUEST_PAUSE);
         }
         "no request got through: see the drops in /stats\n".to_owned()
     }
@@ -100,7 +100,7 @@ impl PacketDemo {
         thread::spawn(move || {
             loop {
                 self.request();
-                thread::sleep(PAUSE);
+                thread::sleep(REQUEST_PAUSE);
             }
         });
     }

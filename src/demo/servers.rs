@@ -44,7 +44,7 @@ pub enum DemoError {
     Listen {
         /// Who wanted the address.
         server: ServerKey,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Every server is on another machine.

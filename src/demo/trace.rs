@@ -12,7 +12,7 @@ use crate::model::FlowKey;
 use crate::wire::{self, Headers};
 
 /// How long a capture waits for a frame before it asks whether it is over.
-const PATIENCE: Duration = Duration::from_millis(50);
+const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Most packets told.
 const MAX_PACKETS_SHOWN: usize = 40;
@@ -40,7 +40,7 @@ pub(super) fn record<T>(lab: &Lab, roles: &[Role], action: impl FnOnce() -> T) -
         }
         ready.wait();
         action();
-        thread::sleep(PAUSE);
+        thread::sleep(LAST_PACKETS_WAIT);
         over.store(true, Ordering::Relaxed);
     });
     tell(&seen.into_inner().unwrap_or_default())
@@ -70,11 +70,12 @@ fn tell(seen: &[(Role, Headers)]) -> String {
 }
 
 /// For the last packets to come through.
-const PAUSE: Duration = Duration::from_millis(100);
+const LAST_PACKETS_WAIT: Duration = Duration::from_millis(100);
 
 fn open() -> Option<Box<dyn pnet_datalink::DataLinkReceiver>> {
     let interface = pnet_datalink::interfaces().into_iter().find(|interface| interface.name == INTERFACE)?;
-    let config = Config { read_timeout: Some(PATIENCE), read_buffer_size: 1 << 17, ..Config::default() };
+    let config =
+        Config { read_timeout: Some(CAPTURE_TIMEOUT), read_buffer_size: 1 << 17, ..Config::default() };
     match pnet_datalink::channel(&interface, config) {
         Ok(Channel::Ethernet(_, frames)) => Some(frames),
         _ => None,

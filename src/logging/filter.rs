@@ -10,17 +10,17 @@ const NOISY: (&str, LevelFilter) = ("notify", LevelFilter::Error);
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Filter {
+pub(super) struct LogFilter {
     all: LevelFilter,
     /// By the beginning of a module's path; the longest that fits counts.
     modules: Vec<(String, LevelFilter)>,
 }
 
-impl Filter {
+impl LogFilter {
     /// These levels for everything that no module's own level is for.
-    pub(super) fn new(level: LogLevel, variable: &Variable) -> Filter {
+    pub(super) fn new(level: LogLevel, variable: &Variable) -> LogFilter {
         let modules = variable.modules.iter().cloned().chain([(NOISY.0.to_owned(), NOISY.1)]);
-        Filter { all: level_filter(level), modules: modules.collect() }
+        LogFilter { all: level_filter(level), modules: modules.collect() }
     }
 
     /// Whether a line is written.
@@ -46,7 +46,7 @@ pub(super) struct Variable {
     /// For everything; `None`: it does not say.
     pub(super) level: Option<LogLevel>,
     modules: Vec<(String, LevelFilter)>,
-    /// What it says that nobody understands, a line each. The rest is in force.
+    /// The parts that nobody understands, a line each. The rest is in force.
     pub(super) problems: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ mod tests {
 
     fn allows(text: &str, level: Level, module: &str) -> bool {
         let variable = Variable::parse(text);
-        let filter = Filter::new(variable.level.unwrap_or_default(), &variable);
+        let filter = LogFilter::new(variable.level.unwrap_or_default(), &variable);
         filter.allows(&Metadata::builder().level(level).target(module).build())
     }
 
@@ -107,7 +107,7 @@ mod tests {
         ] {
             assert_eq!(allows(text, level, module), is_written, "{text} {level} {module}");
         }
-        assert_eq!(Filter::new(LogLevel::Warn, &Variable::parse("x=trace")).most(), LevelFilter::Trace);
+        assert_eq!(LogFilter::new(LogLevel::Warn, &Variable::parse("x=trace")).most(), LevelFilter::Trace);
     }
 
     #[test]

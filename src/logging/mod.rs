@@ -1,12 +1,14 @@
-//! The log: lines go to a queue that one thread writes. So a reader that stalls stalls nobody: what the queue has no room for
-//! is dropped, counted, and told of as soon as the reader goes on.
+//! The log: lines go to a queue that one thread writes. So a reader that stalls stalls nobody. A full queue drops lines and
+//! counts them; the log tells of them as soon as the reader goes on.
 
+mod access;
 mod filter;
 mod line;
 mod losses;
 mod outlet;
 mod queue;
 
+pub(crate) use access::AccessWriter;
 pub(crate) use outlet::Outlet;
 pub use queue::dropped_lines;
 
@@ -26,9 +28,9 @@ use arc_swap::ArcSwap;
 use log::{Metadata, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use self::filter::{Filter, Variable};
+use self::filter::{LogFilter, Variable};
 use self::line::Look;
-use self::queue::Queue;
+use self::queue::LineQueue;
 use crate::config::{self, LogLevel, LogOutput};
 
 /// How long the end of the program waits for a reader.
@@ -41,8 +43,8 @@ pub struct Log(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     /// `None` if there is no thread to write it: then everybody writes to standard error.
-    queue: Option<Arc<Queue>>,
-    manner: ArcSwap<Manner>,
+    queue: Option<Arc<LineQueue>>,
+    style: ArcSwap<LogStyle>,
     /// Whether lines go somewhere else than to standard error.
     is_elsewhere: AtomicBool,
     /// Of the command line.
@@ -52,8 +54,8 @@ struct Shared {
 
 /// What is written, and how.
 #[derive(Debug)]
-struct Manner {
-    filter: Filter,
+struct LogStyle {
+    filter: LogFilter,
     look: Look,
 }
 
@@ -66,15 +68,15 @@ impl Log {
             (None, Ok(text)) => Variable::parse(&text),
             (None, Err(VarError::NotUnicode(text))) => Variable::parse(&text.to_string_lossy()),
         };
-        let queue = Outlet::stderr().and_then(Queue::start);
+        let queue = Outlet::stderr().and_then(LineQueue::start);
         let queue = queue.inspect_err(|error| {
             eprintln!("convey: a reader of the log that stalls will stall convey: {error}");
         });
-        let manner = Manner::new(&config::Log::default(), level, &variable);
-        let most = manner.filter.most();
+        let style = LogStyle::new(&config::LogConfig::default(), level, &variable);
+        let most = style.filter.most();
         let shared = Shared {
             queue: queue.ok(),
-            manner: ArcSwap::from_pointee(manner),
+            style: ArcSwap::from_pointee(style),
             is_elsewhere: AtomicBool::new(false),
             level,
             variable,
@@ -89,15 +91,15 @@ impl Log {
     }
 
     /// Goes by the file from now on; `outlet` is where lines go from now on, if that changes.
-    pub(crate) fn follow(&self, wanted: &config::Log, outlet: Option<Outlet>) {
-        let Shared { queue, manner, is_elsewhere, level, variable } = &*self.0;
+    pub(crate) fn follow(&self, wanted: &config::LogConfig, outlet: Option<Outlet>) {
+        let Shared { queue, style, is_elsewhere, level, variable } = &*self.0;
         if let (Some(queue), Some(outlet)) = (queue, outlet) {
             queue.replace(outlet);
         }
         is_elsewhere.store(wanted.output != LogOutput::Stderr, Ordering::Relaxed);
-        let next = Manner::new(wanted, *level, variable);
+        let next = LogStyle::new(wanted, *level, variable);
         log::set_max_level(next.filter.most());
-        manner.store(Arc::new(next));
+        style.store(Arc::new(next));
     }
 
     /// Opens its file again, if it goes to one.
@@ -109,7 +111,7 @@ impl Log {
 
     /// Says why the program ends, as a line of its own; on standard error, too.
     pub fn say(&self, line: impl fmt::Display) {
-        let words = self.0.manner.load().look.last_words(&line, now());
+        let words = self.0.style.load().look.last_words(&line, now());
         match &self.0.queue {
             Some(queue) => queue.put_last(words.as_bytes()),
             None => eprint!("{words}"),
@@ -140,15 +142,15 @@ impl Log {
 
 impl log::Log for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.0.manner.load().filter.allows(metadata)
+        self.0.style.load().filter.allows(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
-        let manner = self.0.manner.load();
-        if !manner.filter.allows(record.metadata()) {
+        let style = self.0.style.load();
+        if !style.filter.allows(record.metadata()) {
             return;
         }
-        let line = manner.look.line(record, now());
+        let line = style.look.line(record, now());
         match &self.0.queue {
             Some(queue) => queue.put(line.as_bytes()),
             None => eprint!("{line}"),
@@ -158,8 +160,8 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-impl Manner {
-    fn new(wanted: &config::Log, level: Option<LogLevel>, variable: &Variable) -> Manner {
+impl LogStyle {
+    fn new(wanted: &config::LogConfig, level: Option<LogLevel>, variable: &Variable) -> LogStyle {
         let level = level.or(variable.level).unwrap_or(wanted.level);
         let is_stderr = wanted.output == LogOutput::Stderr;
         let look = Look {
@@ -168,7 +170,7 @@ impl Manner {
             has_colours: is_stderr && has_colours(),
             clear: if is_stderr && stderr().is_terminal() { "\r\x1b[K" } else { "" },
         };
-        Manner { filter: Filter::new(level, variable), look }
+        LogStyle { filter: LogFilter::new(level, variable), look }
     }
 }
 

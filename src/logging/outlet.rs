@@ -23,7 +23,7 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 const MAX_JOURNAL_LINE: usize = 32 << 10;
 
 /// How long a file may take to be opened: a disk may never answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a reader that stalls is waited for before it is asked whether to give it up.
 const STALL: Duration = Duration::from_secs(1);
@@ -35,16 +35,16 @@ const PIECE: usize = 4096;
 #[derive(Debug)]
 pub(crate) enum Outlet {
     /// Somebody else's: it is never reopened.
-    Stream(Lines),
+    Stream(LogFile),
     /// A file of our own.
-    File { path: PathBuf, lines: Lines },
+    File { path: PathBuf, lines: LogFile },
     /// The journal, by this socket at this path.
     Journal { socket: UnixDatagram, path: PathBuf },
 }
 
 /// A file, and whether the last line in it is whole.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct LogFile {
     file: File,
     is_torn: bool,
 }
@@ -66,9 +66,9 @@ impl fmt::Display for Outlet {
     }
 }
 
-impl From<File> for Lines {
-    fn from(file: File) -> Lines {
-        Lines { file, is_torn: false }
+impl From<File> for LogFile {
+    fn from(file: File) -> LogFile {
+        LogFile { file, is_torn: false }
     }
 }
 
@@ -119,7 +119,7 @@ impl Outlet {
     }
 }
 
-impl Lines {
+impl LogFile {
     /// Writes lines, so many bytes at once.
     fn write(&mut self, lines: &[u8], piece: usize, gives_up: impl Fn() -> bool) -> Result<(), Lost> {
         if self.is_torn {
@@ -136,7 +136,7 @@ impl Lines {
         gives_up: impl Fn() -> bool,
     ) -> Result<(), (&'a [u8], io::Error)> {
         while !bytes.is_empty() {
-            // What somebody else has opened may block.
+            // A file that somebody else has opened may block.
             let written = match piece < usize::MAX && !self.has_room() {
                 true => Err(ErrorKind::WouldBlock.into()),
                 false => self.file.write(&bytes[..bytes.len().min(piece)]),
@@ -186,7 +186,7 @@ fn in_time<T: Send + 'static>(path: PathBuf, open: fn(&Path) -> io::Result<T>) -
     thread::Builder::new().name("log-open".to_owned()).spawn(move || {
         let _ = done.send(open(&path));
     })?;
-    opened.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    opened.recv_timeout(OPEN_TIMEOUT).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
 /// Without waiting for a reader, if it is a pipe.
@@ -317,7 +317,7 @@ mod tests {
         let (mut reader, writer) = pipe().unwrap();
         // Two pages: of one that has a byte, a pipe says that it has no room.
         let size = fcntl_setpipe_size(&writer, 8192).unwrap();
-        let mut lines: Lines = File::from(OwnedFd::from(writer)).into();
+        let mut lines: LogFile = File::from(OwnedFd::from(writer)).into();
         // A line ends behind what fits.
         let line = [vec![b'a'; size + 9], b"\nlost\n".to_vec()].concat();
         assert_eq!(lines.write(&line, PIECE, || true).unwrap_err().lines, 2);

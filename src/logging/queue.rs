@@ -22,25 +22,25 @@ pub fn dropped_lines() -> u64 {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct LineQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     waiting: Vec<u8>,
     /// Lines dropped since the last that was taken; while there are any, the others of the queue are older.
     dropped: u64,
     /// What becomes of the outlet, and once how many of the waiting bytes are written.
-    change: Option<(usize, Change)>,
+    change: Option<(usize, OutletChange)>,
     /// Whether the thread is at work on what it took.
     writing: bool,
 }
 
 /// What becomes of the outlet.
 #[derive(Debug)]
-enum Change {
+enum OutletChange {
     /// Its file is opened again.
     Reopen,
     /// Another takes its place.
@@ -52,13 +52,13 @@ struct Work {
     lines: Vec<u8>,
     /// How many were dropped after them.
     dropped: u64,
-    change: Option<Change>,
+    change: Option<OutletChange>,
 }
 
-impl Queue {
+impl LineQueue {
     /// Starts the thread that writes.
-    pub(super) fn start(outlet: Outlet) -> io::Result<Arc<Queue>> {
-        let queue = Arc::new(Queue::default());
+    pub(super) fn start(outlet: Outlet) -> io::Result<Arc<LineQueue>> {
+        let queue = Arc::new(LineQueue::default());
         let writing = queue.clone();
         thread::Builder::new().name("log".to_owned()).spawn(move || writing.write_to(outlet))?;
         Ok(queue)
@@ -85,19 +85,19 @@ impl Queue {
 
     /// Has the file be opened again once what waits is written.
     pub(super) fn reopen(&self) {
-        self.lock().change_with(|change| change.unwrap_or(Change::Reopen));
+        self.lock().change_with(|change| change.unwrap_or(OutletChange::Reopen));
         self.changed.notify_all();
     }
 
     /// Has lines go elsewhere once what waits is written.
     pub(super) fn replace(&self, outlet: Outlet) {
-        self.lock().change_with(|_| Change::Replace(outlet));
+        self.lock().change_with(|_| OutletChange::Replace(outlet));
         self.changed.notify_all();
     }
 
     /// Waits until all lines are written, for so long at most.
     pub(super) fn flush(&self, patience: Duration) {
-        let is_busy = |state: &mut State| state.writing || !state.waiting.is_empty();
+        let is_busy = |state: &mut QueueState| state.writing || !state.waiting.is_empty();
         // Whether the time was enough makes no difference: the program ends.
         drop(self.changed.wait_timeout_while(self.lock(), patience, is_busy));
     }
@@ -106,7 +106,7 @@ impl Queue {
         let mut state = self.lock();
         state.writing = false;
         self.changed.notify_all();
-        let is_idle = |state: &mut State| state.waiting.is_empty() && state.change.is_none();
+        let is_idle = |state: &mut QueueState| state.waiting.is_empty() && state.change.is_none();
         let mut state = self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
         state.writing = true;
         let (before, change) = state.change.take().unzip();
@@ -123,7 +123,7 @@ impl Queue {
             if dropped > 0 {
                 log::warn!("{dropped} lines of the log were dropped here: nobody read them in time");
             }
-            let is_left = matches!(change, Some(Change::Replace(_)));
+            let is_left = matches!(change, Some(OutletChange::Replace(_)));
             if !lines.is_empty() {
                 let written = outlet.write(&lines, || is_left || self.is_left());
                 DROPPED.fetch_add(written.as_ref().map_or_else(|lost| lost.lines, |()| 0), Ordering::Relaxed);
@@ -135,8 +135,8 @@ impl Queue {
             }
             match change {
                 None => {}
-                Some(Change::Replace(other)) => outlet = other,
-                Some(Change::Reopen) => match outlet.reopen() {
+                Some(OutletChange::Replace(other)) => outlet = other,
+                Some(OutletChange::Reopen) => match outlet.reopen() {
                     Ok(true) => log::info!("SIGUSR1: the log's file was opened again"),
                     Ok(false) => log::info!("SIGUSR1: the log goes to no file, so none is opened again"),
                     Err(error) => {
@@ -149,17 +149,17 @@ impl Queue {
 
     /// Whether another outlet is to take the place of this one.
     fn is_left(&self) -> bool {
-        matches!(self.lock().change, Some((_, Change::Replace(_))))
+        matches!(self.lock().change, Some((_, OutletChange::Replace(_))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// What comes from now on is for the outlet as it then is.
-    fn change_with(&mut self, change: impl FnOnce(Option<Change>) -> Change) {
+impl QueueState {
+    /// Lines that come from now on go to the changed outlet.
+    fn change_with(&mut self, change: impl FnOnce(Option<OutletChange>) -> OutletChange) {
         let (before, pending) = self.change.take().unzip();
         self.change = Some((before.unwrap_or(self.waiting.len()), change(pending)));
     }
@@ -175,9 +175,9 @@ mod tests {
 
     use super::*;
 
-    fn started() -> (Arc<Queue>, PipeReader) {
+    fn started() -> (Arc<LineQueue>, PipeReader) {
         let (reader, writer) = pipe().unwrap();
-        (Queue::start(Outlet::Stream(File::from(OwnedFd::from(writer)).into())).unwrap(), reader)
+        (LineQueue::start(Outlet::Stream(File::from(OwnedFd::from(writer)).into())).unwrap(), reader)
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn lines_that_come_before_the_thread_has_seen_the_change_go_to_the_new_outlet() {
-        let queue = Queue::default();
+        let queue = LineQueue::default();
         let (_reader, writer) = pipe().unwrap();
         queue.put(b"before\n");
         queue.reopen();
@@ -218,7 +218,7 @@ mod tests {
         queue.put(b"after\n");
         let work = queue.take();
         assert_eq!(work.lines, b"before\n");
-        assert!(matches!(work.change, Some(Change::Replace(_))));
+        assert!(matches!(work.change, Some(OutletChange::Replace(_))));
         let work = queue.take();
         assert_eq!(work.lines, b"between\nafter\n");
         assert!(work.change.is_none());
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn why_the_program_ends_is_said_even_if_lines_were_dropped() {
-        let queue = Queue::default();
+        let queue = LineQueue::default();
         queue.put(&vec![b'a'; MAX_WAITING]);
         queue.put(b"dropped");
         queue.put_last(b"the end");

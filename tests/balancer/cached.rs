@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::testing::Kernel;
-use convey::forward::{Dispatch, FIN, Flow, FlowTable, Frame, Segment, Verdict};
+use convey::forward::testing::{Flow, FlowTable, MockKernel};
+use convey::forward::{Dispatch, FIN, Frame, Segment, Verdict};
 use convey::model::{FlowKey, Timestamp};
 use convey::snapshot::Snapshot;
 use convey::wire::parse;
 
-use crate::balancer::{Balancer, Setup};
+use crate::balancer::{BalancerSetup, TestBalancer};
 
 pub(super) struct Cached {
-    workers: Vec<Balancer>,
+    workers: Vec<TestBalancer>,
     /// Whose a packet is.
     dispatch: Dispatch,
-    kernel: Option<Kernel>,
+    kernel: Option<MockKernel>,
     /// The first snapshot: it has all frontends and servers.
     first: Arc<Snapshot>,
     /// What the cache has told of and the balancer has not read.
@@ -28,9 +28,10 @@ pub(super) struct Cached {
 
 impl Cached {
     /// So many workers; the cache has room for so many entries.
-    pub(super) fn new(setup: Setup, workers: u16, room: Option<usize>) -> Cached {
-        let kernel = room.map(Kernel::with_room);
-        let (workers, dispatch) = Balancer::of_workers(setup, workers, || kernel.as_ref().map(Kernel::cache));
+    pub(super) fn new(setup: BalancerSetup, workers: u16, room: Option<usize>) -> Cached {
+        let kernel = room.map(MockKernel::with_room);
+        let (workers, dispatch) =
+            TestBalancer::of_workers(setup, workers, || kernel.as_ref().map(MockKernel::cache));
         let first = workers[0].snapshot.clone();
         // Other balancers of the thread have had the same.
         let of_frontends = first.frontends.iter().map(|frontend| &frontend.live.slots);
@@ -49,10 +50,10 @@ impl Cached {
         let headers = parse(bytes);
         let number = self.number(&headers.as_ref().expect("a packet").key);
         let worker = &mut self.workers[number];
-        let Balancer { plan, now, .. } = worker;
+        let TestBalancer { plan, now, .. } = worker;
         let mut frame = Frame::new(bytes, &headers);
         // None is longer than a link takes.
-        let forwards = |kernel: &Kernel| kernel.forward(&mut frame, |_, _, _| true, plan, *now).is_some();
+        let forwards = |kernel: &MockKernel| kernel.forward(&mut frame, |_, _, _| true, plan, *now).is_some();
         if self.kernel.as_ref().is_some_and(forwards) {
             return None;
         }
@@ -64,7 +65,7 @@ impl Cached {
 
     /// Has the balancer read what the cache tells of, unless it is deaf.
     pub(super) fn hear(&mut self) {
-        self.unread.extend(self.kernel.iter().flat_map(Kernel::events));
+        self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         if !self.is_deaf {
             for (key, segment) in std::mem::take(&mut self.unread) {
                 let number = self.number(&key);
@@ -82,7 +83,7 @@ impl Cached {
 
     /// There was no room to tell of what opened since; FINs would not have been forwarded then.
     pub(super) fn lose_handshakes(&mut self) {
-        self.unread.extend(self.kernel.iter().flat_map(Kernel::events));
+        self.unread.extend(self.kernel.iter().flat_map(MockKernel::events));
         let before = self.unread.len();
         self.unread.retain(|(_, segment)| segment.flags & FIN != 0);
         self.has_lost_some |= self.unread.len() < before;

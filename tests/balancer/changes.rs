@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey::forward::FlowState;
-use convey::model::Draining;
+use convey::model::DrainingEndpoints;
 use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
 use convey::snapshot::{Frontend, Health, Server, Snapshot, fixture};
 
-use super::Events;
+use super::EventSequence;
 
 /// What has become of a server or a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Changes {
             let of_protocol = all.clone().filter(move |(_, life)| leaves(*life, protocol));
             of_protocol.map(move |(server, _)| Endpoint { protocol, addr: server.config.addr })
         };
-        let draining = Draining {
+        let draining = DrainingEndpoints {
             listen: with(Life::Draining).flat_map(|frontend| frontend.config.endpoints()).collect(),
             servers: [Protocol::Tcp, Protocol::Udp].into_iter().flat_map(leaving).collect(),
         };
@@ -133,7 +133,7 @@ fn changed(server: &Arc<Server>, life: Life) -> Option<Arc<Server>> {
     Some(Arc::new(Server { config, health, live: live.clone() }))
 }
 
-impl Events {
+impl EventSequence {
     /// A server or a frontend becomes what these bytes say, or the program stops, or goes on.
     pub(super) fn change(&mut self, who: u8, which: u8, how: u8) {
         let life = match how % 16 {

@@ -3,7 +3,7 @@
 use convey::forward::FlowState;
 use convey::model::{FlowKey, Mode, Timestamp};
 
-use super::Events;
+use super::EventSequence;
 
 /// A side that has so many bytes on their way sends the first of them again instead of more.
 const WINDOW: u32 = 10_000;
@@ -115,7 +115,7 @@ impl Connection {
     }
 }
 
-impl Events {
+impl EventSequence {
     pub(super) fn syn(&mut self, n: usize, fate: Fate) {
         let connection = &self.connections[n];
         if connection.is_open || fate == Fate::LostBefore {

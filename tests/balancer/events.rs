@@ -8,7 +8,8 @@ mod connection;
 
 use std::time::Duration;
 
-use convey::forward::{Flow, FlowState, FlowTable, PacketRole, Verdict};
+use convey::forward::testing::{Flow, FlowTable};
+use convey::forward::{FlowState, PacketRole, Verdict};
 use convey::model::{FlowKey, Mode};
 use convey::snapshot::Frontend;
 use convey::wire::{TestPacket, parse};
@@ -16,7 +17,7 @@ use convey::wire::{TestPacket, parse};
 use self::cached::Cached;
 use self::changes::{Changes, Life};
 use self::connection::{Connection, Fate};
-use crate::balancer::{OF_UDP, SECOND, Setup};
+use crate::balancer::{BalancerSetup, OF_UDP, SECOND};
 
 /// Clients that mean it; of those that are made up there are many more. The last two speak UDP, those before ask the second
 /// frontend.
@@ -38,8 +39,8 @@ const USE: Duration = Duration::from_secs(1);
 const TICKS: Duration = Duration::from_millis(500);
 
 /// What has happened so far.
-pub(crate) struct Events {
-    setup: Setup,
+pub(crate) struct EventSequence {
+    setup: BalancerSetup,
     balancer: Cached,
     connections: Vec<Connection>,
     opened: usize,
@@ -48,7 +49,7 @@ pub(crate) struct Events {
     changes: Changes,
 }
 
-impl Events {
+impl EventSequence {
     /// Tells what these bytes say, four an event.
     pub(crate) fn tell(bytes: &[u8]) {
         let Some((&setup, rest)) = bytes.split_first() else { return };
@@ -57,14 +58,15 @@ impl Events {
         // Two workers have half of it each.
         let workers = if has(16) { 2 } else { 1 };
         let capacity = CAPACITY / u32::from(workers);
-        let few = Setup { has_more: true, ..Setup::passthrough(2, capacity) };
+        let few = BalancerSetup { has_more: true, ..BalancerSetup::passthrough(2, capacity) };
         let ports = if has(8) { FEW_PORTS } else { few.ports };
-        let setup = Setup { mode, is_v6: has(2), ports, ..few };
+        let setup = BalancerSetup { mode, is_v6: has(2), ports, ..few };
         let room = has(4).then_some(if has(32) { FEW_ENTRIES } else { usize::MAX });
         let balancer = Cached::new(setup, workers, room);
         let connections = vec![Connection::new(); CLIENTS];
         let changes = Changes::none();
-        let mut events = Events { setup, balancer, connections, opened: 0, ended: 0, forged: 0, changes };
+        let mut events =
+            EventSequence { setup, balancer, connections, opened: 0, ended: 0, forged: 0, changes };
         for event in rest.as_chunks::<4>().0 {
             let before = events.opened;
             events.happen(*event);

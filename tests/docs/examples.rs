@@ -99,7 +99,17 @@ fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
 /// Whether a block begins with a table, or a key of the file, as TOML has them.
 fn is_configuration(block: &str) -> bool {
     let first = block.lines().find(|line| !line.is_empty()).unwrap_or_default();
-    let tables = ["frontends", "backends", "timeouts", "dns", "log", "stats", "passthrough"];
+    let tables = [
+        "frontends",
+        "backends",
+        "timeouts",
+        "dns",
+        "log",
+        "access_log",
+        "stats",
+        "passthrough",
+        "privileges",
+    ];
     let is_table =
         first.strip_prefix('[').is_some_and(|name| tables.iter().any(|table| name.starts_with(table)));
     is_table || ["mode = ", "include = "].iter().any(|key| first.starts_with(key))

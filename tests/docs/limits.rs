@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use convey::admin::Report;
+use convey::admin::StatsReport;
 use convey::model::Timestamp;
 use convey::snapshot::{Name, Snapshot, fixture};
 use convey::stats::PacketStats;
@@ -75,7 +75,7 @@ fn served() -> BTreeSet<String> {
         live: Arc::default(),
     };
     let snapshot = Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) };
-    let report = Report::new(&snapshot, SystemTime::UNIX_EPOCH, Timestamp(0));
+    let report = StatsReport::new(&snapshot, SystemTime::UNIX_EPOCH, Timestamp(0));
     let report = report.with_packets(Some(&PacketStats::new(1)));
     let mut paths = BTreeSet::new();
     collect_paths(&serde_json::to_value(report).unwrap(), "", &mut paths);

@@ -43,6 +43,8 @@ unknown = 1
 unknown = 1
 [log]
 unknown = 1
+[access_log]
+unknown = 1
 [privileges]
 unknown = 1
 [stats]
@@ -176,6 +178,7 @@ addr = '10.0.0.3:80'
 [timeouts]
 [dns]
 [log]
+[access_log]
 [privileges]
 [stats]
 [passthrough]
@@ -246,9 +249,13 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[log] level", "'debug'"),
     ("[log] format", "'json'"),
     ("[log] output", "'journal'"),
+    ("[access_log] output", "'stdout'"),
+    ("[access_log] format", "'json'"),
+    ("[access_log] sample", "7"),
     ("[privileges] user", "'nobody'"),
     ("[privileges] no_new_privileges", "false"),
     ("[privileges] seccomp", "false"),
+    ("[privileges] drop_capabilities", "false"),
     ("[privileges] landlock", "true"),
     ("[stats] listen_addr", "'127.0.0.7'"),
     ("[stats] port", "7"),

@@ -4,7 +4,7 @@ use convey::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segmen
 use convey::model::{DsrKind, FlowKey, Mode, Protocol};
 use convey::wire::{self, TestPacket};
 
-use super::balancer::{Balancer, Setup};
+use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
 
 /// Where frames come in, and another interface.
@@ -13,13 +13,13 @@ const ELSEWHERE: u32 = 2;
 
 /// A cache that knows no flow yet, before a balancer.
 pub(crate) trait Cache {
-    fn new(setup: &Setup, balancer: &Balancer) -> Self;
+    fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Self;
 
     /// The balancer's end of it.
     fn writer(&self) -> Box<dyn FlowCache>;
 
     /// A frame comes in [`HERE`]. Returns what it is sent on as; `None`: it is left to the balancer.
-    fn forward(&mut self, frame: &[u8], balancer: &Balancer) -> Option<Vec<u8>>;
+    fn forward(&mut self, frame: &[u8], balancer: &TestBalancer) -> Option<Vec<u8>>;
 
     /// Whether workers see the frame that was left to the balancer last.
     fn is_let_in(&self) -> bool {
@@ -71,9 +71,9 @@ impl Step {
 /// A flow's way through a cache.
 struct Case {
     name: &'static str,
-    is_for: fn(&Setup) -> bool,
+    is_for: fn(&BalancerSetup) -> bool,
     begin: Begin,
-    steps: fn(&Setup, Ends) -> Vec<Step>,
+    steps: fn(&BalancerSetup, Ends) -> Vec<Step>,
 }
 
 /// What the cache is told of the flow.
@@ -88,16 +88,16 @@ enum Begin {
     OpeningElsewhere,
 }
 
-fn any(_: &Setup) -> bool {
+fn any(_: &BalancerSetup) -> bool {
     true
 }
 
 /// Whether TCP is spoken.
-pub(crate) fn is_tcp(setup: &Setup) -> bool {
+pub(crate) fn is_tcp(setup: &BalancerSetup) -> bool {
     setup.protocol == Protocol::Tcp
 }
 
-fn is_passthrough(setup: &Setup) -> bool {
+fn is_passthrough(setup: &BalancerSetup) -> bool {
     setup.mode == Mode::Passthrough
 }
 
@@ -265,13 +265,13 @@ fn answer(ends: Ends) -> TestPacket {
 }
 
 /// Packets of both ways, where both pass.
-fn ways(setup: &Setup, ends: Ends) -> Vec<TestPacket> {
+fn ways(setup: &BalancerSetup, ends: Ends) -> Vec<TestPacket> {
     let mut ways = vec![ends.to_server()];
     ways.extend(is_passthrough(setup).then(|| ends.to_client()));
     ways
 }
 
-fn packets_of_every_kind(setup: &Setup, ends: Ends) -> Vec<Step> {
+fn packets_of_every_kind(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     let mut packets = Vec::new();
     for packet in ways(setup, ends).into_iter().map(|packet| packet.seq(7).ack(9)) {
         packets
@@ -297,7 +297,7 @@ fn packets_of_every_kind(setup: &Setup, ends: Ends) -> Vec<Step> {
     packets.into_iter().flat_map(padded).collect()
 }
 
-fn what_takes_a_decision(setup: &Setup, ends: Ends) -> Vec<Step> {
+fn what_takes_a_decision(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     let mut steps = Vec::new();
     for packet in ways(setup, ends).into_iter().map(|packet| packet.ack(1)) {
         let packet = || packet.clone();
@@ -320,21 +320,21 @@ fn what_takes_a_decision(setup: &Setup, ends: Ends) -> Vec<Step> {
     steps
 }
 
-fn unknown_flows(setup: &Setup, ends: Ends) -> Vec<Step> {
+fn unknown_flows(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     let other = if setup.is_v6 { "[2001:db8:9::7]:4243" } else { "198.51.100.7:4243" };
     let of_other_protocol = if is_tcp(setup) { Protocol::Udp } else { Protocol::Tcp };
-    let to_us = |setup: &Setup, from: &str| setup.packet(from).macs(THEM, US).ack(1);
+    let to_us = |setup: &BalancerSetup, from: &str| setup.packet(from).macs(THEM, US).ack(1);
     let mapped =
         TestPacket::from("[::ffff:198.51.100.7]:4242").to("[::ffff:192.0.2.1]:80").ack(1).macs(THEM, US);
     vec![
         left(to_us(setup, other)),
-        left(to_us(&Setup { protocol: of_other_protocol, ..*setup }, client(setup))),
+        left(to_us(&BalancerSetup { protocol: of_other_protocol, ..*setup }, client(setup))),
         left(setup.speak(mapped)),
         sent(ends.to_server().ack(1)),
     ]
 }
 
-fn who_has_not_heard(setup: &Setup, ends: Ends) -> Vec<Step> {
+fn who_has_not_heard(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     const FAR: u32 = 1 << 20;
     let last = || ends.to_server().seq(1).ack(501);
     let mut steps = Vec::new();
@@ -350,21 +350,21 @@ fn who_has_not_heard(setup: &Setup, ends: Ends) -> Vec<Step> {
 }
 
 /// Every mode, family and protocol, with one server.
-pub(crate) fn setups() -> Vec<Setup> {
-    let l2 = Setup { dsr: DsrKind::L2, ..Setup::dsr(1, 100) };
-    let modes = [Setup::passthrough(1, 100), Setup::dsr(1, 100), l2];
+pub(crate) fn setups() -> Vec<BalancerSetup> {
+    let l2 = BalancerSetup { dsr: DsrKind::L2, ..BalancerSetup::dsr(1, 100) };
+    let modes = [BalancerSetup::passthrough(1, 100), BalancerSetup::dsr(1, 100), l2];
     let families = modes.into_iter().flat_map(|setup| [setup, setup.over_ipv6()]);
     families.flat_map(|setup| [setup, setup.udp()]).collect()
 }
 
 /// An address and port of a client.
-pub(crate) fn client(setup: &Setup) -> &'static str {
+pub(crate) fn client(setup: &BalancerSetup) -> &'static str {
     if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
 }
 
 /// A core and a cache that know the same flow.
 struct Twins<C> {
-    core: Balancer,
+    core: TestBalancer,
     cache: C,
     writer: Box<dyn FlowCache>,
     ends: Ends,
@@ -374,8 +374,8 @@ struct Twins<C> {
 }
 
 impl<C: Cache> Twins<C> {
-    fn new(setup: &Setup, begin: Begin) -> Twins<C> {
-        let mut core = Balancer::new(*setup);
+    fn new(setup: &BalancerSetup, begin: Begin) -> Twins<C> {
+        let mut core = TestBalancer::new(*setup);
         let cache = C::new(setup, &core);
         let (mut writer, ends) = (cache.writer(), Ends::begin(&mut core, setup, client(setup)));
         let is_opening = matches!(begin, Begin::Opening | Begin::OpeningElsewhere);

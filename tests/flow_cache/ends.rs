@@ -6,7 +6,7 @@ use convey::forward::Verdict;
 use convey::model::UDP;
 use convey::wire::{self, TestPacket};
 
-use super::balancer::{Balancer, Setup};
+use super::balancer::{BalancerSetup, TestBalancer};
 
 /// The Ethernet address of the loopback interface, where frames come from when a program is tried.
 pub(crate) const US: [u8; 6] = [0; 6];
@@ -23,7 +23,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Has a client begin a flow with the core, by a SYN with the number 0 if it is TCP.
-    pub(crate) fn begin(core: &mut Balancer, setup: &Setup, client: &str) -> Ends {
+    pub(crate) fn begin(core: &mut TestBalancer, setup: &BalancerSetup, client: &str) -> Ends {
         let mut first = setup.packet(client).syn().bytes();
         let before = wire::parse(&first).unwrap().key;
         assert!(matches!(core.handle(&mut first), Verdict::Transmit(_)));

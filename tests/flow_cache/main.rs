@@ -7,32 +7,32 @@ mod balancer;
 mod cases;
 mod ends;
 
-use balancer::{Balancer, Setup};
-use convey::forward::testing::Kernel;
+use balancer::{BalancerSetup, TestBalancer};
+use convey::forward::testing::MockKernel;
 use convey::forward::{FlowCache, Frame, Segment};
 use convey::model::{FlowKey, NextHop};
 use convey::wire::{self, Headers};
 
-impl cases::Cache for Kernel {
-    fn new(_setup: &Setup, _balancer: &Balancer) -> Kernel {
-        Kernel::default()
+impl cases::Cache for MockKernel {
+    fn new(_setup: &BalancerSetup, _balancer: &TestBalancer) -> MockKernel {
+        MockKernel::default()
     }
 
     fn writer(&self) -> Box<dyn FlowCache> {
         self.cache()
     }
 
-    fn forward(&mut self, frame: &[u8], balancer: &Balancer) -> Option<Vec<u8>> {
+    fn forward(&mut self, frame: &[u8], balancer: &TestBalancer) -> Option<Vec<u8>> {
         let (mut bytes, headers) = (frame.to_vec(), wire::parse(frame));
         let mut frame = Frame { interface: Some(cases::HERE), ..Frame::new(&mut bytes, &headers) };
         let fits =
             |_: &Frame<'_>, headers: &Headers, hop: &NextHop| headers.end - headers.l3 <= hop.mtu as usize;
-        Kernel::forward(self, &mut frame, fits, &balancer.plan, balancer.now)?;
+        MockKernel::forward(self, &mut frame, fits, &balancer.plan, balancer.now)?;
         Some(bytes)
     }
 
     fn events(&mut self) -> Vec<(FlowKey, Segment)> {
-        Kernel::events(self)
+        MockKernel::events(self)
     }
 
     fn counted(&mut self, keys: &[FlowKey; 2]) -> [u64; 2] {
@@ -42,10 +42,10 @@ impl cases::Cache for Kernel {
 
 #[test]
 fn the_mock_makes_of_packets_what_the_cases_say() {
-    cases::run::<Kernel>();
+    cases::run::<MockKernel>();
 }
 
 #[test]
 fn the_mock_sends_nothing_on_that_the_core_would_not_send_just_so() {
-    cases::run_on_damaged_headers::<Kernel>();
+    cases::run_on_damaged_headers::<MockKernel>();
 }

@@ -108,7 +108,7 @@ balance() {
     # Not by `on`: that would be a shell of its own, which the signals would go to.
     nsenter -t "$balancer" -n -m -u /convey/target/release/convey "--$1" --config $file >>/tmp/log 2>&1 &
     convey=$!
-    wait_for "convey to start" logged "statistics on http://"
+    wait_for "convey to be ready" is_ready
 }
 
 stop_convey() {
@@ -121,6 +121,11 @@ kill_convey() {
     kill -KILL "$convey"
     ended=$convey convey=
     wait "$ended" || true
+}
+
+# Whether convey serves: by the line that `READY` in crates/testkit names.
+is_ready() {
+    logged "statistics on http://"
 }
 
 # Whether convey has logged it.

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use convey_testkit::{Need, run_trials};
+use convey_testkit::{Need, READY, run_trials};
 use libtest_mimic::{Completion, Failed, Trial};
 
 use kernel::Kernel;
@@ -47,6 +47,7 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
+    assert!(include_str!("lab.sh").contains(&format!("logged \"{READY}\"")), "lab.sh waits for another line");
     let trials = steps().into_iter().map(|name| Trial::ignorable_test(name.clone(), move || told(&name)));
     run_trials(trials.chain(package::trials()).collect())
 }

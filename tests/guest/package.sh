@@ -77,6 +77,14 @@ answers 127.0.0.1 hello || fail "after that reload nobody is served"
 systemctl restart convey || fail "cannot be restarted after convey upgrade"
 ! journalctl -u convey -o cat | grep 'not our child\|SIGKILL' >&3 || fail "systemd does not wait for a process that took over"
 
+# Restarted while a connection is open: who comes waits until it ends, and is not refused.
+sleep 6 | nc 127.0.0.1 80 >/dev/null &
+wait_for "a connection that stays" sh -c 'curl -sS http://127.0.0.1:7000/stats | grep -q "\"current_connections\": *1"'
+systemctl restart --no-block convey
+wait_for "the stop to begin" sh -c 'journalctl -u convey -o cat | grep -q "the service manager keeps"'
+same "who comes during a restart" "$(curl -sS -m 30 http://127.0.0.1/ 2>&1)" hello
+wait_for "the restart to end" systemctl is-active -q convey
+
 # A mistake fails the reload, and what runs goes on.
 cp /etc/convey/config.toml /tmp/good
 echo 'weihgt = 3' >>/etc/convey/config.toml

@@ -1,5 +1,6 @@
 //! What the cache counts, and for whom.
 
+use convey::dataplane::testing::counter_reader;
 use convey::dataplane::{Offloader, Sizes};
 use convey::forward::{CachedRoute, Direction, FlowOwners, Progress, View};
 use convey::model::{FlowKey, Layer, Rewrite};
@@ -20,7 +21,7 @@ fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zer
     let sizes = Sizes { counter_ids: 1, ..SIZES };
     let offloader = Offloader::start(Layer::Tc, sizes, &selection(&["203.0.113.1:53/udp"]), &[], 1).unwrap();
     offloader.kernel_cache().set_next_hop(0, Some(&HOP)).unwrap();
-    let (mut writer, mut reader) = (offloader.writer(0).unwrap(), offloader.counter_reader());
+    let (mut writer, mut reader) = (offloader.writer(0).unwrap(), counter_reader(&offloader));
     let stats = PacketStats::new(1);
 
     let packet = TestPacket::from("198.51.100.9:4242").to("203.0.113.1:53").udp().macs([2; 6], US).bytes();

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use convey::dataplane::testing::KernelCache;
-use convey::dataplane::{Replies, Selection};
+use convey::dataplane::Selection;
+use convey::dataplane::testing::{KernelCache, Replies};
 use convey::model::Endpoint;
 use convey::wire::{self, IcmpError, TestPacket};
 
@@ -20,7 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 /// A cache in front of some frontends, and its filter.
-pub(crate) struct Filter(pub(crate) KernelCache);
+pub(crate) struct FilteredCache(pub(crate) KernelCache);
 
 fn endpoint(text: &str) -> Endpoint {
     match text.strip_suffix("/udp") {
@@ -42,12 +42,12 @@ pub(crate) fn selection(frontends: &[&str]) -> Selection {
     }
 }
 
-impl Filter {
-    pub(crate) fn new() -> Filter {
+impl FilteredCache {
+    pub(crate) fn new() -> FilteredCache {
         let mut cache = KernelCache::load(&SIZES).unwrap();
         cache.select(&selection(&["203.0.113.1:80", "203.0.113.1:53/udp", "[2001:db8::1]:80"])).unwrap();
         cache.set_interface(1, US).unwrap();
-        Filter(cache)
+        FilteredCache(cache)
     }
 
     pub(crate) fn accepts(&mut self, packet: TestPacket) -> bool {
@@ -65,7 +65,7 @@ pub(crate) fn tcp(from: &str, to: &str) -> TestPacket {
 }
 
 fn clients_of_frontends_get_in_and_replies_of_servers() {
-    let mut filter = Filter::new();
+    let mut filter = FilteredCache::new();
     for (from, to, by_tcp, by_udp) in [
         ("198.51.100.9:40000", "203.0.113.1:80", true, false),
         ("198.51.100.9:40000", "203.0.113.1:53", false, true),
@@ -91,7 +91,7 @@ fn clients_of_frontends_get_in_and_replies_of_servers() {
 }
 
 fn what_has_no_ports_gets_in_by_our_addresses() {
-    let mut filter = Filter::new();
+    let mut filter = FilteredCache::new();
     for (from, to, ours) in [
         ("198.51.100.9:80", "203.0.113.1:9", true),
         ("198.51.100.9:80", "203.0.113.9:9", true),
@@ -135,7 +135,7 @@ fn what_has_no_ports_gets_in_by_our_addresses() {
 }
 
 fn a_reload_changes_what_gets_in() {
-    let mut filter = Filter::new();
+    let mut filter = FilteredCache::new();
     filter.0.select(&Selection { replies: None, ..selection(&["203.0.113.5:80"]) }).unwrap();
     assert!(filter.accepts(tcp("198.51.100.9:40000", "203.0.113.5:80")));
     assert!(!filter.accepts(tcp("198.51.100.9:40000", "203.0.113.1:80")));

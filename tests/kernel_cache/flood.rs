@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use convey::dataplane::SynLimit;
 use convey::dataplane::testing::Outcome;
-use convey::dataplane::{Rate, SynLimit};
+use convey::dataplane::testing::Rate;
 use convey::model::Mode;
 use convey::wire::TestPacket;
 
-use super::balancer::Setup;
-use super::filter::{Filter, tcp};
+use super::balancer::BalancerSetup;
+use super::filter::{FilteredCache, tcp};
 use super::kernel;
 use super::twin::{Twin, US, client, is_tcp, setups};
 use super::{Story, stories};
@@ -46,8 +47,8 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
     ("[2001:db8::1]:80", "[2001:db8:7::9]", "[2001:db8:7:ff::1]", "[2001:db8:8::9]"),
 ];
 
-fn limited(limit: SynLimit) -> Filter {
-    let mut filter = Filter::new();
+fn limited(limit: SynLimit) -> FilteredCache {
+    let mut filter = FilteredCache::new();
     filter.0.limit_syns(Some(&limit)).unwrap();
     filter
 }
@@ -57,7 +58,7 @@ fn syn(from: &str, to: &str) -> TestPacket {
 }
 
 /// Sends a SYN until it is heard; how long that took, in nanoseconds.
-fn until_heard(filter: &mut Filter, syn: &TestPacket) -> u64 {
+fn until_heard(filter: &mut FilteredCache, syn: &TestPacket) -> u64 {
     let begin = kernel::now();
     while !filter.accepts(syn.clone()) {
         assert!(kernel::now() - begin < 10_000_000_000, "it is never heard");
@@ -161,7 +162,7 @@ fn a_syn_that_is_sent_again_and_again_is_heard_twice() {
 fn strangers_push_no_known_network_out() {
     // More than there is room for.
     const STRANGERS: u32 = 80_000;
-    let setup = Setup::passthrough(1, 100);
+    let setup = BalancerSetup::passthrough(1, 100);
     let mut twin = Twin::new(setup);
     let ends = twin.establish(client(&setup));
     let often = Rate { interval: Duration::from_nanos(1), burst: u32::MAX };
@@ -193,7 +194,7 @@ fn strangers_are_heard_no_more_often_than_they_may_all_together() {
 }
 
 fn a_network_is_heard_again_in_time() {
-    let setup = Setup::passthrough(1, 100);
+    let setup = BalancerSetup::passthrough(1, 100);
     let mut twin = Twin::new(setup);
     let ends = twin.establish(client(&setup));
     let rate = Rate { interval: Duration::from_millis(100), burst: 1 };
@@ -222,7 +223,7 @@ fn syns_that_are_not_for_a_frontend_are_left_alone() {
 }
 
 fn xdp_drops_what_is_not_heard_and_tc_leaves_that_to_the_guard() {
-    let mut filter = Filter::new();
+    let mut filter = FilteredCache::new();
     let frame = syn("198.51.100.9:1", "203.0.113.1:80").macs([2; 6], US).bytes();
     for (limit, xdp) in [(None, 2), (Some(&FEW), 1), (None, 2)] {
         filter.0.limit_syns(limit).unwrap();
@@ -233,7 +234,7 @@ fn xdp_drops_what_is_not_heard_and_tc_leaves_that_to_the_guard() {
 }
 
 fn without_a_limit_every_syn_is_heard() {
-    let mut filter = Filter::new();
+    let mut filter = FilteredCache::new();
     for limit in [None, Some(&FEW), None] {
         filter.0.limit_syns(limit).unwrap();
         let heard =

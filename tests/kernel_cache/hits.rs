@@ -6,9 +6,9 @@ use convey::model::{FlowKey, Mode, NextHop, Rewrite};
 use convey::wire::{self, Checksum, TestPacket};
 use proptest::prelude::*;
 
-use super::balancer::Setup;
+use super::balancer::BalancerSetup;
 use super::kernel;
-use super::twin::{COUNTER_ID, Made, Twin, US, client, is_tcp, setups};
+use super::twin::{COUNTER_ID, CacheVerdict, Twin, US, client, is_tcp, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -30,7 +30,7 @@ pub(crate) const HOP: NextHop = NextHop {
 };
 
 fn packets_between_any_addresses_leave_as_the_core_sends_them() {
-    let twin = std::cell::RefCell::new(Twin::new(Setup::passthrough(1, 100)));
+    let twin = std::cell::RefCell::new(Twin::new(BalancerSetup::passthrough(1, 100)));
     twin.borrow_mut().cache.set_next_hop(0, Some(&HOP)).unwrap();
     let endpoints = any::<[(u128, u16); 4]>();
     let contents = (any::<[bool; 3]>(), 2u8.., any::<u32>(), proptest::collection::vec(any::<u8>(), 0..80));
@@ -61,14 +61,16 @@ fn packets_between_any_addresses_leave_as_the_core_sends_them() {
             twin.flows.put(&[headers.key], &[entry]).unwrap();
             let seen = twin.see(&frame);
             twin.flows.remove(&[headers.key]).unwrap();
-            prop_assert_eq!(seen, Made::Sent(sent));
+            prop_assert_eq!(seen, CacheVerdict::Sent(sent));
             Ok(())
         });
     ran.unwrap();
 }
 
 fn a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero() {
-    for setup in [Setup::passthrough(1, 100).udp(), Setup::passthrough(1, 100).udp().over_ipv6()] {
+    for setup in
+        [BalancerSetup::passthrough(1, 100).udp(), BalancerSetup::passthrough(1, 100).udp().over_ipv6()]
+    {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
         let at = if setup.is_v6 { 60 } else { 40 };
@@ -79,7 +81,7 @@ fn a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero() {
             comes_out(&sent).then_some((frame, sent))
         });
         let (frame, sent) = found.unwrap();
-        assert_eq!(twin.see(&frame), Made::Sent(sent));
+        assert_eq!(twin.see(&frame), CacheVerdict::Sent(sent));
     }
 }
 
@@ -133,7 +135,7 @@ fn a_handshake_is_completed_where_there_is_no_room_for_its_event() {
         let ends = twin.begin(client(&setup));
         let is_sent = |twin: &mut Twin, frame: &[u8]| {
             let sent = twin.core(frame, None).unwrap();
-            assert_eq!(twin.see(frame), Made::Sent(sent));
+            assert_eq!(twin.see(frame), CacheVerdict::Sent(sent));
         };
         if setup.mode == Mode::Passthrough {
             is_sent(&mut twin, &ends.to_client().syn().seq(500).ack(1).bytes());

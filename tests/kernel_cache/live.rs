@@ -6,7 +6,7 @@ use aya::programs::TcAttachType;
 use convey::dataplane::testing::{FlowEntry, KernelCache, Outcome};
 use convey::forward::Direction;
 use convey::model::{FlowKey, NextHop, Rewrite};
-use convey_testkit::{Namespace, PATIENCE};
+use convey_testkit::{PATIENCE, TestNamespace};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::kernel::SIZES;
@@ -27,15 +27,15 @@ const V6: [&str; 4] = ["[fd79::2]:4000", "[fd79::1]:53", "[fd79:1::1]:40000", "[
 
 /// A client and a server in networks of their own, and the cache between them.
 struct Line {
-    client: Namespace,
-    server: Namespace,
+    client: TestNamespace,
+    server: TestNamespace,
     cache: KernelCache,
-    balancer: Namespace,
+    balancer: TestNamespace,
 }
 
 impl Line {
     fn new(offloads: bool, redirect_peer: bool) -> Line {
-        let [client, balancer, server] = [(); 3].map(|()| Namespace::new());
+        let [client, balancer, server] = [(); 3].map(|()| TestNamespace::new());
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         client.link(("eth0", &mac(CLIENT)), &balancer, ("front", &mac(FRONT)));
         server.link(("eth0", &mac(SERVER)), &balancer, ("back", &mac(BACK)));

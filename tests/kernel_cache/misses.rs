@@ -3,9 +3,9 @@
 use convey::dataplane::testing::Outcome;
 use convey::model::Mode;
 
-use super::balancer::Setup;
+use super::balancer::BalancerSetup;
 use super::kernel;
-use super::twin::{Made, Twin, client, is_tcp, setups};
+use super::twin::{CacheVerdict, Twin, client, is_tcp, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -19,7 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
 
 #[track_caller]
 fn is_left(twin: &mut Twin, frame: &[u8], why: Outcome) {
-    assert_eq!(twin.see(frame), Made::Left(Some(why)));
+    assert_eq!(twin.see(frame), CacheVerdict::Left(Some(why)));
     assert!(twin.lets_in(frame), "userspace does not get it");
 }
 
@@ -33,7 +33,7 @@ fn what_takes_a_decision_is_left_to_userspace() {
         }
         for packet in ways {
             let packet = || packet.clone();
-            assert!(matches!(twin.see(&packet().bytes()), Made::Sent(_)), "the others are forwarded");
+            assert!(matches!(twin.see(&packet().bytes()), CacheVerdict::Sent(_)), "the others are forwarded");
             if is_tcp(&setup) {
                 let far = 20 << 20;
                 let unbelieved = [packet().fin().seq(far), packet().fin().seq(0).ack(far)];
@@ -46,7 +46,7 @@ fn what_takes_a_decision_is_left_to_userspace() {
             }
             let header = packet().bytes().len() - 14;
             let fits = packet().payload(&vec![0; 1500 - header]).bytes();
-            assert!(matches!(twin.see(&fits), Made::Sent(_)));
+            assert!(matches!(twin.see(&fits), CacheVerdict::Sent(_)));
             is_left(&mut twin, &packet().payload(&vec![0; 1501 - header]).bytes(), Outcome::TooBig);
             let unusual = match setup.is_v6 {
                 true => packet().extension(60, &[0, 1, 4, 0, 0, 0, 0]).bytes(),
@@ -80,15 +80,15 @@ fn what_is_too_short_for_an_ip_header_is_left_alone() {
 }
 
 fn what_is_sent_to_somebody_else_is_left_alone() {
-    let setup = Setup::passthrough(1, 100);
+    let setup = BalancerSetup::passthrough(1, 100);
     let mut twin = Twin::new(setup);
     let ends = twin.establish(client(&setup));
     let frame = ends.to_server().ack(1).macs([2; 6], [2, 0, 0, 0, 0, 1]).bytes();
-    assert_eq!(twin.see(&frame), Made::Left(None));
+    assert_eq!(twin.see(&frame), CacheVerdict::Left(None));
     assert!(!twin.lets_in(&frame));
     let mut tagged = ends.to_server().ack(1).bytes();
     tagged.splice(12..12, [0x81, 0, 0, 7]);
-    assert_eq!(twin.see(&tagged), Made::Left(None));
+    assert_eq!(twin.see(&tagged), CacheVerdict::Left(None));
     assert!(!twin.lets_in(&tagged));
 }
 

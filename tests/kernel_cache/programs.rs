@@ -1,11 +1,12 @@
 //! The kernel's programs, held against the cases of any flow cache (`tests/flow_cache`).
 
-use convey::dataplane::{CounterReader, Offloader, SegmentEvents};
+use convey::dataplane::Offloader;
+use convey::dataplane::testing::{CounterReader, SegmentEvents, counter_reader, events};
 use convey::forward::{FlowCache, Segment};
 use convey::model::{FlowKey, Layer};
 use convey::stats::{Counter, PacketStats};
 
-use super::balancer::{Balancer, Setup};
+use super::balancer::{BalancerSetup, TestBalancer};
 use super::cases::{self, HERE};
 use super::ends::US;
 use super::kernel::{self, SIZES};
@@ -48,11 +49,11 @@ struct Program<const IS_XDP: bool> {
 }
 
 impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
-    fn new(setup: &Setup, balancer: &Balancer) -> Program<IS_XDP> {
+    fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Program<IS_XDP> {
         let offloader = Offloader::start(Layer::Tc, SIZES, &selection(setup), &[], 1).unwrap();
         lead_by(&mut offloader.kernel_cache(), balancer, HERE);
         offloader.kernel_cache().set_interface(HERE, US).unwrap();
-        let (events, reader) = (offloader.events().unwrap(), offloader.counter_reader());
+        let (events, reader) = (events(&offloader).unwrap(), counter_reader(&offloader));
         Program { offloader, events, reader, counted: [0; 2], is_let_in: true }
     }
 
@@ -60,7 +61,7 @@ impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
         self.offloader.writer(0).unwrap()
     }
 
-    fn forward(&mut self, frame: &[u8], _: &Balancer) -> Option<Vec<u8>> {
+    fn forward(&mut self, frame: &[u8], _: &TestBalancer) -> Option<Vec<u8>> {
         let mut cache = self.offloader.kernel_cache();
         let (run, is_sent) = if IS_XDP {
             let run = kernel::run(cache.xdp().unwrap(), frame);

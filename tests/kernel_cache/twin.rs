@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use convey::dataplane::testing::{FlowEntry, FlowMap, KernelCache, Outcome};
-use convey::dataplane::{Replies, Selection};
+use convey::dataplane::Selection;
+use convey::dataplane::testing::{FlowEntry, FlowMap, KernelCache, Outcome, Replies};
 use convey::forward::{Direction, Frame, Verdict, View};
 use convey::model::{Endpoint, Mode, NextHop};
 use convey::wire;
 
-use super::balancer::{Balancer, Setup};
+use super::balancer::{BalancerSetup, TestBalancer};
 use super::cases::HERE;
 pub(crate) use super::cases::{client, is_tcp, setups};
 pub(crate) use super::ends::{Ends, US};
@@ -29,15 +29,15 @@ pub(crate) const XDP_TX: i32 = 3;
 pub(crate) const COUNTER_ID: u16 = 3;
 
 pub(crate) struct Twin {
-    pub(crate) balancer: Balancer,
+    pub(crate) balancer: TestBalancer,
     pub(crate) cache: KernelCache,
     pub(crate) flows: FlowMap,
-    setup: Setup,
+    setup: BalancerSetup,
 }
 
 /// What the cache makes of a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum CacheVerdict {
     /// It is sent on like this.
     Sent(Vec<u8>),
     /// It is left to userspace, for this reason if that is counted.
@@ -45,8 +45,8 @@ pub(crate) enum Made {
 }
 
 impl Twin {
-    pub(crate) fn new(setup: Setup) -> Twin {
-        let (balancer, mut cache) = (Balancer::new(setup), KernelCache::load(&SIZES).unwrap());
+    pub(crate) fn new(setup: BalancerSetup) -> Twin {
+        let (balancer, mut cache) = (TestBalancer::new(setup), KernelCache::load(&SIZES).unwrap());
         lead_by(&mut cache, &balancer, HERE);
         cache.set_interface(HERE, US).unwrap();
         cache.select(&selection(&setup)).unwrap();
@@ -99,7 +99,7 @@ impl Twin {
     /// What the cache makes of a frame. On tc and on XDP it is the same, and the filter of the packet sockets lets in
     /// what is left to userspace and nothing else.
     #[track_caller]
-    pub(crate) fn see(&mut self, frame: &[u8]) -> Made {
+    pub(crate) fn see(&mut self, frame: &[u8]) -> CacheVerdict {
         let tc = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
         let xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
         let is_let_in = self.lets_in(frame);
@@ -113,7 +113,7 @@ impl Twin {
                 assert_eq!((tc.1, xdp.1), (Some(Outcome::Forwarded), Some(Outcome::Forwarded)));
                 assert!(!is_let_in, "forwarded and copied to userspace");
                 assert_eq!(tc.0.frame, xdp.0.frame, "tc and XDP forward it differently");
-                Made::Sent(tc.0.frame)
+                CacheVerdict::Sent(tc.0.frame)
             }
             TCX_NEXT | TCX_DROP => {
                 assert_eq!(tc.0.verdict == TCX_DROP, self.begins(frame), "left to the host");
@@ -123,7 +123,7 @@ impl Twin {
                     (frame, frame),
                     "what is left is left as it is"
                 );
-                Made::Left(tc.1)
+                CacheVerdict::Left(tc.1)
             }
             other => panic!("tc says {other}"),
         }
@@ -174,7 +174,7 @@ impl Twin {
 }
 
 /// Has all next hops lead by an interface.
-pub(crate) fn lead_by(cache: &mut KernelCache, balancer: &Balancer, interface: u32) {
+pub(crate) fn lead_by(cache: &mut KernelCache, balancer: &TestBalancer, interface: u32) {
     for index in 0..SIZES.next_hops {
         let hop = balancer.snapshot.network.get(index).map(|hop| NextHop { interface, ..*hop });
         cache.set_next_hop(index, hop.as_ref()).unwrap();
@@ -182,7 +182,7 @@ pub(crate) fn lead_by(cache: &mut KernelCache, balancer: &Balancer, interface: u
 }
 
 /// What is forwarded.
-pub(crate) fn selection(setup: &Setup) -> Selection {
+pub(crate) fn selection(setup: &BalancerSetup) -> Selection {
     let endpoint = |addr| Endpoint { protocol: setup.protocol, addr };
     let (servers, snat): (Vec<SocketAddr>, IpAddr) = match setup.is_v6 {
         true => (vec!["[fd00::1]:8080".parse().unwrap()], "fd00::fe".parse().unwrap()),

@@ -5,14 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use convey::dataplane::testing::GuardKind;
-use convey::dataplane::{Guard, Replies, Selection};
+use convey::dataplane::testing::{GuardKind, Replies};
+use convey::dataplane::{Guard, Selection};
 use convey::model::Interface;
 use convey::net::Netlink;
-use convey_testkit::{Namespace, PATIENCE, wait_for};
+use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 use socket2::Socket;
 
-use super::packet::{Packet, endpoint, packet, send};
+use super::packet::{TestFrame, endpoint, packet, send};
 use super::stories;
 use super::tcp::{accept, connecting, refused};
 
@@ -48,13 +48,13 @@ pub(crate) const HOLD: &str = "hold-guard";
 
 /// A balancer with the VIP 10.78.0.1, and another machine, 10.78.0.2, which is client and server.
 struct Pair {
-    balancer: Namespace,
-    other: Namespace,
+    balancer: TestNamespace,
+    other: TestNamespace,
 }
 
 impl Pair {
     fn new() -> Pair {
-        let pair = Pair { balancer: Namespace::new(), other: Namespace::new() };
+        let pair = Pair { balancer: TestNamespace::new(), other: TestNamespace::new() };
         pair.link();
         pair
     }
@@ -212,7 +212,7 @@ fn programs_on_the_balancer_still_reach_the_servers(kind: GuardKind) {
 }
 
 fn an_interface_that_is_made_anew_is_guarded_anew_and_others_throughout(kind: GuardKind) {
-    let (pair, elsewhere, selection) = (Pair::new(), Namespace::new(), selection("10.78.0.1:80"));
+    let (pair, elsewhere, selection) = (Pair::new(), TestNamespace::new(), selection("10.78.0.1:80"));
     pair.balancer.link(("side", "02:00:00:00:01:0b"), &elsewhere, ("eth0", "02:00:00:00:01:0c"));
     let mut guard = pair.balancer.enter(|| Guard::of_kind(kind, &selection, &named(&["side"])).unwrap());
     pair.wait_for_answer("10.78.0.2:0", "10.78.0.1:80");
@@ -280,7 +280,7 @@ fn a_flood_at_a_draining_frontend_is_remembered_within_bounds_and_cuts_no_connec
     // More than there is room for, of hosts that no route leads to.
     let forged = |n: u32| format!("198.18.{}.{}:{}", n / 60_000, n % 250 + 1, n % 60_000 + 1);
     let mac = [2, 0, 0, 0, 0, 0x0b];
-    let syns: Vec<Packet> = (0..70_000).map(|n| packet(mac, &forged(n), "10.78.0.1:80")).collect();
+    let syns: Vec<TestFrame> = (0..70_000).map(|n| packet(mac, &forged(n), "10.78.0.1:80")).collect();
     send(&pair.other, "eth0", &syns);
     if kind == GuardKind::Nftables {
         let remembered = pair.balancer.exec("nft list ruleset").matches(" expires ").count();
@@ -305,7 +305,7 @@ fn a_guard_is_gone_when_its_process_is_killed(kind: GuardKind) {
 struct Holder(Child);
 
 impl Holder {
-    fn new(kind: GuardKind, balancer: &Namespace) -> Holder {
+    fn new(kind: GuardKind, balancer: &TestNamespace) -> Holder {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([HOLD, name_of(kind), balancer.name(), "front"])
             .stdin(Stdio::piped())

@@ -6,7 +6,7 @@ use aya::Ebpf;
 use aya::maps::HashMap;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 
-use super::packet::{ETHERNET, IPV6, Packet, icmp, packet};
+use super::packet::{ETHERNET, IPV6, TestFrame, icmp, packet};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -54,7 +54,7 @@ impl Program {
     }
 
     /// Whether it drops a frame; else it leaves it to whoever comes next.
-    pub(crate) fn drops(&mut self, frame: &Packet) -> bool {
+    pub(crate) fn drops(&mut self, frame: &TestFrame) -> bool {
         let mut out = vec![0; frame.0.len() + 256];
         let options =
             TestRunOptions { data_in: Some(&frame.0), data_out: Some(&mut out), ..Default::default() };
@@ -67,29 +67,29 @@ impl Program {
 
     /// Asserts of each frame, in this order, whether it is dropped.
     #[track_caller]
-    fn says(&mut self, frames: &[Packet], dropped: &[bool]) {
+    fn says(&mut self, frames: &[TestFrame], dropped: &[bool]) {
         let found: Vec<_> = frames.iter().map(|frame| self.drops(frame)).collect();
         assert_eq!(found, dropped, "{frames:?}");
     }
 }
 
-impl fmt::Debug for Packet {
+impl fmt::Debug for TestFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-fn client(dst: &str) -> Packet {
+fn client(dst: &str) -> TestFrame {
     packet(LOOPBACK, if dst.starts_with('[') { "[fd78::2]:4000" } else { "10.78.0.2:4000" }, dst)
 }
 
 /// Headers in the order in which they come.
-fn behind(packet: Packet, headers: &[u8]) -> Packet {
+fn behind(packet: TestFrame, headers: &[u8]) -> TestFrame {
     headers.iter().rev().fold(packet, |packet, header| packet.extension(*header))
 }
 
 /// A packet that another host is to see first.
-fn on_its_way(mut packet: Packet) -> Packet {
+fn on_its_way(mut packet: TestFrame) -> TestFrame {
     const SEGMENTS_LEFT: usize = 3;
     packet = packet.extension(ROUTING);
     packet.0[ETHERNET + IPV6 + SEGMENTS_LEFT] = 1;
@@ -102,9 +102,9 @@ fn frames_to_a_frontend_are_dropped_and_all_that_cannot_be_one_pass() {
         guard.says(&[packet()], &[true]);
         let [first, later] = packet().in_two();
         guard.says(&[later.clone(), first, later], &[false, true, true]);
-        let other_host = Packet([[2; 6].as_slice(), &packet().0[6..]].concat());
-        let tagged = Packet([&packet().0[..12], &[0x81, 0, 0, 7], &packet().0[12..]].concat());
-        let short = Packet(packet().0[..ETHERNET + if dst.starts_with('[') { 43 } else { 23 }].to_vec());
+        let other_host = TestFrame([[2; 6].as_slice(), &packet().0[6..]].concat());
+        let tagged = TestFrame([&packet().0[..12], &[0x81, 0, 0, 7], &packet().0[12..]].concat());
+        let short = TestFrame(packet().0[..ETHERNET + if dst.starts_with('[') { 43 } else { 23 }].to_vec());
         guard.says(&[other_host, tagged, short], &[false; 3]);
     }
     let mut guard = Program::committed();

@@ -3,12 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use convey::dataplane::testing::{BufferPool, Capture, GuardKind, Wake};
-use convey::dataplane::{Filter, Guard, Replies, Selection};
-use convey_testkit::{Namespace, PATIENCE, wait_for};
+use convey::dataplane::testing::{BufferPool, Capture, GuardKind, Replies, Wake};
+use convey::dataplane::{CaptureFilter, Guard, Selection};
+use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 
 use super::guard::{load, with};
-use super::packet::{Packet, endpoint, packet, send};
+use super::packet::{TestFrame, endpoint, packet, send};
 use super::stories;
 use super::tcp::{accept, connecting};
 
@@ -30,13 +30,13 @@ const BALANCER: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
 /// A balancer with the VIPs 10.78.0.1 and fd78::1, and another machine (2 at the end), which is client and server.
 pub(crate) struct Pair {
-    pub(crate) balancer: Namespace,
-    pub(crate) other: Namespace,
+    pub(crate) balancer: TestNamespace,
+    pub(crate) other: TestNamespace,
 }
 
 impl Pair {
     pub(crate) fn new() -> Pair {
-        let (balancer, other) = (Namespace::new(), Namespace::new());
+        let (balancer, other) = (TestNamespace::new(), TestNamespace::new());
         balancer.link(("front", "02:00:00:00:00:0b"), &other, ("eth0", "02:00:00:00:00:0c"));
         for net in ["10.78.0.", "fd78::"] {
             let len = if net.contains(':') { 64 } else { 24 };
@@ -55,10 +55,10 @@ impl Pair {
 
     /// How often the balancer's stack answers the packets, from port 4000 or 8000 of the other machine, with RST or
     /// an ICMP error. Answers come in the order of the questions: the last is for a port that nobody guards.
-    pub(crate) fn answers(&self, packets: &[Packet]) -> usize {
+    pub(crate) fn answers(&self, packets: &[TestFrame]) -> usize {
         let clients = ["10.78.0.2:4000", "10.78.0.2:8000", "10.78.0.2:9", "[fd78::2]:4000", "[fd78::2]:8000"];
         let frontends = clients.iter().map(|text| endpoint(text)).collect();
-        let filter = Filter::new(&Selection { frontends, draining: [].into(), replies: None });
+        let filter = CaptureFilter::new(&Selection { frontends, draining: [].into(), replies: None });
         let index = self.other.index("eth0");
         let (mut capture, _handle) = self.other.enter(|| Capture::open(index, &filter).unwrap());
         let last = packet(BALANCER, "10.78.0.2:9", "10.78.0.1:9");
@@ -95,11 +95,11 @@ fn program_port(kind: GuardKind) -> u16 {
 }
 
 /// A packet of the client, or of the server, to where it says.
-pub(crate) fn client(dst: &str) -> Packet {
+pub(crate) fn client(dst: &str) -> TestFrame {
     packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:4000" } else { "10.78.0.2:4000" }, dst)
 }
 
-fn server(dst: &str) -> Packet {
+fn server(dst: &str) -> TestFrame {
     packet(BALANCER, if dst.starts_with('[') { "[fd78::2]:8000" } else { "10.78.0.2:8000" }, dst)
 }
 
@@ -129,7 +129,7 @@ fn replies_of_servers_get_no_answer_of_the_host_whatever_they_speak(kind: GuardK
 fn extension_headers_and_fragments_hide_nothing_from_the_guard(kind: GuardKind) {
     let pair = Pair::new();
     let frontends = ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"];
-    let mut kinds: Vec<Vec<Packet>> = frontends.iter().map(|dst| client(dst).in_two().to_vec()).collect();
+    let mut kinds: Vec<Vec<TestFrame>> = frontends.iter().map(|dst| client(dst).in_two().to_vec()).collect();
     for dst in ["[fd78::1]:80", "[fd78::1]:53/udp"] {
         for extension in [0, 44, 60] {
             kinds.push(vec![client(dst).extension(extension)]);
@@ -160,7 +160,7 @@ fn what_follows_a_dropped_fragment_is_not_kept_by_the_host(kind: GuardKind) {
             let mut words = text.split_whitespace().skip_while(|word| *word != counter);
             words.nth(1).unwrap().parse::<u32>().unwrap()
         };
-        let sent_by = |from: fn(&str) -> Packet, port: &str| from(&format!("{vip}{port}")).in_two();
+        let sent_by = |from: fn(&str) -> TestFrame, port: &str| from(&format!("{vip}{port}")).in_two();
         for of_ours in [sent_by(client, "80"), sent_by(client, "53/udp"), sent_by(server, "40000/udp")] {
             assert_eq!((pair.answers(&of_ours), kept()), (0, 0));
         }

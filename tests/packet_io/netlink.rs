@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use convey::model::Wanted;
+use convey::model::WantedNeighbour;
 use convey::model::{NextHops, Unreachable};
 use convey::net::{Netlink, ReservedPorts};
-use convey_testkit::{Namespace, PATIENCE};
+use convey_testkit::{PATIENCE, TestNamespace};
 use etherparse::PacketBuilder;
 
-use super::packet::{Packet, send};
+use super::packet::{TestFrame, send};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -39,8 +39,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn ours(address: &str, interface: u32) -> Wanted {
-    Wanted { interface, ip: ip(address), is_ours: true, is_repeated: false }
+fn ours(address: &str, interface: u32) -> WantedNeighbour {
+    WantedNeighbour { interface, ip: ip(address), is_ours: true, is_repeated: false }
 }
 
 /// Netlink, by which the server's addresses were asked for.
@@ -53,8 +53,8 @@ async fn with_servers(interface: u32) -> Netlink {
 }
 
 /// A balancer, 10.79.0.1 and fd79::1, and a server, 2 instead of 1; its link-local address is `ROUTER`.
-fn pair() -> (Namespace, Namespace) {
-    let (balancer, server) = (Namespace::new(), Namespace::new());
+fn pair() -> (TestNamespace, TestNamespace) {
+    let (balancer, server) = (TestNamespace::new(), TestNamespace::new());
     balancer.link(("back", "02:00:00:00:00:0b"), &server, ("eth0", "02:00:00:00:00:05"));
     balancer.ip("addr add 10.79.0.1/24 dev back");
     server.ip("addr add 10.79.0.2/24 dev eth0");
@@ -251,7 +251,7 @@ fn a_client_that_was_asked_for_is_the_kernels_to_forget() {
             let netlink = Netlink::open().unwrap();
             let mut hops = NextHops::default();
             for client in ["10.79.0.2", "fd79::2"] {
-                let wanted = Wanted { is_ours: false, ..ours(client, link) };
+                let wanted = WantedNeighbour { is_ours: false, ..ours(client, link) };
                 netlink.resolve(wanted).await.unwrap();
                 wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_ok()).await;
                 let entry = balancer.ip(&format!("neigh show {client}"));
@@ -286,7 +286,7 @@ fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
 }
 
 /// RFC 4861, section 4.2: a default router for half an hour, with these options.
-fn router_advertisement(router: &str, options: &[u8]) -> Packet {
+fn router_advertisement(router: &str, options: &[u8]) -> TestFrame {
     let (router, all_nodes) =
         (router.parse::<Ipv6Addr>().unwrap(), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
     let mut bytes = Vec::new();
@@ -295,7 +295,7 @@ fn router_advertisement(router: &str, options: &[u8]) -> Packet {
         .icmpv6_raw(134, 0, [64, 0, 0x07, 0x08])
         .write(&mut bytes, &[&[0; 8], options].concat())
         .unwrap();
-    Packet(bytes)
+    TestFrame(bytes)
 }
 
 fn a_static_neighbour_stays_static() {
@@ -361,7 +361,7 @@ fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
             for number in 1..=3 {
                 // Nobody reads meanwhile: this thread does.
                 batch(number, 1);
-                let wanted = Wanted { is_ours: false, ..ours("10.79.0.2", link) };
+                let wanted = WantedNeighbour { is_ours: false, ..ours("10.79.0.2", link) };
                 let resolved = tokio::time::timeout(PATIENCE, netlink.resolve(wanted)).await;
                 resolved.expect("it is answered").unwrap();
                 wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
@@ -383,7 +383,7 @@ fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
 
 fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {
     let (balancer, _server) = pair();
-    let client = Namespace::new();
+    let client = TestNamespace::new();
     client.link(("eth0", "02:00:00:00:00:0c"), &balancer, ("front", "02:00:00:00:01:0b"));
     balancer.ip("addr add 203.0.113.1/24 dev front");
     let (front, back) = (balancer.index("front"), balancer.index("back"));
@@ -397,7 +397,7 @@ fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {
 }
 
 fn snat_ports_are_reserved_and_what_was_reserved_before_stays() {
-    let namespace = Namespace::new();
+    let namespace = TestNamespace::new();
     for before in ["", "40000,62000-62010"] {
         namespace.enter(|| {
             let now = || std::fs::read_to_string(SYSCTL).unwrap().trim().to_owned();
@@ -416,7 +416,7 @@ fn reserved() -> String {
 
 fn reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them() {
     let directory = tempfile::tempdir().unwrap();
-    Namespace::new().enter(|| {
+    TestNamespace::new().enter(|| {
         std::fs::write(SYSCTL, "40000,62000\n").unwrap();
         let add = |ports| ReservedPorts::recorded_in(directory.path(), ports).unwrap();
         // Two with the same ports, of other addresses.
@@ -436,7 +436,7 @@ fn reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them() {
 fn reserved_ports_of_another_network_namespace_are_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let add = || ReservedPorts::recorded_in(directory.path(), 39_000..=41_000).unwrap();
-    let (one, other) = (Namespace::new(), Namespace::new());
+    let (one, other) = (TestNamespace::new(), TestNamespace::new());
     let (first, second) = (one.enter(add), other.enter(add));
     one.enter(|| {
         drop(first);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use convey::dataplane::testing::{Buffer, Transmit};
 use convey::model::{Endpoint, Protocol};
-use convey_testkit::Namespace;
+use convey_testkit::TestNamespace;
 use etherparse::{Ethernet2Header, IpHeaders, NetHeaders, PacketBuilder, PacketHeaders};
 
 pub(crate) const ETHERNET: usize = Ethernet2Header::LEN;
@@ -12,10 +12,10 @@ pub(crate) const IPV6: usize = 40;
 
 /// A frame to the neighbour with this Ethernet address.
 #[derive(Clone)]
-pub(crate) struct Packet(pub(crate) Vec<u8>);
+pub(crate) struct TestFrame(pub(crate) Vec<u8>);
 
 /// The opening segment of a connection, or a datagram, with 32 bytes of data; to an endpoint as it is written, `/udp` included.
-pub(crate) fn packet(mac: [u8; 6], src: &str, dst: &str) -> Packet {
+pub(crate) fn packet(mac: [u8; 6], src: &str, dst: &str) -> TestFrame {
     let (src, dst) = (src.parse::<SocketAddr>().unwrap(), endpoint(dst));
     let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 0x0c], mac);
     let ip = match (src.ip(), dst.addr.ip()) {
@@ -29,7 +29,7 @@ pub(crate) fn packet(mac: [u8; 6], src: &str, dst: &str) -> Packet {
         Protocol::Tcp => ip.tcp(src_port, dst_port, 1, 1024).syn().write(&mut bytes, &[7; 32]).unwrap(),
         Protocol::Udp => ip.udp(src_port, dst_port).write(&mut bytes, &[7; 32]).unwrap(),
     }
-    Packet(bytes)
+    TestFrame(bytes)
 }
 
 /// `203.0.113.1:80`, or with `/udp` behind it.
@@ -41,7 +41,7 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
 }
 
 /// An ICMP message of the addresses' family. What an error quotes is 40 zeros.
-pub(crate) fn icmp(mac: [u8; 6], src: &str, dst: &str, kind: u8) -> Packet {
+pub(crate) fn icmp(mac: [u8; 6], src: &str, dst: &str, kind: u8) -> TestFrame {
     let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 0x0c], mac);
     let mut bytes = Vec::new();
     match (src.parse().unwrap(), dst.parse().unwrap()) {
@@ -57,14 +57,14 @@ pub(crate) fn icmp(mac: [u8; 6], src: &str, dst: &str, kind: u8) -> Packet {
             .unwrap(),
         _ => panic!("two families"),
     }
-    Packet(bytes)
+    TestFrame(bytes)
 }
 
-impl Packet {
+impl TestFrame {
     /// With an IPv6 extension header of 8 bytes before what follows the IP header: hop-by-hop (0) or destination
     /// options (60), of padding; a routing header (43) that has done its work; a fragment header (44) of a packet
     /// in one piece.
-    pub(crate) fn extension(mut self, number: u8) -> Packet {
+    pub(crate) fn extension(mut self, number: u8) -> TestFrame {
         let next = std::mem::replace(&mut self.0[ETHERNET + 6], number);
         let rest = match number {
             44 => [0, 0, 0, 0, 0, 7],
@@ -77,14 +77,14 @@ impl Packet {
     }
 
     /// With options of IPv4, 4 bytes of padding.
-    pub(crate) fn options(mut self) -> Packet {
+    pub(crate) fn options(mut self) -> TestFrame {
         self.0[ETHERNET] += 1;
         self.0.splice(ETHERNET + 20..ETHERNET + 20, [1; 4]);
         self.with_length()
     }
 
     /// A segment of an open connection in place of the one that opens it (without extension headers).
-    pub(crate) fn under_way(mut self) -> Packet {
+    pub(crate) fn under_way(mut self) -> TestFrame {
         let tcp = ETHERNET + if self.0[ETHERNET] >> 4 == 6 { IPV6 } else { 20 };
         let (syn, ack) = (0x02, 0x10);
         assert_eq!(std::mem::replace(&mut self.0[tcp + 13], ack), syn);
@@ -97,7 +97,7 @@ impl Packet {
 
     /// The packet in two fragments: its first 24 bytes behind the IP header (of IPv6 the transport header has to be
     /// among them), and the others.
-    pub(crate) fn in_two(self) -> [Packet; 2] {
+    pub(crate) fn in_two(self) -> [TestFrame; 2] {
         let headers = PacketHeaders::from_ethernet_slice(&self.0).unwrap();
         match headers.net.unwrap() {
             NetHeaders::Ipv4(..) => {
@@ -105,7 +105,7 @@ impl Packet {
                 let piece = |flags: [u8; 2], payload: &[u8]| {
                     let mut bytes = [head, payload].concat();
                     bytes[ETHERNET + 6..ETHERNET + 8].copy_from_slice(&flags);
-                    Packet(bytes).with_length()
+                    TestFrame(bytes).with_length()
                 };
                 [piece([0x20, 0], &payload[..24]), piece([0, 3], &payload[24..])]
             }
@@ -116,7 +116,7 @@ impl Packet {
                     let next = std::mem::replace(&mut bytes[ETHERNET + 6], 44);
                     bytes.extend([next, 0, 0, offset_and_more, 0, 0, 0, 7]);
                     bytes.extend(payload);
-                    Packet(bytes).with_length()
+                    TestFrame(bytes).with_length()
                 };
                 [piece(1, &payload[..24]), piece(24, &payload[24..])]
             }
@@ -124,7 +124,7 @@ impl Packet {
     }
 
     /// With the length, and the IPv4 header's checksum, of what it now is.
-    fn with_length(mut self) -> Packet {
+    fn with_length(mut self) -> TestFrame {
         let packet = &mut self.0[ETHERNET..];
         let len = packet.len();
         if packet[0] >> 4 == 6 {
@@ -141,7 +141,7 @@ impl Packet {
 }
 
 /// Puts packets on the wire.
-pub(crate) fn send(from: &Namespace, interface: &str, packets: &[Packet]) {
+pub(crate) fn send(from: &TestNamespace, interface: &str, packets: &[TestFrame]) {
     let index = from.index(interface);
     from.enter(|| {
         let mut transmit = Transmit::default();

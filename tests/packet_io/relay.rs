@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
-use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Transmit, Wake};
-use convey::dataplane::{Filter, Replies, Selection};
+use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
+use convey::dataplane::{CaptureFilter, Selection};
 use convey::model::TCP;
-use convey_testkit::{Namespace, PATIENCE};
+use convey_testkit::{PATIENCE, TestNamespace};
 
 use super::packet::endpoint;
 use super::{Story, stories};
@@ -53,7 +53,7 @@ fn super_frames_with_partial_checksums_pass_whole() {
 fn super_frames_are_cut_into_shorter_segments_than_they_came_in() {
     let relay = Relay::cutting(Some(1200));
     relay.exchange("10.77.0.3:5000");
-    let filter = Filter::new(&selection(1..=65535));
+    let filter = CaptureFilter::new(&selection(1..=65535));
     let server = relay.server.index("eth0");
     let (mut capture, _handle) = relay.server.enter(|| Capture::open(server, &filter).unwrap());
     relay.middle.no_offloads("tos");
@@ -129,9 +129,9 @@ fn ordinary_frames_pass_when_nobody_has_offloads() {
 
 /// Client and server on one network as they see it, and the relay.
 struct Relay {
-    client: Namespace,
-    server: Namespace,
-    middle: Namespace,
+    client: TestNamespace,
+    server: TestNamespace,
+    middle: TestNamespace,
     directions: Vec<(CaptureHandle, JoinHandle<Seen>)>,
 }
 
@@ -153,7 +153,7 @@ impl Relay {
 
     /// One that has super-frames cut into segments of this size.
     fn cutting(segments: Option<u16>) -> Relay {
-        let (client, server, middle) = (Namespace::new(), Namespace::new(), Namespace::new());
+        let (client, server, middle) = (TestNamespace::new(), TestNamespace::new(), TestNamespace::new());
         client.link(("eth0", &text(CLIENT)), &middle, ("toc", &text(TO_CLIENT)));
         server.link(("eth0", &text(SERVER)), &middle, ("tos", &text(TO_SERVER)));
         client.ip("addr add 10.77.0.2/24 dev eth0");
@@ -206,14 +206,14 @@ impl Relay {
 
 /// Relays from one interface to another until stopped.
 fn direction(
-    middle: &Namespace,
+    middle: &TestNamespace,
     from: u32,
     to: u32,
     (src, dst): ([u8; 6], [u8; 6]),
     segments: Option<u16>,
 ) -> (CaptureHandle, JoinHandle<Seen>) {
     let (mut capture, handle) =
-        middle.enter(|| Capture::open(from, &Filter::new(&selection(1..=65535))).unwrap());
+        middle.enter(|| Capture::open(from, &CaptureFilter::new(&selection(1..=65535))).unwrap());
     let name = middle.name().to_owned();
     let thread = thread::spawn(move || {
         convey_testkit::join(&name).unwrap();

@@ -2,12 +2,12 @@
 
 use std::net::{Ipv6Addr, UdpSocket};
 
-use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Transmit, Wake};
-use convey::dataplane::{Filter, Replies, Selection};
+use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
+use convey::dataplane::{CaptureFilter, Selection};
 use convey::model::Endpoint;
-use convey_testkit::Namespace;
+use convey_testkit::TestNamespace;
 
-use super::packet::{Packet, endpoint, icmp, packet, send};
+use super::packet::{TestFrame, endpoint, icmp, packet, send};
 use super::tcp::connecting;
 use super::{Story, stories};
 
@@ -24,15 +24,15 @@ pub(crate) fn stories() -> Vec<Story> {
 
 /// A client, and the interface of a balancer whose frames are captured.
 struct Wire {
-    client: Namespace,
-    balancer: Namespace,
+    client: TestNamespace,
+    balancer: TestNamespace,
     capture: Capture,
     handle: CaptureHandle,
 }
 
 impl Wire {
-    fn new(filter: &Filter) -> Wire {
-        let (client, balancer) = (Namespace::new(), Namespace::new());
+    fn new(filter: &CaptureFilter) -> Wire {
+        let (client, balancer) = (TestNamespace::new(), TestNamespace::new());
         client.link(("eth0", "02:00:00:00:00:0c"), &balancer, ("front", "02:00:00:00:00:0b"));
         client.ip("addr add 10.77.0.2/24 dev eth0");
         client.ip("route add 203.0.113.0/24 dev eth0");
@@ -83,11 +83,11 @@ fn destination(buffer: &Buffer) -> String {
 }
 
 fn only_what_goes_to_our_addresses_is_captured() {
-    let mut wire = Wire::new(&Filter::new(&selection("203.0.113.1:80")));
+    let mut wire = Wire::new(&CaptureFilter::new(&selection("203.0.113.1:80")));
     wire.send("203.0.113.1:80");
     assert_eq!(wire.frames().iter().map(destination).collect::<Vec<_>>(), ["203.0.113.1:80"]);
 
-    wire.handle.set_filter(&Filter::new(&selection("203.0.113.2:443"))).unwrap();
+    wire.handle.set_filter(&CaptureFilter::new(&selection("203.0.113.2:443"))).unwrap();
     wire.send("203.0.113.2:443");
     assert_eq!(wire.frames().iter().map(destination).collect::<Vec<_>>(), ["203.0.113.2:443"]);
 
@@ -100,7 +100,7 @@ fn of_each_kind_of_packet_only_those_to_our_addresses_are_captured() {
     let to =
         |dst: &str| packet(MAC, if dst.starts_with('[') { "[fd77::2]:4000" } else { "10.77.0.2:4000" }, dst);
     let from_server = |src: &str, dst: &str| packet(MAC, src, dst);
-    let mut packets: Vec<(bool, Packet)> = vec![
+    let mut packets: Vec<(bool, TestFrame)> = vec![
         (true, to("203.0.113.1:80")),
         (true, to("203.0.113.1:53/udp")),
         (true, to("203.0.113.1:80/udp")),
@@ -136,11 +136,11 @@ fn of_each_kind_of_packet_only_those_to_our_addresses_are_captured() {
     let frontends = ["203.0.113.1:80", "203.0.113.1:53/udp", "[2001:db8::1]:80", "[2001:db8::1]:53/udp"];
     let frontends = frontends.iter().map(|text| endpoint(text)).collect();
     let mut wire =
-        Wire::new(&Filter::new(&Selection { frontends, draining: [].into(), replies: Some(replies) }));
+        Wire::new(&CaptureFilter::new(&Selection { frontends, draining: [].into(), replies: Some(replies) }));
 
-    let all: Vec<Packet> = packets.iter().map(|(_, packet)| packet.clone()).collect();
+    let all: Vec<TestFrame> = packets.iter().map(|(_, packet)| packet.clone()).collect();
     send(&wire.client, "eth0", &all);
-    let ours: Vec<&Packet> = packets.iter().filter(|(ours, _)| *ours).map(|(_, packet)| packet).collect();
+    let ours: Vec<&TestFrame> = packets.iter().filter(|(ours, _)| *ours).map(|(_, packet)| packet).collect();
     let mut captured = Vec::new();
     while captured.len() < ours.len() {
         captured.extend(wire.frames());
@@ -152,10 +152,10 @@ fn of_each_kind_of_packet_only_those_to_our_addresses_are_captured() {
 }
 
 /// A filter for this many frontends, one at 203.0.113.1 among them; the others have addresses of IPv6.
-fn filter_for(addresses: u128) -> Filter {
+fn filter_for(addresses: u128) -> CaptureFilter {
     let other = |n: u128| Endpoint::tcp((Ipv6Addr::from(!n << 16), 80).into());
     let others = (1..addresses).map(other);
-    Filter::new(&Selection {
+    CaptureFilter::new(&Selection {
         frontends: others.chain([endpoint("203.0.113.1:443")]).collect(),
         ..selection("203.0.113.1:443")
     })
@@ -163,7 +163,7 @@ fn filter_for(addresses: u128) -> Filter {
 
 /// Before Linux 6.7 a socket's options may take 20 KiB; and a filter is taken before the one it replaces goes.
 fn the_longest_filters_replace_each_other_within_the_limit_of_old_kernels() {
-    let wire = Wire::new(&Filter::nothing());
+    let wire = Wire::new(&CaptureFilter::nothing());
     wire.balancer.enter(|| std::fs::write("/proc/sys/net/core/optmem_max", "20480").ok());
     for addresses in [64, 64, 65, 64, 5_000, 64] {
         wire.handle.set_filter(&filter_for(addresses)).unwrap();
@@ -171,7 +171,7 @@ fn the_longest_filters_replace_each_other_within_the_limit_of_old_kernels() {
 }
 
 fn the_kernel_takes_a_filter_for_any_number_of_addresses() {
-    let mut wire = Wire::new(&Filter::nothing());
+    let mut wire = Wire::new(&CaptureFilter::nothing());
     for (addresses, other_gets_in) in [(1, false), (2, false), (64, false), (65, true), (5_000, true)] {
         wire.handle.set_filter(&filter_for(addresses)).unwrap();
         wire.client.enter(|| {
@@ -187,7 +187,7 @@ fn the_kernel_takes_a_filter_for_any_number_of_addresses() {
 }
 
 fn an_interface_that_goes_down_is_captured_again_when_it_is_back() {
-    let mut wire = Wire::new(&Filter::new(&selection("203.0.113.1:80")));
+    let mut wire = Wire::new(&CaptureFilter::new(&selection("203.0.113.1:80")));
     wire.balancer.ip("link set front down");
     let news = wire.capture.read_batch(&mut BufferPool::default(), &mut Vec::new());
     assert_eq!(news, Wake::Frames { errors: 1 });
@@ -201,7 +201,7 @@ fn an_interface_that_goes_down_is_captured_again_when_it_is_back() {
 /// One that sends a thousand bytes a second, and one that sends as fast as can be.
 fn an_interface_that_is_stuck_holds_up_no_other() {
     const EACH: usize = 20_000;
-    let (balancer, other) = (Namespace::new(), Namespace::new());
+    let (balancer, other) = (TestNamespace::new(), TestNamespace::new());
     balancer.link(("slow", "02:00:00:00:00:0b"), &other, ("from-slow", "02:00:00:00:00:0c"));
     balancer.link(("fast", "02:00:00:00:01:0b"), &other, ("from-fast", "02:00:00:00:01:0c"));
     balancer.exec("tc qdisc add dev slow root tbf rate 8kbit burst 2kb limit 100mb");

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use convey_lab::Role;
-use convey_testkit::{Server, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
@@ -22,7 +22,7 @@ fn a_client_that_a_reload_denies_is_cut_off_and_others_are_not(case: Case) {
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config::new(1));
     let network = &network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
     let [mut denied, mut other] = [1, 2].map(|client| {
         let mut stream = network.inside(Role::Client(client), || connect(network.vip()));
@@ -58,7 +58,7 @@ fn a_source_has_what_it_may_have_and_another_as_much_beside_it(case: Case) {
     let limits = |lines: &str| format!("{}[frontends.web.limits]\n{lines}\n", Config::new(1).text(case));
     network.balance_with(&limits("connections_per_source = 3\nipv6_prefix = 128"));
     let network = &network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
     let begin = |client| {
         let patience = Duration::from_millis(300);

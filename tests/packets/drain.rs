@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{Server, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
@@ -34,7 +34,7 @@ pub(crate) fn stories() -> Vec<Story> {
 fn connections_of_a_removed_server_are_reset_when_their_time_is_over(case: Case) {
     let impatient = Config { timeouts: "drain = 0.5", ..Config::new(1) };
     let network = balanced(case, impatient.clone());
-    let _servers = [echo(&network), network.server(2, Server::echo)];
+    let _servers = [echo(&network), network.server(2, TcpServer::echo)];
     let mut old = held(&network, 1);
     network.save(&Config { servers: vec![(2, "")], ..impatient });
     network.wait_for_health(2, true);
@@ -136,7 +136,7 @@ fn balanced(case: Case, config: Config) -> Network {
 
 /// Starts the first server.
 fn echo(network: &Network) -> Inside<'_> {
-    let server = network.server(1, Server::echo);
+    let server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
     server
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use convey_lab::Role;
-use convey_testkit::{Server, check_to_end, connect, ping, reset, send, wait_for, was_reset};
+use convey_testkit::{TcpServer, check_to_end, connect, ping, reset, send, wait_for, was_reset};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -27,7 +27,7 @@ fn who_has_finished_gets_all_that_is_still_sent(case: Case) {
     let network = balanced(case, "");
     let bytes = 64 * MIB;
     let _server = network.server(1, move |addr| {
-        Server::start(addr, move |mut stream| {
+        TcpServer::start(addr, move |mut stream| {
             assert_eq!(stream.read(&mut [0; 16])?, 0, "the client has finished");
             send(&mut stream, bytes)
         })
@@ -69,7 +69,7 @@ fn a_reset_of_either_side_reaches_the_other(case: Case) {
 
 fn connections_one_after_another_fit_where_there_is_room_for_one(case: Case) {
     let network = balanced(case, "max_connections = 1");
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     network.inside(Role::Client(1), || {
         for _ in 0..200 {
             let mut stream = connect(network.vip());
@@ -83,7 +83,7 @@ fn connections_one_after_another_fit_where_there_is_room_for_one(case: Case) {
 
 fn a_client_may_use_its_port_again_at_once(case: Case) {
     let network = balanced(case, "");
-    let _server = network.server(1, |addr| Server::start(addr, |_| Ok(())));
+    let _server = network.server(1, |addr| TcpServer::start(addr, |_| Ok(())));
     let from = SocketAddr::new(case.family.address(Role::Client(1)), 4242);
     network.inside(Role::Client(1), || {
         for _ in 0..20 {
@@ -108,7 +108,7 @@ fn holding(network: &Network) -> (Inside<'_>, Arc<Mutex<Vec<TcpStream>>>) {
     let mut held = Arc::default();
     let server = network.server(1, |addr| {
         let server;
-        (server, held) = Server::holding(addr);
+        (server, held) = TcpServer::holding(addr);
         server
     });
     (server, held)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use convey::model::{Mode, Offload};
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{PATIENCE, Server, clock, connect, ping, wait_for, was_reset};
+use convey_testkit::{PATIENCE, TcpServer, clock, connect, ping, wait_for, was_reset};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -92,7 +92,7 @@ fn a_refused_probe_is_repeated_at_once(case: Case) {
 fn connections_to_a_server_that_is_cut_off_end_with_a_reset(case: Case) {
     let mut network = Network::new(case, 1, 2);
     network.balance(&Config::new(2));
-    let _servers = [network.server(1, Server::echo), network.server(2, Server::echo)];
+    let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     network.wait_for_health(1, true);
     network.wait_for_health(2, true);
     let mut connections: Vec<TcpStream> = network.inside(Role::Client(1), || {
@@ -171,7 +171,7 @@ fn a_server_that_refuses_clients_is_ejected_and_keeps_its_connections(case: Case
         outlier_detection = { consecutive_failures = 3, base_ejection_time = 3600 }";
     network.balance(&Config { backend, health: UNCHECKED, ..Config::new(2) });
     let network = &network;
-    let (first, _second) = (network.server(1, Server::echo), network.server(2, Server::echo));
+    let (first, _second) = (network.server(1, TcpServer::echo), network.server(2, TcpServer::echo));
     let connect = || TcpStream::connect(network.vip());
     network.inside(Role::Client(1), || {
         let mut open: Vec<_> = (0..2).map(|_| connect().unwrap()).collect();
@@ -226,7 +226,7 @@ fn a_client_on_the_link_that_the_kernel_forgot_gets_its_answer_and_may_be_forgot
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config::new(1));
     let network = &network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
     let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
     let client = case.family.address(Role::Client(1)).to_string();

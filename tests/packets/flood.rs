@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use convey::wire::TestPacket;
 use convey_lab::Role;
-use convey_testkit::{Server, clock, connect, ping, wait_for};
+use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Story, stories};
@@ -50,7 +50,7 @@ const TURNS: u32 = 4;
 fn forged_syns_push_no_established_connection_out(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut established: Vec<TcpStream> =
         network.inside(Role::Client(1), || (0..200).map(|_| connect(network.vip())).collect());
     let mut ping_all = || established.iter_mut().for_each(|stream| ping(stream).unwrap());
@@ -130,8 +130,8 @@ pub(crate) fn connections(network: &Network) -> u32 {
 }
 
 /// A server that sends for as long as the client takes it.
-pub(crate) fn endless(addr: SocketAddr) -> Server {
-    Server::start(addr, |mut stream| {
+pub(crate) fn endless(addr: SocketAddr) -> TcpServer {
+    TcpServer::start(addr, |mut stream| {
         loop {
             stream.write_all(&[0; 256 * 1024])?;
         }
@@ -197,7 +197,7 @@ struct Flood {
 fn what_the_capture_buffer_has_no_room_for_is_counted(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut flood = Flood::new(&network);
     network.convey(|convey| convey.signal(Signal::STOP));
     (0..SYNS / BURST).for_each(|_| flood.burst());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use aya::programs::{SchedClassifier, TcAttachType};
 use convey::model::Offload;
 use convey_lab::{INTERFACE, Lab, Role};
-use convey_testkit::{Process, Ran, Server, binary, ping, run, wait_for};
+use convey_testkit::{Process, Ran, TcpServer, binary, ping, run, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
@@ -317,7 +317,7 @@ fn a_frontend_may_listen_on_a_port_among_the_snat_ports(case: Case) {
     let passthrough = format!("workers = 2\nsnat_addresses = \"{own}\"\nsnat_ports = \"50050-50055\"").leak();
     let config = |ports| Config { frontend: listen(ports), passthrough, health: UNCHECKED, ..Config::new(1) };
     network.balance(&config(&[50_051]));
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let vip = network.vip();
     let connect = |to: SocketAddr| {
         network.inside(Role::Client(1), || TcpStream::connect_timeout(&to, Duration::from_secs(5)).ok())

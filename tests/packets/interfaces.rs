@@ -10,7 +10,7 @@ use convey::dataplane::testing::GuardKind;
 use convey::dataplane::{Guard, Selection};
 use convey::model::Interface;
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{Server, clock, connect, ping, wait_for};
+use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -101,7 +101,7 @@ fn clients_are_served_while_others_are_forged_on_the_link(case: Case) {
     let _turn = turns::flood();
     let mut network = Network::new(case, 5, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let (vip, mac) = (network.vip(), Role::Balancer.mac().map(|byte| format!("{byte:02x}")).join(":"));
     let forged = if case.family == Family::V4 { "198.18.0.0/15" } else { "2001:2::/64" };
     ip(&network, Role::Balancer, &format!("route add {forged} dev {INTERFACE}"));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use convey_lab::{INTERFACE, Plan, Role, VIP, VIP_V6};
+use convey_lab::{INTERFACE, LabPlan, Role, VIP, VIP_V6};
 use convey_testkit::{check_to_end, run, send, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
@@ -109,7 +109,7 @@ fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back
 
 /// Told without a balancer: a route leads the client straight to the server.
 fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
-    let network = Network::bare(case, &Plan::new(1, 1));
+    let network = Network::bare(case, &LabPlan::new(1, 1));
     let vip = network.vip();
     let (address, client) = (vip.ip().to_string(), Role::Client(1));
     let ip = |role, arguments: &[&str]| network.lab.run(role, "ip", arguments).unwrap();
@@ -132,7 +132,7 @@ fn a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down(case: Case) {
 /// Told without a balancer, too.
 fn a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down(case: Case) {
     const SECOND: &str = "10.77.0.101";
-    let network = Network::bare(case, &Plan::new(1, 1));
+    let network = Network::bare(case, &LabPlan::new(1, 1));
     let script = |action, vip: &str| network.script(Role::Server(1), SCRIPT, action, &[("VIP", vip)]);
     script("up", &both());
     script("up", SECOND);
@@ -157,11 +157,11 @@ fn connects_to(addr: SocketAddr) -> bool {
 }
 
 fn prepared(case: Case, servers: u8) -> Network {
-    planned(case, &Plan::new(1, servers))
+    planned(case, &LabPlan::new(1, servers))
 }
 
 /// A lab whose servers have the VIP.
-pub(crate) fn planned(case: Case, plan: &Plan) -> Network {
+pub(crate) fn planned(case: Case, plan: &LabPlan) -> Network {
     let network = Network::bare(case, plan);
     let servers = network.lab.machines().iter().filter(|role| matches!(role, Role::Server(_)));
     servers.for_each(|role| network.script(*role, SCRIPT, "up", &[("VIP", &both())]));

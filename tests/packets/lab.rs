@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use convey_lab::{Lab, NARROW, Plan, Role};
+use convey_lab::{Lab, LabPlan, NARROW, Role};
 use convey_testkit::{Need, Process, wait_for};
 use libtest_mimic::Trial;
 
@@ -39,7 +39,7 @@ pub(crate) fn hold() {
 }
 
 fn every_machine_reaches_every_other() {
-    let lab = Plan::new(2, 2).standby().narrow(Role::Client(2)).build().unwrap();
+    let lab = LabPlan::new(2, 2).standby().narrow(Role::Client(2)).build().unwrap();
     for family in [Family::V4, Family::V6] {
         let address = |role: Role| family.address(role);
         for to in lab.machines() {
@@ -59,7 +59,7 @@ fn every_machine_reaches_every_other() {
 }
 
 fn a_narrow_hop_tells_both_sides() {
-    let lab = Plan::new(1, 1).narrow(Role::Client(1)).build().unwrap();
+    let lab = LabPlan::new(1, 1).narrow(Role::Client(1)).build().unwrap();
     for family in [Family::V4, Family::V6] {
         let [client, server] = [Role::Client(1), Role::Server(1)];
         for (from, to) in [(client, server), (server, client)] {

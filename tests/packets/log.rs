@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{PipeReader, pipe};
 
 use convey_lab::Role;
-use convey_testkit::{Server, connect, ping, wait_for};
+use convey_testkit::{TcpServer, connect, ping, wait_for};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
@@ -20,7 +20,7 @@ fn who_does_not_read_the_log_stalls_no_client_and_no_end(case: Case) {
     let mut network = Network::new(case, 1, 1);
     let config = Config { health: UNCHECKED, timeouts: "drain = 1", ..Config::new(1) };
     let _log = unread(&mut network, &config);
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut before = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut before).unwrap();
     fs::write(network.path("config.toml"), format!("{} = 1\n", "a".repeat(100_000))).unwrap();

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 
-use convey_lab::{Plan, Role};
+use convey_lab::{LabPlan, Role};
 
 use crate::case::{Case, Story, stories};
 use crate::network::{Network, PORT};
@@ -13,7 +13,7 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 fn a_connection_that_goes_round_is_refused_and_counted(case: Case) {
-    let mut network = Network::planned(case, &Plan::new(1, 1).standby());
+    let mut network = Network::planned(case, &LabPlan::new(1, 1).standby());
     let address = |role| SocketAddr::new(case.family.address(role), PORT);
     let text = |own, other| {
         format!(

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod access;
+mod access_log;
 mod case;
 mod config;
 mod diagnose;
@@ -44,6 +45,7 @@ mod takeover;
 mod transfer;
 mod turns;
 mod udp;
+mod upgrade;
 mod xdp;
 
 use std::process::ExitCode;
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         ("silence", silence::stories()),
         ("spoofed", spoofed::stories()),
         ("reload", reload::stories()),
+        ("upgrade", upgrade::stories()),
         ("drain", drain::stories()),
         ("ends", ends::stories()),
         ("modes", modes::stories()),
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
         ("l2", l2::stories()),
+        ("access_log", access_log::stories()),
         ("log", log::stories()),
         ("loops", loops::stories()),
         ("mixed", mixed::stories()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use convey::model::{Mode, Offload};
 use convey::wire::TestPacket;
 use convey_lab::Role;
-use convey_testkit::{Server, connect, ping, wait_for};
+use convey_testkit::{TcpServer, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::network::{DNS, Network, PORT};
@@ -33,7 +33,7 @@ fn every_mode_is_served_by_one_process_from_one_file(case: Case) {
     let network = &network;
     let _servers = [1, 2].map(|number| {
         network.server(number, |addr| {
-            Server::start(addr, |mut stream| write!(stream, "{}", stream.peer_addr()?))
+            TcpServer::start(addr, |mut stream| write!(stream, "{}", stream.peer_addr()?))
         })
     });
     let _echos = [1, 2].map(|number| {
@@ -73,7 +73,7 @@ fn forged_connections_of_dsr_keep_nobody_out_of_passthrough(case: Case) {
     ));
     let network = &network;
     let _servers = [1, 2].map(|number| {
-        let at = |port| network.server(number, |addr| Server::echo((addr.ip(), port).into()));
+        let at = |port| network.server(number, |addr| TcpServer::echo((addr.ip(), port).into()));
         [PORT, DNS].map(at)
     });
     let pinged = |vip| {
@@ -126,7 +126,7 @@ fn one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_the
     ));
     assert!(network.log(Role::Balancer).contains("proxy mode has 100 local ports"));
     let network = &network;
-    let _server = network.server(1, |_| Server::echo(server));
+    let _server = network.server(1, |_| TcpServer::echo(server));
     let pinged = |client| {
         network.inside(Role::Client(client), || {
             let mut stream = TcpStream::connect(vip)?;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use convey::model::Mode;
 use convey_lab::Role;
-use convey_testkit::{Server, ask, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
@@ -26,7 +26,7 @@ const RELAYED: &str =
 
 fn a_wildcard_is_proxied_beside_an_address_that_is_forwarded(case: Case) {
     let network = balanced(case, "");
-    let _server = network.server(1, |addr| Server::named("s1", addr));
+    let _server = network.server(1, |addr| TcpServer::named("s1", addr));
     network.wait_for_health(1, true);
     for _ in 0..10 {
         assert_eq!(network.ask(1).unwrap(), "s1");
@@ -96,7 +96,7 @@ fn balanced(case: Case, timeouts: &'static str) -> Network {
 }
 
 fn echo(network: &Network) -> crate::network::Inside<'_> {
-    let server = network.server(1, Server::echo);
+    let server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
     server
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use convey::model::{Mode, Offload};
 use convey_lab::Role;
-use convey_testkit::{Need, Process, Server, ask, connect, ping, run, wait_for};
+use convey_testkit::{Need, Process, TcpServer, ask, connect, ping, run, wait_for};
 use serde_json::Value;
 
 use crate::case::{Case, Family, Story};
@@ -29,7 +29,7 @@ fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance_with(&configuration(case));
     let network = &network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let _prometheus = start_prometheus(network);
     let client = || {
         for mode in [Mode::Proxy, Mode::Passthrough] {

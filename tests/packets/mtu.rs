@@ -6,8 +6,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::process::Stdio;
 
 use convey::wire::{self, IcmpError, TestPacket};
-use convey_lab::{INTERFACE, NARROW, Plan, Role};
-use convey_testkit::{Server, check_to_end, connect, ping, send, wait_for};
+use convey_lab::{INTERFACE, LabPlan, NARROW, Role};
+use convey_testkit::{TcpServer, check_to_end, connect, ping, send, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -36,7 +36,7 @@ const BYTES: u64 = 1 << 20;
 
 fn answers_fit_through_a_narrow_hop_before_the_client(case: Case) {
     let client = Role::Client(1);
-    let mut network = Network::planned(case, &Plan::new(1, 1).narrow(client));
+    let mut network = Network::planned(case, &LabPlan::new(1, 1).narrow(client));
     let nginx = network.nginx(1);
     send(&mut File::create(nginx.file("big")).unwrap(), BYTES).unwrap();
     network.balance(&Config::new(1));
@@ -69,11 +69,11 @@ fn answers_are_as_long_as_the_balancers_route_to_the_client_takes(case: Case) {
 }
 
 fn uploads_fit_through_a_narrow_hop_before_the_server(case: Case) {
-    let mut network = Network::planned(case, &Plan::new(1, 1).narrow(Role::Server(1)));
+    let mut network = Network::planned(case, &LabPlan::new(1, 1).narrow(Role::Server(1)));
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let network = &network;
     let _server = network.server(1, |addr| {
-        Server::start(addr, |mut stream| {
+        TcpServer::start(addr, |mut stream| {
             let got = check_to_end(&mut stream);
             stream.write_all(&got.to_be_bytes())
         })
@@ -96,7 +96,7 @@ fn large_datagrams_pass_a_narrow_hop_in_fragments(case: Case) {
     // In DSR see above.
     let servers = case.is_passthrough().then_some(Role::Server(1));
     for narrow in [Role::Client(1)].into_iter().chain(servers) {
-        let mut network = Network::planned(case, &Plan::new(1, 1).narrow(narrow));
+        let mut network = Network::planned(case, &LabPlan::new(1, 1).narrow(narrow));
         network.balance(&Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
         let server = (case.family.address(Role::Server(1)), ECHO).into();
         let _echo = network.inside(Role::Server(1), || UdpEcho::start(server));
@@ -121,7 +121,7 @@ fn who_makes_up_a_narrow_hop_is_not_believed_but_counted(case: Case) {
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config::new(1));
     let network = &network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     network.wait_for_health(1, true);
     let mut stream = network.inside(client, || connect(network.vip()));
     ping(&mut stream).unwrap();
@@ -159,7 +159,7 @@ fn who_lies_about_his_own_path_shortens_nobody_elses_packets(case: Case) {
         network.vip()
     ));
     let network = &network;
-    let _files = network.server(1, |addr| Server::start(addr, |mut stream| send(&mut stream, BYTES)));
+    let _files = network.server(1, |addr| TcpServer::start(addr, |mut stream| send(&mut stream, BYTES)));
     let _echo = network.inside(Role::Server(1), || UdpEcho::start(echo));
     let (vip, liar, balancer) = (case.family.vip(ECHO), Role::Client(2), case.family.address(Role::Balancer));
     let [others, own] = [Role::Client(1), liar].map(|role| {

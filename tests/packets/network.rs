@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use convey_lab::{INTERFACE, Lab, Plan, Role};
-use convey_testkit::{Nginx, Process, Ran, Server, ask, binary, run, wait_for};
+use convey_lab::{INTERFACE, Lab, LabPlan, Role};
+use convey_testkit::{Nginx, Process, Ran, TcpServer, ask, binary, run, wait_for};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
@@ -37,7 +37,7 @@ pub(crate) struct Network {
 
 /// A server in its namespace.
 pub(crate) struct Inside<'a> {
-    server: Option<Server>,
+    server: Option<TcpServer>,
     lab: &'a Lab,
     role: Role,
 }
@@ -65,11 +65,11 @@ pub(crate) fn tcp_counter(name: &str) -> u64 {
 impl Network {
     /// A lab whose servers answer as the mode wants it. The balancer does not run yet.
     pub(crate) fn new(case: Case, clients: u8, servers: u8) -> Network {
-        Network::planned(case, &Plan::new(clients, servers))
+        Network::planned(case, &LabPlan::new(clients, servers))
     }
 
     /// The same, of a lab with more than the usual.
-    pub(crate) fn planned(case: Case, plan: &Plan) -> Network {
+    pub(crate) fn planned(case: Case, plan: &LabPlan) -> Network {
         let network = Network::bare(case, plan);
         if case.is_dsr() {
             network.answer_directly();
@@ -78,7 +78,7 @@ impl Network {
     }
 
     /// One whose servers are not prepared for DSR.
-    pub(crate) fn bare(case: Case, plan: &Plan) -> Network {
+    pub(crate) fn bare(case: Case, plan: &LabPlan) -> Network {
         Network {
             convey: Mutex::default(),
             directory: TempDir::new().unwrap(),
@@ -238,7 +238,11 @@ impl Network {
     }
 
     /// Starts a server of our own.
-    pub(crate) fn server(&self, number: u8, start: impl FnOnce(SocketAddr) -> Server + Send) -> Inside<'_> {
+    pub(crate) fn server(
+        &self,
+        number: u8,
+        start: impl FnOnce(SocketAddr) -> TcpServer + Send,
+    ) -> Inside<'_> {
         let role = Role::Server(number);
         let server = self.inside(role, || start(self.address(role)));
         Inside { server: Some(server), lab: &self.lab, role }
@@ -289,9 +293,9 @@ impl Drop for Network {
 }
 
 impl Deref for Inside<'_> {
-    type Target = Server;
+    type Target = TcpServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TcpServer {
         self.server.as_ref().expect("it is there until dropped")
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use convey_lab::{INTERFACE, Plan, Role};
+use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Nginx, Process, binary, check_to_end, connect, run, send, wait_for};
 use rustix::process::Signal;
 
@@ -70,7 +70,7 @@ fn a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile
 }
 
 fn another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download(case: Case) {
-    let mut network = Network::planned(case, &Plan::new(1, 2).standby());
+    let mut network = Network::planned(case, &LabPlan::new(1, 2).standby());
     let _servers = serve(&network);
     network.balance(&Config::new(2));
     let _standby = network.start_standby();

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use convey_lab::{INTERFACE, Plan, Role};
-use convey_testkit::{Server, connect, ftp_server, ping, run, wait_for};
+use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_testkit::{TcpServer, connect, ftp_server, ping, run, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::UNCHECKED;
@@ -93,7 +93,7 @@ fn a_reload_widens_a_range_under_an_open_connection(case: Case) {
     let [narrow, wide] = [21_004, 21_010].map(|last| text(&network, &[21_000..=last], "", UNCHECKED));
     network.balance_with(&narrow);
     let network = &network;
-    let echo = |server: u8, port: u16| network.server(server, move |addr| Server::echo(at(addr, port)));
+    let echo = |server: u8, port: u16| network.server(server, move |addr| TcpServer::echo(at(addr, port)));
     let _servers = [echo(1, 21_002), echo(1, 21_009), echo(2, 21_002), echo(2, 21_009)];
     let [inside, beyond] = [21_002, 21_009].map(|port| case.family.vip(port));
     let mut held = network.inside(Role::Client(1), || connect(inside));
@@ -142,17 +142,18 @@ fn ten_thousand_ports_are_one_frontend(case: Case) {
 fn a_reload_that_takes_a_worker_its_last_snat_ports_is_refused(case: Case) {
     let mut network = prepared(case, 1);
     let own = network.address(Role::Balancer).ip();
+    // Four ports are left, as many as there are connections below.
     let text = |ports: &str| {
-        let snat = format!("snat_addresses = [\"{own}\"]\nsnat_ports = \"40000-40003\"\nworkers = 1\n");
+        let snat = format!("snat_addresses = [\"{own}\"]\nsnat_ports = \"40000-40007\"\nworkers = 1\n");
         let frontend = "backend = \"pool\"\n[frontends.range]\nbackend = \"pool\"\n";
         text(&network, &[FTP..=FTP], "", UNCHECKED)
             .replace("backend = \"pool\"\n", &format!("{frontend}listen_addr = \"{own}:{ports}\"\n"))
             + &snat
     };
-    let [first, others] = [text("40000-40001"), text("40002-40003")];
+    let [first, others] = [text("40000-40003"), text("40004-40007")];
     network.balance_with(&first);
     let network = &network;
-    let _servers = [1, 2].map(|server| network.server(server, |addr| Server::echo(at(addr, FTP))));
+    let _servers = [1, 2].map(|server| network.server(server, |addr| TcpServer::echo(at(addr, FTP))));
     let serves = || network.inside(Role::Client(1), || ping(&mut connect(case.family.vip(FTP))).unwrap());
     serves();
     network.save_with(&others);
@@ -162,13 +163,13 @@ fn a_reload_that_takes_a_worker_its_last_snat_ports_is_refused(case: Case) {
                    would have none left";
         (log.contains(why) && log.contains("the running configuration stays")).then_some(())
     });
-    assert_eq!(network.stat("/frontends/range/listen_addr/0"), format!("{own}:40000-40001"));
+    assert_eq!(network.stat("/frontends/range/listen_addr/0"), format!("{own}:40000-40003"));
     (0..3).for_each(|_| serves());
 }
 
 /// Clients and two servers, which answer from the ports of these stories.
 fn prepared(case: Case, clients: u8) -> Network {
-    let network = Network::bare(case, &Plan::new(clients, 2));
+    let network = Network::bare(case, &LabPlan::new(clients, 2));
     if case.is_dsr() {
         let [vip, balancer] =
             [case.family.vip(0).ip(), case.family.address(Role::Balancer)].map(|ip| ip.to_string());

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::wait_for;
+use convey_testkit::{binary, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -14,6 +14,7 @@ pub(crate) fn stories() -> Vec<Story> {
     // The family makes no difference.
     stories![when |case| case.is_cached() && case.family == Family::V4 =>
         a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads,
+        an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf,
     ]
 }
 
@@ -46,4 +47,37 @@ fn a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads(case: Case
     let log = network.log(Role::Balancer);
     assert!(log.contains("INFO  privileges: user nobody with CAP_NET_ADMIN, CAP_NET_RAW"), "{log}");
     assert!(!log.contains("Permission denied") && !log.contains("not permitted"), "{log}");
+}
+
+/// As the unit starts it.
+fn an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let _server = network.nginx(1);
+    fs::set_permissions(network.path(""), Permissions::from_mode(0o755)).unwrap();
+    let program = network.path("convey");
+    fs::copy(binary().get_program(), &program).unwrap();
+    let mut command = network.lab.command(Role::Balancer, "unshare");
+    command.args(["--mount", "sh", "-c", "umount -l /sys/fs/bpf 2>/dev/null; exec \"$@\"", "sh"]);
+    command.args(["prlimit", "--memlock=65536:131072", "setpriv", "--reuid", "65534", "--regid", "65534"]);
+    let capabilities = "-all,+net_bind_service,+net_raw,+net_admin,+bpf,+perfmon";
+    command.args(["--clear-groups", "--bounding-set", capabilities, "--inh-caps", capabilities]);
+    command.args(["--ambient-caps", capabilities]).arg(program);
+    network.balance_by(command, &Config { health: UNCHECKED, ..Config::new(1) });
+    assert_eq!(network.ask(1).unwrap(), "s1");
+    assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), "tc");
+    // Before Linux 5.11 the kernel's tables are locked memory: convey takes as much as it may.
+    let limits =
+        network.convey(|convey| fs::read_to_string(format!("/proc/{}/limits", convey.id())).unwrap());
+    let locked = limits.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    let locked: Vec<&str> = locked.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(locked[0], "131072", "{limits}");
+    // No frontend is proxied: the capability for that is given up, by all threads.
+    let threads = network.convey(|convey| fs::read_dir(format!("/proc/{}/task", convey.id())).unwrap());
+    for thread in threads {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        for set in ["CapPrm:\t", "CapEff:\t", "CapInh:\t", "CapAmb:\t"] {
+            let held = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
+            assert_eq!(u64::from_str_radix(held, 16).unwrap() & (1 << 10), 0, "{set}{status}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! A configuration that changes while traffic flows.
 
 use convey_lab::Role;
-use convey_testkit::{Server, Wrk, connect, ping, wait_for};
+use convey_testkit::{TcpServer, Wrk, connect, ping, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::Config;
@@ -36,7 +36,8 @@ fn a_removed_server_finishes_its_connections(case: Case) {
     let mut network = Network::new(case, 1, 2);
     network.balance(&Config { servers: vec![(1, "")], ..Config::new(1) });
     let network = &network;
-    let _servers = [network.server(1, Server::echo), network.server(2, |addr| Server::named("s2", addr))];
+    let _servers =
+        [network.server(1, TcpServer::echo), network.server(2, |addr| TcpServer::named("s2", addr))];
     network.wait_for_health(1, true);
     let mut old = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut old).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use convey::model::Offload;
 use convey::wire::TestPacket;
 use convey_lab::Role;
-use convey_testkit::{Server, clock, connect, ping, wait_for};
+use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};
@@ -94,7 +94,7 @@ fn syns_are_forged(network: &mut Network, config: &Config, used: &str, shortage:
     let _turn = turns::flood();
     network.balance(config);
     let network = &*network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut before = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut before).unwrap();
     let mut random = fastrand::Rng::with_seed(7);
@@ -233,7 +233,7 @@ fn one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports(ca
     let mut network = Network::new(case, 2, 1);
     let passthrough = "snat_ports = \"40000-40239\"\nworkers = 1";
     network.balance(&Config { passthrough, health: UNCHECKED, ..Config::new(1) });
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let vip = network.vip();
     let used = || network.stat("/frontends/web/current_connections").as_u64().unwrap();
     // All at once, and then one after another.
@@ -261,7 +261,7 @@ fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
     let frontend = "max_connections = 500";
     network.balance(&Config { frontend, health: UNCHECKED, ..Config::new(1) });
     let network = &network;
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let vip = network.vip();
     let used = || network.stat("/frontends/web/current_connections").as_u64().unwrap();
     // One after another: of what it opens at once more would be reset.

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{Server, clock, connect, ping, wait_for};
+use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -65,7 +65,7 @@ fn however_many_syns_are_forged_clients_connect(case: Case) {
     let _turn = turns::flood();
     let network = attacked(case);
     let stranger = stranger(&network);
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut before = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut before).unwrap();
     let flood = Flood::start(&network);
@@ -102,7 +102,7 @@ fn from_the_first_second_of_a_flood_on_clients_are_served(case: Case) {
     let _turn = turns::flood();
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let vip = network.vip();
     let connects = |patience| {
         TcpStream::connect_timeout(&vip, patience).is_ok_and(|mut client| ping(&mut client).is_ok())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use convey::wire::TestPacket;
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{Server, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -31,7 +31,7 @@ pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
     let (frontend, passthrough) = ("max_connections = 1000", "timeouts.half_open = 4");
     let nobody = nobody_on_the_link(network);
     network.balance(&Config { health: UNCHECKED, frontend, passthrough, ..Config::new(1) });
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     // So that the server's Ethernet address is known.
     network.inside(Role::Client(1), || ping(&mut connect(network.vip())).unwrap());
     let mut wire = network.inside(Role::Client(2), Wire::open);
@@ -51,7 +51,7 @@ pub(crate) fn forged_syns_let_go_of_slots(network: &mut Network) {
 fn forged_fins_that_are_near_shorten_no_life(case: Case) {
     let mut network = Network::new(case, 2, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut client).unwrap();
     let from = client.local_addr().unwrap();
@@ -75,7 +75,7 @@ fn whoever_knows_the_ports_of_a_closed_connection_does_not_keep_its_snat_port(ca
     let mut network = Network::new(case, 2, 1);
     let passthrough = "timeouts.closing = 2\ntimeouts.time_wait = 2\ntimeouts.closed = 2";
     network.balance(&Config { health: UNCHECKED, passthrough, ..Config::new(1) });
-    let _server = network.server(1, Server::echo);
+    let _server = network.server(1, TcpServer::echo);
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut client).unwrap();
     let from = client.local_addr().unwrap();
@@ -100,7 +100,7 @@ fn both_sides_hear_that_they_have_been_silent_for_too_long(case: Case) {
     let mut held = Arc::default();
     let _server = network.server(1, |addr| {
         let server;
-        (server, held) = Server::holding(addr);
+        (server, held) = TcpServer::holding(addr);
         server
     });
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));

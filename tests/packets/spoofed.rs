@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use convey::model::Offload;
 use convey::wire::{self, IcmpError, TestPacket};
-use convey_lab::{INTERFACE, Plan, Role};
-use convey_testkit::{Server, clock, connect, ping, wait_for};
+use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -133,7 +133,7 @@ pub(crate) fn forged_segments_reach_no_client(network: &mut Network, balance: fn
     let server = SocketAddr::new(theirs(case.family), PORT);
     balance(network, &behind_link(case, &Config::new(1)));
     let network = &*network;
-    let _server = network.server(1, |_| Server::echo(server));
+    let _server = network.server(1, |_| TcpServer::echo(server));
     let mut client = network.inside(Role::Client(1), || connect(network.vip()));
     let mut tap = network.inside(Role::Client(1), Tap::open);
     ping(&mut client).unwrap();
@@ -232,7 +232,7 @@ fn resets_that_a_client_forges_on_one_arm_eject_no_server(case: Case) {
 /// What the liar sends comes by the router that the server is behind, and by nothing can it be told from the server's. Of a
 /// server that never answers, nothing contradicts it.
 fn refusals_forged_through_the_servers_router_take_no_silent_server_out(case: Case) {
-    let mut network = Network::planned(case, &Plan::new(2, 1).narrow(Role::Server(1)));
+    let mut network = Network::planned(case, &LabPlan::new(2, 1).narrow(Role::Server(1)));
     let place = SocketAddr::new(case.family.address(Role::Server(1)), ECHO);
     let server = network.inside(Role::Server(1), || UdpSocket::bind(place).unwrap());
     network.inside(Role::Router, || {

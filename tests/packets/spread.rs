@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 
 use convey_lab::Role;
-use convey_testkit::{Server, ask, connect};
+use convey_testkit::{TcpServer, ask, connect};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -43,8 +43,8 @@ fn connections_spread_by_weight(case: Case) {
 fn servers_see_whom_the_mode_lets_them_see(case: Case) {
     let mut network = Network::new(case, 1, 1);
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let _server =
-        network.server(1, |addr| Server::start(addr, |mut stream| write!(stream, "{}", stream.peer_addr()?)));
+    let _server = network
+        .server(1, |addr| TcpServer::start(addr, |mut stream| write!(stream, "{}", stream.peer_addr()?)));
     let (seen, own) = network.inside(Role::Client(1), || {
         let mut stream = connect(network.vip());
         let mut seen = String::new();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use convey::model::DsrKind;
-use convey_lab::{INTERFACE, Plan, Role};
+use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Process, Wrk, check_to_end, send, wait_for};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -108,7 +108,7 @@ fn streams_go_on(case: Case, dsr: DsrKind) {
 
 /// A second balancer, and servers prepared for this kind of DSR.
 fn prepared(case: Case, dsr: DsrKind) -> Network {
-    let plan = Plan::new(2, 3).standby();
+    let plan = LabPlan::new(2, 3).standby();
     match dsr {
         DsrKind::L3 => Network::planned(case, &plan),
         DsrKind::L2 => l2::planned(case, &plan),

@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::process::Stdio;
 
 use convey_lab::Role;
-use convey_testkit::{Server, check_to_end, connect, run, send};
+use convey_testkit::{TcpServer, check_to_end, connect, run, send};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -112,7 +112,7 @@ pub(crate) fn download(network: &mut Network, bytes: u64) {
 pub(crate) fn upload(network: &mut Network, bytes: u64) {
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
     let _server = network.server(1, |addr| {
-        Server::start(addr, |mut stream| {
+        TcpServer::start(addr, |mut stream| {
             let got = check_to_end(&mut stream);
             stream.write_all(&got.to_be_bytes())
         })

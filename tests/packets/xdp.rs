@@ -4,7 +4,7 @@ use aya::programs::XdpMode;
 use convey::dataplane::Sizes;
 use convey::dataplane::testing::KernelCache;
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{Server, connect, ping, wait_for};
+use convey_testkit::{TcpServer, binary, connect, ping, run, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -31,11 +31,30 @@ pub(crate) fn stories() -> Vec<Story> {
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
         forged_syns_leave_clients_their_snat_ports,
+        an_upgrade_is_refused_with_a_reason_and_connections_go_on,
     ]);
     stories
 }
 
 const BYTES: u64 = 64 * MIB;
+
+/// An interface takes one program.
+fn an_upgrade_is_refused_with_a_reason_and_connections_go_on(case: Case) {
+    let mut lab = Prepared::new(case);
+    lab.network.balance(&Config::new(1));
+    let network = &lab.network;
+    let _server = network.server(1, TcpServer::echo);
+    network.wait_for_health(1, true);
+    let mut open = network.inside(Role::Client(1), || connect(network.vip()));
+    ping(&mut open).unwrap();
+    let mut command = network.lab.command(Role::Balancer, binary().get_program());
+    let ran = run(command.arg("upgrade").arg("--config").arg(network.path("config.toml")));
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("passthrough.offload = \"xdp\" cannot be had"),
+        "{ran:?}"
+    );
+    ping(&mut open).unwrap();
+}
 
 /// Shorter than a datagram that is cut.
 const DATAGRAM: usize = 1200;
@@ -68,7 +87,7 @@ fn a_stream_of_datagrams_is_answered(case: Case) {
 fn a_connection_ends_in_order_and_leaves_the_cache(case: Case) {
     let mut lab = Prepared::new(case);
     lab.network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let _server = lab.network.server(1, Server::echo);
+    let _server = lab.network.server(1, TcpServer::echo);
     let mut stream = lab.network.inside(Role::Client(1), || connect(lab.network.vip()));
     for _ in 0..20 {
         ping(&mut stream).unwrap();
@@ -86,7 +105,7 @@ fn an_interface_may_get_another_ethernet_address(case: Case) {
     let mut lab = Prepared::new(case);
     let network = &mut lab.network;
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let server = network.server(1, Server::echo);
+    let server = network.server(1, TcpServer::echo);
     let mut stream = network.inside(Role::Client(1), || connect(network.vip()));
     for _ in 0..20 {
         ping(&mut stream).unwrap();
@@ -119,7 +138,7 @@ fn clients_behind_an_interface_without_xdp_are_answered(case: Case) {
     network.lab.run(client, "sysctl", &all_ways).unwrap();
     ip(network, Role::Balancer, &format!("route add {} dev {LINK}", case.family.address(client)));
     network.balance(&Config { health: UNCHECKED, ..Config::new(1) });
-    let server = network.server(1, Server::echo);
+    let server = network.server(1, TcpServer::echo);
     let mut stream = network.inside(client, || connect(network.vip()));
     for _ in 0..20 {
         ping(&mut stream).unwrap();

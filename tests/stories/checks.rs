@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use convey_testkit::{Balancer, Loopback, Need, Process, Setup, binary, run, stories, tool, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Need, Process, Setup, binary, run, stories, tool, wait_for};
 
 stories!("checks":
     a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_that_it_lists,
@@ -24,7 +24,7 @@ fn a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_tha
         )
     };
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup.clone().health(&health("[204, \"418-420\"]")));
+    let balancer = BalancerProcess::start(&lab, &setup.clone().health(&health("[204, \"418-420\"]")));
     balancer.wait_for_stat("/backends/pool/servers/a/health/reason", "HTTP status 418");
     balancer.wait_for_health("a", true);
     balancer.save(&setup.clone().health(&health("[204, 417]")));
@@ -81,7 +81,7 @@ fn a_check_over_tls_believes_a_certificate_for_its_host_and_no_other() {
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&more);
     let mut command = binary();
     command.env("SSL_CERT_FILE", &certificate);
-    let balancer = Balancer::start_with(&lab, &setup, command);
+    let balancer = BalancerProcess::start_with(&lab, &setup, command);
     let reason = |backend: &str, is_up: bool, told: &str| {
         wait_for(&format!("{backend}: {told}"), || {
             let health = balancer.stat(&format!("/backends/{backend}/servers/a/health"));
@@ -102,7 +102,7 @@ fn a_check_over_tls_believes_a_certificate_for_its_host_and_no_other() {
     // Whoever is not told to believe it does not.
     let mut command = binary();
     command.env("SSL_CERT_FILE", other_authority(lab.directory()));
-    let balancer = Balancer::start_with(&lab, &setup, command);
+    let balancer = BalancerProcess::start_with(&lab, &setup, command);
     wait_for("the certificate to be refused", || {
         let reason = balancer.stat("/backends/believed/servers/a/health/reason");
         reason.as_str()?.contains("TLS failed: invalid peer certificate: UnknownIssuer").then_some(())

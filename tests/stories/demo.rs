@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use convey_testkit::{Balancer, Loopback, Need, Setup, binary, run, stories, tool};
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, binary, run, stories, tool};
 use rustix::process::Signal;
 
 stories!("demo":
@@ -54,10 +54,10 @@ fn a_busy_port_ends_the_demo_with_its_name() {
     demo(lab.stats());
 }
 
-fn start(lab: &Loopback) -> Balancer {
+fn start(lab: &Loopback) -> BalancerProcess {
     let mut command = binary();
     command.args(["demo", "--config", "config.toml"]);
-    Balancer::start_with(lab, &setup(lab), command)
+    BalancerProcess::start_with(lab, &setup(lab), command)
 }
 
 fn setup(lab: &Loopback) -> Setup {

@@ -3,7 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use convey_testkit::{Balancer, Loopback, Server, Setup, connect, ping, stories, wait_for, was_reset};
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, connect, connect_from, ping, stories, wait_for, was_reset,
+};
 use rustix::process::Signal;
 
 stories!("drain":
@@ -13,6 +15,7 @@ stories!("drain":
     a_second_signal_ends_at_once,
     clients_that_wait_to_be_accepted_when_the_signal_comes_are_served,
     clients_that_wait_for_a_free_place_when_the_signal_comes_are_served,
+    a_client_that_is_denied_meanwhile_is_reset_and_nobody_else,
     connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so,
 );
 
@@ -23,11 +26,29 @@ fn a_stop_lets_open_connections_finish_and_takes_no_new_ones() {
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
     wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
-    assert_eq!(balancer.page("/healthz"), (503, "draining\n".to_owned()));
+    assert_eq!(balancer.page("/healthz"), (200, "draining\n".to_owned()));
     ping(&mut held).unwrap();
     drop(held);
     assert_eq!(balancer.wait(), 0);
     assert!(balancer.log().contains("stopped: every connection had ended"));
+}
+
+fn a_client_that_is_denied_meanwhile_is_reset_and_nobody_else() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut balancer = BalancerProcess::start(&lab, &setup);
+    let [mut denied, mut let_in] = [66, 50].map(|host| connect_from(lab.ip(host), lab.vip()).unwrap());
+    assert!([&mut denied, &mut let_in].map(ping).iter().all(Result::is_ok));
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 2 open connections have 30s to finish");
+    let deny = format!("[frontends.web.access]\ndeny = \"{}\"\n", lab.ip(66));
+    balancer.save(&setup.listen(&[lab.vip(), lab.second_vip()]).and(&deny));
+    assert!(was_reset(&mut denied));
+    ping(&mut let_in).unwrap();
+    assert!(TcpStream::connect(lab.second_vip()).is_err(), "a process that stops listens nowhere");
+    drop(let_in);
+    assert_eq!(balancer.wait(), 0);
 }
 
 fn ctrl_c_with_nothing_open_ends_at_once() {
@@ -97,10 +118,10 @@ fn clients_that_wait_for_a_free_place_when_the_signal_comes_are_served() {
 fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_says_so() {
     let lab = Loopback::new();
     let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
-    let (_server, probed) = (Server::echo(server), Server::silent(checked));
+    let (_server, probed) = (TcpServer::echo(server), TcpServer::silent(checked));
     let health = "kind = \"tcp\"\nport = 9000\ninterval = 0.1\nfall = 2\nrise = 1";
     let setup = Setup::new(&lab).backend("on_down = \"reset\"").health(health).timeouts("drain = 3600");
-    let mut balancer = Balancer::start(&lab, &setup.server("a", server, ""));
+    let mut balancer = BalancerProcess::start(&lab, &setup.server("a", server, ""));
     let mut held: Vec<TcpStream> = (0..8).map(|_| connect(lab.vip())).collect();
     held.iter_mut().for_each(|stream| ping(stream).unwrap());
     balancer.signal(Signal::TERM);
@@ -112,11 +133,11 @@ fn connections_of_a_server_that_goes_down_meanwhile_are_reset_where_the_file_say
     assert!(balancer.log().contains("stopped: every connection had ended"));
 }
 
-fn echoing(frontend: &str, timeouts: &str) -> (Loopback, Balancer, Server) {
+fn echoing(frontend: &str, timeouts: &str) -> (Loopback, BalancerProcess, TcpServer) {
     let lab = Loopback::new();
-    let server = Server::echo(lab.server(1));
+    let server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend(frontend).timeouts(timeouts).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     (lab, balancer, server)
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use convey_testkit::{Balancer, Loopback, Ran, Server, Setup, ask, binary, run, stories, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Ran, Setup, TcpServer, ask, binary, run, stories, wait_for};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 
@@ -17,9 +17,9 @@ stories!("files":
 
 fn a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing() {
     let lab = Loopback::new();
-    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     let setup = |n| Setup::new(&lab).server("a", lab.server(n), "").to_string();
-    let mut balancer = Balancer::start(&lab, &setup(1));
+    let mut balancer = BalancerProcess::start(&lab, &setup(1));
     let memory = balancer.memory();
     for (kind, swap) in
         [("FIFO", &fifo as &dyn Fn(&Path)), ("device", &|path| symlink("/dev/zero", path).unwrap())]
@@ -44,8 +44,8 @@ fn a_configuration_that_becomes_a_fifo_or_a_device_stalls_nothing() {
 
 fn a_list_that_becomes_a_fifo_stalls_nothing() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
-    let mut balancer = Balancer::start_with_list(&lab, &lab.server(1).to_string());
+    let _server = TcpServer::named("a", lab.server(1));
+    let mut balancer = BalancerProcess::start_with_list(&lab, &lab.server(1).to_string());
     let new = lab.directory().join("new");
     fifo(&new);
     fs::rename(&new, balancer.config()).unwrap();
@@ -75,7 +75,7 @@ fn check_and_start_refuse_what_is_no_file_and_what_is_too_long() {
 
 fn a_directory_that_is_swapped_by_its_link_makes_no_noise() {
     let lab = Loopback::new();
-    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     // As Kubernetes does it: the file is a link into a directory that is a link, and the old directory goes.
     let volume = lab.directory().join("volume");
     let put = |version: &str, n| {
@@ -88,7 +88,7 @@ fn a_directory_that_is_swapped_by_its_link_makes_no_noise() {
     symlink("..data/config.toml", volume.join("config.toml")).unwrap();
     let mut command = binary();
     command.args(["--config", "volume/config.toml"]);
-    let balancer = Balancer::start_with(&lab, &"", command);
+    let balancer = BalancerProcess::start_with(&lab, &"", command);
     for (loaded, version, n) in [(1, "2", 2), (2, "3", 1), (3, "4", 2)] {
         put(version, n);
         fs::remove_dir_all(volume.join((version.parse::<u8>().unwrap() - 1).to_string())).unwrap();

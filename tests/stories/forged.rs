@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Server, Setup, UdpServer, connect_from, ping, stories, wait_for,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpServer, connect_from, ping, stories, wait_for,
 };
 
 use crate::shares::{half_a_request, is_answered, limited, udp_client};
@@ -20,7 +20,7 @@ stories!("forged":
 
 fn forged_questions_beside_a_client_with_its_share_leave_others_some_connections() {
     let lab = Loopback::new();
-    let (_server, _udp) = (Server::echo(lab.server(1)), UdpServer::start(lab.server(2), |_, _| {}));
+    let (_server, _udp) = (TcpServer::echo(lab.server(1)), UdpServer::start(lab.server(2), |_, _| {}));
     let udp = format!(
         "[frontends.udp]\nprotocol = \"udp\"\nlisten_addr = \"{}\"\nbackend = \"udp\"\n\
          [backends.udp]\nhealth_check.kind = \"none\"\nservers.u.addr = \"{}\"\n",
@@ -28,7 +28,7 @@ fn forged_questions_beside_a_client_with_its_share_leave_others_some_connections
         lab.server(2)
     );
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&udp);
-    let balancer = Balancer::start_with(&lab, &setup, limited("1000:1000"));
+    let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
     let _greedy: Vec<TcpStream> = (0..500).filter_map(|_| half_a_request(lab.ip(99), lab.vip())).collect();
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     wait_for("its share to be what it has", || {
@@ -52,7 +52,7 @@ fn a_flood_of_forged_questions_leaves_a_client_with_many_streams_its_share() {
         }
     });
     let setup = Setup::new(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
-    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     let streams: Vec<UdpSocket> = (0..20).map(|_| udp_client(lab.ip(99), lab.vip())).collect();
     assert!(streams.iter().all(|stream| is_answered(stream) && is_answered(stream)));
@@ -82,7 +82,7 @@ fn streams_whose_server_is_silent_give_way_to_new_clients() {
     let lab = Loopback::new();
     let _server = UdpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
-    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     let streams = (0..LIMIT).map(|n| udp_client(lab.ip(100 + n as u8), lab.vip()));
     let streams: Vec<UdpSocket> = streams.collect();
     assert!(streams.iter().all(|stream| is_answered(stream) && is_answered(stream)));
@@ -102,7 +102,7 @@ fn questions_at_one_port_of_a_range_keep_no_client_of_another_port_out() {
     let setup = Setup::new(&lab)
         .listen_on(&[format!("{}:9000-9001", lab.ip(1))])
         .frontend("protocol = \"udp\"\nmax_connections = 100");
-    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     let [forged_at, other] = [9000, 9001].map(|port| SocketAddr::new(lab.ip(1), port));
     forge(&lab, forged_at, 150);
     balancer.wait_for_stat("/frontends/web/current_connections", 100);
@@ -114,7 +114,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_the_process() {
     let lab = Loopback::new();
     let _server = silent_for_the_forged(&lab);
     let setup = two_frontends(&lab, "").server("a", lab.server(1), "");
-    let balancer = Balancer::start_with(&lab, &setup, limited("500:500"));
+    let balancer = BalancerProcess::start_with(&lab, &setup, limited("500:500"));
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     // So many have descriptors: the next ones push out others of their own.
     let mut asked = 0;
@@ -132,7 +132,7 @@ fn questions_at_one_frontend_keep_no_client_of_another_out_of_their_server() {
     let _server = silent_for_the_forged(&lab);
     let setup =
         two_frontends(&lab, "max_connections = 100").server("a", lab.server(1), "max_connections = 50");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     forge(&lab, lab.vip(), 100);
     balancer.wait_for_stat("/frontends/web/current_connections", 50);
     (0..10).for_each(|n| serve_at(lab.ip(10 + n), lab.second_vip()));

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Nginx, Server, Setup, Wrk, ask, connect, in_namespace, is_refused_with_reset,
-    ping, send, stories, wait_for, was_reset,
+    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, Wrk, ask, connect, in_namespace,
+    is_refused_with_reset, ping, send, stories, wait_for, was_reset,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -37,7 +37,7 @@ fn a_killed_nginx_costs_only_the_requests_in_flight_and_returns_when_it_is_back(
         .server("a", lab.server(1), "")
         .server("b", lab.server(2), "")
         .server("c", lab.server(3), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let load = Wrk::start(&lab, lab.vip(), CONNECTIONS);
     wait_for("requests to reach every server", || {
         ["a", "b", "c"].iter().all(|name| balancer.given_to(name) > 100).then_some(())
@@ -67,7 +67,7 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
     // Who waits for anything waits longer than a client of ours.
     let setup = Setup::new(&lab).health(FAST).timeouts("connect = 60");
     let setup = setup.server("a", lab.server(1), "").server("b", lab.server(2), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
     let told =
         balancer.wait_for_log("backend pool waits for its first server, and its clients are refused: ");
@@ -78,7 +78,7 @@ fn when_every_server_is_down_clients_are_refused_at_once() {
     assert!(is_refused_with_reset(lab.vip()));
     balancer.wait_for_stat("/frontends/web/ended/no_server", 1);
 
-    let b = Server::named("b", lab.server(2));
+    let b = TcpServer::named("b", lab.server(2));
     balancer.wait_for_health("b", true);
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
@@ -93,7 +93,7 @@ fn an_http_probe_takes_out_a_server_that_answers_503() {
         .health("kind = \"http\"\npath = \"/up\"\ninterval = 0.1")
         .server("a", lab.server(1), "")
         .server("b", lab.server(2), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers/a/health/reason", "HTTP status 200");
 
     fs::rename(a.file("up"), a.file("down")).unwrap();
@@ -111,15 +111,15 @@ fn an_http_probe_takes_out_a_server_that_answers_503() {
 
 fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
-    let b = Server::named("b", lab.server(2));
+    let _a = TcpServer::named("a", lab.server(1));
+    let b = TcpServer::named("b", lab.server(2));
     let setup = |interval: f64| {
         Setup::new(&lab)
             .health(&format!("interval = {interval}\nfall = 3"))
             .server("a", lab.server(1), "")
             .server("b", lab.server(2), "")
     };
-    let balancer = Balancer::start(&lab, &setup(3600.0));
+    let balancer = BalancerProcess::start(&lab, &setup(3600.0));
     for name in ["a", "b"] {
         // The first probe is over; the next one is an hour away.
         let reason = format!("/backends/pool/servers/{name}/health/reason");
@@ -134,7 +134,7 @@ fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
     let line = balancer.wait_for_log("is down");
     assert!(line.contains("3 connects in a row failed: Connection refused"), "{line}");
 
-    let _b = Server::named("b", lab.server(2));
+    let _b = TcpServer::named("b", lab.server(2));
     balancer.save(&setup(0.1));
     balancer.wait_for_health("b", true);
     wait_for("b to serve again", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
@@ -142,9 +142,9 @@ fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
 
 fn without_probes_a_dead_server_costs_no_request() {
     let lab = Loopback::new();
-    let _b = Server::named("b", lab.server(2));
+    let _b = TcpServer::named("b", lab.server(2));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     for _ in 0..20 {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
@@ -156,9 +156,9 @@ fn without_probes_a_dead_server_costs_no_request() {
 
 fn a_backup_takes_over_from_a_dead_server_before_its_client_notices() {
     let lab = Loopback::new();
-    let _backup = Server::named("b", lab.server(2));
+    let _backup = TcpServer::named("b", lab.server(2));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "backup = true");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     for _ in 0..6 {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
@@ -168,13 +168,13 @@ fn a_backup_takes_over_from_a_dead_server_before_its_client_notices() {
 fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
     let lab = Loopback::new();
     let _hole = BlackHole::open(lab.server(1));
-    let _b = Server::named("b", lab.server(2));
+    let _b = TcpServer::named("b", lab.server(2));
     let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "").server(
         "b",
         lab.server(2),
         "",
     );
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     for _ in 0..4 {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
@@ -185,14 +185,14 @@ fn a_server_that_swallows_connects_costs_a_timeout_and_no_request() {
 
 fn backups_serve_only_while_no_other_server_is_left() {
     let lab = Loopback::new();
-    let a = Server::named("a", lab.server(1));
-    let _spare = Server::named("spare", lab.server(2));
+    let a = TcpServer::named("a", lab.server(1));
+    let _spare = TcpServer::named("spare", lab.server(2));
     let setup = Setup::new(&lab).health(FAST).server("a", lab.server(1), "").server(
         "spare",
         lab.server(2),
         "backup = true",
     );
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let ten_go_to = |name: &str| {
         for _ in 0..10 {
             assert_eq!(ask(lab.vip(), "/").unwrap(), (200, name.to_owned()));
@@ -203,7 +203,7 @@ fn backups_serve_only_while_no_other_server_is_left() {
     drop(a);
     balancer.wait_for_health("a", false);
     ten_go_to("spare");
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     balancer.wait_for_health("a", true);
     ten_go_to("a");
 }
@@ -229,10 +229,10 @@ fn connections_of_a_server_that_is_down_end_where_the_file_says_so() {
     for (lines, ends) in [("", false), ("on_down = \"keep\"", false), ("on_down = \"reset\"", true)] {
         let lab = Loopback::new();
         let [server, checked] = [8000, 9000].map(|port| SocketAddr::new(lab.server(1).ip(), port));
-        let (_server, probed) = (Server::echo(server), Server::silent(checked));
+        let (_server, probed) = (TcpServer::echo(server), TcpServer::silent(checked));
         let health = format!("{FAST}\nkind = \"tcp\"\nport = 9000");
         let setup = Setup::new(&lab).backend(lines).health(&health).server("a", server, "");
-        let balancer = Balancer::start(&lab, &setup);
+        let balancer = BalancerProcess::start(&lab, &setup);
         // So many that each worker has some.
         let mut open: Vec<TcpStream> = (0..8).map(|_| connect(lab.vip())).collect();
         open.iter_mut().for_each(|stream| ping(stream).unwrap());
@@ -254,7 +254,7 @@ fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() 
         "",
         || {
             let lab = Loopback::new();
-            let (_echo, (_deaf, _held)) = (Server::echo(lab.server(1)), Server::holding(lab.server(2)));
+            let (_echo, (_deaf, _held)) = (TcpServer::echo(lab.server(1)), TcpServer::holding(lab.server(2)));
             let setup = Setup::new(&lab).timeouts("tcp_user_timeout = 0.5");
             let setup = setup.server("a", lab.server(1), "").and(&format!(
                 "[frontends.deaf]\nlisten_addr = \"{}\"\nbackend = \"deaf\"\n\
@@ -262,7 +262,7 @@ fn a_server_whose_host_is_gone_is_left_and_one_that_only_does_not_read_is_not() 
                 lab.second_vip(),
                 lab.server(2)
             ));
-            let balancer = Balancer::start(&lab, &setup);
+            let balancer = BalancerProcess::start(&lab, &setup);
             let mut stuck = connect(lab.second_vip());
             stuck.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
             assert_eq!(send(&mut stuck, 1 << 30).unwrap_err().kind(), ErrorKind::WouldBlock);

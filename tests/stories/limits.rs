@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use convey_testkit::{Balancer, Loopback, Server, Setup, clock, connect, ping, stories, wait_for, was_reset};
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, clock, connect, ping, stories, wait_for, was_reset,
+};
 
 stories!("limits":
     a_full_frontend_lets_the_next_client_wait_until_one_leaves,
@@ -24,9 +26,9 @@ stories!("limits":
 
 fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("max_connections = 2").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let [first, _second] = two_held(&lab);
     let mut third = connect(lab.vip());
     third.write_all(b"!").unwrap();
@@ -39,13 +41,13 @@ fn a_full_frontend_lets_the_next_client_wait_until_one_leaves() {
 
 fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
     let lab = Loopback::new();
-    let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
+    let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "weight = 100\nmax_connections = 1").server(
         "b",
         lab.server(2),
         "weight = 1\nmax_connections = 1",
     );
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let [first, _second] = two_held(&lab);
     assert_eq!((balancer.given_to("a"), balancer.given_to("b")), (1, 1));
     let mut third = connect(lab.vip());
@@ -59,9 +61,9 @@ fn a_full_server_is_passed_over_and_when_all_are_full_clients_wait() {
 
 fn who_waits_too_long_for_a_full_server_is_refused_and_counted() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 0.2").server("a", lab.server(1), "max_connections = 1");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     assert!(was_reset(&mut connect(lab.vip())));
@@ -71,7 +73,7 @@ fn who_waits_too_long_for_a_full_server_is_refused_and_counted() {
 
 fn a_raised_limit_lets_in_those_who_wait() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = |frontend: u32, server: u32| {
         Setup::new(&lab).frontend(&format!("max_connections = {frontend}")).timeouts("connect = 3600").server(
             "a",
@@ -79,7 +81,7 @@ fn a_raised_limit_lets_in_those_who_wait() {
             &format!("max_connections = {server}"),
         )
     };
-    let balancer = Balancer::start(&lab, &setup(2, 1));
+    let balancer = BalancerProcess::start(&lab, &setup(2, 1));
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     let mut waiting = [(); 3].map(|()| connect(lab.vip()));
@@ -91,12 +93,12 @@ fn a_raised_limit_lets_in_those_who_wait() {
 fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
     for (frontend, server) in [("max_connections = 1", ""), ("", "max_connections = 1")] {
         let lab = Loopback::new();
-        let _server = Server::echo(lab.server(1));
+        let _server = TcpServer::echo(lab.server(1));
         let setup = |frontend: &str, server: &str| {
             let setup = Setup::new(&lab).frontend(frontend).timeouts("connect = 3600");
             setup.server("a", lab.server(1), server)
         };
-        let balancer = Balancer::start(&lab, &setup("", ""));
+        let balancer = BalancerProcess::start(&lab, &setup("", ""));
         let mut held = connect(lab.vip());
         ping(&mut held).unwrap();
         balancer.save(&setup(frontend, server));
@@ -111,9 +113,9 @@ fn a_limit_that_comes_with_a_reload_lets_clients_in_one_by_one() {
 
 fn a_full_frontend_that_is_renamed_strands_nobody() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     let mut waiting = vec_of(6, || connect(lab.vip()));
@@ -125,9 +127,9 @@ fn a_full_frontend_that_is_renamed_strands_nobody() {
 
 fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("max_connections = 1").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let base = balancer.fds_at_rest().sockets;
     let burst = vec_of(200, || connect(lab.vip()));
     // One is served, with a socket on either side; each worker may hold one more.
@@ -139,9 +141,9 @@ fn a_burst_on_a_full_frontend_waits_in_the_kernel() {
 
 fn who_came_first_to_a_full_server_is_served_first() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut served = connect(lab.vip());
     ping(&mut served).unwrap();
     let mut queue = Vec::new();
@@ -164,9 +166,9 @@ fn who_came_first_to_a_full_server_is_served_first() {
 
 fn with_one_server_dead_and_the_other_full_clients_wait() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
-    let balancer = Balancer::start(&lab, &setup.server("b", lab.server(2), ""));
+    let balancer = BalancerProcess::start(&lab, &setup.server("b", lab.server(2), ""));
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     let mut waiting = vec_of(5, || connect(lab.vip()));
@@ -179,9 +181,9 @@ fn with_one_server_dead_and_the_other_full_clients_wait() {
 
 fn an_idle_connection_is_closed_and_counted() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("idle = 0.4").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut stream = connect(lab.vip());
     ping(&mut stream).unwrap();
     let start = clock();
@@ -193,9 +195,9 @@ fn an_idle_connection_is_closed_and_counted() {
 
 fn a_connection_that_talks_is_not_idle() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("idle = 0.2").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut talking = connect(lab.vip());
     let mut idle = connect(lab.vip());
     ping(&mut idle).unwrap();
@@ -208,12 +210,12 @@ fn a_connection_that_talks_is_not_idle() {
 
 fn a_frontend_and_a_backend_have_time_limits_of_their_own() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let other = SocketAddr::new(lab.vip().ip(), lab.vip().port() + 1);
     let more = format!("[frontends.patient]\nlisten_addr = \"{other}\"\nbackend = \"pool\"\n");
     let setup =
         Setup::new(&lab).frontend("timeouts.idle = \"200ms\"").server("a", lab.server(1), "").and(&more);
-    let balancer = Balancer::start(&lab, &setup.clone().timeouts("idle = 3600"));
+    let balancer = BalancerProcess::start(&lab, &setup.clone().timeouts("idle = 3600"));
     let (mut hasty, mut patient) = (connect(lab.vip()), connect(other));
     for stream in [&mut hasty, &mut patient] {
         ping(stream).unwrap();

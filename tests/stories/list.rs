@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use convey_testkit::{Balancer, Loopback, Ran, Server, ask, binary, run, stories, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Ran, TcpServer, ask, binary, run, stories, wait_for};
 
 stories!("list":
     a_list_of_servers_is_all_it_takes,
@@ -14,9 +14,9 @@ stories!("list":
 
 fn a_list_of_servers_is_all_it_takes() {
     let lab = Loopback::new();
-    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     let list = format!("# two servers\n\n{}\n  {}  # the second\n", lab.server(1), lab.server(2));
-    let balancer = Balancer::start_with_list(&lab, &list);
+    let balancer = BalancerProcess::start_with_list(&lab, &list);
     let answers = [(); 4].map(|()| ask(lab.vip(), "/").unwrap().1);
     assert_eq!(answers, ["a", "b", "a", "b"]);
     let line = balancer.wait_for_log("in proxy mode");
@@ -29,8 +29,8 @@ fn a_list_of_servers_is_all_it_takes() {
 
 fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
     let lab = Loopback::new();
-    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
-    let balancer = Balancer::start_with_list(&lab, &format!("{}\n", lab.server(1)));
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    let balancer = BalancerProcess::start_with_list(&lab, &format!("{}\n", lab.server(1)));
     balancer.save(&format!("{}\n{}\n", lab.server(2), lab.server(2).ip()));
     let line = balancer.wait_for_log("hosts.txt:2:1: the port is missing, found ");
     assert!(line.contains(" ERROR ") && line.contains("allowed: IP:port of one server"), "{line}");
@@ -48,9 +48,9 @@ fn a_list_that_is_saved_is_followed_and_a_bad_one_is_not() {
 
 fn a_server_that_dies_costs_no_request_and_is_avoided_until_it_is_back() {
     let lab = Loopback::new();
-    let a = Server::named("a", lab.server(1));
-    let _b = Server::named("b", lab.server(2));
-    let balancer = Balancer::start_with_list(&lab, &format!("{}\n{}\n", lab.server(1), lab.server(2)));
+    let a = TcpServer::named("a", lab.server(1));
+    let _b = TcpServer::named("b", lab.server(2));
+    let balancer = BalancerProcess::start_with_list(&lab, &format!("{}\n{}\n", lab.server(1), lab.server(2)));
     let state = format!("/backends/servers/servers/{}/up", lab.server(1));
     balancer.wait_for_stat(
         &format!("/backends/servers/servers/{}/health/reason", lab.server(1)),
@@ -61,7 +61,7 @@ fn a_server_that_dies_costs_no_request_and_is_avoided_until_it_is_back() {
         assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
     }
     balancer.wait_for_stat(&state, false);
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     balancer.wait_for_stat(&state, true);
     wait_for("a to serve again", || (ask(lab.vip(), "/").unwrap().1 == "a").then_some(()));
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use convey_testkit::{Loopback, PATIENCE, Process, Server, Setup, ask, binary, stories, wait_for};
+use convey_testkit::{Loopback, PATIENCE, Process, Setup, TcpServer, ask, binary, stories, wait_for};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
 
@@ -21,7 +21,7 @@ stories!("log":
 
 fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let (balancer, log) = start(&lab);
     let dropped = fill(&lab, &balancer);
     for _ in 0..20 {
@@ -43,7 +43,7 @@ fn who_does_not_read_the_log_stalls_nobody_and_is_told_how_much_was_dropped() {
 
 fn who_does_not_read_the_log_does_not_hold_the_end_up() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let (mut balancer, _log) = start(&lab);
     fill(&lab, &balancer);
     balancer.signal(Signal::TERM);
@@ -52,7 +52,7 @@ fn who_does_not_read_the_log_does_not_hold_the_end_up() {
 
 fn the_log_is_whole_at_the_end() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let (mut balancer, log) = start(&lab);
     let lines = read(log);
     balancer.signal(Signal::TERM);
@@ -82,7 +82,7 @@ fn a_start_that_fails_ends_although_nobody_reads_why() {
 
 fn lines_that_a_full_disk_does_not_take_are_told_of_at_once_on_stderr_and_later_in_the_log() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let save = |output: &Path| {
         let log = format!("[log]\noutput = {output:?}");
         fs::write(lab.directory().join("config.toml"), setup(&lab).and(&log).to_string()).unwrap();

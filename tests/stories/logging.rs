@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use convey_testkit::{
-    Balancer, Loopback, Process, Server, Setup, ask, binary, connect, reset, run, stories, wait_for,
+    BalancerProcess, Loopback, Process, Setup, TcpServer, ask, binary, connect, reset, run, stories,
+    wait_for, wait_until_ready,
 };
 use rustix::process::Signal;
 
@@ -37,14 +38,14 @@ fn start_with_file(lab: &Loopback, log: &str) -> (Process, PathBuf) {
     let path = lab.directory().join("convey.log");
     let setup = setup(lab).and(&format!("[log]\noutput = {path:?}\n{log}"));
     fs::write(lab.directory().join("config.toml"), setup.to_string()).unwrap();
-    let balancer = Process::spawn(binary().current_dir(lab.directory()));
-    wait_for_line(&path, "statistics on http://");
+    let mut balancer = Process::spawn(binary().current_dir(lab.directory()));
+    wait_until_ready(&mut balancer, &path);
     (balancer, path)
 }
 
 fn a_file_is_written_and_opened_again_on_sigusr1() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let (mut balancer, path) = start_with_file(&lab, "");
     let old = lab.directory().join("convey.log.1");
     fs::rename(&path, &old).unwrap();
@@ -57,8 +58,8 @@ fn a_file_is_written_and_opened_again_on_sigusr1() {
 
 fn level_format_and_file_of_the_log_change_by_a_reload() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
-    let balancer = Balancer::start(&lab, &setup(&lab));
+    let _server = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab));
     let path = lab.directory().join("convey.log");
     let log = |more: &str| setup(&lab).and(&format!("[log]\noutput = {path:?}\nformat = 'json'\n{more}"));
     balancer.save(&log(""));
@@ -78,8 +79,8 @@ fn level_format_and_file_of_the_log_change_by_a_reload() {
 
 fn a_log_file_that_cannot_be_had_is_refused() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
-    let balancer = Balancer::start(&lab, &setup(&lab));
+    let _server = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab));
     let wrong = setup(&lab).and("[log]\noutput = '/nowhere/convey.log'");
     balancer.save(&wrong);
     balancer.wait_for_log("cannot log to /nowhere/convey.log (log.output): No such file or directory");
@@ -122,8 +123,8 @@ fn a_typo_in_rust_log_is_told_and_silences_nothing() {
 
 fn no_signal_kills_without_a_word() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
-    let balancer = Balancer::start(&lab, &setup(&lab));
+    let _server = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab));
     for (signal, told) in [
         (Signal::USR1, "SIGUSR1: the log goes to no file"),
         (Signal::ALARM, "SIGALRM means nothing to convey"),

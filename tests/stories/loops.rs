@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 
 use convey_testkit::{
-    Balancer, Loopback, NAME, NameServer, Need, Ran, Server, Setup, ask, binary, in_namespace,
+    BalancerProcess, Loopback, NAME, Need, Ran, Setup, TcpServer, TestNameServer, ask, binary, in_namespace,
     is_refused_with_reset, run, stories, wait_for,
 };
 
@@ -28,7 +28,7 @@ fn back(lab: &Loopback, server: SocketAddr) -> String {
 
 fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
     let lab = Loopback::new();
-    let _server = Server::named("b", lab.server(1));
+    let _server = TcpServer::named("b", lab.server(1));
     let chain = |last| Setup::new(&lab).server("a", lab.second_vip(), "").and(&back(&lab, last));
     let circle = chain(lab.vip());
     let told = format!("{} leads back to frontend \"web\": web -> back -> web", lab.second_vip());
@@ -41,7 +41,7 @@ fn check_start_and_reload_refuse_frontends_that_are_servers_of_each_other() {
     let started = run(binary().arg("--config").arg(&file));
     assert!(started.code == Some(1) && is_told(&started.stderr), "{started:?}");
 
-    let balancer = Balancer::start(&lab, &chain(lab.server(1)));
+    let balancer = BalancerProcess::start(&lab, &chain(lab.server(1)));
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()), "a chain is right");
     balancer.save(&circle);
     balancer.wait_for_log("the running configuration stays");
@@ -55,12 +55,12 @@ fn a_name_that_stands_for_a_frontend_that_leads_back_is_left_out() {
     let second = lab.server(1);
     let tables = back(&lab, lab.vip()).replace(&lab.second_vip().to_string(), &second.to_string());
     let setup = Setup::new(&lab).server("app", format!("{NAME}:8000"), "").and(&tables);
-    let setup = setup.and(&NameServer::dns(&lab));
-    let _b = Server::named("b", lab.server(2));
-    let names = NameServer::start(&lab, &[1]);
+    let setup = setup.and(&TestNameServer::dns(&lab));
+    let _b = TcpServer::named("b", lab.server(2));
+    let names = TestNameServer::start(&lab, &[1]);
     let told = format!("server pool/app/{} is left out: {second} leads back to frontend", second.ip());
     assert!(check(&lab, &setup).stderr.contains(&format!("warning: {told}")));
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_log(&told);
     assert!(is_refused_with_reset(lab.vip()));
 
@@ -94,7 +94,7 @@ fn a_connection_that_comes_back_by_a_way_nobody_sees_is_reset() {
     in_namespace("loops::a_connection_that_comes_back_by_a_way_nobody_sees_is_reset", NAT, || {
         const CLIENTS: usize = 3;
         let lab = Loopback::new();
-        let balancer = Balancer::start(&lab, &wildcard(&lab, "192.0.2.1:8080"));
+        let balancer = BalancerProcess::start(&lab, &wildcard(&lab, "192.0.2.1:8080"));
         let base = balancer.fds_at_rest().sockets;
         for _ in 0..CLIENTS {
             assert!(is_refused_with_reset("10.9.9.1:8080".parse().unwrap()));
@@ -116,7 +116,7 @@ fn a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset() {
     in_namespace("loops::a_connection_to_an_address_that_is_ours_by_a_route_alone_is_reset", ROUTE, || {
         let lab = Loopback::new();
         let trusting = wildcard(&lab, "192.0.2.1:8080").frontend("trusted_clients = [\"192.0.2.0/24\"]");
-        let balancer = Balancer::start(&lab, &trusting);
+        let balancer = BalancerProcess::start(&lab, &trusting);
         let base = balancer.fds_at_rest().sockets;
         (0..3).for_each(|_| assert!(is_refused_with_reset("10.9.9.1:8080".parse().unwrap())));
         let total = balancer.stat("/frontends/web/total_connections").as_u64().unwrap();
@@ -129,7 +129,7 @@ fn a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped() {
     in_namespace("loops::a_datagram_that_comes_back_by_a_way_nobody_sees_is_dropped", NAT, || {
         let lab = Loopback::new();
         let balancer =
-            Balancer::start(&lab, &wildcard(&lab, "192.0.2.1:8080").frontend("protocol = \"udp\""));
+            BalancerProcess::start(&lab, &wildcard(&lab, "192.0.2.1:8080").frontend("protocol = \"udp\""));
         let clients = [(); 3].map(|()| UdpSocket::bind("10.9.9.1:0").unwrap());
         for client in &clients {
             client.send_to(b"!", "10.9.9.1:8080").unwrap();

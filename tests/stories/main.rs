@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod access;
+mod access_log;
 mod checks;
 mod cli;
 mod config;
@@ -35,6 +36,7 @@ mod shares;
 mod slow;
 mod sources;
 mod stats;
+mod supervised;
 mod transfer;
 mod udp;
 mod upgrade;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     raise_file_limit();
     let stories = [
         access::stories(),
+        access_log::stories(),
         checks::stories(),
         cli::stories(),
         config::stories(),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         stats::stories(),
         transfer::stories(),
         udp::stories(),
+        supervised::stories(),
         upgrade::stories(),
     ];
     run_trials(stories.into_iter().flatten().collect())

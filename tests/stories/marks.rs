@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use convey_testkit::{Balancer, Loopback, Need, PATIENCE, Setup, stories};
+use convey_testkit::{BalancerProcess, Loopback, Need, PATIENCE, Setup, stories};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 use socket2::SockRef;
 
@@ -36,7 +36,7 @@ fn keep_their_marks(lab: &Loopback, any: IpAddr, asked: SocketAddr, server: Sock
     let (service, client) = (Marking::bind(server), Marking::bind(SocketAddr::new(any, 0)));
     let listen = [SocketAddr::new(any, asked.port())];
     let setup = Setup::new(lab).frontend("protocol = \"udp\"").health("kind = \"none\"").listen(&listen);
-    let _balancer = Balancer::start(lab, &setup.server("a", server, ""));
+    let _balancer = BalancerProcess::start(lab, &setup.server("a", server, ""));
     for mark in MARKS {
         client.send(asked, mark);
         let (session, heard) = service.receive();

@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use convey_testkit::{Balancer, Loopback, Need, Server, Setup, connect, stories, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, connect, stories, wait_for};
 
 stories!("memory":
     five_thousand_idle_connections_cost_less_than_20_kilobytes_each [Need::OpenFiles(12_000)],
@@ -11,8 +11,8 @@ stories!("memory":
 fn five_thousand_idle_connections_cost_less_than_20_kilobytes_each() {
     const CONNECTIONS: usize = 5_000;
     let lab = Loopback::new();
-    let (_server, accepted) = Server::holding(lab.server(1));
-    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let (_server, accepted) = TcpServer::holding(lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let (memory, fds) = (balancer.memory(), balancer.fds_at_rest());
 
     let clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(lab.vip())).collect();

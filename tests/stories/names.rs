@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, NAME, NameServer, Need, SERVICE, Server, Setup, ask, binary, connect,
+    BalancerProcess, Loopback, NAME, Need, SERVICE, Setup, TcpServer, TestNameServer, ask, binary, connect,
     is_refused_with_reset, ping, run, stories, tool, wait_for,
 };
 
@@ -34,9 +34,9 @@ stories!("names":
 
 fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
     let lab = Loopback::new();
-    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)));
-    let names = NameServer::start(&lab, &[1, 2]);
-    let balancer = Balancer::start(&lab, &setup(&lab, "weight = 3"));
+    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    let names = TestNameServer::start(&lab, &[1, 2]);
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "weight = 3"));
     assert_eq!(runs(&balancer), servers(&lab, &[1, 2]));
     assert_eq!(balancer.stat(&format!("/backends/pool/servers/app~1{}/weight", lab.server(1).ip())), 3);
     let asked: BTreeSet<String> = (0..4).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
@@ -53,17 +53,17 @@ fn every_address_of_a_name_is_a_server_and_changes_are_followed() {
 fn an_answer_too_long_for_a_datagram_is_taken_whole() {
     let lab = Loopback::new();
     let all: Vec<u8> = (1..=200).collect();
-    let _names = NameServer::start(&lab, &all);
-    let balancer = Balancer::start(&lab, &setup(&lab, ""));
+    let _names = TestNameServer::start(&lab, &all);
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, ""));
     assert_eq!(runs(&balancer), servers(&lab, &all));
 }
 
 fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     let lab = Loopback::new();
-    let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
-    let names = NameServer::start(&lab, &[1]);
+    let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
+    let names = TestNameServer::start(&lab, &[1]);
     let setup = setup(&lab, "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
 
@@ -78,7 +78,7 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     assert!(metrics.contains(&format!("convey_name_resolved{{name=\"{NAME}\"}} 0")), "{metrics}");
     ping(&mut connect(lab.vip())).unwrap();
 
-    let _names = NameServer::start(&lab, &[2]);
+    let _names = TestNameServer::start(&lab, &[2]);
     balancer.wait_for_log(&format!("name {NAME} is resolved again: {}", lab.server(2).ip()));
     wait_for("the new answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
     ping(&mut connect(lab.vip())).unwrap();
@@ -88,8 +88,8 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
 
 fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
     let lab = Loopback::new();
-    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::Drop);
-    let balancer = Balancer::start(&lab, &setup(&lab, ""));
+    answer_for_a(TestNameServer::addr(&lab), lab.server(1).ip(), ForAaaa::Drop);
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, ""));
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
     balancer.wait_for_log(&format!("name {NAME}: its AAAA records cannot be looked up: no answer within 1s"));
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
@@ -100,12 +100,12 @@ fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {
 fn other_name_servers_are_asked_as_soon_as_the_file_has_them() {
     let lab = Loopback::new();
     let other = SocketAddr::new(lab.ip(54), 5353);
-    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    answer_for_a(TestNameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
     answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
     let before = setup(&lab, "").to_string();
-    let balancer = Balancer::start(&lab, &before);
+    let balancer = BalancerProcess::start(&lab, &before);
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
-    balancer.save(&before.replace(&NameServer::addr(&lab).to_string(), &other.to_string()));
+    balancer.save(&before.replace(&TestNameServer::addr(&lab).to_string(), &other.to_string()));
     wait_for("the other's answer", || (runs(&balancer) == servers(&lab, &[2])).then_some(()));
 }
 
@@ -113,12 +113,12 @@ fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed(
     let lab = Loopback::new();
     let [silent, other] = [54, 55].map(|host| SocketAddr::new(lab.ip(host), 5353));
     let _silent = UdpSocket::bind(silent).unwrap();
-    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    answer_for_a(TestNameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
     answer_for_a(other, lab.server(2).ip(), ForAaaa::SayNone);
     let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
-    let asked = format!("nameservers = [\"{silent}\", \"{}\", \"{other}\"]", NameServer::addr(&lab));
+    let asked = format!("nameservers = [\"{silent}\", \"{}\", \"{other}\"]", TestNameServer::addr(&lab));
     let setup = (0..8).fold(Setup::new(&lab), named).and(&format!("[dns]\nallow_local = true\n{asked}\n"));
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let expected: BTreeSet<String> = (0..8).map(|n| format!("s{n}/{}", lab.server(1).ip())).collect();
     wait_for("the names to be resolved", || (runs(&balancer).len() == 8).then_some(()));
     assert_eq!(runs(&balancer), expected);
@@ -126,23 +126,23 @@ fn name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed(
 
 fn a_name_that_does_not_resolve_at_the_start_is_served_as_soon_as_it_does() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
-    let balancer = Balancer::start(&lab, &setup(&lab, ""));
+    let _a = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, ""));
     let line = balancer.wait_for_log(&format!("name {NAME} cannot be resolved: "));
     assert!(line.ends_with("it has no servers until it can"), "{line}");
     balancer.wait_for_log("backend pool has no server left: its clients are refused");
     assert!(is_refused_with_reset(lab.vip()));
 
-    let _names = NameServer::start(&lab, &[1]);
+    let _names = TestNameServer::start(&lab, &[1]);
     balancer.wait_for_log("backend pool serves again");
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
 }
 
 fn a_reload_from_addresses_to_names_refuses_nobody() {
     let lab = Loopback::new();
-    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| Server::named(name, lab.server(n)));
-    let _names = NameServer::start(&lab, &[2]);
-    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    let _names = TestNameServer::start(&lab, &[2]);
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     balancer.save(&setup(&lab, ""));
     wait_for("the name to be served", || (ask(lab.vip(), "/").unwrap().1 == "b").then_some(()));
     balancer.wait_for_log(&format!(
@@ -154,8 +154,8 @@ fn a_reload_from_addresses_to_names_refuses_nobody() {
 
 fn the_hosts_file_goes_before_name_servers() {
     let lab = Loopback::new();
-    let setup = Setup::new(&lab).server("app", "LocalHost:8000", "").and(&NameServer::dns(&lab));
-    let balancer = Balancer::start(&lab, &setup);
+    let setup = Setup::new(&lab).server("app", "LocalHost:8000", "").and(&TestNameServer::dns(&lab));
+    let balancer = BalancerProcess::start(&lab, &setup);
     assert!(runs(&balancer).contains("app/127.0.0.1"), "{:#}", balancer.stats());
     assert_eq!(balancer.stat("/names/localhost/lookup_failures"), 0);
 }
@@ -173,13 +173,13 @@ fn check_needs_no_name_server_but_tells_what_does_not_resolve() {
 
 fn hundreds_of_names_at_a_silent_name_server_take_a_few_descriptors() {
     let lab = Loopback::new();
-    let _silent = UdpSocket::bind(NameServer::addr(&lab)).unwrap();
+    let _silent = UdpSocket::bind(TestNameServer::addr(&lab)).unwrap();
     let named = |setup: Setup, n| setup.server(&format!("s{n}"), format!("s{n}.convey.test:8000"), "");
-    let setup = (0..400).fold(Setup::new(&lab), named).and(&NameServer::dns(&lab));
+    let setup = (0..400).fold(Setup::new(&lab), named).and(&TestNameServer::dns(&lab));
     // How many are looked up at once follows from the limit: here it is the same everywhere.
     let mut command = Command::new(tool("prlimit").unwrap());
     command.arg("--nofile=1024:1024").arg(binary().get_program());
-    let balancer = Balancer::start_with(&lab, &setup, command);
+    let balancer = BalancerProcess::start_with(&lab, &setup, command);
     // Six for each of the 10 that are looked up at once, after a while.
     let sockets = || {
         thread::sleep(Duration::from_millis(20));
@@ -193,9 +193,9 @@ fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed(
     let lab = Loopback::new();
     let local = lab.server(1).ip();
     let answer = [local, [169, 254, 169, 254].into(), [192, 0, 2, 7].into()];
-    let _names = NameServer::start_with(&lab, answer.into_iter());
+    let _names = TestNameServer::start_with(&lab, answer.into_iter());
     let allowed = setup(&lab, "").to_string();
-    let balancer = Balancer::start(&lab, &allowed.replace("allow_local = true\n", ""));
+    let balancer = BalancerProcess::start(&lab, &allowed.replace("allow_local = true\n", ""));
     assert_eq!(runs(&balancer), BTreeSet::from(["app/192.0.2.7".to_owned()]));
     balancer.wait_for_log(&format!(
         "{local} and 1 more like it is no server: an address of this host or link (dns.allow_local)"
@@ -207,7 +207,7 @@ fn what_a_name_server_says_of_this_host_or_link_is_refused_unless_it_is_allowed(
 
 fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
     let lab = Loopback::new();
-    let _served = Server::named("served", lab.server(1));
+    let _served = TcpServer::named("served", lab.server(1));
     // Any address of the loopback accepts there, and says nothing.
     let silent = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -216,18 +216,18 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
         drop(held);
     });
     let address = |n: u16| IpAddr::from([127, 255, (n >> 8) as u8, n as u8]);
-    let _names = NameServer::start_with(&lab, (1..=1_300).map(address));
+    let _names = TestNameServer::start_with(&lab, (1..=1_300).map(address));
     let named = format!(
         "[frontends.many]\nlisten_addr = \"{}\"\nbackend = \"many\"\n\
          [backends.many]\nhealth_check = {{ kind = \"http\", timeout = 0.5, interval = 0.5 }}\n\
          [backends.many.servers.app]\naddr = \"{NAME}:{port}\"\n{}",
         lab.second_vip(),
-        NameServer::dns(&lab)
+        TestNameServer::dns(&lab)
     );
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&named);
     let mut command = Command::new(tool("prlimit").unwrap());
     command.arg("--nofile=1024:1024").arg(binary().get_program());
-    let balancer = Balancer::start_with(&lab, &setup, command);
+    let balancer = BalancerProcess::start_with(&lab, &setup, command);
     let addresses = balancer.stat(&format!("/names/{NAME}/addresses"));
     assert_eq!(addresses.as_array().unwrap().len(), 1_024);
     balancer.wait_for_log(&format!("name {NAME}: + {}", address(1)));
@@ -260,9 +260,9 @@ enum ForAaaa {
 fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
     let lab = Loopback::new();
     let (first, second): (Vec<u8>, Vec<u8>) = ((1..=40).collect(), (1..=80).collect());
-    let names = NameServer::start(&lab, &first);
+    let names = TestNameServer::start(&lab, &first);
     let listen: Vec<SocketAddr> = second.iter().map(|n| lab.server(*n)).chain([lab.vip()]).collect();
-    let balancer = Balancer::start(&lab, &setup(&lab, "").listen(&listen));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "").listen(&listen));
     let left_out = || -> Vec<String> {
         balancer.log().lines().filter(|line| line.contains(" is left out: ")).map(str::to_owned).collect()
     };
@@ -274,14 +274,14 @@ fn addresses_that_are_left_out_of_a_name_make_a_line_a_second() {
 
 fn a_service_has_a_server_for_each_address_and_port_of_its_records() {
     let lab = Loopback::new();
-    let names = NameServer::start(&lab, &[1, 2]);
+    let names = TestNameServer::start(&lab, &[1, 2]);
     let at = |n: u8, port: u16| SocketAddr::new(lab.server(n).ip(), port);
     let expected = |addresses: &[SocketAddr]| -> BTreeSet<String> {
         addresses.iter().map(|addr| format!("app/{addr}")).collect()
     };
-    let _servers = [("a", at(1, 8000)), ("b", at(2, 8001))].map(|(name, addr)| Server::named(name, addr));
-    let setup = Setup::new(&lab).server("app", SERVICE, "weight = 3").and(&NameServer::dns(&lab));
-    let balancer = Balancer::start(&lab, &setup);
+    let _servers = [("a", at(1, 8000)), ("b", at(2, 8001))].map(|(name, addr)| TcpServer::named(name, addr));
+    let setup = Setup::new(&lab).server("app", SERVICE, "weight = 3").and(&TestNameServer::dns(&lab));
+    let balancer = BalancerProcess::start(&lab, &setup);
     assert_eq!(runs(&balancer), expected(&[at(1, 8000), at(1, 8001), at(2, 8000), at(2, 8001)]));
     let shown = balancer.stat(&format!("/names/{SERVICE}/addresses"));
     assert_eq!(shown[0].as_str(), Some(&*at(1, 8000).to_string()), "{shown}");
@@ -301,9 +301,10 @@ fn a_service_has_a_server_for_each_address_and_port_of_its_records() {
 
 fn a_name_may_have_underscores() {
     let lab = Loopback::new();
-    answer_for_a(NameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
-    let setup = Setup::new(&lab).server("app", "my_app_1.convey.test:8000", "").and(&NameServer::dns(&lab));
-    let balancer = Balancer::start(&lab, &setup);
+    answer_for_a(TestNameServer::addr(&lab), lab.server(1).ip(), ForAaaa::SayNone);
+    let setup =
+        Setup::new(&lab).server("app", "my_app_1.convey.test:8000", "").and(&TestNameServer::dns(&lab));
+    let balancer = BalancerProcess::start(&lab, &setup);
     assert_eq!(runs(&balancer), servers(&lab, &[1]));
 }
 
@@ -317,7 +318,7 @@ fn name_servers_of_the_system_are_followed_when_they_change() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--", "sh", "-c", script]).arg(binary().get_program());
     let setup = Setup::new(&lab).server("app", format!("{NAME}:8000"), "").and("[dns]\nallow_local = true\n");
-    let balancer = Balancer::start_with(&lab, &setup, command);
+    let balancer = BalancerProcess::start_with(&lab, &setup, command);
     balancer.wait_for_log(&format!("name {NAME} cannot be resolved: {}", dead.ip()));
     fs::write(&file, format!("nameserver {}\n", other.ip())).unwrap();
     balancer.wait_for_log(&format!("name {NAME} is resolved again: {}", lab.server(1).ip()));
@@ -349,11 +350,11 @@ fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
 
 /// A server [`NAME`], looked up at the lab's name server.
 fn setup(lab: &Loopback, lines: &str) -> Setup {
-    Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&NameServer::dns(lab))
+    Setup::new(lab).server("app", format!("{NAME}:8000"), lines).and(&TestNameServer::dns(lab))
 }
 
 /// The names of the servers of the pool that runs.
-fn runs(balancer: &Balancer) -> BTreeSet<String> {
+fn runs(balancer: &BalancerProcess) -> BTreeSet<String> {
     balancer.stats()["backends"]["pool"]["servers"].as_object().unwrap().keys().cloned().collect()
 }
 

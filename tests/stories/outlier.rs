@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use convey_testkit::{Balancer, Loopback, Server, Setup, ask, connect, reset, stories, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, ask, connect, reset, stories, wait_for};
 
 stories!("outlier":
     a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed,
@@ -20,9 +20,9 @@ stories!("outlier":
 fn a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed() {
     let lab = Loopback::new();
     let (_a, _) = moody("a", lab.server(1), true);
-    let _b = Server::named("b", lab.server(2));
+    let _b = TcpServer::named("b", lab.server(2));
     let probed = two(&lab).health("interval = 0.1");
-    let balancer = Balancer::start(&lab, &judged(&probed, "base_ejection_time = 3600"));
+    let balancer = BalancerProcess::start(&lab, &judged(&probed, "base_ejection_time = 3600"));
     let line = ask_until_logged(&lab, &balancer, "is ejected");
     let expected = format!(
         "server pool/a ({}) is ejected for 3600s: 3 connections in a row failed: reset before an answer \
@@ -47,8 +47,8 @@ fn a_server_that_resets_its_clients_is_left_out_though_its_probes_succeed() {
 fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
     let lab = Loopback::new();
     let (_a, is_bad) = moody("a", lab.server(1), true);
-    let _b = Server::named("b", lab.server(2));
-    let balancer = Balancer::start(&lab, &judged(&two(&lab), "base_ejection_time = 0.2"));
+    let _b = TcpServer::named("b", lab.server(2));
+    let balancer = BalancerProcess::start(&lab, &judged(&two(&lab), "base_ejection_time = 0.2"));
     ask_until_logged(&lab, &balancer, "is ejected for 200ms");
     balancer.wait_for_log("is no longer ejected (2 of 2 can be chosen)");
     ask_until_logged(&lab, &balancer, "is ejected for 400ms");
@@ -61,8 +61,8 @@ fn an_ejected_server_comes_back_by_itself_and_stays_out_longer_the_next_time() {
 fn who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_others() {
     let lab = Loopback::new();
     let (_a, _) = moody("a", lab.server(1), true);
-    let _b = Server::named("b", lab.server(2));
-    let balancer = Balancer::start(&lab, &judged(&two(&lab), ""));
+    let _b = TcpServer::named("b", lab.server(2));
+    let balancer = BalancerProcess::start(&lab, &judged(&two(&lab), ""));
     wait_for("the server to be ejected", || {
         for _ in 0..6 {
             let mut silent = connect(lab.vip());
@@ -76,8 +76,8 @@ fn who_connects_and_says_nothing_does_not_speak_for_a_server_that_fails_all_othe
 
 fn a_dead_server_without_probes_fails_a_few_connects_and_no_more() {
     let lab = Loopback::new();
-    let _b = Server::named("b", lab.server(2));
-    let balancer = Balancer::start(&lab, &judged(&two(&lab), "base_ejection_time = 3600"));
+    let _b = TcpServer::named("b", lab.server(2));
+    let balancer = BalancerProcess::start(&lab, &judged(&two(&lab), "base_ejection_time = 3600"));
     wait_for("a to be ejected", || {
         assert_eq!(ask(lab.vip(), "/").unwrap().1, "b", "another server is tried at once");
         balancer.log().contains("3 connections in a row failed: Connection refused").then_some(())
@@ -93,7 +93,7 @@ fn at_most_half_of_the_servers_are_ejected() {
     let servers: Vec<_> = (1..).zip(names).map(|(n, name)| moody(name, lab.server(n), true)).collect();
     let setup =
         (1..).zip(names).fold(Setup::new(&lab), |setup, (n, name)| setup.server(name, lab.server(n), ""));
-    let balancer = Balancer::start(&lab, &judged(&setup, "base_ejection_time = 3600"));
+    let balancer = BalancerProcess::start(&lab, &judged(&setup, "base_ejection_time = 3600"));
     let ejected = || {
         let stats = balancer.stats();
         names.map(|name| &stats["backends"]["pool"]["servers"][name]["ejected"]).map(|e| !e.is_null())
@@ -117,11 +117,11 @@ fn at_most_half_of_the_servers_are_ejected() {
 
 fn a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_start_is_off() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     let slow = two(&lab).health("interval = 0.1\nrise = 1\nfall = 1");
-    let balancer = Balancer::start(&lab, &slow.clone().backend("slow_start = 3600"));
+    let balancer = BalancerProcess::start(&lab, &slow.clone().backend("slow_start = 3600"));
     balancer.wait_for_health("b", false);
-    let _b = Server::named("b", lab.server(2));
+    let _b = TcpServer::named("b", lab.server(2));
     balancer.wait_for_health("b", true);
     balancer.wait_for_stat("/backends/pool/servers/b/effective_weight", 0.05);
     let mut given = balancer.given_to("b");
@@ -138,11 +138,11 @@ fn a_server_that_came_back_gets_a_twentieth_at_first_and_all_of_it_once_slow_sta
 
 fn the_share_of_a_server_that_came_back_grows_to_the_whole() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     let setup = two(&lab).health("interval = 0.1\nrise = 1\nfall = 1").backend("slow_start = 4");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_health("b", false);
-    let _b = Server::named("b", lab.server(2));
+    let _b = TcpServer::named("b", lab.server(2));
     balancer.wait_for_health("b", true);
     let mut weights: Vec<f64> = Vec::new();
     wait_for("b to have its whole weight", || {
@@ -167,10 +167,10 @@ fn judged(setup: &Setup, lines: &str) -> Setup {
 
 /// Answers one HTTP request for each connection with its name or, while it is bad, with a reset; and closes those
 /// that ask nothing.
-fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (Server, Arc<AtomicBool>) {
+fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (TcpServer, Arc<AtomicBool>) {
     let is_bad = Arc::new(AtomicBool::new(is_bad));
     let mood = is_bad.clone();
-    let server = Server::start(addr, move |mut stream| {
+    let server = TcpServer::start(addr, move |mut stream| {
         let mut lines = BufReader::new(stream.try_clone()?).lines();
         let mut is_asked = false;
         while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {
@@ -190,7 +190,7 @@ fn moody(name: &'static str, addr: SocketAddr, is_bad: bool) -> (Server, Arc<Ato
 }
 
 /// Clients come until there is a line of the log with this text.
-fn ask_until_logged(lab: &Loopback, balancer: &Balancer, text: &str) -> String {
+fn ask_until_logged(lab: &Loopback, balancer: &BalancerProcess, text: &str) -> String {
     wait_for(text, || {
         let _ = ask(lab.vip(), "/");
         balancer.log().lines().find(|line| line.contains(text)).map(str::to_owned)

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Command;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Server, Setup, UdpClient, UdpServer, ask, binary, connect, ftp_server, ping,
-    run, stories, tool,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, ask, binary, connect,
+    ftp_server, ping, run, stories, tool,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -30,7 +30,7 @@ fn passive_ftp_is_served_by_the_server_of_the_control_connection() {
     let setup = (1..=3).fold(setup(&lab, &ports).backend(BY_CLIENT).health("port = 2121"), |setup, n| {
         setup.server(&format!("s{n}"), lab.server(n).ip(), "")
     });
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut served = BTreeSet::new();
     for host in 100..130 {
         let mut curl = Command::new(tool("curl").unwrap());
@@ -62,7 +62,7 @@ fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports() {
     let setup = setup(&lab, &[format!("{}:30000-30003", lab.ip(1))]).frontend("protocol = \"udp\"");
     let setup = (1..=3)
         .fold(setup.backend(BY_CLIENT), |setup, n| setup.server(&format!("s{n}"), lab.server(n).ip(), ""));
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let ask = |port| UdpClient::of(at(lab.ip(1), port)).ask();
     let answers: Vec<String> = (30_000..30_004).map(ask).collect();
     let (server, _) = answers[0].split_once(' ').unwrap();
@@ -73,10 +73,10 @@ fn a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports() {
 
 fn every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let listen = format!("{}:9000-9009", lab.ip(1));
     let limited = setup(&lab, &[listen]).frontend("max_connections = 1").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &limited);
+    let balancer = BalancerProcess::start(&lab, &limited);
     for port in 9_000..=9_009 {
         assert_eq!(ask(at(lab.ip(1), port), "/").unwrap(), (200, "a".to_owned()), "{port}");
     }
@@ -86,12 +86,13 @@ fn every_port_of_a_range_leads_to_the_port_of_a_server_that_has_one() {
 
 fn a_reload_widens_a_range_under_an_open_connection_and_narrows_it_again() {
     let lab = Loopback::new();
-    let _servers: Vec<Server> = [9_001, 9_019].map(|port| Server::echo(at(lab.server(1).ip(), port))).into();
+    let _servers: Vec<TcpServer> =
+        [9_001, 9_019].map(|port| TcpServer::echo(at(lab.server(1).ip(), port))).into();
     let wide = |last: u16| {
         let listen = format!("{}:9000-{last}", lab.ip(1));
         setup(&lab, &[listen]).server("a", lab.server(1).ip(), "")
     };
-    let balancer = Balancer::start(&lab, &wide(9_009));
+    let balancer = BalancerProcess::start(&lab, &wide(9_009));
     let [inside, beyond] = [9_001, 9_019].map(|port| at(lab.ip(1), port));
     let mut held = connect(inside);
     ping(&mut held).unwrap();

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use convey::model::Algorithm;
 use convey_testkit::{
-    Balancer, Loopback, Need, Nginx, Server, Setup, ask, ask_from, connect, ping, run, stories, tool,
+    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, ask, ask_from, connect, ping, run, stories,
+    tool,
 };
 
 stories!("proxy":
@@ -29,7 +30,7 @@ fn requests_are_spread_over_three_nginx_exactly_by_weight() {
         .server("a", lab.server(1), "weight = 3")
         .server("b", lab.server(2), "weight = 2")
         .server("c", lab.server(3), "weight = 1");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     // With "close" curl opens a connection for each of them.
     let url = format!("http://{}/?[1-600]", lab.vip());
     let curl =
@@ -45,7 +46,7 @@ fn every_algorithm_reaches_every_server() {
         let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}"));
-        let _balancer = Balancer::start(&lab, &setup);
+        let _balancer = BalancerProcess::start(&lab, &setup);
         let answers: Vec<String> = (100..160)
             .map(|host| {
                 let (status, name) = ask_from(lab.ip(host), lab.vip(), "/").unwrap();
@@ -63,7 +64,7 @@ fn a_client_stays_with_its_server_when_its_address_is_hashed() {
         let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"source\""));
-        let _balancer = Balancer::start(&lab, &setup);
+        let _balancer = BalancerProcess::start(&lab, &setup);
         let mut reached = BTreeSet::new();
         for host in 100..130 {
             let names = [(); 4].map(|()| ask_from(lab.ip(host), lab.vip(), "/").unwrap().1);
@@ -79,7 +80,7 @@ fn connections_of_one_client_spread_when_the_tuple_is_hashed() {
         let lab = Loopback::new();
         let _servers = three_named(&lab);
         let setup = three(&lab).backend(&format!("algorithm = {algorithm:?}\nhash = \"tuple\""));
-        let _balancer = Balancer::start(&lab, &setup);
+        let _balancer = BalancerProcess::start(&lab, &setup);
         let names: BTreeSet<String> = (0..60).map(|_| ask(lab.vip(), "/").unwrap().1).collect();
         assert_eq!(names.len(), 3, "{algorithm}");
     }
@@ -96,7 +97,7 @@ fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name
         let names = [("a", 1), ("b", 2), ("c", 3)];
         let other = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
         let _servers = three_named(&lab);
-        let _others = names.map(|(name, n)| Server::named(name, other(lab.server(n))));
+        let _others = names.map(|(name, n)| TcpServer::named(name, other(lab.server(n))));
         let lines = format!("algorithm = {algorithm:?}\nhash = \"source\"\nhash_key = {key:?}");
         let vip = other(lab.vip());
         let mut second = format!("[frontends.second]\nlisten_addr = \"{vip}\"\nbackend = \"second\"\n");
@@ -104,7 +105,7 @@ fn a_client_meets_one_server_on_two_ports_if_servers_are_told_by_address_or_name
         for (name, n) in names {
             second += &format!("[backends.second.servers.{name}]\naddr = \"{}\"\n", other(lab.server(n)));
         }
-        let _balancer = Balancer::start(&lab, &three(&lab).backend(&lines).and(&second));
+        let _balancer = BalancerProcess::start(&lab, &three(&lab).backend(&lines).and(&second));
         let met =
             |vip| (100..130).map(|host| ask_from(lab.ip(host), vip, "/").unwrap().1).collect::<Vec<_>>();
         let (first, second) = (met(lab.vip()), met(vip));
@@ -121,7 +122,7 @@ fn least_connections_prefers_the_server_that_became_idle() {
         .backend("algorithm = \"least_connections\"")
         .server("a", lab.server(1), "")
         .server("b", lab.server(2), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let open = || {
         let mut stream = connect(lab.vip());
         let mut name = [0];
@@ -145,7 +146,7 @@ fn a_server_of_weight_zero_gets_nothing() {
             .backend(&format!("algorithm = {algorithm:?}"))
             .server("a", lab.server(1), "")
             .server("b", lab.server(2), "weight = 0");
-        let balancer = Balancer::start(&lab, &setup);
+        let balancer = BalancerProcess::start(&lab, &setup);
         for host in 100..130 {
             assert_eq!(ask_from(lab.ip(host), lab.vip(), "/").unwrap(), (200, "a".to_owned()));
         }
@@ -156,7 +157,7 @@ fn a_server_of_weight_zero_gets_nothing() {
 fn a_server_may_speak_first() {
     let lab = Loopback::new();
     let _server = greeting("220 mail.example ready\r\n", &lab, 1);
-    let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let mut greeted = [0; 24];
     connect(lab.vip()).read_exact(&mut greeted).unwrap();
     assert_eq!(&greeted, b"220 mail.example ready\r\n");
@@ -166,10 +167,10 @@ fn clients_and_servers_of_both_ip_versions_meet() {
     let lab = Loopback::new();
     let frontends = [lab.vip(), lab.v6(0)];
     let servers = [lab.server(1), lab.v6(1)];
-    let _servers = servers.map(Server::echo);
+    let _servers = servers.map(TcpServer::echo);
     let setup =
         Setup::new(&lab).listen(&frontends).server("four", servers[0], "").server("six", servers[1], "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     // Two connections through each frontend: round robin pairs it with both servers.
     for frontend in frontends {
         for _ in 0..2 {
@@ -180,8 +181,8 @@ fn clients_and_servers_of_both_ip_versions_meet() {
     balancer.wait_for_stat("/current_connections", 0);
 }
 
-fn three_named(lab: &Loopback) -> [Server; 3] {
-    [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| Server::named(name, lab.server(n)))
+fn three_named(lab: &Loopback) -> [TcpServer; 3] {
+    [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TcpServer::named(name, lab.server(n)))
 }
 
 fn three(lab: &Loopback) -> Setup {
@@ -193,8 +194,8 @@ fn three(lab: &Loopback) -> Setup {
 }
 
 /// A server that says something and then waits for the client to close.
-fn greeting(text: &'static str, lab: &Loopback, n: u8) -> Server {
-    Server::start(lab.server(n), move |mut stream| {
+fn greeting(text: &'static str, lab: &Loopback, n: u8) -> TcpServer {
+    TcpServer::start(lab.server(n), move |mut stream| {
         stream.write_all(text.as_bytes())?;
         io::copy(&mut stream, &mut io::sink()).map(drop)
     })

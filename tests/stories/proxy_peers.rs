@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Process, Server, Setup, connect, connect_from, stories, tool, wait_for,
+    BalancerProcess, Loopback, Need, Process, Setup, TcpServer, connect, connect_from, stories, tool,
+    wait_for,
 };
 
 const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
@@ -115,7 +116,7 @@ fn nginx_and_haproxy_see_the_clients_address_and_port_by_either_version() {
     let (_nginx, _haproxy) = (nginx_behind(&lab, &of_nginx), haproxy_behind(&lab, &of_haproxy));
     for server in [of_nginx, of_haproxy].concat() {
         for version in ["v1", "v2"] {
-            let balancer = Balancer::start(&lab, &setup(&lab, "", version, server));
+            let balancer = BalancerProcess::start(&lab, &setup(&lab, "", version, server));
             balancer.wait_for_stat(REASON, "HTTP status 200");
             for (stream, says) in clients(&lab, [lab.vip(), lab.v6(0)]) {
                 assert_eq!(ask(stream), says, "{version} to {server}");
@@ -148,7 +149,7 @@ fn haproxy_in_front_is_believed_and_its_fields_reach_haproxy_behind() {
     let frontend = format!("accept_proxy = true\ntrusted_proxies = \"{}\"", lab.ip(60));
     let each = [[fronts[0], fronts[1]], [fronts[2], fronts[3]]];
     for (server, version) in [(of_nginx, "v2"), (of_nginx, "v1"), (of_haproxy, "v1"), (of_haproxy, "v2")] {
-        let balancer = Balancer::start(&lab, &setup(&lab, &frontend, version, server));
+        let balancer = BalancerProcess::start(&lab, &setup(&lab, &frontend, version, server));
         balancer.wait_for_stat(REASON, "HTTP status 200");
         for (n, front) in each.into_iter().enumerate() {
             // Version 2 carries the id to the far end, if nothing between has to do without.
@@ -171,7 +172,7 @@ fn nginx_in_front_is_believed() {
     let _front = nginx(&lab, "front", &config, &fronts);
     let frontend = format!("accept_proxy = true\ntrusted_proxies = \"{}\"", lab.ip(60));
     for version in ["v1", "v2"] {
-        let balancer = Balancer::start(&lab, &setup(&lab, &frontend, version, of_nginx));
+        let balancer = BalancerProcess::start(&lab, &setup(&lab, &frontend, version, of_nginx));
         balancer.wait_for_stat(REASON, "HTTP status 200");
         for (stream, says) in clients(&lab, fronts) {
             assert_eq!(ask(stream), says, "by {version}");
@@ -183,9 +184,9 @@ fn nginx_in_front_is_believed() {
 fn checks_of_haproxy_in_front_find_convey_up() {
     let lab = Loopback::new();
     let frontend = format!("accept_proxy = true\ntrusted_proxies = \"{}\"", lab.ip(60));
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend(&frontend).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let [front, stats] = [8080, 8081].map(|port| SocketAddr::new(lab.ip(60), port));
     let config = format!(
         "frontend front\nmode tcp\nbind {front}\ndefault_backend convey\nbackend convey\nmode tcp\n\

@@ -7,8 +7,8 @@ use std::time::Duration;
 use convey::model::{Protocol, ProxyVersion};
 use convey::proxy_protocol::{Addresses, parse, write};
 use convey_testkit::{
-    Balancer, Loopback, Need, PATIENCE, Server, Setup, UdpServer, connect, connect_from, stories, wait_for,
-    was_reset,
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, UdpServer, connect, connect_from, stories,
+    wait_for, was_reset,
 };
 
 stories!("proxy_protocol":
@@ -57,16 +57,17 @@ fn is_refused(lab: &Loopback, host: u8) -> bool {
 
 fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() {
     let lab = Loopback::new();
-    let _servers = [1, 2, 3, 4].map(|n| Server::echo(lab.server(n)));
+    let _servers = [1, 2, 3, 4].map(|n| TcpServer::echo(lab.server(n)));
     let mut setup = Setup::new(&lab)
         .frontend(&trusting(&lab, "max_connections_per_client = 2"))
         .backend("algorithm = \"maglev\"\nhash = \"source\"\nsend_proxy = \"v1\"");
     for (name, n) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
         setup = setup.server(name, lab.server(n), "");
     }
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = Vec::new();
-    for client in 1..=20 {
+    // As many clients as leave no server without any.
+    for client in 1..=60 {
         for port in [1000, 2000] {
             // What follows the header in its segment is not lost, and the header goes on as it came.
             let line = line(client, port);
@@ -90,9 +91,9 @@ fn a_client_behind_a_proxy_is_chosen_for_limited_and_shown_by_its_own_address() 
 
 fn what_does_not_begin_with_a_right_header_reaches_no_server() {
     let lab = Loopback::new();
-    let (_server, heard) = Server::holding(lab.server(1));
+    let (_server, heard) = TcpServer::holding(lab.server(1));
     let setup = Setup::new(&lab).frontend(&trusting(&lab, "")).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut late = open(&lab, b"PROXY TCP4 198.51.100.7 ");
     let mut silent = open(&lab, b"");
     let wrong = [
@@ -129,11 +130,11 @@ fn what_does_not_begin_with_a_right_header_reaches_no_server() {
 
 fn a_reload_switches_headers_on_and_off_and_open_connections_stay_as_they_are() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = |frontend: &str, backend: &str| {
         Setup::new(&lab).frontend(frontend).backend(backend).server("a", lab.server(1), "")
     };
-    let balancer = Balancer::start(&lab, &setup("", ""));
+    let balancer = BalancerProcess::start(&lab, &setup("", ""));
     let echo = |stream: &mut TcpStream| {
         stream.write_all(b"hello").unwrap();
         read(stream, 5)
@@ -164,12 +165,12 @@ fn a_reload_switches_headers_on_and_off_and_open_connections_stay_as_they_are() 
 
 fn clients_that_wait_for_a_full_server_reach_it_behind_their_header() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab)
         .frontend(&trusting(&lab, "max_connections = 3"))
         .backend("send_proxy = \"v1\"")
         .server("a", lab.server(1), "max_connections = 1");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let begin = |client: u8| format!("{}{client}", line(client, 1));
     let mut streams: Vec<(u8, TcpStream)> =
         (1..=9).map(|client| (client, open(&lab, begin(client).as_bytes()))).collect();
@@ -208,7 +209,7 @@ fn each_datagram_to_a_server_has_a_header_over_ipv4_and_ipv6() {
             .backend("send_proxy = \"v2\"")
             .health("kind = \"udp\"\ninterval = 0.1\ntimeout = 0.1")
             .server("a", server, "");
-        let balancer = Balancer::start(&lab, &setup);
+        let balancer = BalancerProcess::start(&lab, &setup);
         let client = UdpSocket::bind((vip.ip(), 0)).unwrap();
         client.connect(vip).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -235,7 +236,7 @@ fn datagrams_of_many_clients_come_by_one_proxy_and_their_answers_go_back() {
         let frontend = trusting(&lab, "protocol = \"udp\"\nmax_connections_per_client = 1");
         Setup::new(&lab).frontend(&frontend).backend(backend).server("a", lab.server(1), "")
     };
-    let balancer = Balancer::start(&lab, &setup(""));
+    let balancer = BalancerProcess::start(&lab, &setup(""));
     let socket = |ip: IpAddr| {
         let socket = UdpSocket::bind((ip, 0)).unwrap();
         socket.connect(lab.vip()).unwrap();

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
-use convey_testkit::{Balancer, Loopback, Need, Server, Setup, connect_from, ping, stories};
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, connect_from, ping, stories};
 
 use crate::limits::nothing_comes;
 use crate::shares::limited;
@@ -54,8 +54,8 @@ fn serve(lab: &Loopback, n: usize) -> Vec<TcpStream> {
 
 fn a_proxy_that_sends_no_headers_leaves_connections_for_everybody_else() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
-    let balancer = Balancer::start_with(&lab, &trusting(&lab, ""), limited("1000:1000"));
+    let _server = TcpServer::echo(lab.server(1));
+    let balancer = BalancerProcess::start_with(&lab, &trusting(&lab, ""), limited("1000:1000"));
     // More than there may be.
     let silent: Vec<TcpStream> =
         (0..500).filter_map(|_| connect_from(lab.ip(PROXY), lab.vip()).ok()).collect();
@@ -69,9 +69,9 @@ fn a_proxy_that_sends_no_headers_leaves_connections_for_everybody_else() {
 
 fn a_slot_that_is_given_back_after_a_header_serves_one_that_waits_and_nobody_is_counted_twice() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = trusting(&lab, &format!("max_connections = {SLOTS}")).timeouts("connect = 3600");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let served = serve(&lab, 32);
     // It has a slot, so that another is beyond the client's share.
     let mut silent = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
@@ -96,9 +96,9 @@ fn a_slot_that_is_given_back_after_a_header_serves_one_that_waits_and_nobody_is_
 
 fn a_client_whose_header_came_late_waits_for_its_share_as_long_as_others() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = trusting(&lab, &format!("max_connections = {SLOTS}")).timeouts("connect = 2");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut served = serve(&lab, 33);
     let mut late = connect_from(lab.ip(PROXY), lab.vip()).unwrap();
     balancer.wait_for_stat("/frontends/web/current_connections", 34);

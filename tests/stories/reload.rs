@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Nginx, Server, Setup, Wrk, ask, connect, ping, stories, wait_for,
+    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, Wrk, ask, connect, ping, stories, wait_for,
 };
 use rustix::process::Signal;
 
@@ -34,7 +34,7 @@ fn twenty_reloads_under_load_fail_no_request() {
     let two: &[_] = &[("a", 1, 1), ("b", 2, 1)];
     let added: &[_] = &[("a", 1, 1), ("b", 2, 1), ("c", 3, 1)];
     let reweighted: &[_] = &[("a", 1, 1), ("b", 2, 7), ("c", 3, 2)];
-    let balancer = Balancer::start(&lab, &pool(two));
+    let balancer = BalancerProcess::start(&lab, &pool(two));
     let load = Wrk::start(&lab, lab.vip(), 64);
     balancer_is_busy(&balancer, 100);
     for (n, weights) in [added, reweighted, two].into_iter().cycle().take(24).enumerate() {
@@ -57,9 +57,9 @@ fn twenty_reloads_under_load_fail_no_request() {
 
 fn a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     let good = Setup::new(&lab).server("a", lab.server(1), "weight = 3");
-    let balancer = Balancer::start(&lab, &good);
+    let balancer = BalancerProcess::start(&lab, &good);
     let good = good.to_string();
     let bad = [
         ("weight = 3", "weight = = 3", "weight = ".len(), ""),
@@ -83,8 +83,8 @@ fn a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong() {
 
 fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
-    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let _a = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let busy = TcpListener::bind(lab.second_vip()).unwrap();
     let with_another =
         Setup::new(&lab).server("a", lab.server(1), "weight = 9").and(&second_frontend(&lab, "pool"));
@@ -103,7 +103,7 @@ fn a_frontend_whose_port_is_busy_refuses_the_whole_file() {
 
 fn a_hang_up_signal_reads_the_file_again() {
     let lab = Loopback::new();
-    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     balancer.signal(Signal::HUP);
     balancer.wait_for_log("config.toml read again: nothing that matters has changed");
 }
@@ -113,7 +113,7 @@ fn the_log_says_what_has_changed() {
     let [a, b, c] = [1, 2, 3].map(|n| lab.server(n));
     let before = Setup::new(&lab).server("a", a, "weight = 10").server("b", b, "");
     let after = Setup::new(&lab).server("a", a, "weight = 50").server("c", c, "");
-    let balancer = Balancer::start(&lab, &before);
+    let balancer = BalancerProcess::start(&lab, &before);
     balancer.save(&after);
     balancer.wait_for_log(&format!(
         "reload: backend pool: + pool/c ({c}), - pool/b ({b}), weight of pool/a ({a}) 10 -> 50"
@@ -122,10 +122,10 @@ fn the_log_says_what_has_changed() {
 
 fn a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on() {
     let lab = Loopback::new();
-    let _a = Server::echo(lab.server(1));
+    let _a = TcpServer::echo(lab.server(1));
     let one = Setup::new(&lab).server("a", lab.server(1), "");
     let two = one.clone().and(&second_frontend(&lab, "pool"));
-    let balancer = Balancer::start(&lab, &one);
+    let balancer = BalancerProcess::start(&lab, &one);
     for _ in 0..2 {
         assert!(is_refused(&lab));
         balancer.save(&two);
@@ -147,9 +147,9 @@ fn a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on() {
 
 fn an_address_can_be_added_to_a_frontend_and_taken_away() {
     let lab = Loopback::new();
-    let _a = Server::echo(lab.server(1));
+    let _a = TcpServer::echo(lab.server(1));
     let one = Setup::new(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &one);
+    let balancer = BalancerProcess::start(&lab, &one);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
 
@@ -166,11 +166,11 @@ fn an_address_can_be_added_to_a_frontend_and_taken_away() {
 
 fn a_frontend_can_be_given_another_backend() {
     let lab = Loopback::new();
-    let _a = Server::echo(lab.server(1));
-    let _b = Server::named("b", lab.server(2));
+    let _a = TcpServer::echo(lab.server(1));
+    let _b = TcpServer::named("b", lab.server(2));
     let other = format!("[backends.other.servers.b]\naddr = \"{}\"\n", lab.server(2));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&other).to_string();
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     balancer.save(&setup.replace("backend = \"pool\"", "backend = \"other\""));
@@ -181,10 +181,10 @@ fn a_frontend_can_be_given_another_backend() {
 
 fn a_server_that_leaves_keeps_its_connections() {
     let lab = Loopback::new();
-    let _servers = [1, 2].map(|n| Server::echo(lab.server(n)));
+    let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
     let a = Setup::new(&lab).server("a", lab.server(1), "");
     let b = Setup::new(&lab).server("b", lab.server(2), "");
-    let balancer = Balancer::start(&lab, &a);
+    let balancer = BalancerProcess::start(&lab, &a);
     let mut on_a = connect(lab.vip());
     ping(&mut on_a).unwrap();
     balancer.save(&b);
@@ -198,9 +198,9 @@ fn a_server_that_leaves_keeps_its_connections() {
 
 fn what_cannot_change_while_running_waits_for_a_restart() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     balancer.save(&format!("mode = \"dsr\"\n{setup}"));
     balancer.wait_for_log("reload: frontend web: mode proxy -> dsr needs restart");
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
@@ -213,9 +213,9 @@ fn what_cannot_change_while_running_waits_for_a_restart() {
 
 fn a_first_frontend_in_a_packet_mode_waits_for_a_restart() {
     let lab = Loopback::new();
-    let _a = Server::named("a", lab.server(1));
+    let _a = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let second = second_frontend(&lab, "pool");
     balancer.save(&format!("{setup}{second}mode = \"dsr\"\n"));
     balancer.wait_for_log(
@@ -228,14 +228,14 @@ fn a_first_frontend_in_a_packet_mode_waits_for_a_restart() {
 }
 
 /// The servers of the pool that runs, with their weights.
-fn runs(balancer: &Balancer) -> BTreeMap<String, u64> {
+fn runs(balancer: &BalancerProcess) -> BTreeMap<String, u64> {
     let stats = balancer.stats();
     let servers = stats["backends"]["pool"]["servers"].as_object().unwrap();
     servers.iter().map(|(name, server)| (name.clone(), server["weight"].as_u64().unwrap())).collect()
 }
 
 /// Waits until so many connections have been served.
-fn balancer_is_busy(balancer: &Balancer, connections: u64) {
+fn balancer_is_busy(balancer: &BalancerProcess, connections: u64) {
     wait_for(&format!("{connections} connections"), || {
         (balancer.stat("/total_connections").as_u64().unwrap() >= connections).then_some(())
     });

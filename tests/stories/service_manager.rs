@@ -1,17 +1,30 @@
 //! What convey tells systemd, or whoever else listens at `NOTIFY_SOCKET`.
 
-use std::io::ErrorKind;
+use std::fs;
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use convey_testkit::{Balancer, Loopback, PATIENCE, Server, Setup, binary, connect, ping, stories, wait_for};
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, PATIENCE, Setup, TcpServer, ask, binary, connect, ping, stories,
+    wait_for, was_reset,
+};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 
 stories!("service_manager":
     it_hears_of_the_start_of_reloads_and_of_the_stop,
     it_hears_signs_of_life_while_convey_lives,
     it_hears_which_process_is_the_service_after_an_upgrade,
+    it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused [Need::Tool("taskset", "util-linux")],
+    a_socket_that_it_has_kept_is_closed_where_the_file_no_longer_wants_it [Need::Tool("taskset", "util-linux")],
     it_may_be_named_by_an_abstract_address,
     one_that_does_not_read_stops_nothing,
     what_it_must_know_waits_for_room_in_its_queue,
@@ -19,7 +32,7 @@ stories!("service_manager":
 
 fn it_hears_of_the_start_of_reloads_and_of_the_stop() {
     let lab = Loopback::new();
-    let server = Server::echo(lab.server(1));
+    let server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
     let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "");
     let mut balancer = manager.start(&lab, &setup, None);
@@ -65,7 +78,7 @@ fn it_hears_signs_of_life_while_convey_lives() {
 
 fn it_hears_which_process_is_the_service_after_an_upgrade() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
     let setup = Setup::new(&lab).health("interval = 3600").server("a", lab.server(1), "");
     let mut balancer = manager.start(&lab, &setup, None);
@@ -87,6 +100,63 @@ fn it_hears_which_process_is_the_service_after_an_upgrade() {
     assert!(manager.hear().unwrap().starts_with("STOPPING=1\n"));
 }
 
+fn it_keeps_the_sockets_through_a_restart_so_that_nobody_is_refused() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let manager = Manager::new(&lab);
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut first = BalancerProcess::start_with(&lab, &setup, manager.unit(&lab, "", None));
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let failed = thread::scope(|scope| {
+        let load = scope.spawn(|| ping_until(&stop, lab.vip(), &asked));
+        wait_for("clients", || (asked.load(Ordering::Relaxed) > 10).then_some(()));
+        let mark = lab.directory().join("restart");
+        fs::write(&mark, "").unwrap();
+        first.signal(Signal::TERM);
+        let mut kept = manager.keeps("FDSTORE=1\nFDNAME=convey\n").into_iter();
+        first.wait_for_log("the service manager keeps 2 sockets, new clients wait");
+        ping(&mut held).unwrap();
+        drop(held);
+        assert_eq!(first.wait(), 0);
+        assert!(!mark.exists());
+
+        // That of statistics may be bound anew.
+        let before = asked.load(Ordering::Relaxed);
+        let elsewhere = Loopback::new();
+        let log = elsewhere.directory().join("log");
+        let command = manager.unit(&lab, "LISTEN_FDS=1", kept.next());
+        assert_eq!(kept.count(), 1);
+        let second = convey_testkit::start(command, &log);
+        wait_for("clients after it", || (asked.load(Ordering::Relaxed) > before + 10).then_some(()));
+        assert_eq!(ask(lab.stats(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+        manager.hears("FDSTOREREMOVE=1\nFDNAME=convey\n");
+        stop.store(true, Ordering::Relaxed);
+        let failed = load.join().unwrap();
+        // Without the mark it stops for good: who comes is refused at once.
+        second.signal(Signal::TERM);
+        wait_for("its listener to be closed", || TcpStream::connect(lab.vip()).err());
+        failed
+    });
+    assert!(failed.is_empty(), "{} of {asked:?} failed: {failed:?}", failed.len());
+}
+
+fn a_socket_that_it_has_kept_is_closed_where_the_file_no_longer_wants_it() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let manager = Manager::new(&lab);
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").listen(&[lab.second_vip()]);
+    let kept = TcpListener::bind(lab.vip()).unwrap();
+    let mut waiting = connect(lab.vip());
+    let command = manager.unit(&lab, "LISTEN_FDS=1", Some(kept.into()));
+    let _balancer = BalancerProcess::start_with(&lab, &setup, command);
+    manager.hears("FDSTOREREMOVE=1\nFDNAME=convey\n");
+    assert!(was_reset(&mut waiting));
+    assert!(TcpStream::connect(lab.vip()).is_err());
+    ping(&mut connect(lab.second_vip())).unwrap();
+}
+
 fn it_may_be_named_by_an_abstract_address() {
     let lab = Loopback::new();
     let name = format!("convey-test-{}", lab.vip());
@@ -94,13 +164,14 @@ fn it_may_be_named_by_an_abstract_address() {
     let manager = Manager(UnixDatagram::bind_addr(&addr).unwrap());
     let mut command = binary();
     command.env("NOTIFY_SOCKET", format!("@{name}"));
-    let _balancer = Balancer::start_with(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), command);
+    let _balancer =
+        BalancerProcess::start_with(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), command);
     manager.hears("READY=1\n");
 }
 
 fn one_that_does_not_read_stops_nothing() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = manager.start(&lab, &setup, Some("20000"));
@@ -112,7 +183,7 @@ fn one_that_does_not_read_stops_nothing() {
 
 fn what_it_must_know_waits_for_room_in_its_queue() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let manager = Manager::new(&lab);
     let mut balancer = manager.start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""), None);
     manager.fill_queue();
@@ -121,6 +192,22 @@ fn what_it_must_know_waits_for_room_in_its_queue() {
     // Only now it reads.
     manager.hears("STOPPING=1\nSTATUS=stopping: ");
     assert_eq!(balancer.wait(), 0);
+}
+
+/// Connects and pings again and again; returns what went wrong.
+fn ping_until(stop: &AtomicBool, addr: std::net::SocketAddr, asked: &AtomicU64) -> Vec<String> {
+    let mut failed = Vec::new();
+    // If the story fails, nobody stops it.
+    while !stop.load(Ordering::Relaxed) && failed.is_empty() && asked.load(Ordering::Relaxed) < 200_000 {
+        let ping_once = || {
+            let mut client = TcpStream::connect(addr)?;
+            client.set_read_timeout(Some(PATIENCE))?;
+            ping(&mut client)
+        };
+        failed.extend(ping_once().err().map(|error| error.to_string()));
+        asked.fetch_add(1, Ordering::Relaxed);
+    }
+    failed
 }
 
 /// A service manager.
@@ -132,13 +219,27 @@ impl Manager {
     }
 
     /// Starts convey, which it takes for hung after so many microseconds of silence.
-    fn start(&self, lab: &Loopback, setup: &Setup, watchdog: Option<&str>) -> Balancer {
+    fn start(&self, lab: &Loopback, setup: &Setup, watchdog: Option<&str>) -> BalancerProcess {
         let mut command = binary();
         command.env("NOTIFY_SOCKET", lab.directory().join("notify"));
         if let Some(microseconds) = watchdog {
             command.env("WATCHDOG_USEC", microseconds);
         }
-        Balancer::start_with(lab, setup, command)
+        BalancerProcess::start_with(lab, setup, command)
+    }
+
+    /// A command that starts convey as systemd does, with these variables and this socket, on one core: with one listening socket for
+    /// each address.
+    fn unit(&self, lab: &Loopback, variables: &str, socket: Option<OwnedFd>) -> Command {
+        let script = format!("LISTEN_PID=$$ {variables} exec taskset -c 0 \"$@\" 3<&0 </dev/null");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).arg(binary().get_program());
+        command.arg("--config").arg(lab.directory().join("config.toml"));
+        command
+            .env("NOTIFY_SOCKET", lab.directory().join("notify"))
+            .env("RUNTIME_DIRECTORY", lab.directory());
+        command.stdin(socket.map_or_else(Stdio::null, Stdio::from));
+        command
     }
 
     /// Has it take no more until it reads.
@@ -159,6 +260,26 @@ impl Manager {
             let message = self.hear().unwrap_or_else(|| panic!("in vain for {begin:?}"));
             if message.starts_with(begin) {
                 return message;
+            }
+        }
+    }
+
+    /// Reads until a message begins so; returns the descriptors that came with it.
+    fn keeps(&self, begin: &str) -> Vec<OwnedFd> {
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        loop {
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(128))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut room = [IoSliceMut::new(&mut bytes)];
+            let received = recvmsg(&self.0, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+            let descriptors = control.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            });
+            let descriptors = descriptors.flatten().collect();
+            if bytes[..received.bytes].starts_with(begin.as_bytes()) {
+                return descriptors;
             }
         }
     }

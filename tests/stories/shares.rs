@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Server, Setup, UdpServer, binary, connect_from, ping, stories, tool, wait_for,
-    was_reset,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, UdpServer, binary, connect_from, ping, stories, tool,
+    wait_for, was_reset,
 };
 
 use crate::limits::{nothing_comes, serve_all, vec_of};
@@ -23,9 +23,9 @@ stories!("shares":
 
 fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start_with(&lab, &setup, limited("1000:1000"));
+    let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
     // More than there may be, each with half a request.
     let greedy: Vec<TcpStream> = (0..500).filter_map(|_| half_a_request(lab.ip(99), lab.vip())).collect();
     let mut others: Vec<TcpStream> =
@@ -40,7 +40,7 @@ fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
     let lab = Loopback::new();
     let _server = UdpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).frontend("protocol = \"udp\"\nmax_connections = 180");
-    let balancer = Balancer::start(&lab, &setup.server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     let client = |ip| udp_client(ip, lab.vip());
     let greedy: Vec<UdpSocket> = (0..165).map(|_| client(lab.ip(99))).collect();
     let streams = greedy.iter().filter(|socket| is_answered(socket) && is_answered(socket)).count();
@@ -56,10 +56,10 @@ fn one_client_with_all_sessions_it_can_get_leaves_some_for_others() {
 
 fn a_limit_for_each_client_resets_its_excess_and_nobody_elses() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let lines = format!("max_connections_per_client = 2\ntrusted_clients = \"{}\"", lab.ip(50));
     let setup = Setup::new(&lab).frontend(&lines).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let open = |host| {
         let mut client = connect_from(lab.ip(host), lab.vip())?; // the reset may come before
         ping(&mut client).map(|()| client)
@@ -119,9 +119,12 @@ fn a_raised_limit_lets_in_those_who_wait_for_their_share() {
 }
 
 /// Connections of one client that were served, and five more that have asked.
-fn beyond_their_share(lab: &Loopback, timeouts: &str) -> (Balancer, Vec<TcpStream>, Vec<TcpStream>, Server) {
-    let server = Server::echo(lab.server(1));
-    let balancer = Balancer::start(lab, &of_slots(lab, SLOTS, timeouts));
+fn beyond_their_share(
+    lab: &Loopback,
+    timeouts: &str,
+) -> (BalancerProcess, Vec<TcpStream>, Vec<TcpStream>, TcpServer) {
+    let server = TcpServer::echo(lab.server(1));
+    let balancer = BalancerProcess::start(lab, &of_slots(lab, SLOTS, timeouts));
     let open = || connect_from(lab.ip(99), lab.vip()).unwrap();
     let mut served = vec_of(SHARE, open);
     served.iter_mut().for_each(|client| ping(client).unwrap());

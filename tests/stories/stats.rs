@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Server, Setup, ask, check_to_end, clock, connect, is_refused_with_reset, ping,
-    run, send, stories, tool, wait_for,
+    BalancerProcess, Loopback, Need, Setup, TcpServer, ask, check_to_end, clock, connect,
+    is_refused_with_reset, ping, run, send, stories, tool, wait_for,
 };
 
 stories!("stats":
@@ -138,13 +138,13 @@ fn metrics_and_statistics_agree() {
 
 fn health_is_shown_with_its_reason_and_since_when() {
     let lab = Loopback::new();
-    let _a = Server::echo(lab.server(1));
+    let _a = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).health("interval = 0.1").server("a", lab.server(1), "").server(
         "b",
         lab.server(2),
         "",
     );
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     balancer.wait_for_stat("/backends/pool/servers/a/health/reason", "connect succeeded");
     balancer.wait_for_health("b", false);
     let b = balancer.stat("/backends/pool/servers/b");
@@ -168,7 +168,7 @@ fn a_page_that_does_not_exist_names_those_that_do() {
 
 fn readiness_follows_the_servers_of_each_frontend() {
     let lab = Loopback::new();
-    let a = Server::echo(lab.server(1));
+    let a = TcpServer::echo(lab.server(1));
     let health = "kind = \"tcp\"\ninterval = \"50ms\"\nrise = 1\nfall = 1";
     let other = format!("{}:{}", lab.vip().ip(), lab.vip().port() + 1);
     let more = format!(
@@ -177,7 +177,7 @@ fn readiness_follows_the_servers_of_each_frontend() {
         lab.server(2)
     );
     let setup = Setup::new(&lab).health(health).server("a", lab.server(1), "").and(&more);
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let ready = || balancer.page("/readyz");
     wait_for("it to be ready", || (ready() == (200, "ready\n".to_owned())).then_some(()));
     drop(a);
@@ -186,14 +186,14 @@ fn readiness_follows_the_servers_of_each_frontend() {
         (ready() == (503, why.to_owned())).then_some(())
     });
     assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()), "it is alive all the same");
-    let _a = Server::echo(lab.server(1));
+    let _a = TcpServer::echo(lab.server(1));
     wait_for("it to be ready again", || (ready().0 == 200).then_some(()));
 }
 
 fn the_last_reload_and_the_hash_of_what_runs_are_told() {
     let lab = Loopback::new();
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let config = || balancer.stat("/config");
     let metric = |line: &str| balancer.page("/metrics").1.lines().any(|found| found == line);
     let first = config();
@@ -221,9 +221,9 @@ fn the_last_reload_and_the_hash_of_what_runs_are_told() {
 
 fn clients_that_wait_for_a_server_are_counted() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).timeouts("connect = 3600").server("a", lab.server(1), "max_connections = 1");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     let waiting = [(); 3].map(|()| connect(lab.vip()));
@@ -237,7 +237,7 @@ fn clients_that_wait_for_a_server_are_counted() {
 
 fn a_page_that_takes_long_holds_no_other_up() {
     let lab = Loopback::new();
-    let balancer = Balancer::start(&lab, &four_thousand_servers(&lab));
+    let balancer = BalancerProcess::start(&lab, &four_thousand_servers(&lab));
     let scraped = AtomicUsize::new(0);
     let mut healthy = 0;
     thread::scope(|scope| {
@@ -262,7 +262,7 @@ fn a_page_that_takes_long_holds_no_other_up() {
 /// take then.
 fn sixty_who_scrape_make_health_wait_little_longer_than_one() {
     let lab = Loopback::new();
-    let balancer = Balancer::start(&lab, &four_thousand_servers(&lab));
+    let balancer = BalancerProcess::start(&lab, &four_thousand_servers(&lab));
     let [one, sixty] = [1, 60].map(|scrapers| median_of_health(&lab, scrapers));
     assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()));
     eprintln!("/healthz with one scraper: {one:?}, with sixty: {sixty:?}");
@@ -306,7 +306,7 @@ fn four_thousand_servers(lab: &Loopback) -> Setup {
 }
 
 /// Whether `/healthz`, asked after some pages, is answered before the first byte of them.
-fn health_overtakes_pages(lab: &Loopback, balancer: &Balancer) -> bool {
+fn health_overtakes_pages(lab: &Loopback, balancer: &BalancerProcess) -> bool {
     let pages = [(); 4].map(|()| {
         let mut page = connect(lab.stats());
         page.write_all(b"GET /metrics HTTP/1.1\r\nHost: convey\r\n\r\n").unwrap();
@@ -319,10 +319,10 @@ fn health_overtakes_pages(lab: &Loopback, balancer: &Balancer) -> bool {
     })
 }
 
-fn two_echo_servers() -> (Loopback, Balancer, [Server; 2]) {
+fn two_echo_servers() -> (Loopback, BalancerProcess, [TcpServer; 2]) {
     let lab = Loopback::new();
-    let servers = [1, 2].map(|n| Server::echo(lab.server(n)));
+    let servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     (lab, balancer, servers)
 }

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Nginx, Server, Setup, check_to_end, connect, ping, reset, run, send, stories,
-    tool, was_reset,
+    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, check_to_end, connect, ping, reset, run, send,
+    stories, tool, was_reset,
 };
 
 stories!("transfer":
@@ -26,7 +26,7 @@ const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
 fn a_gibibyte_goes_up_and_comes_back_byte_for_byte() {
-    let (lab, balancer, _server) = in_front_of(Server::echo);
+    let (lab, balancer, _server) = in_front_of(TcpServer::echo);
     let mut stream = connect(lab.vip());
     let mut sending = stream.try_clone().unwrap();
     thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn a_big_file_from_nginx_arrives_whole_through_curl() {
     let lab = Loopback::new();
     let nginx = Nginx::start(&lab, "a", lab.server(1));
     send(&mut File::create(nginx.file("big")).unwrap(), 100 * MIB + 1).unwrap();
-    let _balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let _balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let copy = lab.directory().join("copy");
     let url = format!("http://{}/big", lab.vip());
     let curl = run(Command::new(tool("curl").unwrap()).args(["-sS", "--fail", "-o"]).arg(&copy).arg(url));
@@ -57,7 +57,7 @@ fn a_big_file_from_nginx_arrives_whole_through_curl() {
 
 fn a_client_that_has_said_everything_still_reads_everything() {
     let (lab, balancer, _server) = in_front_of(|addr| {
-        Server::start(addr, |mut stream| {
+        TcpServer::start(addr, |mut stream| {
             // Only the end of the question starts the answer.
             assert_eq!(check_to_end(&mut stream), MIB);
             send(&mut stream, 8 * MIB)
@@ -73,7 +73,7 @@ fn a_client_that_has_said_everything_still_reads_everything() {
 fn a_server_that_has_said_everything_still_reads_everything() {
     let (told, received) = mpsc::channel();
     let (lab, balancer, _server) = in_front_of(move |addr| {
-        Server::start(addr, move |mut stream| {
+        TcpServer::start(addr, move |mut stream| {
             stream.write_all(b"bye")?;
             stream.shutdown(Shutdown::Write)?;
             told.send(check_to_end(&mut stream)).unwrap();
@@ -92,7 +92,7 @@ fn a_server_that_has_said_everything_still_reads_everything() {
 
 fn an_answer_is_delivered_even_if_the_server_did_not_read_the_question() {
     let (lab, _balancer, _server) = in_front_of(|addr| {
-        Server::start(addr, |mut stream| {
+        TcpServer::start(addr, |mut stream| {
             stream.read_exact(&mut [0])?;
             stream.write_all(b"go away") // and closed with much to read: the kernel resets
         })
@@ -110,7 +110,7 @@ fn an_answer_is_delivered_even_if_the_server_did_not_read_the_question() {
 
 fn a_reset_by_the_server_is_a_reset_for_the_client() {
     let (lab, balancer, _server) = in_front_of(|addr| {
-        Server::start(addr, |mut stream| {
+        TcpServer::start(addr, |mut stream| {
             stream.read_exact(&mut [0])?;
             stream.write_all(b"!")?;
             stream.read_exact(&mut [0])?;
@@ -129,7 +129,7 @@ fn a_reset_by_the_server_is_a_reset_for_the_client() {
 fn a_reset_by_the_client_is_a_reset_for_the_server() {
     let (told, seen) = mpsc::channel();
     let (lab, balancer, _server) = in_front_of(move |addr| {
-        Server::start(addr, move |mut stream| {
+        TcpServer::start(addr, move |mut stream| {
             stream.read_exact(&mut [0])?;
             stream.write_all(b"!")?;
             told.send(was_reset(&mut stream)).unwrap();
@@ -145,9 +145,9 @@ fn a_reset_by_the_client_is_a_reset_for_the_server() {
 }
 
 /// A balancer with a single server.
-fn in_front_of(start: impl FnOnce(SocketAddr) -> Server) -> (Loopback, Balancer, Server) {
+fn in_front_of(start: impl FnOnce(SocketAddr) -> TcpServer) -> (Loopback, BalancerProcess, TcpServer) {
     let lab = Loopback::new();
     let server = start(lab.server(1));
-    let balancer = Balancer::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     (lab, balancer, server)
 }

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
 
 use convey_testkit::{
-    Balancer, Flood, Loopback, Need, Process, Server, Setup, UdpClient, UdpServer, connect, ping, run,
-    stories, tool, wait_for,
+    BalancerProcess, Flood, Loopback, Need, Process, Setup, TcpServer, UdpClient, UdpServer, connect, ping,
+    run, stories, tool, wait_for,
 };
 use rustix::process::Signal;
 
@@ -40,7 +40,7 @@ stories!("udp":
 fn each_client_keeps_its_server() {
     let lab = Loopback::new();
     let _servers = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab));
+    let balancer = BalancerProcess::start(&lab, &two(&lab));
     let clients = [(); 6].map(|()| UdpClient::of(lab.vip()));
     let first = clients.each_ref().map(UdpClient::ask);
     assert_eq!(first.iter().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(["a", "b"]));
@@ -54,7 +54,7 @@ fn each_client_keeps_its_server() {
 fn datagrams_of_any_length_arrive_whole_and_are_counted() {
     let lab = Loopback::new();
     let _echo = UdpServer::echo(lab.server(1));
-    let balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
     let lengths = [0, 1, 1_200, 1_473, 9_000, 65_507];
     for length in lengths {
@@ -79,7 +79,7 @@ fn thousands_of_datagrams_at_once_are_all_answered() {
     const BURST: u16 = 40;
     let lab = Loopback::new();
     let _echo = UdpServer::echo(lab.server(1));
-    let balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let clients: Vec<UdpClient> = (0..CLIENTS).map(|_| UdpClient::of(lab.vip())).collect();
     for round in 0..ROUNDS {
         for (number, client) in (0..).zip(&clients) {
@@ -104,7 +104,8 @@ fn a_reply_comes_from_the_address_that_was_asked() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let anywhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), lab.v6(0).port());
-    let _balancer = Balancer::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
+    let _balancer =
+        BalancerProcess::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
     for host in [1, 2, 77] {
         assert_eq!(UdpClient::of(SocketAddr::new(lab.ip(host), anywhere.port())).ask(), "a");
     }
@@ -115,7 +116,7 @@ fn a_client_over_ipv6_gets_its_reply_from_the_address_it_asked() {
     let _a = UdpServer::named("a", lab.server(1));
     let (anywhere, here) = (SocketAddr::new("::".parse().unwrap(), lab.v6(0).port()), lab.v6(1));
     let listen = udp(&lab).listen(&[anywhere, here]).server("a", lab.server(1), "");
-    let _balancer = Balancer::start(&lab, &listen);
+    let _balancer = BalancerProcess::start(&lab, &listen);
     for port in [anywhere.port(), here.port()] {
         let client = UdpClient::of(SocketAddr::new(here.ip(), port));
         assert_eq!([client.ask(), client.ask()], ["a", "a"]);
@@ -126,7 +127,8 @@ fn a_broadcast_is_dropped_and_counted() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let anywhere = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), lab.v6(0).port());
-    let balancer = Balancer::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
+    let balancer =
+        BalancerProcess::start(&lab, &udp(&lab).listen(&[anywhere]).server("a", lab.server(1), ""));
     let client = UdpSocket::bind((lab.ip(1), 0)).unwrap();
     client.set_broadcast(true).unwrap();
     client.send_to(b"who?", (IpAddr::from([127, 255, 255, 255]), anywhere.port())).unwrap();
@@ -142,7 +144,7 @@ fn a_datagram_that_says_it_comes_from_a_server_begins_no_session() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let setup = udp(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "weight = 0");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let b = UdpSocket::bind(lab.server(2)).unwrap();
     b.send_to(b"who?", lab.vip()).unwrap();
     balancer.wait_for_stat("/frontends/web/drops/loop", 1);
@@ -156,7 +158,7 @@ fn a_datagram_that_says_it_comes_from_a_server_begins_no_session() {
 fn a_silent_client_is_forgotten_and_starts_anew() {
     let lab = Loopback::new();
     let _servers = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab).timeouts("udp_idle = 0.1"));
+    let balancer = BalancerProcess::start(&lab, &two(&lab).timeouts("udp_idle = 0.1"));
     let sockets = balancer.fds_at_rest().sockets;
     let client = UdpClient::of(lab.vip());
     let first = client.ask();
@@ -174,7 +176,7 @@ fn a_silent_client_is_forgotten_and_starts_anew() {
 fn a_dead_server_is_left_at_the_datagram_after_the_one_it_refused() {
     let lab = Loopback::new();
     let [a, _b] = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab));
+    let balancer = BalancerProcess::start(&lab, &two(&lab));
     let client = client_of(&lab, "a");
     drop(a);
     client.send(b"lost");
@@ -188,7 +190,7 @@ fn a_dead_server_is_left_at_the_datagram_after_the_one_it_refused() {
 fn a_client_of_a_server_that_a_probe_finds_dead_loses_nothing() {
     let lab = Loopback::new();
     let [a, _b] = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab).health("interval = 0.1\nfall = 2"));
+    let balancer = BalancerProcess::start(&lab, &two(&lab).health("interval = 0.1\nfall = 2"));
     let client = client_of(&lab, "a");
     drop(a);
     balancer.wait_for_health("a", false);
@@ -201,7 +203,7 @@ fn a_client_of_a_server_that_a_probe_finds_dead_loses_nothing() {
 fn refused_datagrams_take_a_server_out() {
     let lab = Loopback::new();
     let [a, _b] = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab).health("interval = 3600\nfall = 3"));
+    let balancer = BalancerProcess::start(&lab, &two(&lab).health("interval = 3600\nfall = 3"));
     for name in ["a", "b"] {
         balancer.wait_for_stat(&format!("/backends/pool/servers/{name}/health/reason"), "datagram answered");
     }
@@ -221,7 +223,7 @@ fn refused_datagrams_take_a_server_out() {
 fn a_client_of_the_only_server_waits_until_it_is_back() {
     let lab = Loopback::new();
     let a = UdpServer::named("a", lab.server(1));
-    let balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     drop(a);
@@ -237,7 +239,7 @@ fn a_client_of_the_only_server_waits_until_it_is_back() {
 
 fn without_a_server_datagrams_are_dropped_and_counted() {
     let lab = Loopback::new();
-    let balancer = Balancer::start(&lab, &two(&lab).health("interval = 0.1\nfall = 1"));
+    let balancer = BalancerProcess::start(&lab, &two(&lab).health("interval = 0.1\nfall = 1"));
     balancer.wait_for_stat("/backends/pool/servers_up", 0);
     let client = UdpClient::of(lab.vip());
     (0..3).for_each(|_| client.send(b"anybody?"));
@@ -256,7 +258,7 @@ fn a_full_frontend_forgets_old_questions_for_new_clients_and_no_client_that_keep
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let full = udp(&lab).frontend(&format!("protocol = \"udp\"\nmax_connections = {LIMIT}"));
-    let balancer = Balancer::start(&lab, &full.server("a", lab.server(1), ""));
+    let balancer = BalancerProcess::start(&lab, &full.server("a", lab.server(1), ""));
     let number = |pointer: &str| balancer.stat(pointer).as_u64().unwrap();
     let streams = [(); 2].map(|()| UdpClient::of(lab.vip()));
     streams.iter().for_each(|client| assert_eq!([client.ask(), client.ask()], ["a", "a"]));
@@ -279,7 +281,7 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
     let lab = Loopback::new();
     let workers = available_parallelism().unwrap().get();
     let _silent = UdpSocket::bind(lab.server(1)).unwrap();
-    let _echo = Server::echo(lab.server(2));
+    let _echo = TcpServer::echo(lab.server(2));
     // Each datagram is a new client's, for whom another has to make room: that takes far longer than to send it, so no
     // worker ever sees the end of the flood.
     let full = format!("protocol = \"udp\"\nmax_connections = {}", 8 * workers);
@@ -289,7 +291,7 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
         .server("a", lab.server(1), "")
         .and(&format!("[backends.tcp.servers.echo]\naddr = \"{}\"\n", lab.server(2)))
         .and(&tcp("beside", lab.second_vip()));
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let overruns = || balancer.stat("/frontends/web/drops/receive_overrun").as_u64().unwrap();
 
     let _flood = Flood::start(lab.vip(), 32 * workers);
@@ -308,7 +310,7 @@ fn a_flood_leaves_time_for_connections_reloads_and_statistics() {
 fn a_reload_moves_only_the_clients_of_the_server_that_left() {
     let lab = Loopback::new();
     let _servers = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab));
+    let balancer = BalancerProcess::start(&lab, &two(&lab));
     let (of_a, of_b) = (client_of(&lab, "a"), client_of(&lab, "b"));
     let sessions = balancer.stat("/total_connections");
     balancer.save(&udp(&lab).server("b", lab.server(2), "weight = 7"));
@@ -323,7 +325,7 @@ fn a_reload_moves_only_the_clients_of_the_server_that_left() {
 fn a_session_that_moves_to_another_server_is_timed_once() {
     let lab = Loopback::new();
     let _servers = servers(&lab);
-    let balancer = Balancer::start(&lab, &two(&lab));
+    let balancer = BalancerProcess::start(&lab, &two(&lab));
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     let only_b = udp(&lab).server("b", lab.server(2), "");
@@ -342,7 +344,7 @@ fn a_removed_frontend_serves_its_clients_on_and_everybody_once_it_is_back() {
     let _a = UdpServer::named("a", lab.server(1));
     let here = udp(&lab).server("a", lab.server(1), "");
     let elsewhere = here.clone().listen(&[lab.second_vip()]);
-    let balancer = Balancer::start(&lab, &here);
+    let balancer = BalancerProcess::start(&lab, &here);
     // So many that every worker has some.
     let known: Vec<UdpClient> = (0..20).map(|_| UdpClient::of(lab.vip())).collect();
     known.iter().for_each(|client| assert_eq!(client.ask(), "a"));
@@ -363,7 +365,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let here = udp(&lab).timeouts("drain = 0.2").server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &here);
+    let balancer = BalancerProcess::start(&lab, &here);
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     balancer.save(&here.listen(&[lab.second_vip()]));
@@ -375,7 +377,7 @@ fn a_frontend_that_is_taken_away_gives_its_port_back() {
 fn a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones() {
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
-    let mut balancer = Balancer::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
+    let mut balancer = BalancerProcess::start(&lab, &udp(&lab).server("a", lab.server(1), ""));
     let client = UdpClient::of(lab.vip());
     assert_eq!(client.ask(), "a");
     balancer.signal(Signal::TERM);
@@ -391,7 +393,7 @@ fn a_stop_serves_clients_until_they_are_silent_and_takes_no_new_ones() {
 
 fn a_second_balancer_on_the_same_port_is_refused() {
     let lab = Loopback::new();
-    let balancer = Balancer::start(&lab, &two(&lab));
+    let balancer = BalancerProcess::start(&lab, &two(&lab));
     let other = Loopback::new();
     std::fs::write(
         other.directory().join("config.toml"),
@@ -414,7 +416,7 @@ fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_o
     let lab = Loopback::new();
     let _a = UdpServer::named("a", lab.server(1));
     let setup = udp(&lab).server("a", lab.server(1), "");
-    let balancer = Balancer::start(&lab, &setup);
+    let balancer = BalancerProcess::start(&lab, &setup);
     let both = setup.listen(&[lab.vip(), lab.second_vip()]);
 
     // Each worker needs two. One is missing.
@@ -435,7 +437,7 @@ fn a_frontend_that_descriptors_do_not_suffice_for_is_refused_and_loses_nothing_o
 fn names_are_resolved_by_every_server() {
     let lab = Loopback::new();
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| dnsmasq(name, lab.server(n)));
-    let balancer = Balancer::start(&lab, &two(&lab).health("kind = \"tcp\"\ninterval = 0.1"));
+    let balancer = BalancerProcess::start(&lab, &two(&lab).health("kind = \"tcp\"\ninterval = 0.1"));
     let mut names = BTreeSet::new();
     for _ in 0..20 {
         let (ip, port) = (format!("@{}", lab.vip().ip()), lab.vip().port().to_string());

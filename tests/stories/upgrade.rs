@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
-    Balancer, Loopback, Need, Process, Ran, Server, Setup, UdpClient, UdpServer, ask, binary, check_to_end,
-    connect, ping, run, send, stories, wait_for,
+    BalancerProcess, Loopback, Need, Process, Ran, Setup, TcpServer, UdpClient, UdpServer, ask, binary,
+    check_to_end, connect, connect_from, ping, run, send, stories, wait_for, was_reset,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -27,7 +28,10 @@ stories!("upgrade":
     a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way,
     a_new_version_that_hangs_is_given_up [Need::Long],
     versions_that_do_not_understand_each_other_refuse_with_a_reason,
+    who_is_denied_later_is_reset_in_the_old_process_and_nobody_else,
+    once_it_may_the_new_process_serves_whatever_happens_to_the_old_one,
     a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop,
+    a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice,
     an_upgrade_takes_up_what_only_a_restart_could,
     a_process_that_stops_lets_the_next_one_have_its_statistics,
 );
@@ -37,8 +41,8 @@ const ROLE: &str = "CONVEY_STORY_SUCCESSOR";
 
 fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
-    let _echo = Server::echo(lab.server(2));
+    let _server = TcpServer::named("a", lab.server(1));
+    let _echo = TcpServer::echo(lab.server(2));
     let other = format!(
         "[frontends.echo]\nlisten_addr = \"{}\"\nbackend = \"echo\"\n[backends.echo]\nhealth_check.kind = \"none\"\n\
          [backends.echo.servers.a]\naddr = \"{}\"\n",
@@ -67,7 +71,7 @@ fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
     assert!(failed.is_empty(), "{} of {asked:?} requests failed: {failed:?}", failed.len());
     assert_eq!(upgraded.processes.len(), 10);
     // The first process still has a connection, those after it had none for long.
-    wait_for("the processes between to end", || (upgraded.running() == 1).then_some(()));
+    upgraded.wait_for_the_last();
     ping(&mut held).unwrap();
     drop(held);
     assert_eq!(upgraded.first.wait(), 0);
@@ -78,7 +82,7 @@ fn ten_upgrades_under_load_fail_no_request_and_end_no_connection() {
 fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
     const GIB: u64 = 1 << 30;
     let lab = Loopback::new();
-    let _server = Server::start(lab.server(1), |mut stream| {
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
         stream.read_exact(&mut [0])?;
         send(&mut stream, GIB)?;
         stream.shutdown(Shutdown::Write)
@@ -132,19 +136,19 @@ fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {
         assert_eq!(upgraded.first.stat("/frontends/web/total_connections"), 5, "the ones that went along");
     }
     assert_eq!(upgraded.first.wait(), 0);
-    wait_for("the processes between to end", || (upgraded.running() == 1).then_some(()));
+    upgraded.wait_for_the_last();
 }
 
 fn a_signal_upgrades_and_what_was_known_of_servers_goes_along() {
     let lab = Loopback::new();
-    let _up = Server::named("up", lab.server(1));
+    let _up = TcpServer::named("up", lab.server(1));
     let health = "kind = \"tcp\"\ninterval = 3600\nfall = 1\nrise = 2";
     let setup =
         Setup::new(&lab).health(health).server("up", lab.server(1), "").server("down", lab.server(2), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
     upgraded.first.wait_for_health("down", false);
     // It is back; one check says so. A process that knew nothing would believe that one.
-    let _back = Server::named("down", lab.server(2));
+    let _back = TcpServer::named("down", lab.server(2));
     upgraded.first.signal(Signal::USR2);
     upgraded.wait_for_process();
     assert_eq!(upgraded.first.wait(), 0);
@@ -154,7 +158,7 @@ fn a_signal_upgrades_and_what_was_known_of_servers_goes_along() {
 
 fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
     let serves = || assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
@@ -188,7 +192,7 @@ fn a_new_version_that_cannot_start_leaves_the_old_one_serving() {
 
 fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
     let mut held = connect(lab.vip());
@@ -217,7 +221,7 @@ fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
 
 fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3");
     let mut upgraded = Upgraded::start(&lab, &setup);
     let mut held = connect(lab.vip());
@@ -226,14 +230,79 @@ fn a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_
     upgraded.first.wait_for_log("stopping: 1 open connections go on until they end");
     upgraded.first.signal(Signal::TERM);
     upgraded.first.wait_for_log("stopping: 1 open connections have 3s to finish");
+    // As systemd does once the new process, which had no connection, has ended.
+    upgraded.first.signal(Signal::TERM);
+    upgraded.first.wait_for_log("another SIGTERM changes nothing");
     ping(&mut held).unwrap();
     assert_eq!(upgraded.first.wait(), 0);
     assert!(upgraded.first.log().contains("stopped: 1 connections were cut after 3s"));
 }
 
+fn a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").timeouts("drain = 3600");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    upgraded.upgrade();
+    upgraded.first.signal(Signal::INT);
+    upgraded.first.wait_for_log("stopping: 1 open connections have 3600s to finish");
+    upgraded.first.signal(Signal::INT);
+    assert_eq!(upgraded.first.wait(), 128 + 2);
+    assert!(ping(&mut held).is_err());
+}
+
+fn who_is_denied_later_is_reset_in_the_old_process_and_nobody_else() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let [mut denied, mut let_in] = [66, 50].map(|host| connect_from(lab.ip(host), lab.vip()).unwrap());
+    assert!([&mut denied, &mut let_in].map(ping).iter().all(Result::is_ok));
+    upgraded.upgrade();
+    upgraded.first.wait_for_log("stopping: 2 open connections go on until they end");
+    // What it does not listen on already is none of its business any more.
+    let deny = format!("[frontends.web.access]\ndeny = \"{}\"\n", lab.ip(66));
+    upgraded.first.save(&setup.listen(&[lab.vip(), lab.second_vip()]).and(&deny));
+    assert!(was_reset(&mut denied));
+    ping(&mut let_in).unwrap();
+    wait_for("the new process to listen on what is new", || {
+        ping(&mut connect_from(lab.ip(50), lab.second_vip()).ok()?).ok()
+    });
+    drop(let_in);
+    assert_eq!(upgraded.first.wait(), 0);
+    let served = (0..20).map(|_| connect_from(lab.ip(50), lab.second_vip()));
+    assert!(served.into_iter().all(|client| ping(&mut client.unwrap()).is_ok()));
+}
+
+fn once_it_may_the_new_process_serves_whatever_happens_to_the_old_one() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let config = lab.directory().join("config.toml");
+    fs::write(&config, Setup::new(&lab).server("a", lab.server(1), "").to_string()).unwrap();
+    let (ours, theirs) = pair();
+    let mut command = binary();
+    command.env("CONVEY_UPGRADE", "1").stdin(Stdio::from(theirs)).arg("--config").arg(config);
+    let mut new = Process::spawn(&mut command);
+    drop(command);
+    say(&ours, r#"{"Hello":{"formats":[1],"program":"0.0.0"}}"#);
+    assert!(heard(&ours).starts_with("{\"Hello\":"));
+    say(&ours, "\"Offered\"");
+    assert!(heard(&ours).starts_with("{\"Prepared\":"));
+    // A process that is killed after its last word hears nothing more.
+    rustix::net::shutdown(&ours, rustix::net::Shutdown::Read).unwrap();
+    say(&ours, "\"Go\"");
+    drop(ours);
+    let serves = wait_for("an answer", || ask(lab.vip(), "/").ok());
+    assert_eq!((serves, new.ended()), ((200, "a".to_owned()), None));
+    new.signal(Signal::TERM);
+    assert_eq!(new.wait().code(), Some(0));
+}
+
 fn a_new_version_that_hangs_is_given_up() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     upgraded.replace_program_by("exec sleep 100");
     let ran = upgraded.ask();
@@ -243,7 +312,7 @@ fn a_new_version_that_hangs_is_given_up() {
 
 fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let this = std::env::current_exe().unwrap();
     upgraded.replace_program_by(&format!("exec env {ROLE}=1 {}", this.display()));
@@ -269,7 +338,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
 
 fn an_upgrade_takes_up_what_only_a_restart_could() {
     let lab = Loopback::new();
-    let _server = Server::named("a", lab.server(1));
+    let _server = TcpServer::named("a", lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut upgraded = Upgraded::start(&lab, &setup);
     let moved = setup.to_string().replace("port = 7000", "port = 7001");
@@ -285,15 +354,15 @@ fn an_upgrade_takes_up_what_only_a_restart_could() {
 
 fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
     let lab = Loopback::new();
-    let _server = Server::echo(lab.server(1));
+    let _server = TcpServer::echo(lab.server(1));
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
-    let mut first = Balancer::start(&lab, &setup);
+    let mut first = BalancerProcess::start(&lab, &setup);
     let mut held = connect(lab.vip());
     ping(&mut held).unwrap();
     first.signal(Signal::TERM);
     first.wait_for_log("stopping: 1 open connections have 30s to finish");
     wait_for("its listener to be closed", || TcpStream::connect(lab.vip()).err());
-    assert_eq!(first.page("/healthz"), (503, "draining\n".to_owned()));
+    assert_eq!(first.page("/healthz"), (200, "draining\n".to_owned()));
     let elsewhere = Loopback::new();
     let mut command = binary();
     command.arg("--config").arg(lab.directory().join("config.toml"));
@@ -305,20 +374,28 @@ fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
     assert_eq!(first.wait(), 0);
 }
 
-/// A balancer whose program is a file of its own, and the processes that have taken its place.
+/// A balancer whose program is a file of its own, and the processes that have taken its place: a service manager hears of each, so
+/// that those before it end.
 struct Upgraded<'a> {
     lab: &'a Loopback,
-    first: Balancer,
+    first: BalancerProcess,
     program: PathBuf,
     processes: Vec<Pid>,
+    manager: UnixDatagram,
 }
 
 impl<'a> Upgraded<'a> {
     fn start(lab: &'a Loopback, setup: &Setup) -> Upgraded<'a> {
         let program = lab.directory().join("convey");
         copy_program(&program);
-        let first = Balancer::start_with(lab, setup, Command::new(&program));
-        Upgraded { lab, first, program, processes: Vec::new() }
+        let socket = lab.directory().join("notify");
+        let manager = UnixDatagram::bind(&socket).unwrap();
+        let hears = manager.try_clone().unwrap();
+        thread::spawn(move || while hears.recv(&mut [0; 4096]).is_ok_and(|len| len > 0) {});
+        let mut command = Command::new(&program);
+        command.env("NOTIFY_SOCKET", socket);
+        let first = BalancerProcess::start_with(lab, setup, command);
+        Upgraded { lab, first, program, processes: Vec::new(), manager }
     }
 
     /// Installs the program again: another file of the same name.
@@ -367,15 +444,22 @@ impl<'a> Upgraded<'a> {
         self.processes.push(Pid::from_raw(process).unwrap());
     }
 
-    /// How many of the processes after the first run.
-    fn running(&self) -> usize {
-        self.processes.iter().filter(|process| test_kill_process(**process).is_ok()).count()
+    /// Waits until the processes between the first and the last have ended.
+    fn wait_for_the_last(&self) {
+        // Who adopts them may be slow to hear of their ends.
+        let runs = |process: &&Pid| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let running = || self.processes.iter().filter(runs).count();
+        wait_for("the processes between to end", || (running() == 1).then_some(()));
     }
 }
 
 impl Drop for Upgraded<'_> {
     fn drop(&mut self) {
         self.processes.iter().for_each(|process| _ = kill_process(*process, Signal::KILL));
+        let _ = self.manager.shutdown(Shutdown::Both);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the algorithms share: the servers a table is made of, and the way on when the one it names cannot
-//! take the connection.
+//! The parts that the algorithms share: the servers a table is made of, and the way on when the one it names
+//! cannot take the connection.
 
 use super::hash::ADDRESS;
 use super::{FlowHash, Identity, Loads, Member};
@@ -95,14 +95,14 @@ pub(super) fn first_usable(servers: &[u32], start: usize, loads: &dyn Loads) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Now, members};
+    use super::super::testing::{TestLoads, members};
     use super::*;
 
     #[test]
     fn a_flow_whose_server_is_full_tries_other_places_of_the_table() {
         let named_first = FlowHash(7);
         let table = |flow| Some(if flow == named_first { 0 } else { 1 });
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         assert_eq!(usable_or_again(named_first, &now, &[0, 1, 2], table), Some(0));
         now.unusable[0] = true;
         assert_eq!(usable_or_again(named_first, &now, &[0, 1, 2], table), Some(1));
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_server_that_the_table_hardly_ever_names_is_still_found() {
         let table = |_| Some(0);
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         now.unusable = vec![true, true, false];
         assert_eq!(usable_or_again(FlowHash(7), &now, &[0, 1, 2], table), Some(2));
         now.unusable[2] = true;

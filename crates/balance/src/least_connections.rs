@@ -40,7 +40,7 @@ impl Balancer for LeastConnections {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Now, members};
+    use super::super::testing::{TestLoads, members};
     use super::*;
 
     fn least_connections(weights: &[u16]) -> LeastConnections {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     /// Opens a connection on the server picked.
-    fn open(balancer: &LeastConnections, now: &mut Now) -> Option<usize> {
+    fn open(balancer: &LeastConnections, now: &mut TestLoads) -> Option<usize> {
         let server = balancer.pick(FlowHash(0), now)?;
         now.active[server] += 1;
         Some(server)
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn six_hundred_connections_fill_three_servers_by_weight() {
         let balancer = least_connections(&[1, 2, 3]);
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         for _ in 0..600 {
             open(&balancer, &mut now).unwrap();
         }
@@ -67,14 +67,15 @@ mod tests {
     #[test]
     fn idle_servers_of_one_weight_share_short_connections_alike() {
         let balancer = least_connections(&[4, 4, 4]);
-        let picks: Vec<_> = (0..6).map(|_| balancer.pick(FlowHash(0), &Now::idle(3)).unwrap()).collect();
+        let picks: Vec<_> =
+            (0..6).map(|_| balancer.pick(FlowHash(0), &TestLoads::idle(3)).unwrap()).collect();
         assert_eq!(picks, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
     fn a_server_that_has_caught_up_is_preferred_again() {
         let balancer = least_connections(&[1, 1]);
-        let mut now = Now::idle(2);
+        let mut now = TestLoads::idle(2);
         now.active = vec![10, 7];
         let picks: Vec<_> = (0..3).map(|_| open(&balancer, &mut now).unwrap()).collect();
         assert_eq!(picks, [1, 1, 1]);
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn the_least_loaded_server_is_passed_over_while_it_is_full() {
         let balancer = least_connections(&[1, 1, 1]);
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         now.active = vec![1, 5, 3];
         now.unusable[0] = true;
         assert_eq!(open(&balancer, &mut now), Some(2));
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn the_largest_counts_and_weights_compare_without_overflow() {
         let balancer = least_connections(&[65_535, 65_534]);
-        let mut now = Now::idle(2);
+        let mut now = TestLoads::idle(2);
         now.active = vec![u32::MAX; 2];
         assert_eq!(balancer.pick(FlowHash(0), &now), Some(0));
         assert_eq!(balancer.pick(FlowHash(0), &now), Some(0));

@@ -15,8 +15,8 @@
 //! on when the chosen one is full. A new one needs a file here, a variant of [`Algorithm`] and an arm of [`build`]: the
 //! tests of this file then check it with the others. CONTRIBUTING.md lists the rest.
 //!
-//! Tables hold only servers that may be chosen (see [`Member::eligible`]); what changes from one
-//! connection to the next (open connections, servers at their limit) is asked through [`Loads`].
+//! Tables hold only servers that may be chosen (see [`Member::eligible`]); they ask [`Loads`] for values that
+//! change from one connection to the next (open connections, servers at their limit).
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -81,7 +81,7 @@ pub struct Member {
     pub eligible: bool,
 }
 
-/// What a pick may ask about the servers at this very moment.
+/// The loads of the servers at the moment of a pick.
 pub trait Loads {
     /// Whether the server can take the connection now: below its limit and not tried before.
     fn usable(&self, index: usize) -> bool;
@@ -126,7 +126,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::testing::{Now, members, ports, sixteen};
+    use super::testing::{TestLoads, members, ports, sixteen};
     use super::*;
     use convey_model::HashKey;
 
@@ -135,35 +135,35 @@ mod tests {
     }
 
     /// The servers that a thousand flows are given to.
-    fn picked(balancer: &dyn Balancer, now: &Now) -> HashSet<Option<usize>> {
+    fn picked(balancer: &dyn Balancer, now: &TestLoads) -> HashSet<Option<usize>> {
         ports().take(1_000).map(|flow| balancer.pick(flow, now)).collect()
     }
 
     #[test]
     fn a_single_server_gets_everything() {
         for (algorithm, balancer) in build_all(&members(&[1])) {
-            assert_eq!(picked(&*balancer, &Now::idle(1)), HashSet::from([Some(0)]), "{algorithm:?}");
+            assert_eq!(picked(&*balancer, &TestLoads::idle(1)), HashSet::from([Some(0)]), "{algorithm:?}");
         }
     }
 
     #[test]
     fn nobody_is_picked_when_there_is_nobody() {
         for (algorithm, balancer) in build_all(&[]) {
-            assert_eq!(picked(&*balancer, &Now::idle(0)), HashSet::from([None]), "{algorithm:?}");
+            assert_eq!(picked(&*balancer, &TestLoads::idle(0)), HashSet::from([None]), "{algorithm:?}");
         }
     }
 
     #[test]
     fn servers_of_the_largest_weight_all_get_something() {
         for (algorithm, balancer) in build_all(&members(&[65_535; 5])) {
-            assert_eq!(picked(&*balancer, &Now::idle(5)).len(), 5, "{algorithm:?}");
+            assert_eq!(picked(&*balancer, &TestLoads::idle(5)).len(), 5, "{algorithm:?}");
         }
     }
 
     #[test]
     fn a_thousand_servers_are_all_reached() {
         for (algorithm, balancer) in build_all(&members(&[3; 1_000])) {
-            let now = Now::idle(1_000);
+            let now = TestLoads::idle(1_000);
             let picked: HashSet<_> = ports().map(|flow| balancer.pick(flow, &now)).collect();
             assert_eq!(picked.len(), 1_000, "{algorithm:?}");
         }
@@ -174,7 +174,7 @@ mod tests {
         let mut twins = members(&[1, 1, 1]);
         twins[2].identity = twins[0].identity;
         for (algorithm, balancer) in build_all(&twins) {
-            assert_eq!(picked(&*balancer, &Now::idle(3)).len(), 3, "{algorithm:?}");
+            assert_eq!(picked(&*balancer, &TestLoads::idle(3)).len(), 3, "{algorithm:?}");
         }
     }
 
@@ -182,8 +182,8 @@ mod tests {
     fn a_flow_finds_the_same_server_in_whatever_order_the_servers_are_listed() {
         let listed = members(&[1, 2, 3, 4, 5, 6, 7]);
         let reversed: Vec<Member> = listed.iter().rev().copied().collect();
-        let mut now = Now::idle(7);
-        let mut now_reversed = Now::idle(7);
+        let mut now = TestLoads::idle(7);
+        let mut now_reversed = TestLoads::idle(7);
         (now.unusable[0], now_reversed.unusable[6]) = (true, true);
         for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
             let (a, b) =
@@ -199,7 +199,7 @@ mod tests {
         let members = members(&[1, 2, 3, 4]);
         let picks = |algorithm| -> Vec<usize> {
             let balancer = build(algorithm, &members, Arc::default());
-            ports().take(20).filter_map(|flow| balancer.pick(flow, &Now::idle(4))).collect()
+            ports().take(20).filter_map(|flow| balancer.pick(flow, &TestLoads::idle(4))).collect()
         };
         assert_eq!(picks(Algorithm::Ring), [2, 1, 0, 2, 3, 0, 3, 3, 2, 2, 0, 2, 3, 2, 1, 3, 2, 3, 2, 3]);
         assert_eq!(picks(Algorithm::Maglev), [2, 2, 3, 3, 2, 2, 3, 2, 2, 2, 3, 2, 1, 3, 2, 2, 2, 2, 0, 3]);
@@ -218,7 +218,7 @@ mod tests {
         for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
             let picks = |key, port| -> Vec<_> {
                 let balancer = build(algorithm, &members(key, port), Arc::default());
-                sixteen().take(1_000).map(|flow| balancer.pick(flow, &Now::idle(5))).collect()
+                sixteen().take(1_000).map(|flow| balancer.pick(flow, &TestLoads::idle(5))).collect()
             };
             for key in HashKey::ALL {
                 assert_eq!(picks(key, 80) == picks(key, 8080), key != HashKey::AddrPort, "{}", key.name());
@@ -245,7 +245,7 @@ mod tests {
             flows in prop::collection::vec(any::<u64>(), 20),
         ) {
             let members: Vec<Member> = servers.iter().map(|server| server.0).collect();
-            let now = Now {
+            let now = TestLoads {
                 unusable: servers.iter().map(|server| !server.1).collect(),
                 active: servers.iter().map(|server| server.2).collect(),
             };

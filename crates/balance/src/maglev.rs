@@ -116,7 +116,7 @@ fn next_prime(mut n: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Now, members, moved, ports, shares_are_within, sixteen};
+    use super::super::testing::{TestLoads, members, moved, ports, shares_are_within, sixteen};
     use super::*;
 
     /// Slots of each member.
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_flow_of_a_full_server_finds_the_same_substitute_every_time() {
         let maglev = Maglev::new(&members(&[1; 5]));
-        let mut now = Now::idle(5);
+        let mut now = TestLoads::idle(5);
         now.unusable[2] = true;
         for flow in ports().take(1_000) {
             let substitute = maglev.pick(flow, &now);

@@ -86,7 +86,7 @@ impl Balancer for PowerOfTwo {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Now, members, ports, shares_are_within, sixteen};
+    use super::super::testing::{TestLoads, members, ports, shares_are_within, sixteen};
     use super::*;
 
     fn power_of_two(weights: &[u16]) -> PowerOfTwo {
@@ -95,7 +95,7 @@ mod tests {
 
     /// Open connections after this many were opened and none was closed.
     fn after(connections: u32, balancer: &PowerOfTwo, servers: usize) -> Vec<u32> {
-        let mut now = Now::idle(servers);
+        let mut now = TestLoads::idle(servers);
         for _ in 0..connections {
             let server = balancer.pick(FlowHash(0), &now).unwrap();
             now.active[server] += 1;
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn of_two_servers_the_one_with_fewer_connections_for_its_weight_always_wins() {
         let balancer = power_of_two(&[1, 4]);
-        let mut now = Now::idle(2);
+        let mut now = TestLoads::idle(2);
         now.active = vec![2, 9];
         assert!((0..100).all(|_| balancer.pick(FlowHash(0), &now) == Some(0)), "2/1 is less than 9/4");
         now.active = vec![2, 7];
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_light_server_is_found_though_the_heavy_ones_are_full() {
         let balancer = power_of_two(&[65_535, 65_535, 1]);
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         now.unusable = vec![true, true, false];
         assert_eq!(balancer.pick(FlowHash(0), &now), Some(2));
     }

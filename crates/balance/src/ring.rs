@@ -112,7 +112,7 @@ impl Hasher for RingHasher {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Now, members, moved, ports, shares_are_within, sixteen};
+    use super::super::testing::{TestLoads, members, moved, ports, shares_are_within, sixteen};
     use super::*;
 
     #[test]
@@ -191,10 +191,10 @@ mod tests {
     #[test]
     fn the_flows_of_a_full_server_spread_over_all_others() {
         let ring = HashRing::new(&members(&[1; 5]));
-        let mut now = Now::idle(5);
+        let mut now = TestLoads::idle(5);
         now.unusable[2] = true;
         let mut substitutes = [0; 5];
-        for flow in sixteen().filter(|&flow| ring.pick(flow, &Now::idle(5)) == Some(2)) {
+        for flow in sixteen().filter(|&flow| ring.pick(flow, &TestLoads::idle(5)) == Some(2)) {
             substitutes[ring.pick(flow, &now).unwrap()] += 1;
         }
         let quarter = substitutes.iter().sum::<usize>() / 4;

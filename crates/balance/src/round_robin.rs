@@ -125,27 +125,27 @@ impl Group {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::testing::{Now, members};
+    use super::super::testing::{TestLoads, members};
     use super::*;
 
     fn round_robin(weights: &[u16]) -> RoundRobin {
         RoundRobin::new(&members(weights), Arc::default())
     }
 
-    fn picks(balancer: &RoundRobin, now: &Now, n: usize) -> Vec<usize> {
+    fn picks(balancer: &RoundRobin, now: &TestLoads, n: usize) -> Vec<usize> {
         (0..n).map(|_| balancer.pick(FlowHash(0), now).unwrap()).collect()
     }
 
     #[test]
     fn the_turns_of_a_heavy_server_are_spread_out() {
         let balancer = round_robin(&[5, 1, 1]);
-        assert_eq!(picks(&balancer, &Now::idle(3), 9), [0, 0, 1, 0, 2, 0, 0, 0, 0]);
+        assert_eq!(picks(&balancer, &TestLoads::idle(3), 9), [0, 0, 1, 0, 2, 0, 0, 0, 0]);
     }
 
     #[test]
     fn equal_servers_take_turns() {
         let balancer = round_robin(&[7, 7, 7]);
-        assert_eq!(picks(&balancer, &Now::idle(3), 7), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(picks(&balancer, &TestLoads::idle(3), 7), [0, 1, 2, 0, 1, 2, 0]);
         assert_eq!(balancer.cycle.len(), 3);
     }
 
@@ -153,9 +153,9 @@ mod tests {
     fn a_rebuilt_table_carries_on_where_the_old_one_was() {
         let turn = Arc::default();
         let before = RoundRobin::new(&members(&[1, 1, 1]), Arc::clone(&turn));
-        assert_eq!(picks(&before, &Now::idle(3), 2), [0, 1]);
+        assert_eq!(picks(&before, &TestLoads::idle(3), 2), [0, 1]);
         let after = RoundRobin::new(&members(&[1, 1, 1]), turn);
-        assert_eq!(picks(&after, &Now::idle(3), 2), [2, 0]);
+        assert_eq!(picks(&after, &TestLoads::idle(3), 2), [2, 0]);
     }
 
     #[test]
@@ -163,14 +163,14 @@ mod tests {
         let weights = [2, 13, 111, 10];
         let balancer = round_robin(&weights);
         let mut counts = [0; 4];
-        picks(&balancer, &Now::idle(4), 136).into_iter().for_each(|server| counts[server] += 1);
+        picks(&balancer, &TestLoads::idle(4), 136).into_iter().for_each(|server| counts[server] += 1);
         assert_eq!(counts, weights);
     }
 
     #[test]
     fn the_turns_of_a_full_server_go_to_the_others_alike() {
         let balancer = round_robin(&[1, 1, 1]);
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         now.unusable[1] = true;
         assert_eq!(picks(&balancer, &now, 6), [0, 2, 0, 2, 0, 2]);
     }
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_light_server_is_found_though_a_heavy_one_that_is_full_has_nearly_every_turn() {
         let balancer = round_robin(&[65_535, 1, 1]);
-        let mut now = Now::idle(3);
+        let mut now = TestLoads::idle(3);
         now.unusable[0] = true;
         let picks = picks(&balancer, &now, 300);
         assert!(picks.contains(&1) && picks.contains(&2));
@@ -202,7 +202,7 @@ mod tests {
         let balancer = round_robin(&[65_535; 1_000]);
         assert_eq!(balancer.cycle.len(), 1_000);
         let in_turn: Vec<usize> = (0..1_000).collect();
-        assert_eq!(picks(&balancer, &Now::idle(1_000), 1_000), in_turn);
+        assert_eq!(picks(&balancer, &TestLoads::idle(1_000), 1_000), in_turn);
     }
 
     proptest! {

@@ -8,19 +8,19 @@ use convey_model::HashOn;
 const VIP: ([u8; 4], u16) = ([198, 51, 100, 7], 443);
 
 /// The servers' loads, set by hand.
-pub(super) struct Now {
+pub(super) struct TestLoads {
     pub unusable: Vec<bool>,
     pub active: Vec<u32>,
 }
 
-impl Now {
+impl TestLoads {
     /// Nobody is connected anywhere.
     pub(super) fn idle(servers: usize) -> Self {
-        Now { unusable: vec![false; servers], active: vec![0; servers] }
+        TestLoads { unusable: vec![false; servers], active: vec![0; servers] }
     }
 }
 
-impl Loads for Now {
+impl Loads for TestLoads {
     fn usable(&self, index: usize) -> bool {
         !self.unusable[index]
     }
@@ -61,7 +61,7 @@ pub(super) fn shares_are_within(
     balancer: &dyn Balancer,
     flows: impl Iterator<Item = FlowHash>,
 ) {
-    let now = Now::idle(weights.len());
+    let now = TestLoads::idle(weights.len());
     let mut counts = vec![0u32; weights.len()];
     flows.for_each(|flow| counts[balancer.pick(flow, &now).unwrap()] += 1);
     let flows: u32 = counts.iter().sum();
@@ -79,7 +79,7 @@ pub(super) fn moved(
     after: &dyn Balancer,
     flows: impl Iterator<Item = FlowHash>,
 ) -> Vec<(usize, usize)> {
-    let now = Now::idle(1_000);
+    let now = TestLoads::idle(1_000);
     flows
         .map(|flow| (before.pick(flow, &now).unwrap(), after.pick(flow, &now).unwrap()))
         .filter(|(from, to)| from != to)

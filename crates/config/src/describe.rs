@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::diff::{list, or};
-use super::{Config, Log};
+use super::{AccessLogConfig, Config, LogConfig};
 use convey_model::{
-    Backend, Frontend, HashKey, HealthCheck, Limits, Mode, NamedServer, OutlierDetection, OwnTimeouts,
-    ProbeKind, Protocol, Server, ServerAddr, ServerSettings, Timeouts,
+    BackendConfig, FrontendConfig, HashKey, HealthCheck, Limits, Mode, NamedServer, OutlierDetection,
+    OwnTimeouts, ProbeKind, Protocol, ServerAddr, ServerConfig, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -38,9 +38,13 @@ pub fn describe(config: &Config) -> String {
             "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
         );
     }
-    if config.log != Log::default() {
-        let Log { level, format, output } = &config.log;
+    if config.log != LogConfig::default() {
+        let LogConfig { level, format, output } = &config.log;
         text.push_str(&format!("log {} and above as {} to {output}\n", level.name(), format.name()));
+    }
+    if let AccessLogConfig { output: Some(output), format, sample } = &config.access_log {
+        let sample = if *sample == 1 { String::new() } else { format!(", one line in {sample}") };
+        text.push_str(&format!("access log as {} to {output}{sample}\n", format.source()));
     }
     text.push_str(&format!(
         "statistics http://{}/stats (also /metrics, /healthz, /readyz)\n",
@@ -82,7 +86,7 @@ fn snat(config: &Config) -> String {
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
 }
 
-fn frontend_row(frontend: &Frontend) -> [String; 4] {
+fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
     let listen: Vec<String> = frontend.listen.iter().map(ToString::to_string).collect();
     let limit = limit(frontend.max_connections);
     let per_client =
@@ -108,7 +112,7 @@ fn frontend_row(frontend: &Frontend) -> [String; 4] {
     ]
 }
 
-/// What one source may have.
+/// The limits of one source.
 fn of_sources(limits: &Limits) -> String {
     let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
     let rate = limits.rate_per_source.map(|rate| format!("{rate} new ones a second"));
@@ -117,7 +121,7 @@ fn of_sources(limits: &Limits) -> String {
 }
 
 /// `modes` are those of the frontends that use it.
-fn backend_line(backend: &Backend, modes: &[Mode]) -> String {
+fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let hash = match backend.algorithm.hashes() {
         true => format!(" by {}{}", backend.hash.name(), hash_key(backend.hash_key)),
         false => String::new(),
@@ -183,7 +187,7 @@ fn probe(check: &HealthCheck) -> String {
     format!("{what}{port} every {interval:?}, timeout {timeout:?}, rise {rise}, fall {fall}")
 }
 
-fn server_row(server: &Server) -> [String; 3] {
+fn server_row(server: &ServerConfig) -> [String; 3] {
     let settings = server_settings(&server.settings);
     [format!("  server {}", server.name), ServerAddr(server.addr).to_string(), settings]
 }

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Config, logs, privileges};
+use super::{Config, access_log, logs, privileges};
 use convey_model::{
-    Backend, FlowTimeouts, Frontend, HealthCheck, OnDown, OutlierDetection, OwnTimeouts, PacketSettings,
-    ProbeKind, ProxyVersion, Timeouts,
+    BackendConfig, FlowTimeouts, FrontendConfig, HealthCheck, OnDown, OutlierDetection, OwnTimeouts,
+    PacketSettings, ProbeKind, ProxyVersion, Timeouts,
 };
 
 /// A line for each thing that differs; none exactly when both are equal.
@@ -21,6 +21,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
         frontends,
         backends,
         log,
+        access_log,
         privileges,
         stats,
         timeouts,
@@ -46,6 +47,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     changes.extend(change("dns.nameservers", system_or(name_servers), system_or(&new.name_servers)));
     changes.extend(change("dns.allow_local", *allow_local, new.allow_local));
     changes.extend(logs::changes(log, &new.log));
+    changes.extend(access_log::changes(access_log, &new.access_log));
     changes.extend(privileges::changes(privileges, &new.privileges));
     changes.extend(change("stats address", stats.listen, new.stats.listen));
     changes.extend(passthrough_changes(passthrough, &new.passthrough));
@@ -71,17 +73,17 @@ fn line<T>(
     }
 }
 
-fn about_frontend(frontend: &Frontend) -> String {
+fn about_frontend(frontend: &FrontendConfig) -> String {
     let listen: Vec<_> = frontend.places().collect();
     format!("{}, {} -> backend {}", frontend.mode.name(), listen.join(", "), frontend.backend)
 }
 
-fn about_backend(backend: &Backend) -> String {
+fn about_backend(backend: &BackendConfig) -> String {
     format!("{}, servers {}", backend.algorithm.name(), servers::servers(backend).join(", "))
 }
 
-fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
-    let Frontend {
+fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
+    let FrontendConfig {
         name: _,
         mode,
         protocol,
@@ -124,8 +126,8 @@ fn frontend(old: &Frontend, new: &Frontend) -> Vec<String> {
     changes
 }
 
-fn backend(old: &Backend, new: &Backend) -> Vec<String> {
-    let Backend {
+fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
+    let BackendConfig {
         name: _,
         algorithm,
         hash,

@@ -8,7 +8,7 @@ use toml::de::{self, DeTable, DeValue};
 use super::problem::{Place, Report};
 use super::reader::join;
 use super::texts::Texts;
-use super::variables::{Lookup, expand};
+use super::variables::{VariableLookup, expand};
 
 /// A key of the file alone.
 pub(super) const INCLUDE: &str = "include";
@@ -21,10 +21,10 @@ pub(super) struct Document<'a> {
     /// Where values from the environment are.
     pub(super) expanded: HashSet<usize>,
     /// What is wrong with the texts as one.
-    faults: Vec<Fault>,
+    faults: Vec<DocumentFault>,
 }
 
-enum Fault {
+enum DocumentFault {
     /// A key that another text has.
     Twice {
         second: Place,
@@ -37,7 +37,7 @@ enum Fault {
 
 impl<'a> Document<'a> {
     /// Parses the texts; variables are what `lookup` says.
-    pub(super) fn parse(texts: &'a Texts, lookup: Lookup<'_>) -> Document<'a> {
+    pub(super) fn parse(texts: &'a Texts, lookup: VariableLookup<'_>) -> Document<'a> {
         let (mut root, mut syntax_errors) = (DeTable::new(), Vec::new());
         let mut walk = Walk { lookup, start: 0, expanded: HashSet::new(), faults: Vec::new() };
         for (start, text) in texts.parts() {
@@ -50,7 +50,8 @@ impl<'a> Document<'a> {
                 continue;
             }
             if let Some((key, _)) = table.remove_entry(INCLUDE) {
-                walk.faults.push(Fault::Nested(Place { key: INCLUDE.to_owned(), at: key.span().start }));
+                walk.faults
+                    .push(DocumentFault::Nested(Place { key: INCLUDE.to_owned(), at: key.span().start }));
             }
             walk.merge(&mut root, table, "");
         }
@@ -60,9 +61,9 @@ impl<'a> Document<'a> {
 
     /// Where values are that nobody knows, for a variable is missing.
     pub(super) fn unknown(&self) -> HashSet<usize> {
-        let of_variable = |fault: &Fault| match fault {
-            Fault::Variable(place, _) => Some(place.at),
-            Fault::Twice { .. } | Fault::Nested(_) => None,
+        let of_variable = |fault: &DocumentFault| match fault {
+            DocumentFault::Variable(place, _) => Some(place.at),
+            DocumentFault::Twice { .. } | DocumentFault::Nested(_) => None,
         };
         self.faults.iter().filter_map(of_variable).collect()
     }
@@ -71,23 +72,23 @@ impl<'a> Document<'a> {
     pub(super) fn report(&self, report: &Report<'_>) {
         for fault in &self.faults {
             match fault {
-                Fault::Twice { second, first } => {
+                DocumentFault::Twice { second, first } => {
                     let line = report.line(first, second);
                     report.error(second, format!("is in {line} already; keep one of them"));
                 }
-                Fault::Nested(place) => report.error(place, "only the main file includes others"),
-                Fault::Variable(place, message) => report.error(place, message.as_str()),
+                DocumentFault::Nested(place) => report.error(place, "only the main file includes others"),
+                DocumentFault::Variable(place, message) => report.error(place, message.as_str()),
             }
         }
     }
 }
 
 struct Walk<'l> {
-    lookup: Lookup<'l>,
+    lookup: VariableLookup<'l>,
     /// Where the text begins.
     start: usize,
     expanded: HashSet<usize>,
-    faults: Vec<Fault>,
+    faults: Vec<DocumentFault>,
 }
 
 impl Walk<'_> {
@@ -116,7 +117,7 @@ impl Walk<'_> {
                     DeValue::String(text.into())
                 }
                 Err(message) => {
-                    self.faults.push(Fault::Variable(Place { key: path.to_owned(), at }, message));
+                    self.faults.push(DocumentFault::Variable(Place { key: path.to_owned(), at }, message));
                     DeValue::String(text)
                 }
             },
@@ -142,7 +143,7 @@ impl Walk<'_> {
             let (first, second) = (place(first.span().start), place(key.span().start));
             match (into.get_mut(name).map(Spanned::get_mut), value.into_inner()) {
                 (Some(DeValue::Table(into)), DeValue::Table(from)) => self.merge(into, from, &second.key),
-                _ => self.faults.push(Fault::Twice { second, first }),
+                _ => self.faults.push(DocumentFault::Twice { second, first }),
             }
         }
     }

@@ -13,22 +13,22 @@ const MAX_DEPTH: u32 = 80;
 pub(super) struct Keys {
     all: HashMap<usize, Key>,
     /// Where each path is first given a value or a header.
-    defined: HashMap<Path, usize>,
+    defined: HashMap<KeyPath, usize>,
     /// Where each path is first a part of another.
-    mentioned: HashMap<Path, usize>,
+    mentioned: HashMap<KeyPath, usize>,
 }
 
-type Path = Vec<String>;
+type KeyPath = Vec<String>;
 
 #[derive(Debug)]
 struct Key {
-    path: Path,
+    path: KeyPath,
     /// Where the last key of the table's header begins.
     header: Option<usize>,
 }
 
 impl Keys {
-    /// Reads them. What is no TOML has no keys.
+    /// Reads them. A text that is not TOML has no keys.
     pub(super) fn of(text: &str) -> Keys {
         let mut events: Vec<Event> = Vec::new();
         let tokens = Source::new(text).lex().into_vec();
@@ -41,7 +41,7 @@ impl Keys {
     /// Where the key that begins at `second` has stood before.
     pub(super) fn first(&self, second: usize) -> Option<usize> {
         let path = &self.all.get(&second)?.path;
-        let before = |places: &HashMap<Path, usize>| places.get(path).copied().filter(|at| *at < second);
+        let before = |places: &HashMap<KeyPath, usize>| places.get(path).copied().filter(|at| *at < second);
         before(&self.defined).or_else(|| before(&self.mentioned))
     }
 
@@ -56,17 +56,17 @@ impl Keys {
 struct Reader<'a> {
     text: &'a str,
     keys: Keys,
-    table: Path,
+    table: KeyPath,
     /// Where the last key of its header begins.
     header: Option<usize>,
     in_header: bool,
     /// The keys before the next `=` or `]`, and where the last of them begins.
-    parts: Path,
+    parts: KeyPath,
     at: usize,
     /// What the value is for that comes next.
-    value: Option<Path>,
+    value: Option<KeyPath>,
     /// The inline tables and arrays that are open.
-    open: Vec<Path>,
+    open: Vec<KeyPath>,
     /// How many items of arrays there have been.
     items: usize,
 }
@@ -129,18 +129,18 @@ impl Reader<'_> {
     }
 
     /// The keys before the next `=` or `]`, from the root on.
-    fn path(&self) -> Path {
+    fn path(&self) -> KeyPath {
         let around = if self.in_header { &[][..] } else { self.around() };
         around.iter().chain(&self.parts).cloned().collect()
     }
 
     /// The table that a key would be in.
-    fn around(&self) -> &Path {
+    fn around(&self) -> &KeyPath {
         self.open.last().unwrap_or(&self.table)
     }
 
     /// An item of an array, in which keys are others than in the next one.
-    fn item(&mut self, mut array: Path) -> Path {
+    fn item(&mut self, mut array: KeyPath) -> KeyPath {
         self.items += 1;
         array.push(format!("\n{}", self.items));
         array

@@ -1,7 +1,7 @@
-//! The language of the file: which tables and keys there are, what they may hold and what holds without
-//! them. What follows from several of them together is left to `validate`.
+//! The language of the file: which tables and keys there are, what they may hold and what holds without them.
+//! `validate` checks what follows from several of them together.
 
-mod access;
+pub(super) mod access;
 mod limits;
 mod probe;
 mod server;
@@ -15,17 +15,17 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use self::limits::FrontendLimits;
-pub(super) use self::server::Server;
+pub(super) use self::server::ParsedServer;
 pub(super) use self::timeouts::{OwnLimits, TimeLimits};
 use super::document::INCLUDE;
 use super::include;
 use super::problem::{Place, Placed, Report};
-use super::reader::Table;
+use super::reader::TomlTable;
 use super::values::{
     MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, integer, ip, listen_address, name_server,
     network, port, seconds, snat_address, snat_ports, string,
 };
-use super::{Config, Log, Privileges, Stats, logs, privileges};
+use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges};
 use convey_model::{
     self as model, Access, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode,
     Offload, OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
@@ -34,15 +34,16 @@ use convey_model::{
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
 /// reported.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct ParsedFile {
     pub(super) mode: Mode,
-    pub(super) frontends: Vec<Frontend>,
-    pub(super) backends: Vec<Backend>,
+    pub(super) frontends: Vec<ParsedFrontend>,
+    pub(super) backends: Vec<ParsedBackend>,
     pub(super) stats: Stats,
     pub(super) timeouts: TimeLimits,
     pub(super) passthrough: Passthrough,
     dns: Dns,
-    log: Log,
+    log: LogConfig,
+    access_log: AccessLogConfig,
     privileges: Privileges,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct Passthrough {
 
 /// `[frontends.NAME]`
 #[derive(Debug)]
-pub(super) struct Frontend {
+pub(super) struct ParsedFrontend {
     pub(super) name: String,
     /// Where it says none, the mode of the command line, or that of the file.
     pub(super) mode: Option<Placed<Mode>>,
@@ -84,7 +85,7 @@ pub(super) struct Frontend {
 
 /// `[backends.NAME]`
 #[derive(Debug)]
-pub(super) struct Backend {
+pub(super) struct ParsedBackend {
     pub(super) name: String,
     pub(super) place: Place,
     pub(super) algorithm: Option<Algorithm>,
@@ -94,33 +95,33 @@ pub(super) struct Backend {
     pub(super) send_proxy: Option<Placed<ProxyVersion>>,
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<ParsedServer>,
     pub(super) health_check: HealthCheck,
     pub(super) timeouts: OwnLimits,
     on_down: Option<OnDown>,
 }
 
-impl File {
+impl ParsedFile {
     /// Reads a file.
-    pub(super) fn read<'a>(root: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> File {
+    pub(super) fn read<'a>(root: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> ParsedFile {
         const NO_FRONTEND: &str = "there is none; write [frontends.NAME] with listen_addr and backend";
-        let mut root = Table::root(root.get_ref(), report);
+        let mut root = TomlTable::root(root.get_ref(), report);
         root.require("frontends", NO_FRONTEND);
         root.any_number(INCLUDE, |value| include::check(&string(value)?));
         let frontends = root.table("frontends");
         if frontends.is_empty() {
             report.missing(&frontends.place, NO_FRONTEND);
         }
-        let frontends: Vec<Frontend> =
+        let frontends: Vec<ParsedFrontend> =
             frontends.named().into_iter().map(|(name, t)| frontend(name, t, report)).collect();
         let of_backend = by_backend(&frontends);
-        let read_backend = |(name, table): (String, Table<'_>)| {
+        let read_backend = |(name, table): (String, TomlTable<'_>)| {
             let users = of_backend.get(&*name).map_or(&[][..], Vec::as_slice);
             backend(name, table, users, report)
         };
         let backends = root.table("backends").named().into_iter().map(read_backend).collect();
         drop(of_backend);
-        let file = File {
+        let file = ParsedFile {
             mode: root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name)),
             backends,
             frontends,
@@ -129,6 +130,7 @@ impl File {
             passthrough: passthrough(root.table("passthrough")),
             dns: dns(root.table("dns")),
             log: logs::read(root.table("log")),
+            access_log: access_log::read(root.table("access_log"), report),
             privileges: privileges::read(root.table("privileges")),
         };
         root.finish();
@@ -141,12 +143,12 @@ impl File {
         stats: Stats,
         servers: Vec<Placed<ServerAddress>>,
         report: &Report<'_>,
-    ) -> File {
+    ) -> ParsedFile {
         const BACKEND: &str = "servers";
         let nothing = DeTable::new();
-        let absent = || Table::root(&nothing, report);
+        let absent = || TomlTable::root(&nothing, report);
         let place = listen.place.clone();
-        let frontend = Frontend {
+        let frontend = ParsedFrontend {
             name: "listen".to_owned(),
             mode: None,
             protocol: None,
@@ -161,33 +163,35 @@ impl File {
             access: Access::default(),
             limits: FrontendLimits::default(),
         };
-        let mut servers: Vec<Server> = servers.into_iter().map(Server::listed).collect();
+        let mut servers: Vec<ParsedServer> = servers.into_iter().map(ParsedServer::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let backend = backend(BACKEND.to_owned(), absent(), &[&frontend], report);
         let frontends = vec![frontend];
-        File {
+        ParsedFile {
             mode: Mode::default(),
             frontends,
-            backends: vec![Backend { servers, ..backend }],
+            backends: vec![ParsedBackend { servers, ..backend }],
             stats,
             timeouts: TimeLimits::read(absent()),
             passthrough: passthrough(absent()),
             dns: Dns::default(),
-            log: Log::default(),
+            log: LogConfig::default(),
+            access_log: AccessLogConfig::default(),
             privileges: Privileges::default(),
         }
     }
 
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
-    pub(super) fn config(&self, mode_of: impl Fn(&Frontend) -> Mode) -> Config {
+    pub(super) fn config(&self, mode_of: impl Fn(&ParsedFrontend) -> Mode) -> Config {
         let frontends: Vec<_> = self.frontends.iter().filter_map(|f| f.model(mode_of(f))).collect();
         let packets = frontends.iter().filter(|frontend| frontend.mode.forwards_packets());
         let gets_packets: HashSet<&str> = packets.map(|frontend| &*frontend.backend).collect();
-        let model = |backend: &Backend| backend.model(gets_packets.contains(&*backend.name));
+        let model = |backend: &ParsedBackend| backend.model(gets_packets.contains(&*backend.name));
         Config {
             backends: self.backends.iter().map(model).collect(),
             frontends,
             log: self.log.clone(),
+            access_log: self.access_log.clone(),
             privileges: self.privileges.clone(),
             stats: self.stats,
             timeouts: self.timeouts.model(),
@@ -198,25 +202,26 @@ impl File {
     }
 }
 
-impl Frontend {
+impl ParsedFrontend {
     /// TCP, unless it says otherwise.
     pub(super) fn protocol(&self) -> Protocol {
         value(&self.protocol).unwrap_or_default()
     }
 
-    fn model(&self, mode: Mode) -> Option<model::Frontend> {
+    fn model(&self, mode: Mode) -> Option<model::FrontendConfig> {
         let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
         listen.sort_unstable();
-        Some(model::Frontend {
-            name: self.name.clone(),
+        let default = model::FrontendConfig::new(&self.name, mode, listen, &self.backend.as_ref()?.value);
+        Some(model::FrontendConfig {
+            name: default.name,
             mode,
             protocol: self.protocol(),
-            listen,
-            backend: self.backend.as_ref()?.value.clone(),
+            listen: default.listen,
+            backend: default.backend,
             max_connections: self.max_connections,
             max_connections_per_client: value(&self.max_connections_per_client),
             trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
-            accept_proxy: value(&self.accept_proxy).unwrap_or_default(),
+            accept_proxy: value(&self.accept_proxy).unwrap_or(default.accept_proxy),
             trusted_proxies: self.trusted_proxies.iter().map(|network| network.value).collect(),
             timeouts: self.timeouts.model(),
             access: self.access.clone(),
@@ -225,23 +230,24 @@ impl Frontend {
     }
 }
 
-impl Backend {
-    fn model(&self, gets_packets: bool) -> model::Backend {
+impl ParsedBackend {
+    fn model(&self, gets_packets: bool) -> model::BackendConfig {
         let send_proxy = value(&self.send_proxy);
-        model::Backend {
-            name: self.name.clone(),
-            algorithm: self.algorithm.unwrap_or(Algorithm::default_for(gets_packets)),
-            hash: value(&self.hash).unwrap_or(HashOn::default_for(gets_packets)),
-            hash_key: value(&self.hash_key).unwrap_or_default(),
+        let default = model::BackendConfig::new(&self.name, gets_packets);
+        model::BackendConfig {
+            algorithm: self.algorithm.unwrap_or(default.algorithm),
+            hash: value(&self.hash).unwrap_or(default.hash),
+            hash_key: value(&self.hash_key).unwrap_or(default.hash_key),
             health_check: HealthCheck { send_proxy, ..self.health_check.clone() },
             outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
-            slow_start: value(&self.slow_start).unwrap_or_default(),
+            slow_start: value(&self.slow_start).unwrap_or(default.slow_start),
             on_down: self.on_down,
-            dsr: value(&self.dsr).unwrap_or_default(),
+            dsr: value(&self.dsr).unwrap_or(default.dsr),
             send_proxy,
             timeouts: self.timeouts.model(),
-            servers: self.servers.iter().filter_map(Server::model).collect(),
-            named: self.servers.iter().filter_map(Server::named).collect(),
+            servers: self.servers.iter().filter_map(ParsedServer::model).collect(),
+            named: self.servers.iter().filter_map(ParsedServer::named).collect(),
+            name: default.name,
         }
     }
 }
@@ -262,7 +268,7 @@ pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
 }
 
-fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend {
+fn frontend(name: String, mut table: TomlTable<'_>, report: &Report<'_>) -> ParsedFrontend {
     if table.has("xdp") {
         let mut xdp = table.table("xdp");
         for key in ["bpf_program_path", "progsec_name", "xsks_map_name"] {
@@ -271,7 +277,7 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
         report.warning(&xdp.place, "has no effect");
         xdp.finish();
     }
-    let frontend = Frontend {
+    let frontend = ParsedFrontend {
         name,
         mode: table.optional("mode", choice(&Mode::ALL, Mode::name)),
         protocol: table.optional("protocol", choice(&Protocol::ALL, Protocol::name)),
@@ -291,8 +297,8 @@ fn frontend(name: String, mut table: Table<'_>, report: &Report<'_>) -> Frontend
 }
 
 /// The frontends that use each backend.
-pub(super) fn by_backend(frontends: &[Frontend]) -> HashMap<&str, Vec<&Frontend>> {
-    let mut users: HashMap<&str, Vec<&Frontend>> = HashMap::new();
+pub(super) fn by_backend(frontends: &[ParsedFrontend]) -> HashMap<&str, Vec<&ParsedFrontend>> {
+    let mut users: HashMap<&str, Vec<&ParsedFrontend>> = HashMap::new();
     for frontend in frontends {
         if let Some(backend) = &frontend.backend {
             users.entry(&backend.value).or_default().push(frontend);
@@ -301,10 +307,15 @@ pub(super) fn by_backend(frontends: &[Frontend]) -> HashMap<&str, Vec<&Frontend>
     users
 }
 
-fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Report<'_>) -> Backend {
+fn backend(
+    name: String,
+    mut table: TomlTable<'_>,
+    users: &[&ParsedFrontend],
+    report: &Report<'_>,
+) -> ParsedBackend {
     let speaks_udp_only =
         !users.is_empty() && users.iter().all(|frontend| frontend.protocol() == Protocol::Udp);
-    let backend = Backend {
+    let backend = ParsedBackend {
         name,
         place: table.place.clone(),
         algorithm: table
@@ -323,14 +334,19 @@ fn backend(name: String, mut table: Table<'_>, users: &[&Frontend], report: &Rep
         dsr: dsr(&mut table, report),
         send_proxy: table.optional("send_proxy", choice(&ProxyVersion::ALL, ProxyVersion::name)),
         timeouts: OwnLimits::read(table.table("timeouts")),
-        servers: table.table("servers").named().into_iter().map(|(name, t)| Server::read(name, t)).collect(),
+        servers: table
+            .table("servers")
+            .named()
+            .into_iter()
+            .map(|(name, t)| ParsedServer::read(name, t))
+            .collect(),
     };
     table.finish();
     backend
 }
 
 /// `"nat"` was the word for L3, and clashed with the NAT of passthrough.
-fn dsr(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<DsrKind>> {
+fn dsr(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<DsrKind>> {
     let is_old = |value: &DeValue<'_>| value.as_str() == Some("nat");
     let kind = |value: &DeValue<'_>| match is_old(value) {
         true => Ok((DsrKind::L3, true)),
@@ -344,7 +360,7 @@ fn dsr(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<DsrKind>> 
 }
 
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
-fn health_check(backend: &mut Table<'_>, default_kind: ProbeKind, report: &Report<'_>) -> HealthCheck {
+fn health_check(backend: &mut TomlTable<'_>, default_kind: ProbeKind, report: &Report<'_>) -> HealthCheck {
     let old_interval =
         backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
@@ -375,7 +391,7 @@ fn health_check(backend: &mut Table<'_>, default_kind: ProbeKind, report: &Repor
 }
 
 /// `[backends.NAME.outlier_detection]`; to be there is to be wanted.
-fn outlier_detection(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Placed<OutlierDetection>> {
+fn outlier_detection(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<OutlierDetection>> {
     let is_there = backend.has("outlier_detection");
     let mut table = backend.table("outlier_detection");
     let default = OutlierDetection::default();
@@ -404,7 +420,7 @@ fn outlier_detection(backend: &mut Table<'_>, report: &Report<'_>) -> Option<Pla
     is_there.then_some(Placed { value, place })
 }
 
-fn stats(mut table: Table<'_>) -> Stats {
+fn stats(mut table: TomlTable<'_>) -> Stats {
     let default = Stats::default().listen;
     let ip = table.or("listen_addr", default.ip(), ip);
     let port = table.or("port", default.port(), port);
@@ -413,14 +429,14 @@ fn stats(mut table: Table<'_>) -> Stats {
 }
 
 /// `[dns]`
-fn dns(mut table: Table<'_>) -> Dns {
+fn dns(mut table: TomlTable<'_>) -> Dns {
     let found = table.any_number("nameservers", name_server);
     let allow_local = table.or("allow_local", false, boolean);
     table.finish();
     Dns { name_servers: found.into_iter().map(|found| found.value).collect(), allow_local }
 }
 
-fn passthrough(mut table: Table<'_>) -> Passthrough {
+fn passthrough(mut table: TomlTable<'_>) -> Passthrough {
     let default = PacketSettings::default();
     let passthrough = Passthrough {
         workers: table.optional("workers", integer(1..=1024)),
@@ -451,7 +467,7 @@ fn passthrough(mut table: Table<'_>) -> Passthrough {
 }
 
 /// `[passthrough.timeouts]`
-fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
+fn flow_timeouts(mut table: TomlTable<'_>) -> FlowTimeouts {
     let default = FlowTimeouts::default();
     let mut timeout = |key, default| table.or(key, default, seconds(MILLISECOND));
     let timeouts = FlowTimeouts {
@@ -469,6 +485,6 @@ fn flow_timeouts(mut table: Table<'_>) -> FlowTimeouts {
     timeouts
 }
 
-fn max_connections(table: &mut Table<'_>) -> Option<u32> {
+fn max_connections(table: &mut TomlTable<'_>) -> Option<u32> {
     table.optional("max_connections", integer(1..=u32::MAX)).map(|found| found.value)
 }

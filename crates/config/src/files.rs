@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use tokio::sync::oneshot;
 
 /// The most that is read of a file. A configuration with 100,000 servers has as much; people write a thousandth of it.
-pub const MAX_SIZE: u64 = 16 << 20;
+pub(crate) const MAX_SIZE: u64 = 16 << 20;
 
 /// A file that a configuration names, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

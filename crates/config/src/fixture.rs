@@ -1,14 +1,15 @@
 //! Configurations made by hand, for tests of crates that are given one.
 
 use crate::{Config, Stats};
-use convey_model::{Backend, Frontend, PacketSettings, fixture};
+use convey_model::{BackendConfig, FrontendConfig, PacketSettings, fixture};
 
 /// A configuration with these frontends and backends, both sorted by name. Its statistics are served at 127.0.0.1:7000.
-pub fn config(frontends: Vec<Frontend>, backends: Vec<Backend>) -> Config {
+pub fn config(frontends: Vec<FrontendConfig>, backends: Vec<BackendConfig>) -> Config {
     Config {
         frontends,
         backends,
         log: Default::default(),
+        access_log: Default::default(),
         privileges: Default::default(),
         stats: Stats { listen: ([127, 0, 0, 1], 7000).into() },
         timeouts: fixture::timeouts(),

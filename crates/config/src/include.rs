@@ -38,12 +38,15 @@ pub(super) fn patterns(text: &str) -> Vec<String> {
 }
 
 /// What the patterns of the file at `path` stand for: sorted, each file once, and at most one more than [`MAX_FILES`]. A
-/// pattern without wildcards stands for itself, whether or not there is such a file.
+/// pattern without wildcards stands for itself, whether or not there is such a file. One with wildcards does not mean the file
+/// at `path`.
 ///
 /// # Errors
-/// A folder cannot be read: what is in it is not known.
+/// A folder cannot be read: nobody knows which files it has.
 pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, GlobError> {
     let directory = path.parent().unwrap_or(Path::new(""));
+    let own = path.canonicalize().ok();
+    let is_own = |file: &Path| own.is_some() && file.canonicalize().ok() == own;
     let mut files = Vec::new();
     for pattern in patterns {
         if !has_wildcards(pattern) {
@@ -52,7 +55,9 @@ pub(super) fn files(path: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Gl
         }
         let full = Path::new(&Pattern::escape(&directory.to_string_lossy())).join(pattern);
         let found = glob_with(&full.to_string_lossy(), LIKE_A_SHELL).into_iter().flatten();
-        let is_wanted = |file: &Result<PathBuf, _>| file.as_ref().map_or(true, |file| is_shown(file, &full));
+        let is_wanted = |file: &Result<PathBuf, _>| {
+            file.as_ref().map_or(true, |file| is_shown(file, &full) && !is_own(file))
+        };
         for file in found.filter(is_wanted).take(MAX_FILES + 1) {
             files.push(file?);
         }
@@ -133,6 +138,7 @@ mod tests {
             fs::write(at("we[ir]d/conf.d").join(name), "").unwrap();
         }
         let main = at("we[ir]d/config.toml");
+        fs::write(&main, "").unwrap();
         let found = |patterns: &[&str]| -> Vec<String> {
             let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
             let files = files(&main, &patterns).unwrap().into_iter();
@@ -143,6 +149,7 @@ mod tests {
         assert_eq!(found(&["conf.d/*.toml"]), ["conf.d/a.toml", "conf.d/b.toml"]);
         assert_eq!(found(&["conf.d/a.toml", "conf.d/?.toml"]), ["conf.d/a.toml", "conf.d/b.toml"]);
         assert_eq!(found(&["conf.d/*/*.toml"]), ["conf.d/more/c.toml"]);
+        assert_eq!(found(&["*.toml"]), [""; 0], "the file itself is no other file");
         assert_eq!(found(&["none.toml", "none/*"]), ["none.toml"], "who names a file means it");
     }
 

@@ -1,6 +1,7 @@
 //! The configuration: read from a file or from a list of servers, validated, compared and watched.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod access_log;
 mod describe;
 mod diff;
 mod document;
@@ -27,10 +28,11 @@ mod values;
 mod variables;
 pub mod watch;
 
+pub use access_log::AccessLogConfig;
 pub use describe::describe;
-pub use list::{List, load_list};
-pub use logs::{Log, LogFormat, LogLevel, LogOutput};
-pub use mode::{Network, validate_mode};
+pub use list::{ListSettings, load_list};
+pub use logs::{LogConfig, LogFormat, LogLevel, LogOutput};
+pub use mode::{HostNetwork, validate_mode};
 pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
@@ -40,22 +42,24 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use self::document::Document;
-use self::file::File;
+use self::file::ParsedFile;
 use self::files::ReadFile;
 use self::problem::Report;
 use self::texts::Texts;
-use convey_model::{Backend, Frontend, Mode, PacketSettings, Timeouts};
+use convey_model::{BackendConfig, FrontendConfig, Mode, PacketSettings, Timeouts};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
 /// depends on a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Sorted by name.
-    pub frontends: Vec<Frontend>,
+    pub frontends: Vec<FrontendConfig>,
     /// Sorted by name; those no frontend uses too.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<BackendConfig>,
     /// What is logged, and where to.
-    pub log: Log,
+    pub log: LogConfig,
+    /// What is logged of connections.
+    pub access_log: AccessLogConfig,
     /// What convey gives up once it has read the file.
     pub privileges: Privileges,
     /// Where statistics are served.
@@ -64,7 +68,7 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Settings of the packet modes.
     pub passthrough: PacketSettings,
-    /// Who is asked for the addresses of servers that are known by name; those of `/etc/resolv.conf` if empty.
+    /// The name servers that convey asks for the addresses of servers; those of `/etc/resolv.conf` if empty.
     pub name_servers: Vec<SocketAddr>,
     /// Whether they are believed that a name stands for this host, or for a machine on the link.
     pub allow_local: bool,
@@ -72,12 +76,12 @@ pub struct Config {
 
 impl Config {
     /// The frontends in modes of this kind, such as [`Mode::is_proxied`].
-    pub fn frontends_where(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = &Frontend> {
+    pub fn frontends_where(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = &FrontendConfig> {
         self.frontends.iter().filter(move |frontend| kind(frontend.mode))
     }
 
     /// The backend of this name.
-    pub fn backend(&self, name: &str) -> Option<&Backend> {
+    pub fn backend(&self, name: &str) -> Option<&BackendConfig> {
         let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
         found.ok().map(|index| &self.backends[index])
     }
@@ -111,11 +115,11 @@ pub struct Loaded {
 #[derive(Debug)]
 struct Source {
     texts: Texts,
-    file: File,
+    file: ParsedFile,
 }
 
 impl Loaded {
-    fn new(texts: Texts, file: File, warnings: Vec<Problem>) -> Loaded {
+    fn new(texts: Texts, file: ParsedFile, warnings: Vec<Problem>) -> Loaded {
         let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
         Loaded { config, warnings, source: Source { texts, file } }
     }
@@ -166,11 +170,14 @@ pub fn load_with_lists(path: &Path, lists: &mut Vec<ReadFile>) -> Result<Loaded,
     parse_texts(texts, lists).map_err(LoadError::Invalid)
 }
 
-/// The folders that a file and those that it includes are read from, if it can be read.
+/// The folders that a file and those that it includes are read from, if it can be read. Where one of these is a link, also the
+/// folder that the link leads to.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let patterns = read(path).map(|text| include::patterns(&text)).unwrap_or_default();
     let own = path.parent().unwrap_or(Path::new("")).to_owned();
-    [own].into_iter().chain(include::folders(path, &patterns)).collect()
+    let included = include::files(path, &patterns).unwrap_or_default().into_iter();
+    let real = included.filter_map(|file| Some(file.canonicalize().ok()?.parent()?.to_owned()));
+    [own].into_iter().chain(include::folders(path, &patterns)).chain(real).collect()
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
@@ -179,8 +186,8 @@ fn read(path: &Path) -> Result<String, LoadError> {
     encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 
-/// Validates the text of a file; `file` is what problems call it, and where the lists are that it names. What it includes is
-/// not read.
+/// Validates the text of a file; `file` is what problems call it, and where the lists are that it names. Files that it
+/// includes are not read.
 ///
 /// # Errors
 /// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
@@ -194,7 +201,7 @@ fn parse_texts(texts: Texts, lists: &mut Vec<ReadFile>) -> Result<Loaded, Vec<Pr
         let document = Document::parse(&texts, &|name| std::env::var(name));
         let report = Report::of(&texts, &document);
         document.report(&report);
-        let file = File::read(&document.root, &report);
+        let file = ParsedFile::read(&document.root, &report);
         *lists = report.take_lists();
         let warnings = check(&file, report)?;
         (file, warnings)
@@ -203,7 +210,7 @@ fn parse_texts(texts: Texts, lists: &mut Vec<ReadFile>) -> Result<Loaded, Vec<Pr
 }
 
 /// Checks what was read of a text, each value right by itself. Returns what is odd.
-fn check(file: &File, report: Report<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
+fn check(file: &ParsedFile, report: Report<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
     validate::check(file, &report);
     report.finish()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::file::File;
+use super::file::ParsedFile;
 use super::problem::{Place, Placed, Report};
 use super::texts::Texts;
 use super::values::server_with_port;
@@ -14,23 +14,23 @@ use super::{LoadError, Loaded, Problem, Stats, check, read};
 
 /// What a list of servers leaves open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct List {
+pub struct ListSettings {
     /// Where clients connect to.
     pub listen: SocketAddr,
     /// Where statistics are served.
     pub stats: SocketAddr,
 }
 
-/// Reads and validates a list of servers. What is not in it is as in a file that says nothing of it: a frontend
-/// `listen`, a backend `servers`, in which each server is called as it stands in the list.
+/// Reads and validates a list of servers. All other settings have their defaults: a frontend `listen`, a
+/// backend `servers`, in which each server is called as it stands in the list.
 ///
 /// # Errors
 /// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is wrong with it.
-pub fn load_list(path: &Path, list: List) -> Result<Loaded, LoadError> {
+pub fn load_list(path: &Path, list: ListSettings) -> Result<Loaded, LoadError> {
     parse(&path.display().to_string(), &read(path)?, list).map_err(LoadError::Invalid)
 }
 
-fn parse(name: &str, text: &str, list: List) -> Result<Loaded, Vec<Problem>> {
+fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Problem>> {
     let texts = Texts::one(name, text);
     let text = texts.parts().next().map_or("", |(_, text)| text);
     let report = Report::new(&texts);
@@ -58,7 +58,7 @@ fn parse(name: &str, text: &str, list: List) -> Result<Loaded, Vec<Problem>> {
         return Err(report.finish().err().unwrap_or_default());
     }
     let listen = Placed { value: list.listen, place: Place { key: "--listen".to_owned(), at: 0 } };
-    let file = File::of_list(listen, Stats { listen: list.stats }, servers, &report);
+    let file = ParsedFile::of_list(listen, Stats { listen: list.stats }, servers, &report);
     let warnings = check(&file, report)?;
     Ok(Loaded::new(texts, file, warnings))
 }
@@ -82,7 +82,10 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Loaded, Vec<String>> {
-        let list = List { listen: "0.0.0.0:7777".parse().unwrap(), stats: "127.0.0.1:7000".parse().unwrap() };
+        let list = ListSettings {
+            listen: "0.0.0.0:7777".parse().unwrap(),
+            stats: "127.0.0.1:7000".parse().unwrap(),
+        };
         parse("hosts.txt", text, list).map_err(|problems| problems.iter().map(Problem::to_string).collect())
     }
 

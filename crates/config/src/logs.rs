@@ -7,12 +7,12 @@ use toml::de::DeValue;
 
 use super::diff::change;
 use super::hint;
-use super::reader::Table;
+use super::reader::TomlTable;
 use super::values::{choice, not_allowed};
 
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Log {
+pub struct LogConfig {
     /// The least important lines that are written.
     pub level: LogLevel,
     /// What a line looks like.
@@ -121,9 +121,9 @@ impl fmt::Display for LogOutput {
 }
 
 /// Reads `[log]`.
-pub(super) fn read(mut table: Table<'_>) -> Log {
-    let default = Log::default();
-    let log = Log {
+pub(super) fn read(mut table: TomlTable<'_>) -> LogConfig {
+    let default = LogConfig::default();
+    let log = LogConfig {
         level: table.or("level", default.level, choice(&LogLevel::ALL, LogLevel::name)),
         format: table.or("format", default.format, choice(&LogFormat::ALL, LogFormat::name)),
         output: table.or("output", default.output, output),
@@ -147,9 +147,9 @@ pub(super) fn output(value: &DeValue<'_>) -> Result<LogOutput, String> {
 }
 
 /// How two tables differ, in words for the log.
-pub(super) fn changes(old: &Log, new: &Log) -> Vec<String> {
+pub(super) fn changes(old: &LogConfig, new: &LogConfig) -> Vec<String> {
     // Taken apart, so that a new field cannot be forgotten.
-    let Log { level, format, output } = old;
+    let LogConfig { level, format, output } = old;
     let changes = [
         change("log.level", level.name(), new.level.name()),
         change("log.format", format.name(), new.format.name()),
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn what_is_set_is_set_and_the_rest_is_as_ever() {
         let log = |text: &str| parse("c.toml", &format!("{SERVED}[log]\n{text}")).unwrap().config.log;
-        assert_eq!(log(""), Log::default());
-        let set = Log {
+        assert_eq!(log(""), LogConfig::default());
+        let set = LogConfig {
             level: LogLevel::Debug,
             format: LogFormat::Json,
             output: LogOutput::File("/var/log/c.log".into()),

@@ -1,7 +1,7 @@
 //! Whether a server of a proxied frontend leads back to it, through addresses of this host. Pure.
 //!
-//! Connections go from backend to backend: a server may be where a frontend listens, and that has a backend again. What leads to
-//! no loop at all is found at once for the whole configuration; only for the rest each server is looked at.
+//! Connections go from backend to backend: a server may be where a frontend listens, and that has a backend again. One pass
+//! over the whole configuration finds the backends that lead to no loop. Only for the rest each server is looked at.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -49,7 +49,7 @@ pub(super) fn loops<'a>(
 /// A backend that is reached by a protocol; where a server keeps its client's port, at a certain one.
 type Node<'a> = (&'a str, Protocol, Option<u16>);
 
-/// Who listens where, and which backend that leads to.
+/// The places where frontends listen, and the backends that these lead to.
 struct Graph<'a, 'b> {
     frontends: &'b [Listens<'a>],
     listeners: HashMap<Endpoint, usize>,

@@ -1,4 +1,4 @@
-//! What must hold in the modes that frontends are in, on this host. Pure.
+//! Checks of the modes that frontends are in, on this host. Pure.
 
 mod snat;
 mod timeouts;
@@ -6,7 +6,7 @@ mod timeouts;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::file::{Backend, File, Frontend, Server};
+use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
 use convey_model::{Interface, Listen, Mode, Protocol, RouteHop};
@@ -19,7 +19,7 @@ const MAX_PROXIED_PORTS: usize = 1_024;
 const MAX_FORWARDED_PORTS: usize = 32_768;
 
 /// What of this host's network a configuration is held against.
-pub struct Network<'a> {
+pub struct HostNetwork<'a> {
     /// All interfaces.
     pub interfaces: &'a [Interface],
     /// All addresses of this host; known in every mode.
@@ -34,7 +34,7 @@ pub struct Network<'a> {
 ///
 /// # Errors
 /// Everything that cannot work, in the order of the file.
-pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
+pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<Problem>, Vec<Problem>> {
     let (source, config) = (&loaded.source, &loaded.config);
     let report = Report::new(&source.texts);
     for (backend, chosen) in source.file.backends.iter().zip(&config.backends) {
@@ -49,27 +49,27 @@ pub fn validate_mode(loaded: &Loaded, network: &Network<'_>) -> Result<Vec<Probl
 
 /// A file that is to run on a host.
 struct Check<'a> {
-    file: &'a File,
+    file: &'a ParsedFile,
     /// All frontends, with their modes.
-    frontends: Vec<(&'a Frontend, Mode)>,
+    frontends: Vec<(&'a ParsedFrontend, Mode)>,
     config: &'a Config,
-    network: &'a Network<'a>,
+    network: &'a HostNetwork<'a>,
     report: &'a Report<'a>,
-    backends: HashMap<&'a str, &'a Backend>,
+    backends: HashMap<&'a str, &'a ParsedBackend>,
     /// The frontends of each backend.
-    users: HashMap<&'a str, Vec<(&'a Frontend, Mode)>>,
+    users: HashMap<&'a str, Vec<(&'a ParsedFrontend, Mode)>>,
     /// The first frontend that listens on each address.
-    listening: HashMap<IpAddr, &'a Frontend>,
+    listening: HashMap<IpAddr, &'a ParsedFrontend>,
     /// The interface that has each address.
     holders: HashMap<IpAddr, &'a Interface>,
 }
 
 impl<'a> Check<'a> {
     fn new(
-        file: &'a File,
-        frontends: Vec<(&'a Frontend, Mode)>,
+        file: &'a ParsedFile,
+        frontends: Vec<(&'a ParsedFrontend, Mode)>,
         config: &'a Config,
-        network: &'a Network<'a>,
+        network: &'a HostNetwork<'a>,
         report: &'a Report<'a>,
     ) -> Check<'a> {
         let (mut users, mut listening, mut holders) = (HashMap::new(), HashMap::new(), HashMap::new());
@@ -142,7 +142,7 @@ impl Check<'_> {
 
     /// Limits of single clients: packet modes count clients roughly, which will do for a share of what there is, and not for a
     /// number. In DSR strangers make up all that opens a flow, in any client's name.
-    fn of_single_clients(&self, frontend: &Frontend, mode: Mode) {
+    fn of_single_clients(&self, frontend: &ParsedFrontend, mode: Mode) {
         let limit = frontend.max_connections_per_client.iter().map(|limit| &limit.place);
         let has_no_limit = mode.is_dsr() && !frontend.limits.are_per_source();
         let trusted = frontend.trusted_clients.first().filter(|_| has_no_limit);
@@ -153,7 +153,7 @@ impl Check<'_> {
 
     /// A PROXY header stands between the handshake and the first byte. Packet modes neither begin connections nor change what
     /// they carry.
-    fn no_headers(&self, frontend: &Frontend, mode: Mode) {
+    fn no_headers(&self, frontend: &ParsedFrontend, mode: Mode) {
         let backend = frontend.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
         let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value).map(|accept| &accept.place);
         let send = backend.and_then(|backend| backend.send_proxy.as_ref()).map(|send| &send.place);
@@ -168,7 +168,7 @@ impl Check<'_> {
     }
 
     /// Only where connections are proxied there is a first byte to wait for.
-    fn first_byte(&self, frontend: &Frontend, mode: Mode) {
+    fn first_byte(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(timeout) = &frontend.limits.first_byte_timeout else { return };
         if mode.forwards_packets() {
             self.report.warning(&timeout.place, format!("has no effect in {} mode", mode.name()));
@@ -200,8 +200,8 @@ impl Check<'_> {
         }
     }
 
-    /// Packets keep their family: what comes to an address must have a server that speaks it.
-    fn one_family(&self, frontend: &Frontend, mode: Mode) {
+    /// Packets keep their family: an address must have a server of its own family.
+    fn one_family(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(first) = frontend.listen.first().map(|first| first.value.ip()) else { return };
         let families = |found: IpAddr| {
             format!(
@@ -221,7 +221,7 @@ impl Check<'_> {
     }
 
     /// A backend is held against every packet mode that its frontends are in.
-    fn backend(&self, backend: &Backend) {
+    fn backend(&self, backend: &ParsedBackend) {
         let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
         let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value.needs_link());
@@ -234,14 +234,14 @@ impl Check<'_> {
             self.report.warning(&outlier.place, message);
         }
         let Some((_, mode)) = used.iter().find(|(_, mode)| mode.forwards_packets()) else { return };
-        for server in backend.servers.iter().filter_map(Server::ip) {
+        for server in backend.servers.iter().filter_map(ParsedServer::ip) {
             self.server(&server, *mode);
             in_dsr().for_each(|(frontend, _)| self.same_port(frontend, &server));
             if l2.is_some() && in_dsr().next().is_some() {
                 self.on_link(&server);
             }
         }
-        for place in backend.servers.iter().filter_map(Server::name_place) {
+        for place in backend.servers.iter().filter_map(ParsedServer::name_place) {
             let mode = mode.name();
             let message =
                 format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
@@ -272,8 +272,8 @@ impl Check<'_> {
         self.report.error(&server.place, message);
     }
 
-    /// Ports are left as they are: what is rewritten on the server is the address alone.
-    fn same_port(&self, frontend: &Frontend, server: &Placed<SocketAddr>) {
+    /// Ports are left as they are: the server rewrites the address alone.
+    fn same_port(&self, frontend: &ParsedFrontend, server: &Placed<SocketAddr>) {
         let port = server.value.port();
         let ports: BTreeSet<(u16, u16)> =
             frontend.listen.iter().map(|vip| vip.value.ports().into_inner()).collect();
@@ -329,9 +329,9 @@ impl Check<'_> {
     }
 
     /// The servers of a frontend that have addresses.
-    fn servers_of(&self, frontend: &Frontend) -> impl Iterator<Item = Placed<SocketAddr>> {
+    fn servers_of(&self, frontend: &ParsedFrontend) -> impl Iterator<Item = Placed<SocketAddr>> {
         let backend = frontend.backend.as_ref().and_then(|name| self.backends.get(&*name.value));
-        backend.into_iter().flat_map(|backend| &backend.servers).filter_map(Server::ip)
+        backend.into_iter().flat_map(|backend| &backend.servers).filter_map(ParsedServer::ip)
     }
 
     /// The addresses that could be meant instead of `ip`.

@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::diff::change;
-use super::reader::Table;
+use super::reader::TomlTable;
 use super::values::{boolean, not_allowed};
 
 /// `[privileges]`
@@ -11,6 +11,8 @@ use super::values::{boolean, not_allowed};
 pub struct Privileges {
     /// Whom a convey that root has started becomes: a name or a number. It keeps the capabilities that its modes need.
     pub user: Option<String>,
+    /// Whether convey gives up the capabilities that its modes do not need. Another user never has them.
+    pub drop_capabilities: bool,
     /// Whether no program that convey starts may gain privileges (`PR_SET_NO_NEW_PRIVS`).
     pub no_new_privileges: bool,
     /// Whether the kernel refuses system calls that convey does not need. Needs `no_new_privileges`.
@@ -21,17 +23,25 @@ pub struct Privileges {
 
 impl Default for Privileges {
     fn default() -> Privileges {
-        Privileges { user: None, no_new_privileges: true, seccomp: true, landlock: false }
+        Privileges {
+            user: None,
+            drop_capabilities: true,
+            no_new_privileges: true,
+            seccomp: true,
+            landlock: false,
+        }
     }
 }
 
 /// Reads `[privileges]`.
-pub(super) fn read(mut table: Table<'_>) -> Privileges {
+pub(super) fn read(mut table: TomlTable<'_>) -> Privileges {
     let default = Privileges::default();
     let user = table.or("user", None, |value| user(value).map(Some));
+    let drop_capabilities = table.or("drop_capabilities", default.drop_capabilities, boolean);
     let no_new_privileges = table.or("no_new_privileges", default.no_new_privileges, boolean);
     let privileges = Privileges {
         user,
+        drop_capabilities,
         no_new_privileges,
         seccomp: table.or("seccomp", no_new_privileges, boolean) && no_new_privileges,
         landlock: table.or("landlock", default.landlock, boolean) && no_new_privileges,
@@ -53,10 +63,11 @@ fn user(value: &DeValue<'_>) -> Result<String, String> {
 /// How two tables differ, in words for the log.
 pub(super) fn changes(old: &Privileges, new: &Privileges) -> Vec<String> {
     // Taken apart, so that a new field cannot be forgotten.
-    let Privileges { user, no_new_privileges, seccomp, landlock } = old;
+    let Privileges { user, drop_capabilities, no_new_privileges, seccomp, landlock } = old;
     let name = |user: &Option<String>| user.clone().unwrap_or_else(|| "none".to_owned());
     let changes = [
         change("privileges.user", name(user), name(&new.user)),
+        change("privileges.drop_capabilities", *drop_capabilities, new.drop_capabilities),
         change("privileges.no_new_privileges", *no_new_privileges, new.no_new_privileges),
         change("privileges.seccomp", *seccomp, new.seccomp),
         change("privileges.landlock", *landlock, new.landlock),
@@ -85,7 +96,7 @@ mod tests {
 
     #[test]
     fn without_no_new_privileges_there_is_no_filter() {
-        let none = Privileges { user: None, no_new_privileges: false, seccomp: false, landlock: false };
+        let none = Privileges { no_new_privileges: false, seccomp: false, ..Privileges::default() };
         assert_eq!(privileges("no_new_privileges = false"), none);
         assert_eq!(privileges("no_new_privileges = false\nseccomp = true\nlandlock = true"), none);
     }

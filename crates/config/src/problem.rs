@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where.
+//! The problems of a file, and where they are.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,6 +14,7 @@ use super::duplicates::Keys;
 use super::encoding;
 use super::files::{self, ReadFile};
 use super::texts::{Spot, Texts, position};
+use convey_model::Access;
 
 /// One thing that is wrong with a configuration file (or odd, if it is a warning).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +58,7 @@ pub enum LoadError {
     Unreadable {
         /// The file as the user named it.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The files that the file includes are too many, or too long.
@@ -111,14 +112,16 @@ pub(super) struct Report<'a> {
     warnings: RefCell<Vec<Problem>>,
     /// Files of networks that it names.
     lists: RefCell<Vec<ReadFile>>,
+    /// Lists of networks that are made of them, or stand in it.
+    access: RefCell<Vec<Access>>,
 }
 
 impl<'a> Report<'a> {
     /// Of texts in which the parser found nothing wrong.
     pub(super) fn new(texts: &'a Texts) -> Self {
-        let (expanded, unknown, errors, warnings, lists) = Default::default();
+        let (expanded, unknown, errors, warnings, lists, access) = Default::default();
         let lost_at = vec![None; texts.parts().count()];
-        Report { texts, lost_at, expanded, unknown, errors, warnings, lists }
+        Report { texts, lost_at, expanded, unknown, errors, warnings, lists, access }
     }
 
     /// Of texts and what the parser made of them.
@@ -147,7 +150,7 @@ impl<'a> Report<'a> {
                 problems.push(problem);
             }
             problems.sort();
-            // What else the parser says about a line follows from the first thing.
+            // Further errors of the parser in a line follow from the first one.
             problems.dedup_by_key(|problem| problem.line);
             all.extend(problems);
         }
@@ -186,7 +189,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// What stands at `place` works but is hardly meant.
+    /// The text at `place` works but is hardly meant.
     pub(super) fn warning(&self, place: &Place, message: impl Into<String>) {
         let mut warnings = self.warnings.borrow_mut();
         if warnings.len() < MAX_PROBLEMS {
@@ -204,12 +207,30 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The text of a file that is named at `place`. A relative path begins at the directory of the file that names it.
+    /// These access lists, or equal ones that were read before: many frontends may name the same long file.
+    pub(super) fn share(&self, access: Access) -> Access {
+        let mut known = self.access.borrow_mut();
+        if let Some(same) = known.iter().find(|known| **known == access) {
+            return same.clone();
+        }
+        known.push(access.clone());
+        access
+    }
+
+    /// The text of a file that is named at `place`, which is read once. A relative path begins at the directory of the file that
+    /// names it.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<String> {
         let path = Path::new(self.texts.spot(place.at).file).with_file_name("").join(path);
-        let read = files::read(&path);
-        // What cannot be read may come later.
-        self.lists.borrow_mut().push(ReadFile { path: path.clone(), content: read.as_ref().ok().cloned() });
+        let mut lists = self.lists.borrow_mut();
+        let read = match lists.iter().find(|list| list.path == path).and_then(|list| list.content.clone()) {
+            Some(content) => Ok(content),
+            None => {
+                let read = files::read(&path);
+                // A file that cannot be read may come later.
+                lists.push(ReadFile { path: path.clone(), content: read.as_ref().ok().cloned() });
+                read
+            }
+        };
         let name = path.display().to_string();
         match read.map(|bytes| encoding::decode(&name, bytes)) {
             Ok(Ok(text)) => return Some(text),

@@ -1,5 +1,5 @@
 //! Reads tables key by key. Whatever is wrong is reported and reading goes on, so that one pass finds
-//! everything; what nobody asked for is an unknown key.
+//! everything; a key that nobody asked for is unknown.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -9,7 +9,7 @@ use super::problem::{Place, Placed, Report};
 use super::values::found;
 
 /// A table of the file, or the lack of one: then every key in it is absent.
-pub(super) struct Table<'a> {
+pub(super) struct TomlTable<'a> {
     /// Where it begins.
     pub(super) place: Place,
     entries: Option<&'a DeTable<'a>>,
@@ -20,10 +20,10 @@ pub(super) struct Table<'a> {
     missing: Vec<(&'static str, &'static str)>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TomlTable<'a> {
     /// The whole file.
     pub(super) fn root(entries: &'a DeTable<'a>, report: &'a Report<'a>) -> Self {
-        Table::new(Place { key: String::new(), at: 0 }, Some(entries), report)
+        TomlTable::new(Place { key: String::new(), at: 0 }, Some(entries), report)
     }
 
     /// The value of a key that may be absent. `None` if it is, or if it is wrong (and reported).
@@ -132,15 +132,15 @@ impl<'a> Table<'a> {
     }
 
     /// The table under a key.
-    pub(super) fn table(&mut self, key: &'static str) -> Table<'a> {
+    pub(super) fn table(&mut self, key: &'static str) -> TomlTable<'a> {
         match self.take(key) {
             Some(value) => self.below(key, value),
-            None => Table::new(self.place.clone(), None, self.report),
+            None => TomlTable::new(self.place.clone(), None, self.report),
         }
     }
 
     /// The tables in a table whose keys are names the user gave them, sorted by name.
-    pub(super) fn named(self) -> Vec<(String, Table<'a>)> {
+    pub(super) fn named(self) -> Vec<(String, TomlTable<'a>)> {
         let mut tables = Vec::new();
         for (name, value) in self.entries.into_iter().flatten() {
             let name_at = name.span().start;
@@ -209,7 +209,7 @@ impl<'a> Table<'a> {
     }
 
     fn new(place: Place, entries: Option<&'a DeTable<'a>>, report: &'a Report<'a>) -> Self {
-        Table { place, entries, report, asked: Vec::new(), old_names: Vec::new(), missing: Vec::new() }
+        TomlTable { place, entries, report, asked: Vec::new(), old_names: Vec::new(), missing: Vec::new() }
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
@@ -217,13 +217,13 @@ impl<'a> Table<'a> {
         self.entries?.get(key)
     }
 
-    fn below(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> Table<'a> {
+    fn below(&self, key: &str, value: &'a Spanned<DeValue<'a>>) -> TomlTable<'a> {
         let place = Place { key: join(&self.place.key, key), at: value.span().start };
         let entries = value.get_ref().as_table();
         if entries.is_none() {
             self.report.error(&place, format!("found {}; allowed: a table", found(value.get_ref())));
         }
-        Table::new(place, entries, self.report)
+        TomlTable::new(place, entries, self.report)
     }
 
     fn value<T>(
@@ -236,7 +236,7 @@ impl<'a> Table<'a> {
             return None;
         }
         let parsed = parse(value.get_ref()).or_else(|message| {
-            // What the environment says has to be in quotes.
+            // A value from the environment has to be in quotes.
             let text = value.get_ref().as_str().filter(|_| self.report.is_expanded(&place));
             let bare = text.and_then(|text| DeValue::parse(text).ok()).map(Spanned::into_inner);
             let bare = bare.filter(|bare| !matches!(bare, DeValue::Array(_) | DeValue::Table(_)));

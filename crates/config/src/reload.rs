@@ -1,11 +1,12 @@
-//! What a reload applies of a file, and what waits for a restart. The one place that decides it. Pure.
+//! Decides which changes of a file a reload applies, and which wait for a restart, as far as two files say. Pure. What depends on the host
+//! at the start, such as SNAT addresses, `app::restart` decides.
 
 use std::collections::HashMap;
 
 use super::diff::differences;
-use super::file::Frontend;
+use super::file::ParsedFrontend;
 use super::{Config, Loaded};
-use convey_model::{Mode, PacketSettings};
+use convey_model::{FrontendConfig, Mode, PacketSettings};
 
 /// What a reload does, in words for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,7 +27,7 @@ impl Loaded {
         let modes: HashMap<&str, Mode> =
             kept.map(|frontend| (frontend.name.as_str(), frontend.mode)).collect();
         // Defaults of backends go by the modes that run.
-        let mode_of = |frontend: &Frontend| modes.get(&*frontend.name).copied().unwrap_or_default();
+        let mode_of = |frontend: &ParsedFrontend| modes.get(&*frontend.name).copied().unwrap_or_default();
         let config = self.source.file.config(mode_of);
         let timeouts = config.passthrough.timeouts;
         let passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
@@ -42,5 +43,52 @@ impl Loaded {
         let changes = differences(running, &applied);
         let needs_restart = differences(&applied, &restarted);
         (Loaded { config: applied, ..self }, Diff { changes, needs_restart })
+    }
+
+    /// The same for a process that drains `running`: it has its frontends where they were, as far as the file still has them, and
+    /// no others. So nothing is listened on.
+    pub fn reload_draining(self, running: &Config) -> (Loaded, Diff) {
+        let (mut loaded, _) = self.reload(running);
+        let frontends = std::mem::take(&mut loaded.config.frontends);
+        let kept = frontends.into_iter().filter_map(|frontend| {
+            let id = |one: &FrontendConfig| (one.name.clone(), one.mode, one.protocol);
+            let before = running.frontends.iter().find(|before| id(before) == id(&frontend))?;
+            Some(FrontendConfig { listen: before.listen.clone(), ..frontend })
+        });
+        loaded.config.frontends = kept.collect();
+        let changes = differences(running, &loaded.config);
+        (loaded, Diff { changes, needs_restart: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+    use convey_model::Listen;
+
+    #[test]
+    fn a_process_that_drains_has_its_frontends_where_they_were_and_no_others() {
+        let text = |frontends: &[(&str, &str, &str)]| {
+            let frontends = frontends.iter().map(|(name, addr, more)| {
+                format!("[frontends.{name}]\nlisten_addr = '{addr}'\nbackend = 'a'\n{more}\n")
+            });
+            frontends.collect::<String>() + "[backends.a.servers.x]\naddr = '10.0.1.1:80'\n"
+        };
+        let before =
+            text(&[("gone", "10.0.0.1:79", ""), ("web", "10.0.0.1:80", ""), ("dns", "10.0.0.1:53", "")]);
+        let after = text(&[
+            ("dns", "10.0.0.1:53", "protocol = 'udp'"),
+            ("new", "10.0.0.1:79", ""),
+            ("web", "10.0.0.1:81", "access.deny = '10.9.0.0/16'"),
+        ]);
+        let running = parse("config.toml", &before).unwrap().config;
+        let (loaded, diff) = parse("config.toml", &after).unwrap().reload_draining(&running);
+        let [web] = &loaded.config.frontends[..] else { panic!("{:?}", loaded.config.frontends) };
+        let places: Vec<_> = web.listen.iter().map(Listen::ports).collect();
+        assert_eq!((&*web.name, places), ("web", vec![80..=80]));
+        assert!(!web.access.is_open());
+        let changes =
+            ["frontend dns: removed", "frontend gone: removed", "frontend web: access + 1 - 0 networks"];
+        assert_eq!((diff.changes, diff.needs_restart), (changes.map(str::to_owned).to_vec(), vec![]));
     }
 }

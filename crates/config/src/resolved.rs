@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Config;
 use super::loops::{Listens, loops};
-use convey_model::{Backend, Mode, ServerAddr};
+use convey_model::{BackendConfig, Mode, ServerAddr};
 
 /// An address of a name at which there is no server, because it would lead back to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ impl Config {
         &self,
         addresses: impl Fn(&str) -> BTreeSet<ServerAddr>,
         own: &BTreeSet<IpAddr>,
-    ) -> (Vec<Backend>, BTreeSet<LeftOut>) {
+    ) -> (Vec<BackendConfig>, BTreeSet<LeftOut>) {
         let proxied = self.frontends_where(Mode::is_proxied).map(|frontend| Listens {
             name: &frontend.name,
             protocol: frontend.protocol,
@@ -83,7 +83,7 @@ impl Config {
             }
         }
         let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
-        // One of the file that leads back, since the host has got an address, stays: who wrote it is asked at the next reload.
+        // A server of the file may lead back since the host has got an address. It stays: the next reload reports it.
         let found = loops(&proxied, &servers, own).into_iter().skip(count);
         for ((index, name, server), found) in of_names.into_iter().zip(found) {
             let (backend, addr) = (&mut backends[index], server.addr);

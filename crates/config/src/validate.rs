@@ -1,18 +1,19 @@
-//! What must hold between the parts of a file.
+//! Checks that hold between the parts of a file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::file::{Backend, File, Frontend, Server};
+use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
 use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol, ProxyVersion, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
-pub(super) fn check(file: &File, report: &Report<'_>) {
+pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     listen_addresses(file, report);
-    let backends: HashMap<&str, &Backend> = file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
+    let backends: HashMap<&str, &ParsedBackend> =
+        file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
     for frontend in &file.frontends {
         backend_of(frontend, &backends, report);
         proxies(frontend, report);
@@ -36,8 +37,8 @@ pub(super) fn check(file: &File, report: &Report<'_>) {
 
 /// No server leads back to a frontend that it serves, on a host with these addresses.
 pub(super) fn loops<'a>(
-    frontends: impl Iterator<Item = &'a Frontend>,
-    backends: &[Backend],
+    frontends: impl Iterator<Item = &'a ParsedFrontend>,
+    backends: &[ParsedBackend],
     own: &BTreeSet<IpAddr>,
     report: &Report<'_>,
 ) {
@@ -51,7 +52,7 @@ pub(super) fn loops<'a>(
     });
     let listens: Vec<Listens<'_>> = listens.collect();
     let servers = backends.iter().flat_map(|backend| {
-        backend.servers.iter().filter_map(Server::ip).map(|server| (&*backend.name, server))
+        backend.servers.iter().filter_map(ParsedServer::ip).map(|server| (&*backend.name, server))
     });
     let servers: Vec<(&str, Placed<SocketAddr>)> = servers.collect();
     let addrs: Vec<(&str, SocketAddr)> =
@@ -65,7 +66,7 @@ pub(super) fn loops<'a>(
 
 /// Every address is listened on once in each protocol. A wildcard beside an address of the same port is right: the
 /// address takes what is sent to it, in every mode.
-fn listen_addresses(file: &File, report: &Report<'_>) {
+fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
     let mut all: Vec<(Protocol, &Placed<Listen>)> = Vec::new();
     for frontend in &file.frontends {
         all.extend(frontend.listen.iter().map(|listen| (frontend.protocol(), listen)));
@@ -88,7 +89,7 @@ fn listen_addresses(file: &File, report: &Report<'_>) {
 }
 
 /// Servers without a port are probed at one that the file names.
-fn probed_ports(backend: &Backend, report: &Report<'_>) {
+fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
     let is_probed = backend.health_check.kind != ProbeKind::None || backend.outlier_detection.is_some();
     if !is_probed || backend.health_check.port.is_some() {
         return;
@@ -105,7 +106,7 @@ fn probed_ports(backend: &Backend, report: &Report<'_>) {
 }
 
 /// The backend is there.
-fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &Report<'_>) {
+fn backend_of(frontend: &ParsedFrontend, backends: &HashMap<&str, &ParsedBackend>, report: &Report<'_>) {
     let Some(name) = &frontend.backend else { return };
     if backends.contains_key(name.value.as_str()) {
         return;
@@ -118,8 +119,8 @@ fn backend_of(frontend: &Frontend, backends: &HashMap<&str, &Backend>, report: &
     report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
 }
 
-/// Who may send PROXY headers is said where they are accepted.
-fn proxies(frontend: &Frontend, report: &Report<'_>) {
+/// A frontend that accepts PROXY headers has to say who may send them.
+fn proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
     let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value);
     match (accept, frontend.trusted_proxies.first()) {
         (Some(accept), None) => {
@@ -133,13 +134,13 @@ fn proxies(frontend: &Frontend, report: &Report<'_>) {
 }
 
 /// Version 1 of the PROXY protocol knows TCP only.
-fn version_fits(backend: &Backend, file: &File, report: &Report<'_>) {
+fn version_fits(backend: &ParsedBackend, file: &ParsedFile, report: &Report<'_>) {
     let Some(send) = backend.send_proxy.as_ref().filter(|send| send.value == ProxyVersion::V1) else {
         return;
     };
     let uses =
-        |frontend: &&Frontend| frontend.backend.as_ref().is_some_and(|name| name.value == backend.name);
-    let of_udp = |frontend: &&Frontend| frontend.protocol() == Protocol::Udp;
+        |frontend: &&ParsedFrontend| frontend.backend.as_ref().is_some_and(|name| name.value == backend.name);
+    let of_udp = |frontend: &&ParsedFrontend| frontend.protocol() == Protocol::Udp;
     if let Some(frontend) = file.frontends.iter().filter(uses).find(of_udp) {
         let message = format!(
             "found \"v1\", but frontend {:?} has protocol = \"udp\"; allowed: \"v2\", which goes before each datagram",
@@ -150,7 +151,7 @@ fn version_fits(backend: &Backend, file: &File, report: &Report<'_>) {
 }
 
 /// There is a server to choose, and it is clear which.
-fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
+fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     let nobody = if backend.servers.is_empty() {
         Some("no servers; write [backends.NAME.servers.NAME] with addr")
     } else if backend.servers.iter().all(|server| server.settings.weight == 0) {
@@ -183,8 +184,8 @@ fn pool(backend: &Backend, used: bool, report: &Report<'_>) {
 }
 
 /// Addresses that documentation uses, and nobody else (RFC 5737): those of the `config.toml` that comes with convey.
-fn addrs_of_examples(backend: &Backend, report: &Report<'_>) {
-    for Placed { value, place } in backend.servers.iter().filter_map(Server::ip) {
+fn addrs_of_examples(backend: &ParsedBackend, report: &Report<'_>) {
+    for Placed { value, place } in backend.servers.iter().filter_map(ParsedServer::ip) {
         if let IpAddr::V4(ip) = value.ip()
             && ip.is_documentation()
         {
@@ -194,10 +195,10 @@ fn addrs_of_examples(backend: &Backend, report: &Report<'_>) {
 }
 
 /// The servers that a name stands for are called after it.
-fn names_of_servers(backend: &Backend, report: &Report<'_>) {
+fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
     for server in &backend.servers {
         let (Some((owner, _)), Some(addr)) = (server.name.split_once('/'), &server.addr) else { continue };
-        let is_owner = |other: &&Server| other.name == owner && other.name_place().is_some();
+        let is_owner = |other: &&ParsedServer| other.name == owner && other.name_place().is_some();
         if let Some(owner) = backend.servers.iter().find(is_owner) {
             let message = format!("the servers of {:?}, which has a host name, are called so", owner.name);
             report.error(&addr.place, message);
@@ -205,8 +206,9 @@ fn names_of_servers(backend: &Backend, report: &Report<'_>) {
     }
 }
 
-/// What is hashed matters only to an algorithm that hashes, and how servers come back only to one that does not.
-pub(super) fn algorithm_fits(backend: &Backend, algorithm: Algorithm, report: &Report<'_>) {
+/// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with one that
+/// does.
+pub(super) fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report<'_>) {
     let places =
         [backend.hash.as_ref().map(|hash| &hash.place), backend.hash_key.as_ref().map(|key| &key.place)];
     for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {

@@ -1,5 +1,5 @@
-//! What a single value may be. Each function turns a value of the file into what it means, or says what
-//! was found and what is allowed.
+//! The parsers of single values. Each function turns a value of the file into what it means, or says what was
+//! found and what is allowed.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -24,10 +24,10 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// How a value that is not allowed is shown in a message: on one line, and not all of a long one.
 pub(super) fn found(value: &DeValue<'_>) -> String {
-    const LONGEST: usize = 60;
+    const MAX_SHOWN: usize = 60;
     match value {
-        DeValue::String(s) if s.chars().count() > LONGEST => {
-            format!("{:?}...", s.chars().take(LONGEST).collect::<String>())
+        DeValue::String(s) if s.chars().count() > MAX_SHOWN => {
+            format!("{:?}...", s.chars().take(MAX_SHOWN).collect::<String>())
         }
         DeValue::String(s) => format!("{s:?}"),
         DeValue::Integer(n) => n.to_string(),
@@ -81,6 +81,11 @@ pub(super) fn seconds(min: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration
         let seconds = match value {
             DeValue::Integer(_) => as_integer(value).map(Duration::from_secs),
             DeValue::Float(n) => n.as_str().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()),
+            DeValue::String(text) if text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M") => {
+                return Err(format!(
+                    "found {text:?}, where M would be a month; write \"m\" for minutes, \"days\" for days"
+                ));
+            }
             DeValue::String(text) => humantime::parse_duration(text).ok(),
             _ => None,
         };
@@ -280,7 +285,8 @@ pub(super) fn http_host(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// Headers that a probe sets itself: they say how long the request is, and to whom.
-const OWN_HEADERS: [&str; 4] = ["host", "connection", "content-length", "transfer-encoding"];
+const OWN_HEADERS: [&str; 7] =
+    ["host", "connection", "content-length", "transfer-encoding", "expect", "te", "upgrade"];
 
 /// Whether a header may have this name.
 pub(super) fn header_name(name: &str) -> Result<(), String> {
@@ -289,7 +295,9 @@ pub(super) fn header_name(name: &str) -> Result<(), String> {
     };
     match parsed.as_str() {
         "host" => Err("is set by the key `host` of the health check".to_owned()),
-        own if OWN_HEADERS.contains(&own) => Err("is a header that convey sets itself".to_owned()),
+        own if OWN_HEADERS.contains(&own) => {
+            Err("is a header of the connection, which convey sets itself".to_owned())
+        }
         _ => Ok(()),
     }
 }

@@ -1,15 +1,15 @@
-//! `${VAR}` and `${VAR:-default}` in values. Pure: who calls says what a variable is.
+//! `${VAR}` and `${VAR:-default}` in values. Pure: the caller says what a variable is.
 
 use std::env::VarError;
 
 /// Tells what an environment variable is.
-pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
+pub(super) type VariableLookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
 /// The text with its variables replaced; `None` if it has none. `$${` is `${`.
 ///
 /// # Errors
 /// What is wrong with a variable, in words for an operator.
-pub(super) fn expand(text: &str, lookup: Lookup<'_>) -> Result<Option<String>, String> {
+pub(super) fn expand(text: &str, lookup: VariableLookup<'_>) -> Result<Option<String>, String> {
     if !text.contains("${") {
         return Ok(None);
     }
@@ -24,6 +24,9 @@ pub(super) fn expand(text: &str, lookup: Lookup<'_>) -> Result<Option<String>, S
         let Some((variable, after)) = inside.split_once('}') else {
             return Err("`${` has no `}`; write $${ for the characters themselves".to_owned());
         };
+        if variable.contains("${") {
+            return Err("found ${ within ${...}; a default is plain text, without variables".to_owned());
+        }
         expanded += &format!("{before}{}", value(variable, lookup)?);
         rest = after;
     }
@@ -31,7 +34,7 @@ pub(super) fn expand(text: &str, lookup: Lookup<'_>) -> Result<Option<String>, S
 }
 
 /// As a shell does it: the default holds for an empty variable, too.
-fn value(variable: &str, lookup: Lookup<'_>) -> Result<String, String> {
+fn value(variable: &str, lookup: VariableLookup<'_>) -> Result<String, String> {
     let (name, default) = match variable.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (variable, None),
@@ -93,6 +96,7 @@ mod tests {
             ("${}", "found ${}; allowed: ${NAME} or ${NAME:-default}"),
             ("${1}", "found ${1}; allowed"),
             ("${a\nb}", "found ${a\\nb}; allowed"),
+            ("${IP:-${NONE:-x}}", "a default is plain text, without variables"),
             ("${IP:+x}", "found ${IP:+x}; allowed"),
         ] {
             let error = expanded(text).unwrap_err();

@@ -2,6 +2,7 @@
 //! behind a symbolic link. It looks at the file's metadata, and reads the file when that has changed. The same goes for the
 //! files that it includes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::file::access;
 use crate::files::{self, ReadFile};
 use crate::include;
 
-/// From one look to the next. What has changed is read once it has stayed the same for so long: the save is over then.
-const LOOK: Duration = Duration::from_millis(200);
+/// From one look to the next. A changed file is read once it has stayed the same for so long: the save is over then.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Looks after a change of the metadata that read the file: longer than the two seconds by which some file systems tell times.
 const READING_LOOKS: u32 = 12;
 /// A file whose metadata changes at each of so many looks is read all the same.
@@ -30,46 +32,84 @@ pub struct Watch {
     _stop: Sender<()>,
 }
 
-/// The files that a configuration names (access lists). Who loads it says which they are.
+/// The files that a configuration names (access lists). The code that loads the configuration lists them.
 #[derive(Debug, Clone, Default)]
-pub struct Lists(Arc<Mutex<Vec<ReadFile>>>);
+pub struct NamedFiles {
+    files: Arc<Mutex<Vec<ReadFile>>>,
+    entries: Arc<Mutex<Entries>>,
+}
 
-impl Lists {
-    /// The configuration was loaded, and these are all.
-    pub fn set(&self, lists: Vec<ReadFile>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lists;
+/// How many entries each file had when the configuration was last loaded.
+type Entries = BTreeMap<PathBuf, usize>;
+
+impl NamedFiles {
+    /// The configuration was loaded, and these are all. Returns which of them are empty now, and how many entries they had.
+    pub fn set(&self, lists: Vec<ReadFile>) -> Entries {
+        let count = |content: &Option<Vec<u8>>| {
+            let text = String::from_utf8_lossy(content.as_deref().unwrap_or_default());
+            access::entries(&text).count()
+        };
+        let entries: Entries = lists.iter().map(|list| (list.path.clone(), count(&list.content))).collect();
+        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = lists;
+        let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut emptied = std::mem::replace(&mut *known, entries);
+        emptied.retain(|path, before| *before > 0 && known.get(path) == Some(&0));
+        emptied
     }
 
     /// It was not: those of the one that runs are watched, too.
     pub fn add(&self, lists: Vec<ReadFile>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|known| lists.iter().all(|list| list.path != known.path));
         all.extend(lists);
     }
 
+    /// Where they are.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let lists = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.iter().map(|list| list.path.clone()).collect()
+    }
+
     /// Watches what is new in it, and no longer what is gone.
-    fn follow(&self, watched: &mut Vec<Watched>) {
-        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn follow(&self, watched: &mut Vec<WatchedFile>) {
+        let mut lists = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|watched| lists.iter().any(|list| list.path == watched.path));
         for ReadFile { path, content } in &mut *lists {
             let content = content.take();
             if watched.iter().all(|watched| watched.path != *path) {
-                // What has changed since it was loaded differs from this.
+                // A file that has changed since it was loaded differs from this.
                 let known = vec![(path.clone(), content.filter(|content| !content.is_empty()))];
-                watched.push(Watched { includes: false, known, ..Watched::unseen(path) });
+                watched.push(WatchedFile { includes: false, known, ..WatchedFile::unseen(path) });
             }
         }
     }
 }
 
-/// Calls `on_change`, from a thread of its own, within a second of every change of the file's content, or that of files that
-/// it includes or of the `lists` that it names, since this call. A file that stays missing or empty counts as one change. To
-/// miss nothing, begin watching before the file is first loaded.
+/// The file as it was seen first.
+pub struct FirstLook(WatchedFile);
+
+impl FirstLook {
+    /// Looks at it. To miss nothing, look before the file is first loaded.
+    ///
+    /// # Errors
+    /// If the current directory is gone, and the path is relative to it.
+    pub fn new(path: &Path) -> io::Result<FirstLook> {
+        Ok(FirstLook(WatchedFile::new(&std::path::absolute(path)?)))
+    }
+}
+
+/// Calls `on_change` from a thread of its own, within a second of every change since the `first` look. It looks at the
+/// content of the file, of the files that it includes, and of the `lists` that it names. A file that stays missing or empty
+/// counts as one change.
 ///
 /// # Errors
 /// If there is no thread to be had.
-pub fn watch(path: &Path, lists: Lists, on_change: impl Fn() + Send + 'static) -> io::Result<Watch> {
-    let mut watched = Watched::new(&std::path::absolute(path)?);
+pub fn watch(
+    first: FirstLook,
+    lists: NamedFiles,
+    on_change: impl Fn() + Send + 'static,
+) -> io::Result<Watch> {
+    let FirstLook(mut watched) = first;
     let (stop, stopped) = channel();
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
         let mut others = Vec::new();
@@ -86,11 +126,11 @@ pub fn watch(path: &Path, lists: Lists, on_change: impl Fn() + Send + 'static) -
 
 /// Waits for the next look; whether the [`Watch`] was dropped.
 fn is_stopped(stopped: &Receiver<()>) -> bool {
-    stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout)
+    stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout)
 }
 
 /// The file, and those that it includes, as they were last seen.
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
     /// Whether it may include others.
     includes: bool,
@@ -115,19 +155,19 @@ type Stamps = Vec<(PathBuf, Stamp)>;
 /// What they hold; `None` of a file in which there is nothing to load.
 type Content = Vec<(PathBuf, Option<Vec<u8>>)>;
 
-impl Watched {
+impl WatchedFile {
     /// As it is now.
-    fn new(path: &Path) -> Watched {
-        let mut watched = Watched::unseen(path);
+    fn new(path: &Path) -> WatchedFile {
+        let mut watched = WatchedFile::unseen(path);
         watched.patterns = watched.patterns_now();
         watched.stamps = watched.stamps_now();
         watched.known = watched.content_now();
         watched
     }
 
-    fn unseen(path: &Path) -> Watched {
+    fn unseen(path: &Path) -> WatchedFile {
         let (patterns, stamps, known) = Default::default();
-        Watched { path: path.to_owned(), includes: true, patterns, stamps, looks: 0, restless: 0, known }
+        WatchedFile { path: path.to_owned(), includes: true, patterns, stamps, looks: 0, restless: 0, known }
     }
 
     /// Whether there is a new content.
@@ -237,7 +277,8 @@ mod tests {
             let (tell, told) = channel();
             let path = directory.path().join(CONFIG);
             let read = path.clone();
-            let watch = watch(&path, Lists::default(), move || {
+            let first = FirstLook::new(&path).expect("a directory");
+            let watch = watch(first, NamedFiles::default(), move || {
                 let _ = tell.send(fs::read_to_string(&read).ok());
             });
             Story { directory, told, _watch: watch.expect("the directory can be watched") }
@@ -299,7 +340,7 @@ mod tests {
     fn an_editor_that_moves_the_old_file_away_first_reloads_once() {
         let story = Story::with_file();
         story.rename(CONFIG, "etc/config.toml~");
-        story.is_told_nothing_for(LOOK + LOOK / 2);
+        story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
         story.write(CONFIG, "two");
         story.is_told_of(Some("two"));
         story.next_told_is("three");
@@ -309,7 +350,7 @@ mod tests {
     fn a_program_that_truncates_before_it_writes_reloads_once() {
         let story = Story::with_file();
         story.write(CONFIG, "");
-        story.is_told_nothing_for(LOOK + LOOK / 2);
+        story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
         story.next_told_is("two");
     }
 
@@ -367,7 +408,7 @@ mod tests {
     fn a_slow_save_is_told_once_it_is_over() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
-        let mut watched = Watched::unseen(&path);
+        let mut watched = WatchedFile::unseen(&path);
         let mut file = fs::File::create(&path).expect("writable");
         for part in ["a", "slow", "save"] {
             file.write_all(part.as_bytes()).expect("writable");
@@ -383,7 +424,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
         fs::write(&path, "one").expect("writable");
-        let mut watched = Watched::unseen(&path);
+        let mut watched = WatchedFile::unseen(&path);
         assert!(!watched.look() && watched.look());
         fs::write(&path, "two").expect("writable");
         // The file system tells times by the second.
@@ -396,7 +437,7 @@ mod tests {
     fn a_file_that_changes_at_each_look_is_read_all_the_same() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("config.toml");
-        let mut watched = Watched::unseen(&path);
+        let mut watched = WatchedFile::unseen(&path);
         let told = (1..=20).filter(|n| {
             fs::write(&path, "x".repeat(*n)).expect("writable");
             watched.look()
@@ -409,17 +450,31 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let [config, list] = ["config.toml", "list.txt"].map(|name| directory.path().join(name));
         fs::write(&config, "same").expect("writable");
-        let (lists, (tell, told)) = (Lists::default(), channel());
-        let _watch = watch(&config, lists.clone(), move || _ = tell.send(())).expect("it can be watched");
+        let (lists, (tell, told)) = (NamedFiles::default(), channel());
+        let first = FirstLook::new(&config).expect("a directory");
+        let _watch = watch(first, lists.clone(), move || _ = tell.send(())).expect("it can be watched");
         fs::write(&list, "newer").expect("writable");
         lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()) }]);
-        told.recv_timeout(LONG_ENOUGH).expect("told of what came between");
+        told.recv_timeout(PATIENCE).expect("told of what came between");
         fs::write(&list, "newest").expect("writable");
-        told.recv_timeout(LONG_ENOUGH).expect("told of a save");
+        told.recv_timeout(PATIENCE).expect("told of a save");
         lists.set(vec![]);
-        std::thread::sleep(LOOK + LOOK / 2);
+        std::thread::sleep(LOOK_EVERY + LOOK_EVERY / 2);
         fs::write(&list, "nobody's").expect("writable");
         assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
+    }
+
+    #[test]
+    fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
+        let read = |text: &str| vec![ReadFile { path: "list.txt".into(), content: Some(text.into()) }];
+        let lists = NamedFiles::default();
+        assert!(
+            lists.set(read("# nobody yet\n")).is_empty() && lists.set(read("10.0.0.1\n::1\n")).is_empty()
+        );
+        assert_eq!(lists.set(read("# nobody\n")), Entries::from([("list.txt".into(), 2)]));
+        assert!(lists.set(read("")).is_empty(), "once");
+        lists.set(read("::1"));
+        assert!(lists.set(vec![]).is_empty(), "nobody names it any more");
     }
 
     #[test]
@@ -471,7 +526,7 @@ mod tests {
             fs::write(root.join(CONFIG), "include = 'a.toml'").expect("writable");
         });
         story.write("etc/a.toml", "");
-        story.is_told_nothing_for(LOOK + LOOK / 2);
+        story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
         story.write("etc/a.toml", "two");
         story.is_told_of(Some("include = 'a.toml'"));
         story.is_told_nothing_for(LONG_ENOUGH);

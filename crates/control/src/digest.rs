@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::HealthChange;
 use super::left_out::LeftOutDigest;
-use crate::health::Change;
+use crate::health::HealthTransition;
 use convey_model::{ServerKey, Timestamp};
 
 /// How long after a line the next one is told at the earliest: names with ever new addresses would fill any log.
-pub(super) const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const LINE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What waits to be told.
+/// Events that the log has yet to tell.
 #[derive(Debug, Default)]
 pub struct Digest {
     /// Changes of health, by backend and server of the file.
@@ -25,12 +25,12 @@ pub struct Digest {
 struct PendingSummary {
     /// When something was last told.
     told: Timestamp,
-    summary: Option<Summary>,
+    summary: Option<ChangeSummary>,
 }
 
 /// Changes of several servers of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Summary {
+pub(super) struct ChangeSummary {
     /// How many went down or were ejected.
     lost: usize,
     /// How many came up or returned.
@@ -49,24 +49,24 @@ impl Digest {
         };
         let (lost, won) = pending.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
         let (lost, won) = match change.change {
-            Change::Up | Change::Returned => (lost, won + 1),
-            Change::Down | Change::Ejected(_) => (lost + 1, won),
+            HealthTransition::Up | HealthTransition::Returned => (lost, won + 1),
+            HealthTransition::Down | HealthTransition::Ejected(_) => (lost + 1, won),
         };
-        pending.summary = Some(Summary { lost, won, last: change });
+        pending.summary = Some(ChangeSummary { lost, won, last: change });
         None
     }
 
     /// When there is something to tell.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        let servers = self.servers.values().map(|pending| pending.told.after(PAUSE));
+        let servers = self.servers.values().map(|pending| pending.told.after(LINE_PAUSE));
         servers.chain(self.left_out.due()).min()
     }
 
-    /// What is to be told now of servers' health.
-    pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<Summary> {
+    /// The lines on servers' health that are due now.
+    pub(super) fn on_time(&mut self, now: Timestamp) -> Vec<ChangeSummary> {
         let mut told = Vec::new();
         self.servers.retain(|_, pending| {
-            if pending.told.after(PAUSE) > now {
+            if pending.told.after(LINE_PAUSE) > now {
                 return true;
             }
             pending.told = now;
@@ -85,16 +85,16 @@ fn named(server: &ServerKey) -> Option<(String, String)> {
     Some((server.backend.clone(), name.to_owned()))
 }
 
-impl Summary {
+impl ChangeSummary {
     /// The only change there was, if it was one.
     pub(super) fn single(&self) -> Option<&HealthChange> {
         (self.lost + self.won == 1).then_some(&self.last)
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for ChangeSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { lost, won, last: HealthChange { server, reason, eligible, of, .. } } = self;
+        let ChangeSummary { lost, won, last: HealthChange { server, reason, eligible, of, .. } } = self;
         let name = server.server.split('/').next().unwrap_or_default();
         write!(
             f,
@@ -111,7 +111,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn change(server: &str, change: Change) -> HealthChange {
+    fn change(server: &str, change: HealthTransition) -> HealthChange {
         let server =
             ServerKey { backend: "pool".into(), server: server.into(), addr: "10.0.0.3:80".parse().unwrap() };
         HealthChange { server, change, reason: "refused".into(), eligible: 1, of: 9 }
@@ -120,24 +120,25 @@ mod tests {
     #[test]
     fn of_servers_of_a_name_one_line_a_second_is_told() {
         let mut digest = Digest::default();
-        let first = change("app/10.0.0.3", Change::Down);
+        let first = change("app/10.0.0.3", HealthTransition::Down);
         assert_eq!(digest.take(first.clone(), Timestamp(0)), Some(first));
         for _ in 0..200 {
-            assert_eq!(digest.take(change("app/10.0.0.4", Change::Down), Timestamp(5)), None);
+            assert_eq!(digest.take(change("app/10.0.0.4", HealthTransition::Down), Timestamp(5)), None);
         }
-        assert_eq!(digest.take(change("app/10.0.0.5", Change::Up), Timestamp(9)), None);
+        assert_eq!(digest.take(change("app/10.0.0.5", HealthTransition::Up), Timestamp(9)), None);
         assert_eq!(digest.due(), Some(Timestamp(SECOND)));
         assert_eq!(digest.on_time(Timestamp(SECOND - 1)), []);
-        let told: Vec<String> = digest.on_time(Timestamp(SECOND)).iter().map(Summary::to_string).collect();
+        let told: Vec<String> =
+            digest.on_time(Timestamp(SECOND)).iter().map(ChangeSummary::to_string).collect();
         let line = "servers of pool/app: 200 more went down, 1 came up (1 of 9 can be chosen); the last, pool/app/10.0.0.5 (10.0.0.3:80): refused";
         assert_eq!(told, [line]);
         assert_eq!(
-            digest.take(change("app/10.0.0.4", Change::Up), Timestamp(SECOND)),
+            digest.take(change("app/10.0.0.4", HealthTransition::Up), Timestamp(SECOND)),
             None,
             "not within a second of it"
         );
         let told = digest.on_time(Timestamp(2 * SECOND));
-        assert_eq!(told[0].single(), Some(&change("app/10.0.0.4", Change::Up)));
+        assert_eq!(told[0].single(), Some(&change("app/10.0.0.4", HealthTransition::Up)));
         assert_eq!(digest.on_time(Timestamp(3 * SECOND)), []);
         assert_eq!(digest.due(), None, "it is quiet, and forgotten");
     }
@@ -146,7 +147,7 @@ mod tests {
     fn other_servers_and_other_names_are_told_at_once() {
         let mut digest = Digest::default();
         for server in ["a", "a", "app/10.0.0.3", "other/10.0.0.3"] {
-            assert!(digest.take(change(server, Change::Down), Timestamp(0)).is_some(), "{server}");
+            assert!(digest.take(change(server, HealthTransition::Down), Timestamp(0)).is_some(), "{server}");
         }
     }
 }

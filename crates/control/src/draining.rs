@@ -1,4 +1,4 @@
-//! What a reload took away, for as long as flows may still finish with it. Pure.
+//! The frontends and servers that a reload took away, for as long as their flows may still finish. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use convey_model::{Endpoint, Mode, Timestamp};
 
 /// Places of the packet modes that are no longer configured, and until when they are served.
 #[derive(Debug, Default)]
-pub(super) struct Draining {
+pub(super) struct DrainDeadlines {
     listen: Deadlines,
     servers: Deadlines,
     /// The same as snapshots have it: each has the one before, unless something has changed.
-    places: Arc<convey_model::Draining>,
+    places: Arc<convey_model::DrainingEndpoints>,
 }
 
 type Deadlines = BTreeMap<Endpoint, Timestamp>;
 
-impl Draining {
-    /// `after` takes the place of `before`. What is gone with it is served for the time that connections have to
-    /// finish; what has come back is no longer gone.
+impl DrainDeadlines {
+    /// `after` takes the place of `before`. Frontends and servers that are gone with it are served for the time
+    /// that connections have to finish. Those that have come back are no longer gone.
     pub(super) fn apply(&mut self, before: &Config, after: &Config, now: Timestamp) {
         let until = now.after(after.timeouts.drain);
         drain_removed(&mut self.listen, listen(before), listen(after), until);
@@ -44,7 +44,7 @@ impl Draining {
     }
 
     /// The places.
-    pub(super) fn places(&self) -> Arc<convey_model::Draining> {
+    pub(super) fn places(&self) -> Arc<convey_model::DrainingEndpoints> {
         self.places.clone()
     }
 
@@ -55,7 +55,7 @@ impl Draining {
 
     fn list_places(&mut self) {
         let (listen, servers) = (self.listen.keys().copied(), self.servers.keys().copied());
-        let places = convey_model::Draining { listen: listen.collect(), servers: servers.collect() };
+        let places = convey_model::DrainingEndpoints { listen: listen.collect(), servers: servers.collect() };
         if *self.places != places {
             self.places = Arc::new(places);
         }

@@ -1,6 +1,7 @@
 //! Whether a flood of forged SYNs is on, told by what becomes of SYNs. Pure.
 //!
-//! However many connections clients begin, they finish their handshakes, within a round trip; who forges addresses cannot.
+//! However many connections clients begin, they finish their handshakes, within a round trip. Somebody who forges
+//! addresses cannot.
 
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ const FLOOD: u64 = 5_000;
 /// room that clients lose theirs, too.
 const PRESSURE: u64 = 500;
 
-/// For as long it has to be a flood before it is called one: what begins at once is finished a round trip later.
+/// A flood has to last as long before it is called one: clients that begin at once finish a round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// For as long it has to be none before it is over: those who send in waves would have us let in the head of each.
+/// It has to pause as long before it is over: else a sender of waves would have us let in the head of each.
 const CALM: Duration = Duration::from_secs(5);
 
 /// Tells when a flood begins and ends.
@@ -25,7 +26,7 @@ const CALM: Duration = Duration::from_secs(5);
 pub struct FloodWatch {
     /// What was seen last, and when.
     last: Option<(Syns, Timestamp)>,
-    state: State,
+    phase: FloodPhase,
 }
 
 /// That a flood has begun or ended.
@@ -48,7 +49,7 @@ pub enum FloodEvent {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum FloodPhase {
     /// `since`: it has looked like a flood from then on.
     Peace { since: Option<Timestamp> },
     /// `until`: it has looked like a flood until then.
@@ -56,9 +57,9 @@ enum State {
     Flood { begun: Timestamp, until: Timestamp, enough: u64, most: u64, refused: u64 },
 }
 
-impl Default for State {
+impl Default for FloodPhase {
     fn default() -> Self {
-        State::Peace { since: None }
+        FloodPhase::Peace { since: None }
     }
 }
 
@@ -69,27 +70,27 @@ impl FloodWatch {
             self.last = Some((syns, now));
             return None;
         };
-        // Who counts may be late; then the next look is at twice the time.
-        if syns == before && matches!(self.state, State::Peace { .. }) && now.since(then) < PROOF {
+        // The threads that count may be late; then the next look is at twice the time.
+        if syns == before && matches!(self.phase, FloodPhase::Peace { .. }) && now.since(then) < PROOF {
             return None;
         }
         self.last = Some((syns, now));
-        let seen = Seen::between(before, syns, now.since(then));
-        match &mut self.state {
-            State::Peace { since } if seen.is_flood() => {
+        let seen = SynRates::between(before, syns, now.since(then));
+        match &mut self.phase {
+            FloodPhase::Peace { since } if seen.is_flood() => {
                 if now.since(*since.get_or_insert(now)) < PROOF {
                     return None;
                 }
                 let enough = if seen.is_pressing() { PRESSURE / 2 } else { FLOOD / 2 };
                 let (most, refused) = (seen.forged, syns.refused);
-                self.state = State::Flood { begun: now, until: now, enough, most, refused };
+                self.phase = FloodPhase::Flood { begun: now, until: now, enough, most, refused };
                 Some(FloodEvent::Begins { rate: seen.forged })
             }
-            State::Peace { since } => {
+            FloodPhase::Peace { since } => {
                 *since = None;
                 None
             }
-            State::Flood { begun, until, enough, most, refused } => {
+            FloodPhase::Flood { begun, until, enough, most, refused } => {
                 *most = seen.forged.max(*most);
                 // Beside a heavy load some handshakes never finish, in peace too.
                 if seen.forged >= (*enough).max(seen.finished / 8) {
@@ -100,7 +101,7 @@ impl FloodWatch {
                 }
                 let lasted = until.since(*begun);
                 let over = FloodEvent::Ends { lasted, most: *most, refused: syns.refused - *refused };
-                self.state = State::default();
+                self.phase = FloodPhase::default();
                 Some(over)
             }
         }
@@ -108,22 +109,22 @@ impl FloodWatch {
 }
 
 /// What was seen in some time, each a second.
-struct Seen {
+struct SynRates {
     /// SYNs that came to nothing, or have yet to be followed by something.
     forged: u64,
     finished: u64,
     displaced: u64,
 }
 
-impl Seen {
-    fn between(before: Syns, after: Syns, time: Duration) -> Seen {
+impl SynRates {
+    fn between(before: Syns, after: Syns, time: Duration) -> SynRates {
         let millis = (time.as_millis() as u64).max(1);
         let rate = |of: fn(&Syns) -> u64| (of(&after) - of(&before)) * 1_000 / millis;
         let finished = rate(|syns| syns.finished);
         // Of those that were dropped, a client's comes again.
         let dropped = rate(|syns| syns.refused).saturating_sub(rate(|syns| syns.repeated));
         let forged = dropped + rate(|syns| syns.begun).saturating_sub(finished);
-        Seen { forged, finished, displaced: rate(|syns| syns.displaced) }
+        SynRates { forged, finished, displaced: rate(|syns| syns.displaced) }
     }
 
     /// Beside a load that is heavy by itself it takes more: some of that is always on its way.
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     /// Looks a second.
-    const LOOKS: u64 = 4;
+    const LOOKS_A_SECOND: u64 = 4;
 
     /// A balancer, its clients and who attacks it.
     #[derive(Default)]
@@ -168,9 +169,9 @@ mod tests {
             forged: u64,
         ) -> Vec<(u64, FloodEvent)> {
             let mut told = Vec::new();
-            for look in 0..seconds * LOOKS {
-                self.now.0 += 1_000_000_000 / LOOKS;
-                let (clients, forged) = (clients / LOOKS, forged / LOOKS);
+            for look in 0..seconds * LOOKS_A_SECOND {
+                self.now.0 += 1_000_000_000 / LOOKS_A_SECOND;
+                let (clients, forged) = (clients / LOOKS_A_SECOND, forged / LOOKS_A_SECOND);
                 self.on_their_way.resize(trip.max(self.on_their_way.len()) + 1, 0);
                 self.on_their_way[trip] += clients;
                 self.syns.begun += clients;
@@ -182,14 +183,14 @@ mod tests {
                     }
                     false => {
                         self.syns.begun += forged;
-                        let room = self.room_for.map_or(u64::MAX, |a_second| a_second / LOOKS);
+                        let room = self.room_for.map_or(u64::MAX, |a_second| a_second / LOOKS_A_SECOND);
                         self.syns.displaced += forged.saturating_sub(room);
                     }
                 }
                 self.syns.finished += self.on_their_way.remove(0);
                 if let Some(event) = self.watch.observe(self.syns, self.now) {
                     self.is_limited = matches!(event, FloodEvent::Begins { .. });
-                    told.push((look / LOOKS, event));
+                    told.push((look / LOOKS_A_SECOND, event));
                 }
             }
             told
@@ -241,10 +242,10 @@ mod tests {
         // Of 3,000 a second, those that come while all slots are taken push out 1,200 others.
         let (mut watch, mut syns) = (FloodWatch::default(), Syns::default());
         for look in 0..100 {
-            syns.begun += 3_000 / LOOKS;
-            syns.finished += 1_800 / LOOKS;
-            syns.displaced += 1_200 / LOOKS;
-            assert_eq!(watch.observe(syns, Timestamp(look * 1_000_000_000 / LOOKS)), None);
+            syns.begun += 3_000 / LOOKS_A_SECOND;
+            syns.finished += 1_800 / LOOKS_A_SECOND;
+            syns.displaced += 1_200 / LOOKS_A_SECOND;
+            assert_eq!(watch.observe(syns, Timestamp(look * 1_000_000_000 / LOOKS_A_SECOND)), None);
         }
     }
 

@@ -1,11 +1,11 @@
-//! Things that are found again while somebody holds them.
+//! Things that are found again while somebody holds them. Pure.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
-/// What outlives its configuration as long as somebody holds it: connections hold what they are counted at,
-/// the snapshot holds the rest.
+/// Values that outlive their configuration as long as somebody holds them: connections hold the counters that
+/// count them, the snapshot holds the rest.
 pub(super) struct Kept<K, V>(HashMap<K, Weak<V>>);
 
 impl<K, V> Default for Kept<K, V> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::digest::PAUSE;
+use super::digest::LINE_PAUSE;
 use convey_config::LeftOut;
 use convey_model::Timestamp;
 
@@ -61,7 +61,7 @@ impl LeftOutDigest {
 impl PendingLine {
     /// When something may be told again.
     fn due(&self) -> Option<Timestamp> {
-        self.told.map(|told| told.after(PAUSE))
+        self.told.map(|told| told.after(LINE_PAUSE))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The control path: configuration and health in, snapshots out. [`State`] decides and is pure; [`Task`]
+//! The control path: configuration and health in, snapshots out. [`ControlState`] decides and is pure; [`Task`]
 //! listens, asks it and does what it says.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
@@ -19,11 +19,12 @@ mod task;
 
 pub use digest::Digest;
 pub use flood::{FloodEvent, FloodWatch};
-pub use loads::{Load, Loads};
-pub use names::{FaultChange, NameChange};
-pub use state::{HealthChange, Known, KnownServer, State};
+pub use loads::{ConfigLoad, ConfigLoads};
+use names::{FaultChange, NameChange};
+use state::HealthChange;
+pub use state::{ControlState, Known, KnownServer};
 pub use supervisor::Supervisor;
-pub use task::{Call, DataPath, Events, File, Task};
+pub use task::{Call, ConfigFile, ControlEvents, DataPath, Reading, Task};
 
 pub use own_addresses::{own_addresses, own_addresses_for};
 pub use resolver::Resolver;

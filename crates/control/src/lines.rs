@@ -1,10 +1,10 @@
-//! What the log says of names and of servers' health.
+//! The log's lines on names and on servers' health.
 
 use log::{info, warn};
 
 use super::{FaultChange, HealthChange, NameChange};
-use crate::health::Change;
-use convey_model::{Fault, Missing, ServerAddr};
+use crate::health::HealthTransition;
+use convey_model::{LookupFault, Missing, ServerAddr};
 
 /// Names of a log line are no more: answers may have thousands.
 const MAX_LISTED: usize = 8;
@@ -21,14 +21,14 @@ pub(super) fn of_name(change: &NameChange) {
     let more = more.join("; ");
     let after = |sign: &str| if more.is_empty() { String::new() } else { format!("{sign} {more}") };
     match fault {
-        FaultChange::Began(Fault { missing: Missing::Records(kind), why }) => warn!(
+        FaultChange::Began(LookupFault { missing: Missing::Records(kind), why }) => warn!(
             "name {host}: its {kind} records cannot be looked up: {why}; those found before stay{}",
             after(";")
         ),
-        FaultChange::Began(Fault { why, .. }) if addresses.is_empty() => {
+        FaultChange::Began(LookupFault { why, .. }) if addresses.is_empty() => {
             warn!("name {host} cannot be resolved: {why}; it has no servers until it can");
         }
-        FaultChange::Began(Fault { why, .. }) => {
+        FaultChange::Began(LookupFault { why, .. }) => {
             warn!("name {host} cannot be resolved: {why}; its servers stay: {addresses}");
         }
         FaultChange::Ended => info!("name {host} is resolved again: {addresses}{}", after(";")),
@@ -48,11 +48,15 @@ pub(super) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
 pub(super) fn of_server(health: &HealthChange) {
     let HealthChange { server, change, reason, eligible, of } = health;
     match change {
-        Change::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
-        Change::Down => warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)"),
-        Change::Ejected(time) => {
+        HealthTransition::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
+        HealthTransition::Down => {
+            warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)")
+        }
+        HealthTransition::Ejected(time) => {
             warn!("server {server} is ejected for {time:?}: {reason} ({eligible} of {of} can be chosen)");
         }
-        Change::Returned => info!("server {server} is no longer ejected ({eligible} of {of} can be chosen)"),
+        HealthTransition::Returned => {
+            info!("server {server} is no longer ejected ({eligible} of {of} can be chosen)")
+        }
     }
 }

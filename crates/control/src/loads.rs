@@ -1,4 +1,4 @@
-//! What has become of the configuration: which one runs, and how the last reload went. Pure.
+//! The record of loads: which configuration runs, and how the last reload went. Pure.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +9,11 @@ use convey_model::Timestamp;
 
 /// What is known of it, for whoever asks.
 #[derive(Debug, Default)]
-pub struct Loads(Mutex<Load>);
+pub struct ConfigLoads(Mutex<ConfigLoad>);
 
 /// What is known now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Load {
+pub struct ConfigLoad {
     /// Of the configuration that runs, in hexadecimal: the same on each host where the same version of convey runs the same.
     /// Comments, order and defaults that are written out make no difference. Empty before the first one.
     pub hash: String,
@@ -32,16 +32,16 @@ pub struct Load {
 /// The most lines that are kept of a reload that was refused.
 const MAX_ERRORS: usize = 10;
 
-impl Loads {
+impl ConfigLoads {
     /// What is known now.
-    pub fn now(&self) -> Load {
+    pub fn now(&self) -> ConfigLoad {
         self.lock().clone()
     }
 
     /// This configuration runs from the start.
     pub fn start(&self, config: &Config, now: Timestamp) {
         let hash = hash(config);
-        *self.lock() = Load { hash, succeeded_at: now, tried_at: now, ..Load::default() };
+        *self.lock() = ConfigLoad { hash, succeeded_at: now, tried_at: now, ..ConfigLoad::default() };
     }
 
     /// A reload has put this configuration in force, or found it in force.
@@ -61,7 +61,7 @@ impl Loads {
         load.failures += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Load> {
+    fn lock(&self) -> MutexGuard<'_, ConfigLoad> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_reload_that_is_refused_leaves_the_hash_and_tells_why_until_one_succeeds() {
-        let loads = Loads::default();
+        let loads = ConfigLoads::default();
         loads.start(&config(""), Timestamp(1));
         let first = loads.now();
         assert_eq!((first.hash.len(), first.successes, first.failures), (16, 0, 0));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey_model::{Fault, Lookup, Records, ServerAddr, Timestamp};
+use convey_model::{DnsRecords, Lookup, LookupFault, ServerAddr, Timestamp};
 use convey_snapshot::{Name, NameLive};
 
 /// A record that may be believed for less is believed for so long.
@@ -23,11 +23,11 @@ const MAX_ADDRESSES: usize = 1_024;
 
 /// The names that servers go by.
 #[derive(Debug, Default)]
-pub(super) struct Names(BTreeMap<String, Entry>);
+pub(super) struct Names(BTreeMap<String, NameEntry>);
 
-/// What a lookup has changed.
+/// The changes by a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameChange {
+pub(crate) struct NameChange {
     /// The name.
     pub host: String,
     /// Addresses it has now and had not before.
@@ -38,27 +38,27 @@ pub struct NameChange {
     pub addresses: BTreeSet<ServerAddr>,
     /// Whether lookups have begun to fail, and why, or have ceased to.
     pub fault: FaultChange,
-    /// What was not taken of the answer, and why; once as long as it stays so. In words for an operator.
+    /// The refused part of the answer, and why; once as long as it stays so. In words for an operator.
     pub notes: Vec<String>,
 }
 
 /// What has become of the fault of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FaultChange {
+pub(crate) enum FaultChange {
     /// Nothing.
     Same,
     /// Lookups fail like this from now on; the addresses of what is missing stay.
-    Began(Fault),
+    Began(LookupFault),
     /// Lookups work again.
     Ended,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct NameEntry {
     v4: BTreeSet<ServerAddr>,
     v6: BTreeSet<ServerAddr>,
-    fault: Option<Fault>,
-    /// What was refused of the last answer.
+    fault: Option<LookupFault>,
+    /// The refused part of the last answer.
     refused: BTreeSet<ServerAddr>,
     is_cut: bool,
     failures_in_a_row: u32,
@@ -73,7 +73,7 @@ impl Names {
     pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
-            self.0.entry(host.to_owned()).or_insert_with(|| Entry::new(now));
+            self.0.entry(host.to_owned()).or_insert_with(|| NameEntry::new(now));
         }
     }
 
@@ -89,9 +89,9 @@ impl Names {
         self.0.contains_key(host)
     }
 
-    /// What the name stands for.
+    /// The addresses of the name.
     pub(super) fn addresses(&self, host: &str) -> BTreeSet<ServerAddr> {
-        self.0.get(host).map(Entry::addresses).unwrap_or_default()
+        self.0.get(host).map(NameEntry::addresses).unwrap_or_default()
     }
 
     /// When the next name is to be looked up; `None` if none is before a lookup that is under way has ended.
@@ -111,7 +111,7 @@ impl Names {
 
     /// Takes the first lookup of a name that is about to be wanted.
     pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
-        self.0.entry(lookup.host.clone()).or_insert_with(|| Entry::new(now));
+        self.0.entry(lookup.host.clone()).or_insert_with(|| NameEntry::new(now));
         self.on_lookup(lookup, now)
     }
 
@@ -124,7 +124,7 @@ impl Names {
         let Lookup { host, v4, v6, refused, .. } = lookup;
         // Half an answer takes nothing away: that a family has no addresses is then no news.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
-            match found.map(Records::into_addresses) {
+            match found.map(DnsRecords::into_addresses) {
                 Ok(addresses) if fault.is_none() || !addresses.is_empty() => *known = addresses,
                 _ => {}
             }
@@ -170,9 +170,9 @@ impl Names {
     }
 }
 
-impl Entry {
-    fn new(now: Timestamp) -> Entry {
-        Entry {
+impl NameEntry {
+    fn new(now: Timestamp) -> NameEntry {
+        NameEntry {
             v4: BTreeSet::new(),
             v6: BTreeSet::new(),
             fault: None,
@@ -249,15 +249,15 @@ mod tests {
         now: Timestamp,
     }
 
-    fn records(addresses: &[&str], ttl: u64) -> Result<Records, String> {
-        Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
+    fn records(addresses: &[&str], ttl: u64) -> Result<DnsRecords, String> {
+        Ok(DnsRecords::new(addresses.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(ttl)))
     }
 
     fn server(ip: &str) -> ServerAddr {
         ServerAddr::from(ip.parse::<IpAddr>().unwrap())
     }
 
-    fn lookup(v4: Result<Records, String>, v6: Result<Records, String>) -> Lookup {
+    fn lookup(v4: Result<DnsRecords, String>, v6: Result<DnsRecords, String>) -> Lookup {
         Lookup {
             host: HOST.into(),
             name_servers: vec![],
@@ -276,7 +276,11 @@ mod tests {
         }
 
         /// Waits until the name is looked up, and answers.
-        fn answer(&mut self, v4: Result<Records, String>, v6: Result<Records, String>) -> Option<NameChange> {
+        fn answer(
+            &mut self,
+            v4: Result<DnsRecords, String>,
+            v6: Result<DnsRecords, String>,
+        ) -> Option<NameChange> {
             self.now = self.names.due().expect("a name is due");
             assert_eq!(self.names.take_due(self.now), [HOST]);
             assert_eq!(self.names.due(), None, "it is asked once");
@@ -292,12 +296,12 @@ mod tests {
         }
     }
 
-    fn failed() -> Result<Records, String> {
+    fn failed() -> Result<DnsRecords, String> {
         Err("request timed out".into())
     }
 
     fn began(missing: Missing) -> FaultChange {
-        FaultChange::Began(Fault { missing, why: "request timed out".into() })
+        FaultChange::Began(LookupFault { missing, why: "request timed out".into() })
     }
 
     #[test]
@@ -412,9 +416,11 @@ mod tests {
     fn many(v4: std::ops::Range<u32>, v6: u128) -> Lookup {
         let minute = Duration::from_secs(60);
         let base = u32::from_be_bytes([10, 0, 0, 1]);
-        let v4 = Records::new(v4.map(|n| IpAddr::from((base + n).to_be_bytes())), minute);
-        let v6 =
-            Records::new((0..v6).map(|n| IpAddr::from(((0x2001_0db8 << 96) + n + 1).to_be_bytes())), minute);
+        let v4 = DnsRecords::new(v4.map(|n| IpAddr::from((base + n).to_be_bytes())), minute);
+        let v6 = DnsRecords::new(
+            (0..v6).map(|n| IpAddr::from(((0x2001_0db8 << 96) + n + 1).to_be_bytes())),
+            minute,
+        );
         lookup(Ok(v4), Ok(v6))
     }
 

@@ -25,14 +25,15 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 use self::hosts::Hosts;
+use self::service::LastAnswers;
 use convey_config::files;
-use convey_model::{Lookup, Records, is_service};
+use convey_model::{DnsRecords, Lookup, is_service};
 
 const HOSTS: &str = "/etc/hosts";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// A family that takes longer to be answered by the only name server has failed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FAMILY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A name server that takes longer has failed, if there are others. It asks others itself; but mostly it knows.
 const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
 
@@ -42,19 +43,24 @@ const PATIENCE_IF_OTHERS: Duration = Duration::from_millis(1_500);
 const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(1);
 
 /// What came of a question for one family, or why nothing did.
-type Answer = Result<Records, String>;
+type Answer = Result<DnsRecords, String>;
 
 /// Looks names up.
 #[derive(Clone)]
 pub struct Resolver {
     known: Arc<Mutex<Option<Arc<System>>>>,
     turns: Arc<Semaphore>,
+    last_answers: LastAnswers,
 }
 
 impl Resolver {
     /// At most so many names are looked up at once. One takes six descriptors if nobody answers: both families, asked again.
     pub fn new(at_once: usize) -> Resolver {
-        Resolver { known: Arc::default(), turns: Arc::new(Semaphore::new(at_once)) }
+        Resolver {
+            known: Arc::default(),
+            turns: Arc::new(Semaphore::new(at_once)),
+            last_answers: LastAnswers::default(),
+        }
     }
 
     /// Looks a name up; asks these name servers, or the system's if there are none. A search list of `/etc/resolv.conf`
@@ -102,7 +108,7 @@ fn lookup(host: String, name_servers: &[SocketAddr], v4: Answer, v6: Answer, fro
 }
 
 /// What `/etc/resolv.conf` says.
-type Config = (ResolverConfig, ResolverOpts);
+type ResolvConf = (ResolverConfig, ResolverOpts);
 
 /// Name servers, and when each file last changed.
 type Stamp = (Vec<SocketAddr>, [Option<(u64, SystemTime, u64)>; 2]);
@@ -135,7 +141,7 @@ impl System {
     }
 
     /// The same for records of any type.
-    async fn ask(&self, host: &str, kind: RecordType) -> Result<Found, String> {
+    async fn ask(&self, host: &str, kind: RecordType) -> Result<FoundRecords, String> {
         let servers = self.servers.as_ref().map_err(String::clone)?;
         let patience = patience(servers.len());
         let mut errors = Vec::new();
@@ -150,29 +156,29 @@ impl System {
     }
 }
 
-/// What a name server has answered; that there are no records is an answer.
+/// The answer of a name server; no records is an answer, too.
 #[derive(Default)]
-struct Found {
+struct FoundRecords {
     records: Vec<Record>,
     ttl: Duration,
 }
 
-impl Found {
-    fn addresses(&self) -> Records {
-        Records::new(self.records.iter().filter_map(address), self.ttl)
+impl FoundRecords {
+    fn addresses(&self) -> DnsRecords {
+        DnsRecords::new(self.records.iter().filter_map(address), self.ttl)
     }
 }
 
 impl NameServer {
-    async fn ask(&self, host: &str, kind: RecordType) -> Result<Found, String> {
+    async fn ask(&self, host: &str, kind: RecordType) -> Result<FoundRecords, String> {
         // Not as UTF-8: that would refuse underscores, which names of containers have.
         let name = Name::from_ascii(host).map_err(|error| error.to_string())?;
         match self.resolver.lookup(name, kind).await {
             Ok(found) => {
                 let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
-                Ok(Found { records: found.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) })
+                Ok(FoundRecords { records: found.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) })
             }
-            Err(error) if error.is_no_records_found() => Ok(Found::default()),
+            Err(error) if error.is_no_records_found() => Ok(FoundRecords::default()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -181,8 +187,8 @@ impl NameServer {
 /// How long one of so many name servers has time, so that the others have some too.
 fn patience(servers: usize) -> Duration {
     match u32::try_from(servers) {
-        Ok(0 | 1) => PATIENCE,
-        Ok(servers) => (PATIENCE / servers).min(PATIENCE_IF_OTHERS),
+        Ok(0 | 1) => FAMILY_TIMEOUT,
+        Ok(servers) => (FAMILY_TIMEOUT / servers).min(PATIENCE_IF_OTHERS),
         Err(_) => Duration::ZERO,
     }
 }
@@ -204,7 +210,7 @@ async fn both(
 }
 
 async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: Duration) -> Answer {
-    if first.as_ref().map_or(true, Records::is_empty) {
+    if first.as_ref().map_or(true, DnsRecords::is_empty) {
         return second.await;
     }
     let late = |_| Err(format!("no answer within {patience:?} after that of the other family"));
@@ -212,7 +218,10 @@ async fn other(first: &Answer, second: impl Future<Output = Answer>, patience: D
 }
 
 /// These name servers, or the system's if there are none, in their order.
-fn servers(name_servers: &[SocketAddr], system: Result<Config, String>) -> Result<Vec<NameServer>, String> {
+fn servers(
+    name_servers: &[SocketAddr],
+    system: Result<ResolvConf, String>,
+) -> Result<Vec<NameServer>, String> {
     let (config, mut options) = match name_servers {
         [] => system.map_err(|error| format!("{RESOLV_CONF}: {error}"))?,
         _ => {
@@ -220,7 +229,7 @@ fn servers(name_servers: &[SocketAddr], system: Result<Config, String>) -> Resul
             (ResolverConfig::from_name_servers(servers), ResolverOpts::default())
         }
     };
-    // Who asks knows how long an answer holds.
+    // The caller knows how long an answer holds.
     options.cache_size = 0;
     options.use_hosts_file = ResolveHosts::Never;
     let (domain, search, servers) = config.into_parts();
@@ -260,7 +269,7 @@ fn hosts(path: &Path) -> Hosts {
     }
 }
 
-fn resolv_conf(path: &Path) -> Result<Config, String> {
+fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
     parse_resolv_conf(files::read(path).map_err(|error| error.to_string())?)
         .map_err(|error| error.to_string())
 }
@@ -274,7 +283,7 @@ mod tests {
     use super::*;
 
     fn found(ip: &str) -> Answer {
-        Ok(Records::new([ip.parse().unwrap()], Duration::from_secs(60)))
+        Ok(DnsRecords::new([ip.parse().unwrap()], Duration::from_secs(60)))
     }
 
     /// An answer that comes after any that is there already and after a patience that is none.
@@ -286,7 +295,7 @@ mod tests {
     }
 
     async fn at_once<T>(asked: impl Future<Output = T>) -> T {
-        timeout(PATIENCE, asked).await.expect("nobody waits for what never comes")
+        timeout(FAMILY_TIMEOUT, asked).await.expect("nobody waits for what never comes")
     }
 
     #[test]
@@ -315,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn a_family_without_addresses_is_no_reason_to_give_the_other_up() {
         let v6 = found("2001:db8::3");
-        for v4 in [Ok(Records::default()), Err("refused".to_owned())] {
+        for v4 in [Ok(DnsRecords::default()), Err("refused".to_owned())] {
             let asked = both(ready(v4.clone()), later(v6.clone()), Duration::ZERO);
             assert_eq!(asked.await, (v4, v6.clone()));
         }

@@ -1,4 +1,4 @@
-//! What runs and what is known of it. Pure: events in, snapshots and changes out.
+//! The running configuration and its state. Pure: events in, snapshots and changes out.
 
 mod dns_grace;
 mod known;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use self::dns_grace::DnsGrace;
 pub use self::known::{Known, KnownServer};
-use super::draining::Draining;
+use super::draining::DrainDeadlines;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
-use crate::health::{self, Change, Confirmation, Doubt, Ejection, Warmup};
+use crate::health::{self, Confirmation, Doubt, Ejection, HealthTransition, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, Backend, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, Server,
+    self as model, BackendConfig, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, ServerConfig,
     ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
@@ -27,11 +27,11 @@ use convey_snapshot::{
 };
 
 /// The state behind the snapshots.
-pub struct State {
+pub struct ControlState {
     cores: usize,
     generation: u64,
     config: Option<Config>,
-    draining: Draining,
+    draining: DrainDeadlines,
     stopping: bool,
     /// Frontends whose flows go on without us; none before the end.
     outlasting: BTreeSet<Endpoint>,
@@ -63,11 +63,11 @@ pub struct State {
 
 /// A server went up or down, was ejected or is no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthChange {
+pub(crate) struct HealthChange {
     /// Which.
     pub server: ServerKey,
     /// What it became.
-    pub change: Change,
+    pub change: HealthTransition,
     /// Why, in words for an operator.
     pub reason: String,
     /// Servers of its backend that can be chosen after this (and all other changes of the moment).
@@ -84,7 +84,7 @@ struct PoolEntry {
 struct ServerEntry {
     live: Arc<ServerLive>,
     check: HealthCheck,
-    state: health::State,
+    state: health::HealthState,
     /// Whether a check of it has ever succeeded.
     has_answered: bool,
     doubt: Doubt,
@@ -96,14 +96,14 @@ struct ServerEntry {
     warmup: Option<Warmup>,
 }
 
-impl State {
+impl ControlState {
     /// Nothing runs; counters are for `cores` writers.
     pub fn new(cores: usize) -> Self {
-        State {
+        ControlState {
             cores,
             generation: 0,
             config: None,
-            draining: Draining::default(),
+            draining: DrainDeadlines::default(),
             stopping: false,
             outlasting: BTreeSet::new(),
             names: Names::default(),
@@ -138,8 +138,9 @@ impl State {
         &self.network
     }
 
-    /// Takes over a configuration. What has the same name (and, for servers, address) keeps its counters,
-    /// connections and health; what was taken away and comes back while connections are open has those.
+    /// Takes over a configuration. Frontends, backends and servers with the same name (servers: and address)
+    /// keep their counters, connections and health. One that was taken away and comes back while connections
+    /// are open has those.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
         let asks = |config: &Config| (config.name_servers.clone(), config.allow_local);
@@ -157,26 +158,26 @@ impl State {
     }
 
     /// Names of this configuration that nothing is known of yet.
-    pub fn unknown_names(&self, config: &Config) -> Vec<String> {
+    pub(crate) fn unknown_names(&self, config: &Config) -> Vec<String> {
         let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
         unknown.map(str::to_owned).collect()
     }
 
     /// Takes the lookup of an unknown name of the configuration that comes next.
-    pub fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+    pub(crate) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.names.learn(lookup, now)
     }
 
-    /// The names to look up now: each will be asked for again only after [`State::on_lookup`].
-    pub fn take_due_names(&mut self, now: Timestamp) -> Vec<String> {
+    /// The names to look up now: each will be asked for again only after [`ControlState::on_lookup`].
+    pub(crate) fn take_due_names(&mut self, now: Timestamp) -> Vec<String> {
         self.names.take_due(now)
     }
 
     /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
-    /// with a new configuration; but what is known of those is kept for a while: some name servers leave out now this
-    /// record, now that. What other name servers said than those of the configuration is no longer of interest.
-    /// Nothing is published before [`State::take_update`].
-    pub fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
+    /// with a new configuration. But the state of those is kept for a while: some name servers leave out now this
+    /// record, now that. Answers of name servers that the configuration no longer has are ignored. Nothing is
+    /// published before [`ControlState::take_update`].
+    pub(crate) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         if self.config.as_ref().is_some_and(|config| config.name_servers != lookup.name_servers) {
             return None;
         }
@@ -189,8 +190,8 @@ impl State {
     }
 
     /// Takes over which addresses this host has: servers of names that would lead back to us are left out. Returns
-    /// whether they are others than before. Nothing is published before [`State::take_update`].
-    pub fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
+    /// whether they are others than before. Nothing is published before [`ControlState::take_update`].
+    pub(crate) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) -> bool {
         let differ = *self.own_addresses != addresses;
         if differ {
             self.own_addresses = addresses.into();
@@ -213,36 +214,41 @@ impl State {
         &self.left_out
     }
 
-    /// When [`State::on_time`] or [`State::take_due_names`] has something to do; `None` if time changes nothing.
-    pub fn due(&self) -> Option<Timestamp> {
+    /// When [`ControlState::on_time`] or [`ControlState::take_due_names`] has something to do; `None` if time changes nothing.
+    pub(crate) fn due(&self) -> Option<Timestamp> {
         let timed = self.timed.iter().filter_map(|server| self.servers.get(server)?.due());
         [self.draining.due(), self.names.due()].into_iter().flatten().chain(timed).min()
     }
 
     /// Lets go what a reload took away and whose connections have had their time, ends ejections, lets the shares of
     /// servers grow that have come back. Nothing is published before
-    /// [`State::take_update`].
-    pub fn on_time(&mut self, now: Timestamp) {
+    /// [`ControlState::take_update`].
+    pub(crate) fn on_time(&mut self, now: Timestamp) {
         self.is_stale |= self.draining.expire(now);
         self.pass_time(now);
     }
 
-    /// Begins nothing new from now on (packet modes): what is open may finish.
+    /// Begins nothing new from now on (packet modes): open flows may finish.
     pub fn stop(&mut self) -> Arc<Snapshot> {
         self.stopping = true;
         self.snapshot()
     }
 
-    /// Serves nobody from now on: what is open is cut; but where any balancer would send a client's packets to the same
-    /// server, what is open goes on by the next process, or another balancer.
+    /// Whether nothing new begins any more.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Serves nobody from now on, and cuts open connections. But where any balancer would send a client's packets to
+    /// the same server, they go on by the next process, or another balancer.
     pub fn end(&mut self) -> Arc<Snapshot> {
         self.outlasting = self.config.iter().flat_map(repeatable).collect();
         self.config = None;
         self.snapshot()
     }
 
-    /// Takes the outcome of a probe. Nothing is published before [`State::take_update`].
-    pub fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
+    /// Takes the outcome of a probe. Nothing is published before [`ControlState::take_update`].
+    pub(crate) fn on_probe(&mut self, server: &ServerKey, success: bool, reason: String, now: Timestamp) {
         let Some(entry) = self.servers.get_mut(server) else { return };
         entry.has_answered |= success;
         let first = !entry.state.is_proven();
@@ -254,7 +260,7 @@ impl State {
     }
 
     /// The servers of a backend and why each is down, if none of them has ever answered.
-    pub fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
+    pub(crate) fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
         let pool = &self.pools.get(backend)?.pool;
         let is_mute = |server: &Arc<snapshot::Server>| {
             self.servers.get(&key(&pool.config, &server.config)).is_some_and(|entry| !entry.has_answered)
@@ -267,7 +273,7 @@ impl State {
     }
 
     /// Takes over the next hops. It must be made from what was set before, so that next hops keep their
-    /// indices. Nothing is published before [`State::take_update`].
+    /// indices. Nothing is published before `take_update`.
     pub fn set_network(&mut self, network: impl Into<Arc<NextHops>>) {
         self.network = network.into();
         self.is_stale = true;
@@ -275,7 +281,7 @@ impl State {
 
     /// Publishes what the last outcomes, a new network and time changed: a snapshot if there is anything new in it, and
     /// the changes of health. Tables are built here, once for any number of outcomes.
-    pub fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
+    pub(crate) fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let stale: Vec<String> =
             self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
         if stale.is_empty() && !self.is_stale {
@@ -301,7 +307,7 @@ impl State {
         self.servers.iter().map(|(key, entry)| (key.clone(), entry.check.clone())).collect()
     }
 
-    fn changed(&mut self, server: &ServerKey, change: Change, reason: String, now: Timestamp) {
+    fn changed(&mut self, server: &ServerKey, change: HealthTransition, reason: String, now: Timestamp) {
         if let Some(entry) = self.servers.get_mut(server) {
             entry.since = now;
         }
@@ -311,7 +317,7 @@ impl State {
     }
 
     /// Has a change published with the next snapshot.
-    fn tell(&mut self, server: &ServerKey, change: Change, reason: String) {
+    fn tell(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
         self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
         self.rebuild(server);
     }
@@ -329,7 +335,12 @@ impl State {
         }
     }
 
-    fn build_pool(&self, config: &Arc<Backend>, live: &Arc<PoolLive>, before: Option<&Pool>) -> Arc<Pool> {
+    fn build_pool(
+        &self,
+        config: &Arc<BackendConfig>,
+        live: &Arc<PoolLive>,
+        before: Option<&Pool>,
+    ) -> Arc<Pool> {
         let servers = config.servers.iter().map(|server| {
             let entry = &self.servers[&key(config, server)];
             let health = entry.health();
@@ -360,9 +371,10 @@ impl State {
                     config: frontend.clone(),
                     sources: self.sources.get(&frontend.name).cloned(),
                     pool: self.pools[&frontend.backend].pool.clone(),
-                    live: self
-                        .frontends
-                        .get(&frontend.name, || FrontendLive::new(number(&mut self.next_id), self.cores)),
+                    live: self.frontends.get(&frontend.name, || {
+                        let id = number(&mut self.next_id);
+                        FrontendLive::new(id, self.cores).named(&frontend.name)
+                    }),
                 })
             })
             .collect();
@@ -399,7 +411,7 @@ impl ServerEntry {
         ServerEntry {
             live,
             check,
-            state: health::State::default(),
+            state: health::HealthState::default(),
             has_answered: false,
             doubt: Doubt::default(),
             reason: reason.to_owned(),
@@ -414,16 +426,25 @@ impl ServerEntry {
         let (times, reason) = (self.ejection.times(), &self.ejected_for);
         let ejected = self.ejection.until().map(|until| Ejected { until, times, reason: reason.clone() });
         let percent = self.warmup.map_or(WHOLE, |warmup| warmup.percent());
-        Health { up: self.state.is_up(), reason: self.reason.clone(), since: self.since, ejected, percent }
+        // A server without probes is as proven as ever.
+        let proven = self.state.is_proven() || self.check.kind == ProbeKind::None;
+        Health {
+            up: self.state.is_up(),
+            proven,
+            reason: self.reason.clone(),
+            since: self.since,
+            ejected,
+            percent,
+        }
     }
 }
 
 /// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
-    let hashes = |frontend: &&model::Frontend| {
+    let hashes = |frontend: &&model::FrontendConfig| {
         config.backend(&frontend.backend).is_some_and(|backend| backend.algorithm.hashes())
     };
-    config.frontends_where(Mode::is_dsr).filter(hashes).flat_map(model::Frontend::endpoints)
+    config.frontends_where(Mode::is_dsr).filter(hashes).flat_map(model::FrontendConfig::endpoints)
 }
 
 /// The next number.
@@ -433,7 +454,7 @@ fn number(next: &mut u32) -> u32 {
     id
 }
 
-fn key(backend: &Backend, server: &Server) -> ServerKey {
+fn key(backend: &BackendConfig, server: &ServerConfig) -> ServerKey {
     ServerKey { backend: backend.name.clone(), server: server.name.clone(), addr: server.addr }
 }
 

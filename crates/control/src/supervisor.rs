@@ -1,4 +1,4 @@
-//! Who is told how the control task fares: a service manager, or nobody.
+//! The service manager that hears how the control task fares, if there is one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Does what [`State`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
+//! Does what [`ControlState`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::lines::{listed, of_name, of_server};
 use super::supervisor::Heartbeat;
-use super::{Digest, Loads, State, Supervisor};
-use crate::health::{Finding, Outcome, Schedule};
+use super::{ConfigLoads, ControlState, Digest, Supervisor};
+use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::files;
-use convey_config::watch::Lists;
-use convey_config::{self as config, Config, Diff, LeftOut, List, LoadError, Loaded, Network};
-use convey_model::{ConnectFailures, Lookup, Mode, Table, Timestamp};
+use convey_config::watch::NamedFiles;
+use convey_config::{self as config, Config, Diff, HostNetwork, LeftOut, ListSettings, LoadError, Loaded};
+use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
 /// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
@@ -57,19 +57,21 @@ pub trait DataPath {
 }
 
 /// What the task waits for.
-pub struct Events<D> {
+pub struct ControlEvents<D> {
     /// From the probes.
-    pub outcomes: mpsc::Receiver<Outcome>,
+    pub outcomes: mpsc::Receiver<ProbeOutcome>,
     /// From the data path.
     pub failures: mpsc::Receiver<ConnectFailures>,
     /// The configuration file should be read again.
     pub reloads: mpsc::Receiver<()>,
     /// The kernel's routes, neighbours or interfaces have changed (packet modes).
-    pub networks: mpsc::Receiver<Table>,
+    pub networks: mpsc::Receiver<NetworkTables>,
     /// What lookups of names found.
     pub lookups: mpsc::Receiver<Lookup>,
     /// What is to be done with the task itself, between two other events.
     pub calls: mpsc::Receiver<Call<D>>,
+    /// The file that is being read.
+    pub reading: Reading,
 }
 
 /// Something that is done with the control task. It must not wait.
@@ -77,18 +79,23 @@ pub type Call<D> = Box<dyn FnOnce(&mut Task<D>)>;
 
 /// The configuration file, and how it is meant.
 #[derive(Debug, Clone)]
-pub struct File {
+pub struct ConfigFile {
     /// Where it is.
     pub path: PathBuf,
     /// What it leaves open if it is but a list of servers.
-    pub list: Option<List>,
+    pub list: Option<ListSettings>,
     /// The mode of the command line, for frontends that do not say theirs.
     pub mode: Option<Mode>,
     /// The files that it names.
-    pub lists: Lists,
+    pub lists: NamedFiles,
 }
 
-impl File {
+impl ConfigFile {
+    /// A configuration whose frontends are in proxy mode unless they say otherwise.
+    pub fn new(path: PathBuf) -> ConfigFile {
+        ConfigFile { path, list: None, mode: None, lists: NamedFiles::default() }
+    }
+
     /// Reads it.
     ///
     /// # Errors
@@ -105,13 +112,15 @@ impl File {
     }
 }
 
-impl File {
+impl ConfigFile {
     /// Has whoever watches it watch the files that it names, too.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
         let mut lists = Vec::new();
         let loaded = config::load_with_lists(&self.path, &mut lists);
         if loaded.is_ok() {
-            self.lists.set(lists);
+            for (path, before) in self.lists.set(lists) {
+                warn!("{} has no network any more; it had {before} before", path.display());
+            }
         } else {
             self.lists.add(lists);
         }
@@ -122,26 +131,26 @@ impl File {
 /// The control task.
 pub struct Task<D> {
     /// Decides.
-    pub state: State,
+    pub state: ControlState,
     /// Where snapshots are published.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// The probes.
     pub schedule: Schedule,
     /// Looks up the names of servers.
     pub resolver: Resolver,
-    /// Leads to [`Events::lookups`].
+    /// Leads to [`ControlEvents::lookups`].
     pub lookups: mpsc::Sender<Lookup>,
     /// The frontends' traffic.
     pub data_path: D,
     /// What is read again on a reload.
-    pub file: File,
+    pub file: ConfigFile,
     /// What the log will say.
     pub digest: Digest,
     /// What has become of the file.
-    pub loads: Arc<Loads>,
+    pub loads: Arc<ConfigLoads>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
-    /// Who is told how the task fares.
+    /// The service manager that hears how the task fares.
     pub supervisor: Box<dyn Supervisor>,
 }
 
@@ -168,9 +177,11 @@ impl<D: DataPath> Task<D> {
         Ok(())
     }
 
-    /// Handles events until the program ends (never returns; drop the future to stop).
-    pub async fn run(&mut self, events: &mut Events<D>) {
-        let mut reading = Reading::default();
+    /// Handles events until the program ends (never returns; drop the future to stop). A caller that runs it again misses no
+    /// reload.
+    pub async fn run(&mut self, events: &mut ControlEvents<D>) {
+        let reading = &mut events.reading;
+        reading.resume(&self.file);
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
@@ -182,12 +193,15 @@ impl<D: DataPath> Task<D> {
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 () = heartbeat.due() => self.supervisor.is_alive(),
                 Some(()) = events.reloads.recv() => {
-                    self.supervisor.reload_begins();
+                    // A service manager that waits for the end of a process has heard of that.
+                    if !self.state.is_stopping() {
+                        self.supervisor.reload_begins();
+                    }
                     reading.begin(&self.file);
                 }
                 loaded = reading.end() => {
                     self.reload(loaded).await;
-                    if !reading.begin_again(&self.file) {
+                    if !reading.begin_again(&self.file) && !self.state.is_stopping() {
                         self.supervisor.reload_ends();
                     }
                 }
@@ -196,7 +210,7 @@ impl<D: DataPath> Task<D> {
                 _ = own_addresses.tick() => self.look_at_own_addresses(),
                 Some(call) = events.calls.recv() => call(self),
             }
-            // What else has arrived is decided together: a table is built once for all of it.
+            // Further events that have arrived are decided together: a table is built once for all of them.
             while let Ok(outcome) = events.outcomes.try_recv() {
                 self.on_outcome(outcome);
             }
@@ -277,15 +291,15 @@ impl<D: DataPath> Task<D> {
         self.digest.left_out.take(new, (self.now)()).iter().for_each(|line| warn!("{line}"));
     }
 
-    fn on_network(&mut self, table: &Table) {
+    fn on_network(&mut self, table: &NetworkTables) {
         let (routes, neighbours) = (table.routes.clone(), &table.neighbours);
         let mut network = self.state.network().update(&table.interfaces, routes, neighbours);
         network.recycle((self.now)());
         self.state.set_network(network);
     }
 
-    fn on_outcome(&mut self, outcome: Outcome) {
-        let Outcome { server, finding, reason, confirms } = outcome;
+    fn on_outcome(&mut self, outcome: ProbeOutcome) {
+        let ProbeOutcome { server, finding, reason, confirms } = outcome;
         if confirms {
             return self.state.on_confirmation(&server, finding, (self.now)());
         }
@@ -377,17 +391,19 @@ impl<D: DataPath> Task<D> {
     /// in force. Returns what has changed, or a line for each thing that is wrong.
     async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
         let Some(running) = self.state.config() else { return Ok(Diff::default()) };
-        let (loaded, diff) = loaded.map_err(lines)?.reload(running);
+        let loaded = loaded.map_err(lines)?;
+        let stopping = self.state.is_stopping();
+        let (loaded, diff) = if stopping { loaded.reload_draining(running) } else { loaded.reload(running) };
         if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
             return Err(vec![obstacle]);
         }
         let next_hops = self.state.network();
         let hop_to = |ip| next_hops.hop_to(ip);
-        // What is missing without packet modes was told at the start.
+        // The start has told what is missing without packet modes.
         let packet_modes = loaded.config.frontends_where(Mode::forwards_packets).next().is_some();
         let (own, _) = own_addresses_for(packet_modes, own_addresses())
             .map_err(|error| vec![format!("cannot ask for this host's addresses: {error}")])?;
-        let network = Network { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };
+        let network = HostNetwork { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };
         let odd =
             config::validate_mode(&loaded, &network).map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
         loaded.warnings.iter().chain(&odd).for_each(|warning| warn!("{warning}"));
@@ -400,15 +416,17 @@ impl<D: DataPath> Task<D> {
 
 /// The file while it is being read, beside the control task: a disk may take its time, and so does a long text.
 #[derive(Default)]
-struct Reading {
+pub struct Reading {
     loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
     /// Whether somebody has asked since.
     again: bool,
+    /// Whether what was read may not be in force yet.
+    is_pending: bool,
 }
 
 impl Reading {
     /// Begins, or will once the reading that is under way has ended.
-    fn begin(&mut self, file: &File) {
+    fn begin(&mut self, file: &ConfigFile) {
         if self.loaded.is_some() {
             if std::mem::replace(&mut self.again, true) {
                 return;
@@ -416,11 +434,21 @@ impl Reading {
             return info!("{} is still being read; it will be read again after that", file.path.display());
         }
         let file = file.clone();
+        self.is_pending = true;
         self.loaded = Some(files::begin_aside(move || file.load()));
     }
 
-    /// Begins if somebody has asked meanwhile; whether it has begun.
-    fn begin_again(&mut self, file: &File) -> bool {
+    /// Begins anew if the task was interrupted before what was read was in force.
+    fn resume(&mut self, file: &ConfigFile) {
+        if self.is_pending && self.loaded.is_none() {
+            self.begin(file);
+        }
+    }
+
+    /// The last file is in force, or was refused. Begins again if somebody has asked meanwhile. Returns whether
+    /// it has begun.
+    fn begin_again(&mut self, file: &ConfigFile) -> bool {
+        self.is_pending = false;
         let again = std::mem::take(&mut self.again);
         if again {
             self.begin(file);
@@ -444,7 +472,7 @@ async fn until(due: Option<Timestamp>, now: Timestamp) {
     }
 }
 
-/// Publishes a snapshot and returns the one before. Who waits on what either of them has looks again.
+/// Publishes a snapshot and returns the one before. Connections that wait on something of either look again.
 fn publish(published: &ArcSwap<Snapshot>, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
     let before = published.swap(snapshot.clone());
     before.wake_waiting();

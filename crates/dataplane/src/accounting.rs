@@ -3,12 +3,14 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use convey_forward::{End, Ended, FlowOwners, Forwarded};
-use convey_model::{ConnectFailures, DropReason, Listen, Protocol, ServerKey};
+use convey_access_log::{Record, ServedBy, Termination};
+use convey_forward::{End, Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, View};
+use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKey};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
-/// What counts the flows of each server and frontend. What a reload took away stays while flows of it go on.
+/// The counters of the flows of each server and frontend. Those of a server or frontend that a reload took
+/// away stay while its flows go on.
 pub(super) struct Accounting {
     core: usize,
     generation: Option<u64>,
@@ -72,6 +74,35 @@ impl Accounting {
         if let Some(Some((frontend, _))) = self.frontends.get(frontend as usize) {
             frontend.traffic.add(self.core, counter, 1);
         }
+    }
+
+    /// A line of the access log; `None` if nobody knows whose it was.
+    pub(super) fn record(&self, flow: &FlowRecord) -> Option<Record> {
+        let (frontend, protocol) = self.frontends.get(flow.owners.frontend as usize)?.as_ref()?;
+        let (server, pool) = self.servers.get(flow.owners.server as usize)?.as_ref()?;
+        let (termination, reason) = termination(flow.how);
+        Some(Record {
+            ended: flow.ended,
+            total: flow.ended.since(flow.began),
+            queued: None,
+            connect: None,
+            mode: match flow.view {
+                View::BothSides => Mode::Passthrough,
+                View::ClientSide => Mode::Dsr,
+            },
+            protocol: *protocol,
+            client: flow.client.source(),
+            proxy: None,
+            listen: flow.client.destination(),
+            frontend: frontend.name.clone(),
+            backend: pool.name.clone(),
+            server: Some(ServedBy { name: server.name.clone(), addr: flow.server.source() }),
+            bytes_rx: flow.bytes_rx,
+            bytes_tx: flow.bytes_tx,
+            retries: 0,
+            termination,
+            reason,
+        })
     }
 
     /// Adds to a counter of everybody a flow belongs to.
@@ -175,6 +206,26 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
     }
     let rest = list.iter().rev().take_while(|entry| entry.is_none()).count();
     list.truncate(list.len() - rest);
+}
+
+/// How the access log tells of it.
+fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
+    let (termination, reason) = match how {
+        FlowEnd::Finished => return (Termination::Closed, None),
+        FlowEnd::Expired => return (Termination::Expired, None),
+        FlowEnd::Left => return (Termination::Left, None),
+        FlowEnd::ClientReset => (Termination::Reset, Counter::ClientReset),
+        FlowEnd::ServerReset => (Termination::Reset, Counter::ServerReset),
+        FlowEnd::ServerGone => (Termination::Reset, Counter::ServerGone),
+        FlowEnd::Refused => (Termination::Refused, Counter::ConnectFailed),
+        FlowEnd::ClientLimit => (Termination::Refused, Counter::ClientLimit),
+        FlowEnd::SourceLimit => (Termination::Refused, Counter::SourceConnections),
+        FlowEnd::Denied => (Termination::Cut, Counter::AccessDenied),
+        FlowEnd::Silent => (Termination::Timeout, Counter::IdleTimeout),
+        FlowEnd::Evicted => (Termination::Evicted, Counter::Evicted),
+        FlowEnd::Cut => (Termination::Cut, Counter::Cut),
+    };
+    (termination, Some(reason.label()))
 }
 
 #[cfg(test)]

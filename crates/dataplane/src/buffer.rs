@@ -17,7 +17,7 @@ const NEEDS_CHECKSUM: u8 = 1;
 #[derive(Debug, Clone)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// What a captured frame says; nothing else is ever asked for it.
+    /// The headers of a captured frame; nothing else is ever asked for them.
     pub(super) headers: Result<Headers, ParseError>,
     /// For a fragment: what is known of its packet.
     pub(super) lead: Option<Lead>,

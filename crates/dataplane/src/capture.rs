@@ -11,7 +11,7 @@ use socket2::Socket;
 
 use super::buffer::ORDINARY;
 use super::buffer::VNET_HEADER_LEN;
-use super::{Buffer, BufferPool, Filter, socket};
+use super::{Buffer, BufferPool, CaptureFilter, socket};
 
 /// Most frames that [`Capture::read_batch`] reads at once.
 pub(super) const BATCH: usize = 256;
@@ -56,7 +56,7 @@ pub enum Wake {
 impl Capture {
     /// Begins to capture what comes in on the interface with this index, in the thread's network namespace. Needs
     /// CAP_NET_RAW and CAP_NET_ADMIN.
-    pub fn open(interface: u32, filter: &Filter) -> io::Result<(Capture, CaptureHandle)> {
+    pub fn open(interface: u32, filter: &CaptureFilter) -> io::Result<(Capture, CaptureHandle)> {
         let socket = socket::open(filter)?;
         socket::set_receive_buffer(&socket, RECEIVE_BUFFER)?;
         let ours = Arc::new(socket.try_clone()?);
@@ -118,12 +118,12 @@ impl CaptureHandle {
     }
 
     /// Captures by another filter from the next frame on.
-    pub fn set_filter(&self, filter: &Filter) -> io::Result<()> {
+    pub fn set_filter(&self, filter: &CaptureFilter) -> io::Result<()> {
         socket::attach(&self.socket, filter)
     }
 
     /// Captures what this program lets in, one of the kernel's for socket filters, from the next frame on.
-    pub fn set_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn set_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         socket::attach_program(&self.socket, program)
     }
 

@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender};
 
 use super::pipeline::named;
-use super::queues::{Batch, MemoryBudget, PATIENCE, Parcel};
+use super::queues::{Batch, MemoryBudget, Parcel, QUEUE_TIMEOUT};
 use super::steering::Steering;
-use super::{BufferPool, Capture, CaptureHandle, Filter, Wake};
-use convey_forward::{Dispatch, Ids};
+use super::{BufferPool, Capture, CaptureFilter, CaptureHandle, Wake};
+use convey_forward::{Dispatch, IpIds};
 use convey_model::{DropReason, Timestamp};
 use convey_snapshot::stats::PacketStats;
 
@@ -20,11 +20,11 @@ pub(super) const MAX_INTERFACES: usize = 256;
 
 /// The threads, and what another one needs.
 pub(super) struct Captures {
-    pub(super) running: Running,
-    pub(super) filter: Filter,
+    pub(super) running: RunningCaptures,
+    pub(super) filter: CaptureFilter,
     /// A program that filters in its place where the flow cache is, and follows selections by itself.
     pub(super) program: Option<OwnedFd>,
-    pub(super) ids: Ids,
+    pub(super) ids: IpIds,
     pub(super) dispatch: Dispatch,
     /// One for each worker.
     pub(super) inboxes: Vec<Sender<Batch>>,
@@ -38,9 +38,9 @@ pub(super) struct Captures {
 
 /// Which threads there are, as whoever counts their overruns sees it.
 #[derive(Clone, Default)]
-pub(super) struct Running(Arc<Mutex<Vec<Thread>>>);
+pub(super) struct RunningCaptures(Arc<Mutex<Vec<CaptureThread>>>);
 
-struct Thread {
+struct CaptureThread {
     interface: u32,
     /// Index of its counters.
     number: usize,
@@ -79,7 +79,7 @@ impl Captures {
         };
         let thread = named(format!("capture-{interface}"), move || reader.run())?;
         let by_program = program.is_some();
-        running.push(Thread { interface, number, handle, by_program, thread });
+        running.push(CaptureThread { interface, number, handle, by_program, thread });
         Ok(())
     }
 
@@ -93,22 +93,29 @@ impl Captures {
 
     /// Captures by another filter from the next frame on, unless a program does in its place; where the kernel refuses it,
     /// the old one stays.
-    pub(super) fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
+    pub(super) fn set_filter(&mut self, filter: &CaptureFilter) -> io::Result<()> {
         self.filter = filter.clone();
         let running = self.running.lock();
         let mut by_filter = running.iter().filter(|thread| !thread.by_program);
         by_filter.try_for_each(|thread| thread.handle.set_filter(filter))
     }
 
+    /// Sends each worker a batch without frames; one that has others to handle needs none.
+    pub(super) fn wake_workers(&self) {
+        for inbox in &self.inboxes {
+            let _ = inbox.try_send(self.budget.batch(Vec::new()));
+        }
+    }
+
     /// Ends all of them. Nobody is left then who sends to the workers.
     pub(super) fn stop(self) {
-        let threads: Vec<Thread> = self.running.lock().drain(..).collect();
+        let threads: Vec<CaptureThread> = self.running.lock().drain(..).collect();
         threads.iter().for_each(|thread| thread.handle.stop());
-        threads.into_iter().for_each(Thread::end);
+        threads.into_iter().for_each(CaptureThread::end);
     }
 }
 
-impl Running {
+impl RunningCaptures {
     /// Counts the frames that the kernel dropped since the last call.
     pub(super) fn count_overruns(&self, stats: &PacketStats) {
         for thread in self.lock().iter() {
@@ -118,12 +125,12 @@ impl Running {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Thread>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<CaptureThread>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Thread {
+impl CaptureThread {
     fn end(self) {
         self.handle.stop();
         let _ = self.thread.join();
@@ -165,7 +172,7 @@ impl Reader {
                     continue;
                 }
                 let batch = self.budget.batch(batch);
-                if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, PATIENCE) {
+                if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, QUEUE_TIMEOUT) {
                     self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
                     put(lost, &mut pool);
                 }
@@ -183,7 +190,7 @@ impl Reader {
             put(batch, pool);
         }
         while self.budget.is_full() {
-            if let Ok(batch) = self.spare.recv_timeout(PATIENCE) {
+            if let Ok(batch) = self.spare.recv_timeout(QUEUE_TIMEOUT) {
                 put(batch, pool);
             }
         }

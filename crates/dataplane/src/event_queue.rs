@@ -41,8 +41,8 @@ impl EventQueue {
         inboxes.into_iter().map(|inbox| EventQueue { inbox, ring: ring.clone() }).collect()
     }
 
-    /// What came since the last time, each flow's in its order. Whoever asks asks for all: a connection that has ended
-    /// makes room for the SYN at hand.
+    /// The events since the last call, each flow's in its order. The caller takes all of them: a connection that has
+    /// ended makes room for the SYN at hand.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Item> {
         if let Some(ring) = &self.ring {
             let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);

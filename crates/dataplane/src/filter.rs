@@ -18,7 +18,7 @@ const REJECT: u32 = 0;
 const ACCEPT: u32 = u32::MAX;
 
 /// How packets of a family are read; offsets count from the start of the frame.
-struct Family {
+struct FamilyLayout {
     ethertype: u32,
     protocol_at: u32,
     /// TCP, UDP, ICMP, and the extension headers of IPv6 behind which they may be (hop-by-hop options, routing,
@@ -27,9 +27,9 @@ struct Family {
     destination_at: u32,
 }
 
-const V4: Family =
-    Family { ethertype: ETH_P_IP as u32, protocol_at: 23, protocols: &[6, 17, 1], destination_at: 30 };
-const V6: Family = Family {
+const V4: FamilyLayout =
+    FamilyLayout { ethertype: ETH_P_IP as u32, protocol_at: 23, protocols: &[6, 17, 1], destination_at: 30 };
+const V6: FamilyLayout = FamilyLayout {
     ethertype: ETH_P_IPV6 as u32,
     protocol_at: 20,
     protocols: &[6, 17, 58, 0, 43, 44, 60],
@@ -38,13 +38,13 @@ const V6: Family = Family {
 
 /// A filter for frames sent to this host, without a VLAN tag.
 #[derive(Clone)]
-pub struct Filter {
+pub struct CaptureFilter {
     instructions: Vec<sock_filter>,
 }
 
-impl Filter {
+impl CaptureFilter {
     /// Lets in all of the selection, and more.
-    pub fn new(selection: &Selection) -> Filter {
+    pub fn new(selection: &Selection) -> CaptureFilter {
         let addresses: Vec<Addr> = selection.addresses().into_iter().map(Addr::from).collect();
         let mut instructions = vec![
             load_info(SKF_AD_VLAN_TAG_PRESENT),
@@ -57,12 +57,12 @@ impl Filter {
         instructions.extend(family_part(&V4, &addresses));
         instructions.extend(family_part(&V6, &addresses));
         instructions.push(ret(REJECT));
-        Filter { instructions }
+        CaptureFilter { instructions }
     }
 
     /// Lets nothing in: for sockets that only send.
-    pub fn nothing() -> Filter {
-        Filter { instructions: vec![ret(REJECT)] }
+    pub fn nothing() -> CaptureFilter {
+        CaptureFilter { instructions: vec![ret(REJECT)] }
     }
 
     /// The program; accepted frames are taken whole.
@@ -72,7 +72,7 @@ impl Filter {
 }
 
 /// Judges packets of the family, and skips what is none.
-fn family_part(family: &Family, addresses: &[Addr]) -> Vec<sock_filter> {
+fn family_part(family: &FamilyLayout, addresses: &[Addr]) -> Vec<sock_filter> {
     let mut part = vec![op(BPF_LD | BPF_ABS | BPF_B, family.protocol_at)];
     for (n, protocol) in family.protocols.iter().enumerate() {
         part.push(skip_if(*protocol, family.protocols.len() - n));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// Runs it as the kernel does: a load beyond the frame ends it with rejection.
-    fn run(filter: &Filter, frame: &[u8], beside: Beside) -> u32 {
+    fn run(filter: &CaptureFilter, frame: &[u8], beside: Beside) -> u32 {
         let load = |len: usize, at: u32| match at.wrapping_sub(SKF_AD_OFF as u32) as i32 {
             SKF_AD_VLAN_TAG_PRESENT => Some(u32::from(beside.has_vlan_tag)),
             SKF_AD_PKTTYPE => Some(if beside.is_to_others { 3 } else { 0 }),
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    fn accepts(filter: &Filter, frame: &[u8]) -> bool {
+    fn accepts(filter: &CaptureFilter, frame: &[u8]) -> bool {
         run(filter, frame, Beside::default()) == ACCEPT
     }
 
@@ -214,9 +214,9 @@ mod tests {
         }
     }
 
-    fn usual() -> Filter {
+    fn usual() -> CaptureFilter {
         let ips = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<_>>();
-        Filter::new(&selection(&ips(&["203.0.113.1", "2001:db8::1"]), &ips(&["10.0.0.1", "fd00::1"])))
+        CaptureFilter::new(&selection(&ips(&["203.0.113.1", "2001:db8::1"]), &ips(&["10.0.0.1", "fd00::1"])))
     }
 
     /// A SYN to this address.
@@ -244,7 +244,7 @@ mod tests {
             for fragment in packet.udp().payload(&[7; 100]).fragments(9, 48) {
                 assert_eq!(accepts(&filter, &fragment), ours, "a fragment to {to}");
             }
-            assert!(!accepts(&Filter::nothing(), &syn(to.parse().unwrap()).bytes()));
+            assert!(!accepts(&CaptureFilter::nothing(), &syn(to.parse().unwrap()).bytes()));
         }
     }
 
@@ -281,11 +281,11 @@ mod tests {
     #[test]
     fn with_too_many_addresses_packets_to_any_get_in() {
         let many: Vec<IpAddr> = (0..=MAX_ADDRESSES as u32).map(|n| Ipv4Addr::from(n << 8).into()).collect();
-        let filter = Filter::new(&selection(&many, &[]));
+        let filter = CaptureFilter::new(&selection(&many, &[]));
         for to in ["203.0.113.1", "2001:db8::1"] {
             assert!(accepts(&filter, &syn(to.parse().unwrap()).bytes()));
         }
-        let filter = Filter::new(&selection(&many[1..], &[]));
+        let filter = CaptureFilter::new(&selection(&many[1..], &[]));
         assert!(!accepts(&filter, &syn("203.0.113.1".parse().unwrap()).bytes()));
     }
 
@@ -305,7 +305,7 @@ mod tests {
             others in prop::collection::vec(any_address(), 20),
         ) {
             let selection = selection(&vips, &snat);
-            let (filter, ours) = (Filter::new(&selection), selection.addresses());
+            let (filter, ours) = (CaptureFilter::new(&selection), selection.addresses());
             for to in vips.iter().chain(&snat) {
                 prop_assert!(accepts(&filter, &syn(*to).bytes()), "{}", to);
             }

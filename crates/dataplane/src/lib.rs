@@ -13,6 +13,7 @@ mod causes;
 mod event_queue;
 mod filter;
 mod guard;
+mod handover;
 mod kernel_types;
 mod legacy;
 mod neighbour_queue;
@@ -30,25 +31,31 @@ mod worker;
 
 use buffer::Buffer;
 use buffer_pool::BufferPool;
-pub use cache::{CacheError, CounterReader, Offloader, Rate, SegmentEvents, Sizes, SynGate, SynLimit};
+pub use cache::{CacheError, Offloader, Sizes, SynGate, SynLimit};
+use cache::{CounterReader, SegmentEvents};
 use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;
-pub use filter::Filter;
+pub use filter::CaptureFilter;
 pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
+pub use handover::{Answers, LostFlows, ToldFlows};
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
-pub use selection::{Replies, Selection};
+use selection::Replies;
+pub use selection::Selection;
 pub use sight::Sight;
 use transmit::Transmit;
-pub use worker::WANTED;
+pub use worker::MAX_WANTED_NEIGHBOURS;
 
 /// The parts one by one, for tests and benchmarks of other crates.
 #[cfg(feature = "test-util")]
 pub mod testing {
     pub use crate::buffer::Buffer;
     pub use crate::buffer_pool::BufferPool;
-    pub use crate::cache::{FlowEntry, FlowMap, KernelCache, Outcome};
+    pub use crate::cache::{
+        CounterReader, FlowEntry, FlowMap, KernelCache, Outcome, Rate, SegmentEvents, counter_reader, events,
+    };
     pub use crate::capture::{Capture, CaptureHandle, Wake};
     pub use crate::guard::GuardKind;
+    pub use crate::selection::Replies;
     pub use crate::sight::plan;
     pub use crate::transmit::Transmit;
 }

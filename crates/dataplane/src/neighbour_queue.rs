@@ -2,18 +2,19 @@
 //! only after a second.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
 
+use super::net::NeighbourKey;
 use super::queues::Parcel;
 use convey_model::Timestamp;
 
 /// How long a frame waits. The kernel asks a neighbour three times, a second apart; on a link that works the first
 /// answer comes within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_FRAME_WAIT: Duration = Duration::from_secs(1);
 
 /// Frames that wait at once, for all neighbours: what a burst of new clients sends in a millisecond. The oldest gives way
-/// to the next: who answers does so within milliseconds, so that it is most likely for one that is not there.
+/// to the next. A neighbour that is there answers within milliseconds, so the oldest most likely waits for one that is
+/// not.
 const MAX_FRAMES: usize = 512;
 
 /// Frames that wait for one neighbour. No single one that is gone takes the room of all others.
@@ -31,20 +32,17 @@ pub(super) struct NeighbourQueue {
     generation: u64,
 }
 
-/// Interface and address.
-pub(super) type Neighbour = (u32, IpAddr);
-
 pub(super) struct QueuedFrame {
     /// When it came.
     pub(super) since: Timestamp,
     /// What it waits for; `None`: what the frame that it follows waits for.
-    pub(super) neighbour: Option<Neighbour>,
+    pub(super) neighbour: Option<NeighbourKey>,
     pub(super) parcel: Parcel,
 }
 
 impl NeighbourQueue {
-    /// Has a frame wait. Those that it takes the room of are given to `lost`; it is itself if it has waited for long enough,
-    /// or too many wait for the same neighbour.
+    /// Has a frame wait. `lost` gets the frames that lose their place to it, or the frame itself if it has waited for long
+    /// enough, or too many wait for the same neighbour.
     pub(super) fn push(&mut self, frame: QueuedFrame, now: Timestamp, mut lost: impl FnMut(Parcel)) {
         let same = || self.frames.iter().filter(|other| other.neighbour == frame.neighbour).count();
         if is_over(frame.since, now) || self.frames.len() >= MAX_FRAMES_OF_ONE && same() >= MAX_FRAMES_OF_ONE
@@ -85,7 +83,7 @@ impl NeighbourQueue {
 }
 
 fn is_over(since: Timestamp, now: Timestamp) -> bool {
-    u128::from(now.0.saturating_sub(since.0)) >= PATIENCE.as_nanos()
+    u128::from(now.0.saturating_sub(since.0)) >= MAX_FRAME_WAIT.as_nanos()
 }
 
 #[cfg(test)]
@@ -103,7 +101,7 @@ mod tests {
         due.into_iter().map(|(_, (n, _))| n).collect()
     }
 
-    fn neighbour(n: u32) -> Option<Neighbour> {
+    fn neighbour(n: u32) -> Option<NeighbourKey> {
         Some((1, std::net::Ipv4Addr::from(n).into()))
     }
 

@@ -15,24 +15,26 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use log::warn;
 
-use super::captures::{self, Captures, Running};
+use super::captures::{self, Captures, RunningCaptures};
 use super::event_queue::EventQueue;
+use super::handover::{Backlog, Order};
 use super::neighbour_queue::NeighbourQueue;
 use super::queues::{Batch, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
 use super::transmit::drop_reason;
 use super::worker::Worker;
-use super::{CounterReader, Filter, SegmentEvents, Sight, Transmit};
-use convey_forward::{Dispatch, Forwarder, Ids};
-use convey_model::{ConnectFailures, DropReason, Timestamp, Wanted};
+use super::{CaptureFilter, CounterReader, SegmentEvents, Sight, Transmit};
+use convey_access_log::AccessLog;
+use convey_forward::{Dispatch, Forwarder, IpIds};
+use convey_model::{ConnectFailures, DropReason, Timestamp, WantedNeighbour};
 use convey_snapshot::stats::PacketStats;
 
 /// What the pipeline is made of.
 pub struct PipelineParts {
     /// What is captured.
-    pub filter: Filter,
+    pub filter: CaptureFilter,
     /// The flow cache, if there is one.
     pub cache: Option<PlannedCache>,
     /// Whose frames are whose.
@@ -44,21 +46,25 @@ pub struct PipelineParts {
     /// Counters for [`PipelineParts::threads`] threads.
     pub stats: Arc<PacketStats>,
     /// Where neighbours are asked for.
-    pub wanted: tokio::sync::mpsc::Sender<Wanted>,
+    pub wanted: tokio::sync::mpsc::Sender<WantedNeighbour>,
     /// Where it is told that servers refuse clients' datagrams.
     pub failures: tokio::sync::mpsc::Sender<ConnectFailures>,
+    /// What is logged of each flow.
+    pub access_log: Arc<AccessLog>,
+    /// Whether frames wait for the flows of another process: see [`Pipeline::restore`].
+    pub awaits_flows: bool,
     /// Tells the time.
     pub now: fn() -> Timestamp,
 }
 
-/// What the pipeline has to do with the flow cache.
+/// What the pipeline has to do with the flow cache: [`Offloader::planned`](super::Offloader::planned).
 pub struct PlannedCache {
     /// Captures in place of the filter what the cache does not forward. It follows selections by itself.
-    pub filter: Option<OwnedFd>,
+    pub(super) filter: Option<OwnedFd>,
     /// Counts what the cache forwards.
-    pub counters: CounterReader,
+    pub(super) counters: CounterReader,
     /// Handshakes and FINs among it.
-    pub events: SegmentEvents,
+    pub(super) events: SegmentEvents,
 }
 
 impl PipelineParts {
@@ -72,6 +78,8 @@ impl PipelineParts {
 pub struct Pipeline {
     captures: Captures,
     threads: Vec<JoinHandle<()>>,
+    /// To each worker.
+    pub(super) orders: Vec<Sender<Order>>,
 }
 
 impl Pipeline {
@@ -86,14 +94,16 @@ impl Pipeline {
             None => (None, None, None),
         };
         let event_queues = EventQueue::of(workers, events, &parts.dispatch);
-        let (ids, budget) = (Ids::new(fastrand::u16(..)), MemoryBudget::default());
+        let (ids, budget) = (IpIds::new(fastrand::u16(..)), MemoryBudget::default());
         let (free_batches, spare) = bounded(MAX_FREE_BATCHES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
-        let mut inboxes = Vec::new();
+        let (mut inboxes, mut all_orders) = (Vec::new(), Vec::new());
         for ((core, forwarder), events) in parts.forwarders.into_iter().enumerate().zip(event_queues) {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
+            let (order, orders) = unbounded();
+            all_orders.push(order);
             let worker = Worker {
                 core,
                 forwarder,
@@ -105,11 +115,14 @@ impl Pipeline {
                 sight: parts.sight.clone(),
                 stats: parts.stats.clone(),
                 frames,
+                orders,
+                backlog: Backlog::new(parts.awaits_flows),
                 out: out.clone(),
                 free_batches: free_batches.clone(),
                 budget: budget.clone(),
                 wanted: parts.wanted.clone(),
                 failures: parts.failures.clone(),
+                access_log: parts.access_log.clone(),
                 now: parts.now,
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
@@ -118,7 +131,7 @@ impl Pipeline {
         threads
             .push(named("transmit".to_owned(), move || transmit(&outgoing, &free_batches, workers, &stats))?);
         let captures = Captures {
-            running: Running::default(),
+            running: RunningCaptures::default(),
             filter: parts.filter,
             program,
             ids,
@@ -130,7 +143,7 @@ impl Pipeline {
             first: workers + 1,
             now: parts.now,
         };
-        Ok(Pipeline { captures, threads })
+        Ok(Pipeline { captures, threads, orders: all_orders })
     }
 
     /// Begins to capture on the interface with this index, in this thread's network namespace; where the flow cache is
@@ -142,6 +155,16 @@ impl Pipeline {
         self.captures.begin(interface, is_cached)
     }
 
+    /// Whose frames are whose.
+    pub(super) fn dispatch(&self) -> &Dispatch {
+        &self.captures.dispatch
+    }
+
+    /// Has the workers look whether there is an order.
+    pub(super) fn wake_workers(&self) {
+        self.captures.wake_workers();
+    }
+
     /// Ends the capture on an interface; it may be gone.
     pub fn release(&mut self, interface: u32) {
         self.captures.end(interface);
@@ -151,7 +174,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// The kernel refused it; where it did, the old one stays.
-    pub fn set_filter(&mut self, filter: &Filter) -> io::Result<()> {
+    pub fn set_filter(&mut self, filter: &CaptureFilter) -> io::Result<()> {
         self.captures.set_filter(filter)
     }
 
@@ -162,6 +185,8 @@ impl Pipeline {
 
     /// Stops capturing, lets what is queued go out, and ends the threads.
     pub fn stop(self) {
+        // A worker that waits for an order ends.
+        drop(self.orders);
         self.captures.stop();
         // Each stage ends when those before it have: nobody is left to send to it.
         for thread in self.threads {
@@ -172,7 +197,7 @@ impl Pipeline {
 
 /// Counts the frames that the kernel dropped because we were too slow.
 pub struct Overruns {
-    captures: Running,
+    captures: RunningCaptures,
     stats: Arc<PacketStats>,
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 /// Where they are looked for, in this order. Root alone can write there.
 const DIRECTORIES: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
 
-/// A command by its name. What it runs itself is looked for in the same places.
+/// A command by its name. Programs that it runs itself are looked for in the same places.
 pub fn command(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.env("PATH", DIRECTORIES);

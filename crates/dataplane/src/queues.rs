@@ -1,4 +1,4 @@
-//! What waits between the threads, and how much of it there may be.
+//! The batches that wait between the threads, and how many bytes they may have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ pub(super) const MAX_FREE_BATCHES: usize = 16;
 
 /// How long a thread waits for room in the next one's queue. Meanwhile frames wait in the kernel's receive buffer,
 /// which is the one deep queue there is.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bytes that may wait in all queues. Beyond, nothing more is captured; each capture thread may have a batch at hand
 /// then, and workers what they make of the frames they have.
@@ -44,6 +44,11 @@ impl MemoryBudget {
     /// Whether there is none left.
     pub(super) fn is_full(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= MAX_BYTES
+    }
+
+    /// Whether less than half of it is left.
+    pub(super) fn is_short(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= MAX_BYTES / 2
     }
 
     /// Makes a batch. It takes what memory its frames have, however short they are.

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use convey_model::{Backend, Draining, Endpoint, Frontend};
+use convey_model::{BackendConfig, DrainingEndpoints, Endpoint, FrontendConfig};
 
 /// The traffic that is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     /// Where clients connect to.
     pub frontends: BTreeSet<Endpoint>,
-    /// Where they no longer do, but connections go on: what begins there is the host's.
+    /// Where they no longer do, but connections go on: the host gets new ones.
     pub draining: BTreeSet<Endpoint>,
     /// What servers answer; `None` if they answer clients directly (DSR).
     pub replies: Option<Replies>,
@@ -32,7 +32,7 @@ impl Selection {
     /// What is forwarded by those of these frontends, each with its backend, that are in a packet mode. Servers reply to us if a
     /// passthrough frontend uses them, in its protocol. Without SNAT addresses nobody does.
     pub fn new<'a>(
-        frontends: impl IntoIterator<Item = (&'a Frontend, &'a Backend)>,
+        frontends: impl IntoIterator<Item = (&'a FrontendConfig, &'a BackendConfig)>,
         snat_addresses: impl IntoIterator<Item = IpAddr>,
         snat_ports: RangeInclusive<u16>,
     ) -> Selection {
@@ -55,7 +55,7 @@ impl Selection {
     }
 
     /// The same, and what drains.
-    pub fn with(mut self, draining: &Draining) -> Selection {
+    pub fn with(mut self, draining: &DrainingEndpoints) -> Selection {
         self.draining.extend(&draining.listen);
         if let Some(replies) = &mut self.replies {
             replies.servers.extend(&draining.servers);
@@ -81,12 +81,12 @@ mod tests {
     use convey_model::{Mode, Protocol};
     use convey_snapshot::fixture;
 
-    fn frontend(mode: Mode, protocol: Protocol, listen: &[&str], backend: &str) -> Frontend {
+    fn frontend(mode: Mode, protocol: Protocol, listen: &[&str], backend: &str) -> FrontendConfig {
         let pool = fixture::pool(backend, vec![]);
-        Frontend { mode, protocol, ..fixture::frontend("f", listen, &pool).config.clone() }
+        FrontendConfig { mode, protocol, ..fixture::frontend("f", listen, &pool).config.clone() }
     }
 
-    fn backend(name: &str, servers: &[&str]) -> Backend {
+    fn backend(name: &str, servers: &[&str]) -> BackendConfig {
         fixture::backend(name, servers.iter().map(|addr| fixture::server("s", addr)).collect())
     }
 

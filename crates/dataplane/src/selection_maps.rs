@@ -16,7 +16,7 @@ const SNAT: &str = "snat";
 /// The maps.
 pub(super) const NAMES: [&str; 3] = [FRONTENDS, SERVERS, SNAT];
 
-/// Makes the map with this name say what the selection does. What is in both is there throughout.
+/// Makes the map with this name say what the selection does. Entries in both are there throughout.
 pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(), MapError> {
     let replies = selection.replies.as_ref();
     match name {
@@ -37,7 +37,7 @@ pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(
     }
 }
 
-/// Makes `entries` the map's contents: what is new goes in before what is old comes out.
+/// Makes `entries` the map's contents: new ones go in before old ones come out.
 pub(super) fn replace<K, V>(
     mut map: HashMap<&mut MapData, K, V>,
     entries: Vec<(K, V)>,

@@ -1,11 +1,11 @@
-//! What workers go by: a snapshot, and the plan that the forwarding core makes of it.
+//! The view of the workers: a snapshot, and the plan that the forwarding core makes of it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_forward::View;
-use convey_forward::plan::{ByView, Frontend, Pick, Picked, Plan, Pool, Server};
+use convey_forward::plan::{ByView, Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker};
 use convey_model::Mode;
 use convey_snapshot::{self as snapshot, Snapshot};
 
@@ -28,12 +28,12 @@ impl Sight {
 
 /// What packet modes forward.
 pub fn plan(snapshot: &Snapshot) -> Plan {
-    let servers: HashMap<u32, Arc<Server>> = snapshot.pools.iter().flat_map(servers).collect();
-    let pools: Vec<Arc<Pool>> =
+    let servers: HashMap<u32, Arc<PlannedServer>> = snapshot.pools.iter().flat_map(servers).collect();
+    let pools: Vec<Arc<PlannedPool>> =
         snapshot.pools.iter().map(|pool| Arc::new(self::pool(pool, &servers))).collect();
-    let pool_of: HashMap<*const snapshot::Pool, &Arc<Pool>> =
+    let pool_of: HashMap<*const snapshot::Pool, &Arc<PlannedPool>> =
         snapshot.pools.iter().map(Arc::as_ptr).zip(&pools).collect();
-    let frontends: HashMap<u32, Arc<Frontend>> = snapshot
+    let frontends: HashMap<u32, Arc<PlannedFrontend>> = snapshot
         .frontends
         .iter()
         .filter_map(|frontend| {
@@ -65,9 +65,9 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 }
 
 /// `None` if it is proxied.
-fn frontend(frontend: &snapshot::Frontend, pool: &Arc<Pool>) -> Option<Frontend> {
+fn frontend(frontend: &snapshot::Frontend, pool: &Arc<PlannedPool>) -> Option<PlannedFrontend> {
     let config = &frontend.config;
-    Some(Frontend {
+    Some(PlannedFrontend {
         id: frontend.live.id,
         view: match config.mode {
             Mode::Proxy => return None,
@@ -86,10 +86,10 @@ fn frontend(frontend: &snapshot::Frontend, pool: &Arc<Pool>) -> Option<Frontend>
     })
 }
 
-fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<Server>>) -> Pool {
-    Pool {
+fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<PlannedServer>>) -> PlannedPool {
+    PlannedPool {
         servers: pool.servers.iter().map(|server| servers[&server.live.id].clone()).collect(),
-        pick: Arc::new(By(pool.clone())),
+        picker: Arc::new(By(pool.clone())),
         is_hashed: pool.config.algorithm.hashes(),
         dsr: pool.config.dsr,
         on_down: ByView {
@@ -99,9 +99,9 @@ fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<Server>>) -> Pool
     }
 }
 
-fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = (u32, Arc<Server>)> {
+fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = (u32, Arc<PlannedServer>)> {
     pool.servers.iter().enumerate().map(|(index, server)| {
-        let planned = Server {
+        let planned = PlannedServer {
             id: server.live.id,
             addr: server.config.addr,
             is_up: server.health.up,
@@ -116,7 +116,7 @@ fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = (u32, Arc<Server>
 /// Picks by the table of a backend.
 struct By(Arc<snapshot::Pool>);
 
-impl Pick for By {
+impl ServerPicker for By {
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
         match self.0.pick(client, vip, &[]) {
             snapshot::Pick::Server(index) => Picked::Server(index),

@@ -11,7 +11,7 @@ use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkIn
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
-use super::Filter;
+use super::CaptureFilter;
 
 // Options of level SOL_PACKET, from include/uapi/linux/if_packet.h.
 const PACKET_STATISTICS: c_int = 6;
@@ -19,8 +19,8 @@ const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
 /// A socket that gets no frame yet: it has no protocol until it is bound, so nothing slips in before the filter is
-/// there. Frames have their virtio header before them, both ways; what this host sends is not captured.
-pub(super) fn open(filter: &Filter) -> io::Result<Socket> {
+/// there. Frames have their virtio header before them, both ways; frames that this host sends are not captured.
+pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     let no_protocol = Protocol::from(0);
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(no_protocol))?;
     set_option(&socket, libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
@@ -30,7 +30,7 @@ pub(super) fn open(filter: &Filter) -> io::Result<Socket> {
 }
 
 /// Replaces the socket's filter, between one frame and the next.
-pub(super) fn attach(socket: &Socket, filter: &Filter) -> io::Result<()> {
+pub(super) fn attach(socket: &Socket, filter: &CaptureFilter) -> io::Result<()> {
     let program: Vec<SockFilter> =
         filter.instructions().iter().map(|i| SockFilter::new(i.code, i.jt, i.jf, i.k)).collect();
     socket.attach_filter(&program)

@@ -1,7 +1,7 @@
 //! Which worker each captured frame goes to.
 
 use super::Buffer;
-use convey_forward::{Dispatch, Fragments, Ids, Later};
+use convey_forward::{Dispatch, Fragments, IpIds, Later};
 use convey_model::{DropReason, Timestamp};
 use convey_wire::Kind;
 
@@ -16,13 +16,13 @@ pub(super) struct Steering {
 
 impl Steering {
     /// Numbers packets that come in fragments by `ids`.
-    pub(super) fn new(dispatch: Dispatch, ids: Ids, now: fn() -> Timestamp) -> Steering {
+    pub(super) fn new(dispatch: Dispatch, ids: IpIds, now: fn() -> Timestamp) -> Steering {
         Steering { dispatch, fragments: Fragments::new(ids), now, lost: [0; 2] }
     }
 
     /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
     pub(super) fn steer(&mut self, mut frame: Buffer, send: &mut impl FnMut(u16, Buffer)) {
-        // What cannot be read goes to the first worker, which says why.
+        // A frame that cannot be read goes to the first worker, which says why.
         let Ok(headers) = frame.headers else { return send(0, frame) };
         let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
 
@@ -74,7 +74,7 @@ mod tests {
     use convey_wire::TestPacket;
 
     fn steering(now: fn() -> Timestamp) -> Steering {
-        Steering::new(Dispatch::new(4, None), Ids::new(0), now)
+        Steering::new(Dispatch::new(4, None), IpIds::new(0), now)
     }
 
     /// The workers that frames went to, whether they know their packet, and its source port.

@@ -6,7 +6,7 @@ use std::io;
 
 use pnet_datalink::DataLinkSender;
 
-use super::{Buffer, Filter, socket};
+use super::{Buffer, CaptureFilter, socket};
 use convey_model::DropReason;
 
 /// What may be on its way on one interface, in bytes; the kernel counts twice what it was told, and calls a half of
@@ -38,7 +38,7 @@ impl Transmit {
 }
 
 fn open(interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
-    let socket = socket::open(&Filter::nothing())?;
+    let socket = socket::open(&CaptureFilter::nothing())?;
     socket::set_send_buffer(&socket, SEND_BUFFER)?;
     let (sender, _) = socket::bind(socket, interface, 0)?;
     Ok(sender)

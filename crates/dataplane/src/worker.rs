@@ -8,13 +8,15 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use super::accounting::Accounting;
 use super::event_queue::EventQueue;
+use super::handover::{Backlog, Duty, Order};
 use super::neighbour_queue::{NeighbourQueue, QueuedFrame};
-use super::queues::{Batch, MemoryBudget, PATIENCE, Parcel};
+use super::queues::{Batch, MemoryBudget, Parcel, QUEUE_TIMEOUT};
 use super::{Buffer, CounterReader, Sight};
+use convey_access_log::AccessLog;
 use convey_forward::{
-    Cut, Direction, FlowState, Forwarded, Forwarder, Ids, PacketRole, Verdict, cut, number_segments,
+    Cut, Direction, FlowState, Forwarded, Forwarder, IpIds, PacketRole, Verdict, cut, number_segments,
 };
-use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, Wanted};
+use convey_model::{ConnectFailures, DropReason, Shortage, Timestamp, WantedNeighbour};
 use convey_snapshot::stats::{Counter, Gauge, PacketStats, STATES};
 
 const _: () = assert!(FlowState::ALL.len() <= STATES, "every state has a gauge");
@@ -30,7 +32,7 @@ const HEARING: Duration = Duration::from_millis(10);
 const COUNT_EVERY: Duration = Duration::from_millis(250);
 
 /// Requests for neighbours that may wait to be looked at.
-pub const WANTED: usize = 512;
+pub const MAX_WANTED_NEIGHBOURS: usize = 512;
 
 /// How many of them only servers and routers may have: anybody on the link can make up clients.
 const WANTED_OURS: usize = 256;
@@ -44,16 +46,20 @@ pub(super) struct Worker {
     pub(super) counters: Option<CounterReader>,
     pub(super) events: EventQueue,
     /// For packets that it cuts.
-    pub(super) ids: Ids,
+    pub(super) ids: IpIds,
     pub(super) waiting: NeighbourQueue,
     pub(super) sight: Arc<ArcSwap<Sight>>,
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
+    pub(super) orders: Receiver<Order>,
+    /// Frames that came before the flows of another process.
+    pub(super) backlog: Backlog,
     pub(super) out: Sender<Batch>,
     pub(super) free_batches: Sender<Batch>,
     pub(super) budget: MemoryBudget,
-    pub(super) wanted: tokio::sync::mpsc::Sender<Wanted>,
+    pub(super) wanted: tokio::sync::mpsc::Sender<WantedNeighbour>,
     pub(super) failures: tokio::sync::mpsc::Sender<ConnectFailures>,
+    pub(super) access_log: Arc<AccessLog>,
     pub(super) now: fn() -> Timestamp,
 }
 
@@ -74,19 +80,22 @@ impl Worker {
         let mut is_behind = false;
         let mut counted = Timestamp::default();
         loop {
-            let patience = match self.forwarder.flows().cached() {
+            let patience = match self.forwarder.cached_flows() {
                 _ if is_behind => Duration::ZERO,
                 0 => TICK,
                 _ => HEARING,
             };
-            let Batch { parcels, charge } = match self.frames.recv_timeout(patience) {
-                Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => self.budget.batch(Vec::new()),
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
+            if !self.orders.is_empty() || self.backlog.awaits_flows() {
+                match self.obey(&mut accounting) {
+                    Duty::Forward => {}
+                    Duty::End => break,
+                }
+            }
+            let Some(Batch { parcels, charge }) = self.next_batch(patience) else { break };
             let sight = self.sight.load();
             let now = (self.now)();
             accounting.use_snapshot(&sight.snapshot);
+            self.forwarder.keep_journal(self.access_log.is_on());
             let mut round = Round {
                 sight: &sight,
                 now,
@@ -94,7 +103,7 @@ impl Worker {
                 out: Vec::with_capacity(parcels.len()),
                 spare: Vec::new(),
             };
-            // First: what has happened may keep a flow from being given up.
+            // First: an event may keep a flow from being given up.
             for (key, segment) in self.events.take() {
                 self.forwarder.on_cached(&key, segment, now);
             }
@@ -124,6 +133,18 @@ impl Worker {
             }
         }
         self.stats.dropped(self.core, DropReason::NextHopUnresolved, self.waiting.len() as u64);
+    }
+
+    /// The next frames, none if none come for so long. `None`: no capture thread is left.
+    fn next_batch(&mut self, patience: Duration) -> Option<Batch> {
+        if let Some(batch) = self.backlog.next() {
+            return Some(batch);
+        }
+        match self.frames.recv_timeout(patience) {
+            Ok(batch) => Some(batch),
+            Err(RecvTimeoutError::Timeout) => Some(self.budget.batch(Vec::new())),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
     }
 
     /// A frame that came at `since`.
@@ -234,7 +255,7 @@ impl Worker {
     fn send(&self, out: Vec<Parcel>, spare: Vec<Parcel>) {
         if !out.is_empty()
             && let Err(SendTimeoutError::Timeout(lost)) =
-                self.out.send_timeout(self.budget.batch(out), PATIENCE)
+                self.out.send_timeout(self.budget.batch(out), QUEUE_TIMEOUT)
         {
             self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
             let _ = self.free_batches.try_send(lost);
@@ -245,8 +266,11 @@ impl Worker {
     }
 
     /// Gives back what flows took that have ended, before others ask for it.
-    fn release_slots(&mut self, accounting: &Accounting) {
+    pub(super) fn release_slots(&mut self, accounting: &Accounting) {
         let events = self.forwarder.events();
+        for record in events.records.drain(..).filter(|_| self.access_log.chooses_one()) {
+            self.access_log.put(|| accounting.record(&record));
+        }
         for ended in events.ended.drain(..) {
             accounting.ended(ended);
         }
@@ -261,21 +285,21 @@ impl Worker {
             ask(&self.wanted, wanted);
         }
         for state in FlowState::ALL {
-            let flows = self.forwarder.flows().count(state);
+            let flows = self.forwarder.flows_in(state);
             self.stats.set(self.core, Gauge::Flows(state as usize), flows.into());
         }
         self.stats.set_handshakes(self.core, self.forwarder.handshakes());
         for shortage in Shortage::ALL {
             self.stats.set_evicted(self.core, shortage, self.forwarder.evicted(shortage));
         }
-        self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.flows().open().into());
-        self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.flows().cached().into());
+        self.stats.set(self.core, Gauge::OpenFlows, self.forwarder.open_flows().into());
+        self.stats.set(self.core, Gauge::CachedFlows, self.forwarder.cached_flows().into());
         self.stats.set(self.core, Gauge::SnatPorts, self.forwarder.snat_ports_in_use() as u64);
     }
 }
 
 /// Asks for a neighbour. Where there is no room, the next packet asks again.
-fn ask(requests: &tokio::sync::mpsc::Sender<Wanted>, wanted: Wanted) {
+fn ask(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeighbour) {
     if wanted.is_ours || requests.capacity() > WANTED_OURS {
         let _ = requests.try_send(wanted);
     }
@@ -299,16 +323,19 @@ mod tests {
             forwarder: Forwarder::new(Settings::alone(1, 1)),
             counters: None,
             events: EventQueue::of(1, None, &convey_forward::Dispatch::new(1, None)).remove(0),
-            ids: Ids::new(0),
+            ids: IpIds::new(0),
             waiting: NeighbourQueue::default(),
             sight: Arc::new(ArcSwap::from_pointee(Sight::new(Arc::new(Snapshot::empty(1))))),
             stats: stats.clone(),
             frames,
+            orders: crossbeam_channel::unbounded().1,
+            backlog: Backlog::new(false),
             out,
             free_batches,
             budget: MemoryBudget::default(),
             wanted: tokio::sync::mpsc::channel(1).0,
             failures: tokio::sync::mpsc::channel(1).0,
+            access_log: Arc::default(),
             now: || Timestamp(0),
         };
         for _ in 0..3 {
@@ -321,8 +348,8 @@ mod tests {
     }
     #[test]
     fn forged_clients_leave_room_for_a_request_for_a_server() {
-        let (requests, mut asked) = tokio::sync::mpsc::channel(WANTED);
-        let neighbour = |n: u32, is_ours| Wanted {
+        let (requests, mut asked) = tokio::sync::mpsc::channel(MAX_WANTED_NEIGHBOURS);
+        let neighbour = |n: u32, is_ours| WantedNeighbour {
             interface: 2,
             ip: std::net::Ipv4Addr::from(n).into(),
             is_ours,
@@ -330,8 +357,8 @@ mod tests {
         };
         (0..10_000).for_each(|n| ask(&requests, neighbour(n, false)));
         ask(&requests, neighbour(10_000, true));
-        let waiting: Vec<Wanted> = std::iter::from_fn(|| asked.try_recv().ok()).collect();
-        assert_eq!(waiting.len(), WANTED - WANTED_OURS + 1);
+        let waiting: Vec<WantedNeighbour> = std::iter::from_fn(|| asked.try_recv().ok()).collect();
+        assert_eq!(waiting.len(), MAX_WANTED_NEIGHBOURS - WANTED_OURS + 1);
         assert!(waiting.last().unwrap().is_ours);
     }
 }

@@ -61,7 +61,7 @@ mod tests {
         lab.now = lab.now.after(lab.plan.flow_timeouts.established * 2);
         let mut resets = 0;
         while lab.forwarder.handle_timeout(&lab.plan, lab.now, |_frame, _interface| resets += 1) {}
-        assert_eq!((lab.forwarder.flows().len(), resets), (0, 2));
+        assert_eq!((lab.forwarder.open_flows(), resets), (0, 2));
         let late = lab.forward(&server().seq(1).ack(1));
         assert_eq!(late, Err(Verdict::Drop(DropReason::NoFlow)));
     }

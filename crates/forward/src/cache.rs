@@ -1,4 +1,4 @@
-//! What may forward the packets of a flow in the forwarder's place: the kernel's flow cache.
+//! The kernel's flow cache, which may forward the packets of a flow in the forwarder's place.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use convey_model::{FlowKey, Rewrite, Timestamp};
 
 /// Forwards packets by their key, without asking. Everything that decides stays with the forwarder: it says which
 /// packets, and they are those that change nothing of their flow, and what answers its SYN, completes its handshake or
-/// finishes one side, which the cache tells of. What the cache cannot do, or has no room for, comes
-/// to the forwarder as before; so nothing here can fail.
+/// finishes one side, which the cache tells of. Packets that the cache cannot forward, or has no room for, come to the
+/// forwarder as before; so nothing here can fail.
 pub trait FlowCache: fmt::Debug + Send {
     /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the latest.
     fn put(&mut self, key: &FlowKey, route: &CachedRoute);
@@ -17,8 +17,8 @@ pub trait FlowCache: fmt::Debug + Send {
     /// for each key that was put in as new, with the same owners.
     fn remove(&mut self, key: &FlowKey, owners: FlowOwners);
 
-    /// What was seen of packets with this key since they were put in; `None` if there were none.
-    fn seen(&mut self, key: &FlowKey) -> Option<Seen>;
+    /// The packets that were seen with this key since it was put in; `None` if there were none.
+    fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity>;
 
     /// Carries out what is still to be done.
     fn flush(&mut self);
@@ -35,7 +35,7 @@ pub struct CachedRoute {
     pub view: View,
     /// Where they come in, if they have to come in there: anybody can send in a server's name.
     pub from: Option<u32>,
-    /// Who they are counted for.
+    /// The frontend and server that they are counted for.
     pub owners: FlowOwners,
     /// Whether the key is not in yet; else this replaces what is there.
     pub is_new: bool,
@@ -48,9 +48,9 @@ pub struct CachedRoute {
     pub opening: Option<View>,
 }
 
-/// What a cache has seen of packets that have a key.
+/// The packets of one key that a cache has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct CachedActivity {
     /// When the last one came.
     pub at: Timestamp,
     /// How far their sender has got, if it is TCP.

@@ -1,9 +1,9 @@
 //! Making packets fit a next hop that takes shorter ones.
 
-use super::{Frame, Ids};
+use super::{Frame, IpIds};
 use convey_wire::{self as wire, Checksum, Headers, Split};
 
-/// What is done to a packet that is too long for its next hop, and may be cut.
+/// The way to shorten a packet that is too long for its next hop, and may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// TCP: it is cut into segments with this many bytes of payload at most. A super-frame is, by whoever would have cut it
@@ -18,10 +18,10 @@ pub enum Cut {
     },
 }
 
-/// Gives a super-frame the number of the first of the segments with `payload` bytes that it will be cut into: whoever cuts it
-/// numbers them on. Routers may cut segments further, and there are more of them than their sender has counted: by its numbers they would be taken
-/// for parts of its next packets (RFC 6864, section 4.3).
-pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &Ids) {
+/// Gives a super-frame the number of the first of the segments with `payload` bytes that it will be cut into: the kernel or
+/// the interface cuts it and numbers them on. Routers may cut segments further, and there are more of them than their sender
+/// has counted. By its numbers they would be taken for parts of its next packets (RFC 6864, section 4.3).
+pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &IpIds) {
     if let Ok(headers) = frame.headers
         && headers.is_v4()
     {
@@ -32,7 +32,7 @@ pub fn number_segments(frame: &mut Frame<'_>, payload: u16, ids: &Ids) {
 /// Cuts a frame, as it was rewritten, into segments or fragments, and hands each to `send` as a complete frame. Fragments keep
 /// their number unless there are `ids` for them; segments have their own. A super-frame of UDP becomes the datagrams that it stands for first, each of
 /// which is a packet. Afterwards the frame is of no use any more.
-pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut Ids, mut send: impl FnMut(&[u8])) {
+pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut IpIds, mut send: impl FnMut(&[u8])) {
     let Ok(headers) = frame.headers else { return };
     let (mtu, renumber) = match how {
         Cut::Segments(payload) => {

@@ -1,7 +1,9 @@
 //! One flow: its two keys, where its packets go, how far its connection is.
 
+mod handover;
+
 use super::cache::Progress;
-use super::list::Links;
+use super::list::FlowLinks;
 use super::shares::Share;
 use super::state::{ACK, Direction, FIN, FlowState, SYN, Segment, View};
 use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
@@ -55,13 +57,13 @@ pub struct Flow {
     snat: Addr,
     next_hops: [u16; 2],
     server_id: u32,
-    frontend_id: u32,
+    frontend: FrontendMark,
     sequence: TcpSequence,
     /// When it came to be in its class, in nanoseconds; of a stream when it was last found in use. Means something if it may
     /// be evicted.
     pub(super) since: u64,
     /// Neighbours in each list it is in.
-    pub(super) links: [Links; 2],
+    pub(super) links: [FlowLinks; 2],
 }
 
 /// A flow's protocol and how its packets pass, in a byte.
@@ -130,6 +132,26 @@ impl FlowFlags {
     }
 }
 
+/// The number of a frontend, and whether the flow is counted at its source there. No frontend has a number of 32 bits.
+#[derive(Debug, Clone, Copy)]
+struct FrontendMark(u32);
+
+impl FrontendMark {
+    const COUNTED: u32 = 1 << 31;
+    const ID: u32 = !FrontendMark::COUNTED;
+}
+
+/// What a flow is to its client's source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AtSource {
+    /// None of its open connections.
+    Nothing,
+    /// One of them, which anybody may have forged: it gives way to another one of the source if it is silent.
+    Yields,
+    /// One of them.
+    Stays,
+}
+
 /// What may be given up for a new flow, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -170,10 +192,10 @@ impl Flow {
             snat: new.server.dst,
             next_hops: [new.to_server, new.to_client].map(short),
             server_id: new.server_id,
-            frontend_id: new.frontend_id,
+            frontend: FrontendMark(new.frontend_id & FrontendMark::ID),
             sequence: TcpSequence::first(new.segment),
             since: 0,
-            links: [Links::NONE; 2],
+            links: [FlowLinks::NONE; 2],
         }
     }
 
@@ -246,7 +268,17 @@ impl Flow {
 
     /// The frontend, by the number the control path gave it.
     pub fn frontend_id(&self) -> u32 {
-        self.frontend_id
+        self.frontend.0 & FrontendMark::ID
+    }
+
+    /// Whether its source has it among its open connections.
+    #[inline]
+    pub(super) fn is_counted(&self) -> bool {
+        self.frontend.0 & FrontendMark::COUNTED != 0
+    }
+
+    pub(super) fn set_counted(&mut self, counted: bool) {
+        self.frontend.0 = self.frontend_id() | if counted { FrontendMark::COUNTED } else { 0 };
     }
 
     /// How far the connection is.
@@ -266,7 +298,7 @@ impl Flow {
 
     /// The last acknowledgement number of the client: the sequence number a reset in the server's name
     /// must have for the client to believe it (RFC 5961, section 3.2). 0 if it has not acknowledged anything.
-    pub fn last_ack(&self) -> u32 {
+    pub(crate) fn last_ack(&self) -> u32 {
         self.sequence.acked()
     }
 
@@ -293,7 +325,7 @@ impl Flow {
 
     /// Whether a TCP segment of this direction with this sequence number may be on its way, so that an ICMP error
     /// about it is believed. While nothing is known of the receiver, any may.
-    pub fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
+    pub(crate) fn may_be_on_its_way(&self, direction: Direction, seq: u32) -> bool {
         self.sequence.may_be_on_its_way(self.flags.pending_fin(), self.view(), direction, seq)
     }
 
@@ -416,11 +448,15 @@ impl Flow {
         }
     }
 
-    /// Whether it is one of the open connections of its client's source. In DSR a completed handshake is enough: the flow cache does
-    /// not tell of the data after it, and who forges the one can forge the other.
+    /// What it is to its client's source. In DSR a completed handshake is one of its connections: the flow cache does not tell of
+    /// the data after it, and who forges the one can forge the other.
     #[inline]
-    pub(super) fn counts_at_source(&self) -> bool {
-        self.class().is_open() || self.state == FlowState::HandshakeOnly
+    pub(super) fn at_source(&self) -> AtSource {
+        match self.state {
+            FlowState::HandshakeOnly | FlowState::UdpStream => AtSource::Yields,
+            _ if self.class().is_open() => AtSource::Stays,
+            _ => AtSource::Nothing,
+        }
     }
 
     /// Takes note of what a segment says, or a datagram, and returns the state after it. A segment whose numbers are not

@@ -1,5 +1,6 @@
 //! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
 
+mod handover;
 mod sources;
 
 use std::time::Duration;
@@ -8,14 +9,14 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::sources::SourceCounts;
 use super::cache::Progress;
-use super::flow::{Class, Flow, NewFlow};
+use super::flow::{AtSource, Class, Flow, NewFlow};
 use super::index::Index;
-use super::list::{List, TIMER};
+use super::list::{FlowList, TIMER};
 use super::queues::Resource;
 use super::shares::{Occupancy, Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
 use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
-use super::workers::Workers;
+use super::workers::WorkerPeers;
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
 
 /// Names a flow in its table for as long as it is there.
@@ -31,8 +32,8 @@ pub struct Inserted {
     pub evicted: Option<Flow>,
 }
 
-/// Connections of which it is remembered that they were just opened: more than come between two looks at them.
-const MAX_OPENED: usize = 4_096;
+/// Room for flows that were just opened, for as many as mostly come between two looks at them.
+const OPENED: usize = 4_096;
 
 /// All flows that could make room are open, and none may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,11 +49,11 @@ pub enum Full {
 pub struct FlowTable {
     /// The records used so far, up to the capacity; those that are in no slot of the wheel are vacant.
     flows: Vec<Flow>,
-    vacant: List<TIMER>,
+    vacant: FlowList<TIMER>,
     index: Index,
     wheel: Wheel,
     shares: Shares,
-    /// Connections seen from both sides that were opened since it was last asked.
+    /// Flows that were opened since it was last asked, and may be beyond what their clients may have.
     opened: Vec<FlowId>,
     /// Where open flows are counted.
     sources: SourceCounts,
@@ -71,18 +72,18 @@ impl FlowTable {
     pub const MAX_CAPACITY: u32 = 1 << 30;
 
     /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`]. `seed` must
-    /// be a secret: who knows it can choose keys that collide.
+    /// be a secret: somebody who knows it can choose keys that collide.
     ///
     /// Memory is reserved here and never grows; the kernel provides it as flows first use it.
     pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
         let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
         FlowTable {
             flows: Vec::with_capacity(capacity as usize),
-            vacant: List::EMPTY,
+            vacant: FlowList::EMPTY,
             index: Index::new(2 * capacity as usize),
             wheel: Wheel::new(),
             shares: Shares::new(capacity),
-            opened: Vec::with_capacity(MAX_OPENED),
+            opened: Vec::with_capacity(OPENED),
             sources: SourceCounts::default(),
             counts: Default::default(),
             cached: 0,
@@ -94,16 +95,24 @@ impl FlowTable {
     }
 
     /// Bytes reserved: 152 for each flow of the capacity, and 32 KiB.
-    pub fn memory(&self) -> usize {
+    #[cfg(test)]
+    fn memory(&self) -> usize {
         self.capacity as usize * size_of::<Flow>() + self.index.memory() + self.wheel.memory()
     }
 
+    /// The most flows there may be.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// Flows now.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn len(&self) -> u32 {
         self.shares.len()
     }
 
     /// Whether there is no flow.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -194,13 +203,13 @@ impl FlowTable {
     }
 
     /// Tells other workers from now on what may give way here. To be called before there is a flow.
-    pub(super) fn work_with(&mut self, workers: Workers) {
+    pub(super) fn work_with(&mut self, workers: WorkerPeers) {
         workers.clients().reserve(self.capacity, self.seed);
         self.shares.work_with(workers);
     }
 
     /// Has these kinds share the table from now on.
-    pub fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
+    pub(crate) fn divide_among(&mut self, kinds: impl Iterator<Item = Share>) {
         self.shares.divide_among(kinds);
     }
 
@@ -216,13 +225,11 @@ impl FlowTable {
         let mut flow = Flow::new(new);
         flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
         self.counts[flow.state as usize] += 1;
-        let class = flow.class();
-        if flow.counts_at_source() {
-            self.sources.note(&flow, true);
-        }
+        let (class, at_source) = (flow.class(), flow.at_source());
         let id = self.place(flow);
         self.wheel.add(&mut self.flows, id.0);
         self.shares.insert(&mut self.flows, id.0, class, now);
+        self.note_at_source(id, AtSource::Nothing, at_source);
         self.index.insert(self.hash(&new.client), id, Direction::ToServer);
         if new.view == View::BothSides {
             self.index.insert(self.hash(&new.server), id, Direction::ToClient);
@@ -263,7 +270,7 @@ impl FlowTable {
         let flow = &mut self.flows[id.0 as usize];
         let deadline = tick_from(at) + self.timeouts[state as usize];
         if state != flow.state {
-            // What is told of late may have been followed by a SYN that was not.
+            // A SYN that is not told of may have followed an event that comes late.
             flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
             self.set_state(id, state, at);
         } else if is_kept {
@@ -303,9 +310,7 @@ impl FlowTable {
             self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
         }
         self.shares.remove(&mut self.flows, id.0, flow.class());
-        if flow.counts_at_source() {
-            self.sources.note(&flow, false);
-        }
+        self.note_at_source(id, flow.at_source(), AtSource::Nothing);
         self.wheel.remove(&mut self.flows, id.0);
         self.vacant.push(&mut self.flows, id.0);
         self.counts[flow.state as usize] -= 1;
@@ -320,7 +325,12 @@ impl FlowTable {
 
     /// Forgets a flow that was [`FlowTable::due`] if its deadline has come, and returns what was known of it. Its last packet
     /// that is known of elsewhere was at `last`. If it stays, it will be due another time.
-    pub fn expire_or_requeue(&mut self, id: FlowId, last: Option<Timestamp>, now: Timestamp) -> Option<Flow> {
+    pub(crate) fn expire_or_requeue(
+        &mut self,
+        id: FlowId,
+        last: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Flow> {
         let flow = &mut self.flows[id.0 as usize];
         if let Some(last) = last {
             flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
@@ -355,15 +365,21 @@ impl FlowTable {
         self.shares.occupancy(kind)
     }
 
-    /// A connection seen from both sides that was opened since it was last asked, if it still is open.
+    /// A flow that was opened since it was last asked, if it still is open: a connection seen from both sides, or of those seen from
+    /// the client's side one that is counted at its source. The last one first.
     pub(super) fn next_opened(&mut self) -> Option<FlowId> {
-        loop {
-            let id = self.opened.pop()?;
+        while let Some(id) = self.opened.pop() {
             let flow = self.get(id);
-            if flow.slot != Slot::NONE && flow.is_open_connection() {
+            let is_open = match flow.view() {
+                View::BothSides => flow.is_open_connection(),
+                View::ClientSide => flow.is_counted(),
+            };
+            if flow.slot != Slot::NONE && is_open {
                 return Some(id);
             }
         }
+        self.opened.shrink_to(OPENED);
+        None
     }
 
     /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room.
@@ -384,7 +400,8 @@ impl FlowTable {
         self.shares.count(held, kind, class)
     }
 
-    /// The flow of this kind that holds this and has been in a class for longest: whoever wants what it holds may end it.
+    /// The flow of this kind that holds this and has been in a class for longest: a flow that wants what it holds may
+    /// take its place.
     pub(super) fn first_of(&mut self, held: Resource, kind: Share, class: Class) -> Option<FlowId> {
         self.shares.first(&self.flows, held, kind, class).map(FlowId)
     }
@@ -423,7 +440,7 @@ impl FlowTable {
         now: Timestamp,
         from: u32,
         budget: u32,
-        mut keep: impl FnMut(&mut Flow) -> bool,
+        mut keep: impl FnMut(FlowId, &mut Flow) -> bool,
     ) -> Option<u32> {
         let (used, now) = (self.flows.len() as u32, tick_from(now));
         let end = from.saturating_add(budget).min(used);
@@ -432,7 +449,7 @@ impl FlowTable {
             if flow.slot == Slot::NONE {
                 continue;
             }
-            if keep(flow) {
+            if keep(FlowId(id), flow) {
                 flow.deadline = flow.deadline.min(now + self.timeouts[flow.state as usize]);
                 self.keep_in_time(FlowId(id));
             } else {
@@ -444,7 +461,7 @@ impl FlowTable {
 
     /// Changes the timeouts. Returns whether they were others: longer ones hold from a flow's next packet, shorter ones
     /// from when it is swept.
-    pub fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
+    pub(crate) fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
         let before = std::mem::replace(&mut self.timeouts, in_ticks(timeouts));
         before != self.timeouts
     }
@@ -461,23 +478,25 @@ impl FlowTable {
 
     fn set_state(&mut self, id: FlowId, state: FlowState, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        let (class, counted) = (flow.class(), flow.counts_at_source());
+        let (class, at_source) = (flow.class(), flow.at_source());
         self.counts[flow.state as usize] -= 1;
         self.counts[state as usize] += 1;
         self.finished +=
             u64::from(flow.state.is_handshake() && !state.is_handshake() && state != FlowState::Closed);
         flow.state = state;
-        let new_class = flow.class();
-        if flow.counts_at_source() != counted {
-            self.sources.note(flow, !counted);
-        }
+        let (new_class, new_at_source) = (flow.class(), flow.at_source());
+        self.note_at_source(id, at_source, new_at_source);
         if new_class != class {
             self.shares.leave(&mut self.flows, id.0, class);
             self.shares.enter(&mut self.flows, id.0, new_class, at);
-            let is_opened = new_class == Class::Open && !class.is_open();
-            if is_opened && self.get(id).view() == View::BothSides && self.opened.len() < MAX_OPENED {
-                self.opened.push(id);
-            }
+        }
+        let flow = self.get(id);
+        let is_opened = match flow.view() {
+            View::BothSides => new_class == Class::Open && !class.is_open(),
+            View::ClientSide => at_source == AtSource::Nothing && flow.is_counted(),
+        };
+        if is_opened && self.opened.len() < OPENED.max(self.capacity as usize) {
+            self.opened.push(id);
         }
     }
 

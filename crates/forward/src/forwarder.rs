@@ -7,8 +7,10 @@ mod client_share;
 mod expiry;
 mod fit;
 mod give_way;
+mod handover;
 mod icmp;
 mod in_use;
+mod journal;
 mod narrow;
 mod refuse;
 mod served;
@@ -17,10 +19,11 @@ mod source_limits;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use self::begin::To;
+use self::begin::Recipient;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MAX_LOOKED_AT};
+pub use self::handover::Restored;
 use self::in_use::InUse;
 use self::narrow::Narrowed;
 use self::refuse::Stop;
@@ -29,12 +32,13 @@ use super::limiter::Limiter;
 use super::verdict::{End, Ended, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
-    Workers,
+    WorkerPeers,
 };
+use crate::journal::{FlowRecord, Journal};
 use crate::plan::Plan;
 use convey_model::{
     DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, NextHops, Rewrite, Shortage, Timestamp, UDP,
-    Wanted,
+    WantedNeighbour,
 };
 use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
 
@@ -50,8 +54,8 @@ pub struct Settings {
     /// Most flows at once.
     pub capacity: u32,
     /// This worker among those that share the limits of frontends and servers.
-    pub workers: Workers,
-    /// A secret: who knows it can aim at collisions in the table.
+    pub workers: WorkerPeers,
+    /// A secret: somebody who knows it can aim at collisions in the table.
     pub seed: u64,
     /// What forwards the packets of open flows in our place, if there is something.
     pub cache: Option<Box<dyn FlowCache>>,
@@ -62,7 +66,7 @@ pub struct Settings {
 impl Settings {
     /// Of the only worker, without SNAT ports or a flow cache; `seed` is a secret.
     pub fn alone(capacity: u32, seed: u64) -> Settings {
-        let (workers, loops) = (Workers::alone(), Loops::new(seed));
+        let (workers, loops) = (WorkerPeers::alone(), Loops::new(seed));
         Settings { ports: None, capacity, workers, seed, cache: None, loops }
     }
 }
@@ -73,13 +77,15 @@ pub struct Forwarder {
     flows: FlowTable,
     ports: Option<NatPorts>,
     cache: Option<Box<dyn FlowCache>>,
+    /// Of flows that began since somebody wants to hear of those that end.
+    journal: Option<Journal>,
     loops: Loops,
     refusals: Limiter,
     /// Of their own, so that a flood of what is refused does not stop path MTU discovery.
     advice: Limiter,
     /// Connections whose sides are told that they have been silent for too long.
     silence: Limiter,
-    events: Events,
+    events: ForwarderEvents,
     /// SYNs that were to begin a flow, those that came again among them.
     begun: u64,
     /// Flows that gave way to others before they were over, by what for.
@@ -91,7 +97,7 @@ pub struct Forwarder {
     farewell_limiter: Limiter,
     /// The last frame that tells one.
     farewell: Vec<u8>,
-    workers: Workers,
+    workers: WorkerPeers,
     /// Frontends and servers of flows that gave way for their slots, which are not given back yet.
     leaving: Vec<(u32, u32)>,
     /// Flows that were looked at for one that gives way, and when they were last in use.
@@ -119,15 +125,17 @@ pub struct Forwarder {
     answer: Vec<u8>,
 }
 
-/// What has come up besides verdicts; whoever drives the forwarder takes it from time to time.
+/// Events besides verdicts; the driver of the forwarder takes them from time to time.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct ForwarderEvents {
     /// Flows that are over. Each gives back the slot it took at its frontend and its server.
     pub ended: Vec<Ended>,
+    /// What is known of flows that are over, if somebody wants to hear it: see [`Forwarder::keep_journal`].
+    pub records: Vec<FlowRecord>,
     /// Flows whose server has answered a SYN, as the flow cache tells.
     pub answered: Vec<FlowOwners>,
     /// Neighbours whose Ethernet address is wanted.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedNeighbour>,
     /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
     /// address.
     pub unresolved: Option<(u32, IpAddr)>,
@@ -135,7 +143,7 @@ pub struct Events {
 
 /// A packet at hand, and what it is held against.
 #[derive(Clone, Copy)]
-struct Packet<'a> {
+struct PacketContext<'a> {
     headers: &'a Headers,
     plan: &'a Plan,
     now: Timestamp,
@@ -150,11 +158,12 @@ impl Forwarder {
             flows,
             ports: settings.ports,
             cache: settings.cache,
+            journal: None,
             loops: settings.loops,
             refusals: Limiter::new(ANSWERS_PER_SECOND),
             advice: Limiter::new(ANSWERS_PER_SECOND),
             silence: Limiter::new(ANSWERS_PER_SECOND),
-            events: Events::default(),
+            events: ForwarderEvents::default(),
             begun: 0,
             evicted: Default::default(),
             displaced: 0,
@@ -194,7 +203,7 @@ impl Forwarder {
         if matches!(headers.kind, Kind::LaterFragment { .. }) && frame.lead.is_none() {
             return Verdict::Drop(DropReason::FragmentUnmatched);
         }
-        let packet = Packet { headers, plan, now };
+        let packet = PacketContext { headers, plan, now };
         let found = self.flows.lookup(&headers.key);
         if let Some((id, Direction::ToClient)) = found
             && let Some(interface) = self.unusual_way(id, frame, plan)
@@ -236,13 +245,34 @@ impl Forwarder {
         self.refused_at
     }
 
-    /// What has come up; to be drained. Once there is nothing of what ended left in it, that is taken to have been done.
-    pub fn events(&mut self) -> &mut Events {
+    /// The events; the caller drains them. Once no ended flow is left in it, the forwarder takes them as accounted for.
+    pub fn events(&mut self) -> &mut ForwarderEvents {
         self.know_what_has_left();
         &mut self.events
     }
 
+    /// Flows in this state now.
+    pub fn flows_in(&self, state: FlowState) -> u32 {
+        self.flows.count(state)
+    }
+
+    /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
+    pub fn open_flows(&self) -> u32 {
+        self.flows.open()
+    }
+
+    /// Flows now whose packets the flow cache was told to forward.
+    pub fn cached_flows(&self) -> u32 {
+        self.flows.cached()
+    }
+
+    /// Whether the flow cache was told to forward packets with this key.
+    pub fn is_in_cache(&self, key: &FlowKey) -> bool {
+        self.flows.is_in_cache(key)
+    }
+
     /// The flows.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn flows(&self) -> &FlowTable {
         &self.flows
     }
@@ -276,7 +306,12 @@ impl Forwarder {
     }
 
     /// Whether a SYN begins a new flow in place of one that is over.
-    fn is_replaced(&mut self, id: FlowId, direction: Direction, Packet { headers, .. }: Packet<'_>) -> bool {
+    fn is_replaced(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        PacketContext { headers, .. }: PacketContext<'_>,
+    ) -> bool {
         if !opens(direction, headers) {
             return false;
         }
@@ -289,7 +324,7 @@ impl Forwarder {
         (id, direction): (FlowId, Direction),
         role: PacketRole,
         frame: &mut Frame<'_>,
-        packet: Packet<'_>,
+        packet: PacketContext<'_>,
     ) -> Result<Verdict, Stop> {
         let headers = packet.headers;
         if headers.ttl <= 1 {
@@ -317,6 +352,7 @@ impl Forwarder {
         if role == PacketRole::Later && (opens(direction, headers) || asks(direction, headers)) {
             self.ask_for_client_again(id, packet.plan);
         }
+        self.note_packet(id, direction, headers);
         let flow = self.flows.get(id);
         if role == PacketRole::First {
             if flow.is_over() {
@@ -324,7 +360,7 @@ impl Forwarder {
             }
             self.update_in_cache(id);
         } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
-        } else if self.is_stream_beyond(id, direction, packet.plan) {
+        } else if self.is_stream_beyond(id, direction, packet) {
             self.flows.keep(id, packet.now);
         } else {
             self.hear(id, direction, segment(headers), packet.now);
@@ -346,7 +382,8 @@ impl Forwarder {
 
     /// Takes note of a packet of a flow.
     fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
-        self.hear_by(id, now, |flows| flows.on_segment(id, direction, segment, now));
+        self.hear_by(id, direction, now, |flows| flows.on_segment(id, direction, segment, now));
+        self.note_segment(id, direction, segment);
         // Whether it is acknowledged only the cache sees.
         let flow = self.flows.get(id);
         if flow.is_cached() && flow.has_pending_fin() {
@@ -356,10 +393,16 @@ impl Forwarder {
 
     /// Takes note of a FIN that the cache has found to be exact.
     fn hear_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
-        self.hear_by(id, at, |flows| flows.on_fin_event(id, direction, fin, at));
+        self.hear_by(id, direction, at, |flows| flows.on_fin_event(id, direction, fin, at));
     }
 
-    fn hear_by(&mut self, id: FlowId, now: Timestamp, note: impl FnOnce(&mut FlowTable)) {
+    fn hear_by(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        now: Timestamp,
+        note: impl FnOnce(&mut FlowTable),
+    ) {
         let flow = self.flows.get(id);
         let (was_over, owners) = (flow.is_over(), owners(flow));
         let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
@@ -382,6 +425,7 @@ impl Forwarder {
         }
         if !was_over && self.flows.get(id).is_over() {
             self.events.ended.push(Ended { flow: owners, how: End::Own });
+            self.note_over(id, (before, direction), now);
         }
     }
 
@@ -392,7 +436,7 @@ impl Forwarder {
     }
 
     /// Whether a packet that may begin a flow has been here before: another balancer has us as its server, and we have it.
-    fn comes_back(&self, frame: &Frame<'_>, Packet { headers, now, .. }: Packet<'_>) -> bool {
+    fn comes_back(&self, frame: &Frame<'_>, PacketContext { headers, now, .. }: PacketContext<'_>) -> bool {
         let to = (headers.key.dst.bytes(), headers.key.dst_port);
         let fingerprint = wire::fingerprint(frame.bytes, headers, self.loops.seed());
         fingerprint.is_some_and(|fingerprint| self.loops.comes_back(fingerprint, to, headers.ttl, now))
@@ -404,13 +448,13 @@ impl Forwarder {
         &mut self,
         id: FlowId,
         direction: Direction,
-        Packet { plan, now, .. }: Packet<'a>,
+        PacketContext { plan, now, .. }: PacketContext<'a>,
     ) -> Result<(Rewrite, &'a NextHop), Stop> {
         let mut rewrite = self.flows.get(id).rewrite(direction);
         if let Some(hop) = plan.network.get(rewrite.next_hop) {
             return Ok((rewrite, hop));
         }
-        rewrite.next_hop = self.find_next_hop(To::end(self.flows.get(id), direction), plan)?;
+        rewrite.next_hop = self.find_next_hop(Recipient::end(self.flows.get(id), direction), plan)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
         self.reroute_in_cache(id, now);
         let hop = plan.network.get(rewrite.next_hop);

@@ -1,12 +1,12 @@
 //! Fragments: only the first of a packet has the ports that tell whose it is; the others follow it.
 //!
-//! Those that arrive before it, on a path that reorders or from a sender that sends the last one first, are held
-//! briefly. Dropping one would cost the whole datagram, and UDP does not send it again.
+//! Fragments that arrive before it, on a path that reorders or from a sender that sends the last one first, are
+//! held briefly. Dropping one would cost the whole datagram, and UDP does not send it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::Ids;
+use super::IpIds;
 use convey_model::{FlowKey, Timestamp};
 use convey_wire::{FragmentKey, Headers, Kind};
 
@@ -24,18 +24,18 @@ const MAX_HELD_OF_ONE: usize = 64;
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// How long a fragment waits for its first. Reordering delays packets by milliseconds.
-const HELD: Duration = Duration::from_millis(500);
+const MAX_FRAGMENT_WAIT: Duration = Duration::from_millis(500);
 
 /// The packets whose fragments pass, and the frames `T` that wait for their first.
 #[derive(Debug)]
 pub struct Fragments<T> {
-    packets: HashMap<FragmentKey, Packet<T>>,
+    packets: HashMap<FragmentKey, FragmentedPacket<T>>,
     /// Packets in the order they came up; those that are known no more too.
     order: VecDeque<(Timestamp, FragmentKey)>,
-    /// Those that began to wait for their first, in the order they did.
+    /// Packets that began to wait for their first fragment, in the order they did.
     waiting: VecDeque<(Timestamp, FragmentKey)>,
     held: usize,
-    ids: Ids,
+    ids: IpIds,
 }
 
 /// What a first fragment tells of those that follow it.
@@ -74,7 +74,7 @@ pub enum Later<T> {
 }
 
 #[derive(Debug)]
-struct Packet<T> {
+struct FragmentedPacket<T> {
     since: Timestamp,
     id: u16,
     first: Option<Lead>,
@@ -83,7 +83,7 @@ struct Packet<T> {
 
 impl<T> Fragments<T> {
     /// None yet. Packets get their numbers from `ids`.
-    pub fn new(ids: Ids) -> Fragments<T> {
+    pub fn new(ids: IpIds) -> Fragments<T> {
         let (packets, order, waiting) = (HashMap::new(), VecDeque::new(), VecDeque::new());
         Fragments { packets, order, waiting, held: 0, ids }
     }
@@ -110,7 +110,8 @@ impl<T> Fragments<T> {
         mut drop: impl FnMut(T),
     ) -> (Lead, Vec<T>) {
         let known = self.packets.get(&key);
-        if known.is_some_and(|packet| packet.first.is_some() && is_over(packet.since, HELD, now)) {
+        if known.is_some_and(|packet| packet.first.is_some() && is_over(packet.since, MAX_FRAGMENT_WAIT, now))
+        {
             self.forget(key, &mut drop);
         }
         let packet = self.packet(key, now, drop);
@@ -147,7 +148,9 @@ impl<T> Fragments<T> {
 
     /// Lets time pass. `drop` is given the fragments whose first did not come.
     pub fn expire(&mut self, now: Timestamp, mut drop: impl FnMut(T)) {
-        while let Some(&(since, key)) = self.waiting.front().filter(|(since, _)| is_over(*since, HELD, now)) {
+        while let Some(&(since, key)) =
+            self.waiting.front().filter(|(since, _)| is_over(*since, MAX_FRAGMENT_WAIT, now))
+        {
             self.waiting.pop_front();
             if self.packets.get(&key).is_some_and(|packet| packet.since == since && packet.first.is_none()) {
                 self.forget(key, &mut drop);
@@ -164,7 +167,12 @@ impl<T> Fragments<T> {
     }
 
     /// The packet with this key, new if it is not known.
-    fn packet(&mut self, key: FragmentKey, now: Timestamp, mut drop: impl FnMut(T)) -> &mut Packet<T> {
+    fn packet(
+        &mut self,
+        key: FragmentKey,
+        now: Timestamp,
+        mut drop: impl FnMut(T),
+    ) -> &mut FragmentedPacket<T> {
         if !self.packets.contains_key(&key) {
             // As many as there are packets, and those that waited in vain.
             while self.order.len() >= MAX_PACKETS
@@ -180,7 +188,7 @@ impl<T> Fragments<T> {
             self.order.push_back((now, key));
         }
         let ids = &mut self.ids;
-        self.packets.entry(key).or_insert_with(|| Packet {
+        self.packets.entry(key).or_insert_with(|| FragmentedPacket {
             since: now,
             id: ids.take(),
             first: None,
@@ -222,7 +230,7 @@ mod tests {
     }
 
     fn none_yet<T>() -> Fragments<T> {
-        Fragments::new(Ids::new(7))
+        Fragments::new(IpIds::new(7))
     }
 
     fn none(frame: &str) {

@@ -1,10 +1,10 @@
 //! Finds the record of a key: an open-addressing hash index of record numbers.
 //!
-//! An entry is 8 bytes: 32 bits of the key's hash, and the record's number with the direction the key
-//! stands for. The 32 bits give the entry's home and tell it from its neighbours, so a probe reads one
-//! cache line of the index and, but for one in billions, only the record that is looked for. Entries are
-//! ordered by their distance from home (Robin Hood hashing; Celis, 1986), so that a miss ends early; removal
-//! shifts back, so that there are no tombstones and nothing is ever rebuilt.
+//! An entry is 8 bytes: 32 bits of the key's hash, and the record's number with the direction the key stands
+//! for. The 32 bits give the entry's home and tell it from its neighbours. So a probe reads one cache line of
+//! the index and one record; a wrong record is one in billions. Entries are ordered by their distance from
+//! home (Robin Hood hashing; Celis, 1986), so a miss ends early. Removal shifts entries back: there are no
+//! tombstones, and nothing is ever rebuilt.
 
 use super::flows::FlowId;
 use super::state::Direction;
@@ -23,6 +23,7 @@ impl Index {
     }
 
     /// Bytes of memory.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.slots)
     }

@@ -1,13 +1,13 @@
 //! The forwarding core of the packet modes. Pure: frames and the time in, verdicts out.
 //!
-//! A [`Plan`] says what is forwarded. Whoever drives a [`Forwarder`] gives it each frame, the plan and the time, does as the
-//! [`Verdict`] says, and calls [`Forwarder::handle_timeout`] now and then. So a test needs no network:
+//! A [`Plan`] says what is forwarded. The driver of a [`Forwarder`] gives it each frame, the plan and the time. It does as
+//! the [`Verdict`] says, and calls [`Forwarder::handle_timeout`] now and then. So a test needs no network:
 //!
 //! ```
 //! use std::net::SocketAddr;
 //! use std::sync::Arc;
 //!
-//! use convey_forward::plan::{Frontend, Pick, Picked, Plan, Pool, Server};
+//! use convey_forward::plan::{Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker};
 //! use convey_forward::{Forwarder, Frame, Settings, Verdict, View};
 //! use convey_model::{Interface, NextHops, Protocol, Timestamp};
 //! use convey_wire::{TestPacket, parse};
@@ -15,7 +15,7 @@
 //! /// Always the first.
 //! struct First;
 //!
-//! impl Pick for First {
+//! impl ServerPicker for First {
 //!     fn pick(&self, _client: SocketAddr, _vip: SocketAddr) -> Picked {
 //!         Picked::Server(0)
 //!     }
@@ -27,10 +27,10 @@
 //! let eth0 = Interface::ethernet(1, "eth0", [2, 0, 0, 0, 0, 0xfe], vec![[10, 0, 0, 254].into()]);
 //! let network = NextHops::on_link(eth0, &[([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1])]);
 //!
-//! let servers = vec![Arc::new(Server::new(1, "10.0.0.1:8080".parse().unwrap()))];
-//! let pool = Arc::new(Pool::new(servers, Arc::new(First)));
+//! let servers = vec![Arc::new(PlannedServer::new(1, "10.0.0.1:8080".parse().unwrap()))];
+//! let pool = Arc::new(PlannedPool::new(servers, Arc::new(First)));
 //! let vip = "192.0.2.1:80".parse().unwrap();
-//! let web = Frontend::new(1, View::ClientSide, Protocol::Tcp, vip, pool);
+//! let web = PlannedFrontend::new(1, View::ClientSide, Protocol::Tcp, vip, pool);
 //! let plan = Plan::new(1, vec![Arc::new(web)], Arc::new(network));
 //!
 //! let mut forwarder = Forwarder::new(Settings::alone(1_000, 7));
@@ -41,6 +41,7 @@
 //! assert_eq!(parse(&syn).unwrap().key.destination(), "10.0.0.1:8080".parse().unwrap());
 //! ```
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
+#![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 
 mod cache;
 mod clients;
@@ -50,8 +51,10 @@ mod flow;
 mod flows;
 mod forwarder;
 mod fragments;
+mod handover;
 mod ids;
 mod index;
+mod journal;
 mod limiter;
 mod list;
 mod loops;
@@ -69,18 +72,20 @@ mod verdict;
 mod wheel;
 mod workers;
 
-pub use cache::{CachedRoute, FlowCache, Progress, Seen};
+pub use cache::{CachedActivity, CachedRoute, FlowCache, Progress};
 pub use cut::{Cut, cut, number_segments};
 pub use dispatch::Dispatch;
-pub use flow::{Flow, NewFlow};
-pub use flows::{FlowId, FlowTable, Full, Inserted};
-pub use forwarder::{Events, Forwarder, Settings};
+use flow::{Flow, NewFlow};
+use flows::{FlowId, FlowTable, Full};
+pub use forwarder::{Forwarder, ForwarderEvents, Restored, Settings};
 pub use fragments::{Fragments, Later, Lead};
-pub use ids::Ids;
+pub use handover::{CacheEvent, KnownFlow, TableRow, Unreadable, decode, encode};
+pub use ids::IpIds;
+pub use journal::{FlowEnd, FlowRecord};
 pub use loops::Loops;
 pub use nat_ports::{NatPorts, PortSplit};
 pub use plan::Plan;
 pub use shares::Share;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use verdict::{End, Ended, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
-pub use workers::Workers;
+pub use workers::WorkerPeers;

@@ -10,26 +10,26 @@ pub(super) const GROUP: usize = 1;
 
 /// Indices of the records before and after one in a list.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Links {
+pub(super) struct FlowLinks {
     previous: u32,
     next: u32,
 }
 
-impl Links {
+impl FlowLinks {
     /// Those of a record without neighbours.
-    pub(super) const NONE: Links = Links { previous: NONE, next: NONE };
+    pub(super) const NONE: FlowLinks = FlowLinks { previous: NONE, next: NONE };
 }
 
 /// First and last record of a list whose links are in place `PLACE` of its records.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct List<const PLACE: usize> {
+pub(super) struct FlowList<const PLACE: usize> {
     first: u32,
     last: u32,
 }
 
-impl<const PLACE: usize> List<PLACE> {
+impl<const PLACE: usize> FlowList<PLACE> {
     /// The list without records.
-    pub(super) const EMPTY: Self = List { first: NONE, last: NONE };
+    pub(super) const EMPTY: Self = FlowList { first: NONE, last: NONE };
 
     /// The record that has been in the list for longest.
     #[inline]
@@ -44,7 +44,7 @@ impl<const PLACE: usize> List<PLACE> {
 
     /// Appends a record that is in no list of this place.
     pub(super) fn push(&mut self, flows: &mut [Flow], id: u32) {
-        flows[id as usize].links[PLACE] = Links { previous: self.last, next: NONE };
+        flows[id as usize].links[PLACE] = FlowLinks { previous: self.last, next: NONE };
         match self.last {
             NONE => self.first = id,
             last => flows[last as usize].links[PLACE].next = id,
@@ -54,7 +54,7 @@ impl<const PLACE: usize> List<PLACE> {
 
     /// Takes out a record that is in this list.
     pub(super) fn remove(&mut self, flows: &mut [Flow], id: u32) {
-        let Links { previous, next } = flows[id as usize].links[PLACE];
+        let FlowLinks { previous, next } = flows[id as usize].links[PLACE];
         match previous {
             NONE => self.first = next,
             previous => flows[previous as usize].links[PLACE].next = next,

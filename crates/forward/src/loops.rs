@@ -9,7 +9,7 @@ use convey_model::Timestamp;
 use convey_wire::Fingerprint;
 
 /// Packets remembered: 32 KiB. A loop takes milliseconds, so this is enough for hundreds of thousands of them a second.
-const PLACES: usize = 4_096;
+const REMEMBERED_PACKETS: usize = 4_096;
 
 /// Times are kept in sixteenths of a second.
 const UNIT: u64 = 1_000_000_000 / 16;
@@ -22,20 +22,20 @@ const WITHIN: u64 = 14;
 const LAPS: u64 = 3;
 
 /// The last packets that were to begin a flow, with the hops that they had left. One that comes again with fewer has been
-/// here before. Clones share what they know: another worker may get it. What does not fit is forgotten.
+/// here before. Clones share what they know: another worker may get it. Packets that do not fit are forgotten.
 ///
 /// An entry is 40 bits of a hash, 16 of the time and 8 of the hops left. Where the fingerprint is not unique, 28 bits are of the
 /// hash, and 8 and 4 say how many hops fewer there were the last time, and how many times in a row.
 #[derive(Debug, Clone)]
 pub struct Loops {
-    places: Arc<[AtomicU64; PLACES]>,
+    places: Arc<[AtomicU64; REMEMBERED_PACKETS]>,
     seed: u64,
 }
 
 impl Loops {
-    /// Nothing is known. `seed` must be a secret: who knows it can have others' packets forgotten.
+    /// Nothing is known. `seed` must be a secret: somebody who knows it can have others' packets forgotten.
     pub fn new(seed: u64) -> Loops {
-        Loops { places: Arc::new([const { AtomicU64::new(0) }; PLACES]), seed }
+        Loops { places: Arc::new([const { AtomicU64::new(0) }; REMEMBERED_PACKETS]), seed }
     }
 
     /// What [`wire::fingerprint`](convey_wire::fingerprint) is to begin with.
@@ -52,7 +52,7 @@ impl Loops {
         now: Timestamp,
     ) -> bool {
         let hash = xxh3_64_with_seed(to.0, fingerprint.hash ^ u64::from(to.1));
-        let place = &self.places[hash as usize % PLACES];
+        let place = &self.places[hash as usize % REMEMBERED_PACKETS];
         if !fingerprint.is_unique {
             return goes_round(place, hash, hops, now);
         }

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::port_pools::PortPools;
-use super::port_ranges::PortRanges;
+use super::port_ranges::PortsByKey;
 use super::shares::Occupancy;
 use convey_model::Addr;
 
@@ -26,7 +26,7 @@ pub struct NatPorts {
     /// Those left out of the split: their replies would not come to this worker.
     not_ours: Arc<[u16]>,
     /// The same and those of frontends, among `ports`.
-    left_out: PortRanges<()>,
+    left_out: PortsByKey<()>,
     /// How many these are.
     left_out_len: u32,
 }
@@ -37,7 +37,7 @@ impl NatPorts {
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
-        let (pools, not_ours, left_out) = (PortPools::new(), Arc::default(), PortRanges::default());
+        let (pools, not_ours, left_out) = (PortPools::new(), Arc::default(), PortsByKey::default());
         NatPorts { addresses, v4, ports, seed, pools, in_use: 0, not_ours, left_out, left_out_len: 0 }
     }
 
@@ -51,7 +51,7 @@ impl NatPorts {
 
     /// Hands out no port where a frontend listens from now on: what a server sends late would begin something there. A
     /// port in use stays with its flow, which is told apart by where packets come from.
-    pub fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
+    pub(crate) fn leave_out(&mut self, frontends: impl IntoIterator<Item = (Addr, RangeInclusive<u16>)>) {
         let (first, last) = (*self.ports.start(), *self.ports.end());
         let ours = frontends.into_iter().filter(|(addr, _)| self.addresses.contains(addr));
         let ours = ours.map(|(_, ports)| first.max(*ports.start())..=last.min(*ports.end()));
@@ -85,7 +85,22 @@ impl NatPorts {
         Some((addresses[number as usize % addresses.len()], port(number)))
     }
 
-    /// Takes back what was allocated for this server. What is not of these addresses and ports is ignored:
+    /// Takes this very address and port for a flow to a server that another process has begun. Returns whether it is free
+    /// and ours.
+    pub(super) fn take(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) -> bool {
+        let addresses = of_family(&self.addresses, self.v4, &server.0);
+        let Some(index) = addresses.iter().position(|a| *a == address) else { return false };
+        if !self.ports.contains(&port) {
+            return false;
+        }
+        let total = self.towards(&server.0);
+        let number = u32::from(port - self.ports.start()) * addresses.len() as u32 + index as u32;
+        let is_free = self.pools.take_this((server, protocol), number, total, self.seed);
+        self.in_use += usize::from(is_free);
+        is_free
+    }
+
+    /// Takes back what was allocated for this server. A port outside of these addresses and ports is ignored:
     /// it was allocated from others, before they were changed.
     pub fn release(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) {
         let addresses = of_family(&self.addresses, self.v4, &server.0);

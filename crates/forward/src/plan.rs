@@ -1,4 +1,4 @@
-//! What the forwarding core goes by: frontends, their servers, and next hops. Whoever drives the core makes a new
+//! The plan of the forwarding core: frontends, their servers, and next hops. The driver of the core makes a new
 //! [`Plan`] whenever something changes, and gives it with each frame.
 
 mod balancing;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::state::View;
 use convey_model::{
-    Access, Draining, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix, Protocol,
-    ServerEndpoints, Slots, Sources,
+    Access, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix,
+    Protocol, ServerEndpoints, Slots, Sources,
 };
 
 /// All that decides about packets besides their flows. Flows that have begun go on by it, too.
@@ -20,19 +20,19 @@ pub struct Plan {
     /// Another number than the plan before had.
     pub generation: u64,
     /// The frontends whose packets are forwarded.
-    pub frontends: Vec<Arc<Frontend>>,
+    pub frontends: Vec<Arc<PlannedFrontend>>,
     /// The same, by where they listen.
-    pub listeners: HashMap<Endpoint, Arc<Frontend>>,
+    pub listeners: HashMap<Endpoint, Arc<PlannedFrontend>>,
     /// All pools, those without a frontend too.
-    pub pools: Vec<Arc<Pool>>,
+    pub pools: Vec<Arc<PlannedPool>>,
     /// The servers of all pools, by their number.
-    pub servers: HashMap<u32, Arc<Server>>,
+    pub servers: HashMap<u32, Arc<PlannedServer>>,
     /// Where the servers listen: nobody who sends from there is a client.
     pub server_endpoints: Arc<ServerEndpoints>,
     /// Where other programs of this host listen: its addresses are no client's, and its ports no SNAT ports.
     pub proxied: Vec<Listen>,
-    /// What clients and servers of flows may still be at, though nothing begins there any more.
-    pub draining: Arc<Draining>,
+    /// Frontends and servers whose flows go on, though nothing begins there any more.
+    pub draining: Arc<DrainingEndpoints>,
     /// Whether nothing may begin any more.
     pub stopping: bool,
     /// Where flows that cannot go on are left as they are, for another balancer forwards them.
@@ -47,7 +47,7 @@ pub struct Plan {
 
 /// Where clients connect to.
 #[derive(Debug)]
-pub struct Frontend {
+pub struct PlannedFrontend {
     /// No other frontend has it.
     pub id: u32,
     /// Which packets of a flow pass here: those of both sides (NAT), or its client's (direct server return).
@@ -60,29 +60,29 @@ pub struct Frontend {
     pub max_connections: Option<u32>,
     /// Clients that have no share.
     pub trusted_clients: Vec<Prefix>,
-    /// Who may come in. Flows of others end.
+    /// The clients that may come in. Flows of others end.
     pub access: Access,
-    /// What one source may have.
+    /// The limits of one source.
     pub limits: Limits,
-    /// What each source has, at all workers; `None` without limits for sources.
+    /// The counts of each source, at all workers; `None` without limits for sources.
     pub sources: Option<Arc<Sources>>,
     /// Its flows, of all workers.
     pub slots: Arc<Slots>,
-    /// Who serves its clients.
-    pub pool: Arc<Pool>,
+    /// The servers of its clients.
+    pub pool: Arc<PlannedPool>,
 }
 
 /// Servers, and how one is chosen.
-pub struct Pool {
-    /// Those that [`Pick`] has the indices of.
-    pub servers: Vec<Arc<Server>>,
+pub struct PlannedPool {
+    /// Those that [`ServerPicker`] has the indices of.
+    pub servers: Vec<Arc<PlannedServer>>,
     /// Chooses one.
-    pub pick: Arc<dyn Pick>,
+    pub picker: Arc<dyn ServerPicker>,
     /// Whether the choice follows from addresses and ports alone, so that it need not be remembered.
     pub is_hashed: bool,
     /// How packets get to the servers in direct server return.
     pub dsr: DsrKind,
-    /// What becomes of flows whose server goes down.
+    /// Whether convey resets or keeps flows whose server goes down.
     pub on_down: ByView<OnDown>,
 }
 
@@ -95,9 +95,9 @@ pub struct ByView<T> {
     pub client_side: T,
 }
 
-/// Who answers clients.
+/// The side that answers clients.
 #[derive(Debug)]
-pub struct Server {
+pub struct PlannedServer {
     /// No other server has it.
     pub id: u32,
     /// Its address; with port 0, it listens on whatever port a client asks for.
@@ -113,7 +113,7 @@ pub struct Server {
 }
 
 /// Chooses a server for a new flow.
-pub trait Pick: Send + Sync {
+pub trait ServerPicker: Send + Sync {
     /// The server for a client of `vip`.
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked;
 
@@ -134,8 +134,8 @@ pub enum Picked {
 
 impl Plan {
     /// What these frontends forward over this network, with defaults for the rest.
-    pub fn new(generation: u64, frontends: Vec<Arc<Frontend>>, network: Arc<NextHops>) -> Plan {
-        let endpoints = |frontend: &Arc<Frontend>| {
+    pub fn new(generation: u64, frontends: Vec<Arc<PlannedFrontend>>, network: Arc<NextHops>) -> Plan {
+        let endpoints = |frontend: &Arc<PlannedFrontend>| {
             let frontend = frontend.clone();
             let addrs: Vec<SocketAddr> = frontend.listen.iter().flat_map(Listen::addrs).collect();
             addrs
@@ -156,12 +156,18 @@ impl Plan {
     }
 }
 
-impl Frontend {
+impl PlannedFrontend {
     /// Number `id`, at one address and port, without limits.
-    pub fn new(id: u32, view: View, protocol: Protocol, vip: SocketAddr, pool: Arc<Pool>) -> Frontend {
+    pub fn new(
+        id: u32,
+        view: View,
+        protocol: Protocol,
+        vip: SocketAddr,
+        pool: Arc<PlannedPool>,
+    ) -> PlannedFrontend {
         let (listen, trusted_clients, slots) = (vec![vip.into()], Vec::new(), Arc::default());
         let (max_connections, access, limits, sources) = Default::default();
-        Frontend {
+        PlannedFrontend {
             id,
             view,
             protocol,
@@ -213,19 +219,26 @@ impl<T: Copy> ByView<T> {
     }
 }
 
-impl Pool {
-    /// Servers chosen by hash; what goes straight to them has its destination rewritten, and flows of one that is down are
+impl PlannedPool {
+    /// Servers chosen by hash. Packets that go straight to them get a new destination; flows of a server that is down are
     /// reset.
-    pub fn new(servers: Vec<Arc<Server>>, pick: Arc<dyn Pick>) -> Pool {
+    pub fn new(servers: Vec<Arc<PlannedServer>>, picker: Arc<dyn ServerPicker>) -> PlannedPool {
         let on_down = ByView::both(OnDown::Reset);
-        Pool { servers, pick, is_hashed: true, dsr: DsrKind::L3, on_down }
+        PlannedPool { servers, picker, is_hashed: true, dsr: DsrKind::L3, on_down }
     }
 }
 
-impl Server {
+impl PlannedServer {
     /// Number `id`, which answers and has no limit.
-    pub fn new(id: u32, addr: SocketAddr) -> Server {
-        Server { id, addr, is_up: true, is_eligible: true, max_connections: None, slots: Arc::default() }
+    pub fn new(id: u32, addr: SocketAddr) -> PlannedServer {
+        PlannedServer {
+            id,
+            addr,
+            is_up: true,
+            is_eligible: true,
+            max_connections: None,
+            slots: Arc::default(),
+        }
     }
 
     /// Where it listens for clients that ask for this port.
@@ -238,8 +251,8 @@ impl Server {
     }
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for PlannedPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("servers", &self.servers).finish_non_exhaustive()
+        f.debug_struct("PlannedPool").field("servers", &self.servers).finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use convey_model::Addr;
 
 /// A server's address and port, and a protocol.
-pub(super) type Endpoint = ((Addr, u16), u8);
+pub(super) type PoolKey = ((Addr, u16), u8);
 
 /// Beyond so many pools, those of which no port is in use are forgotten.
 const MAX_POOLS: usize = 1 << 16;
@@ -21,7 +21,7 @@ const SURE: u32 = 64;
 const MAX_FRESH: usize = 1 << 22;
 
 /// Pools that are looked at for one that nobody uses, for each new one beyond the most.
-const LOOKS: usize = 16;
+const MAX_LOOKED_AT_POOLS: usize = 16;
 
 /// Sets the first ports of pools apart: one that was forgotten does not begin as before.
 const STRIDE: u32 = 0x9e37_79b1;
@@ -29,8 +29,8 @@ const STRIDE: u32 = 0x9e37_79b1;
 /// The pools of one worker.
 #[derive(Debug)]
 pub(super) struct PortPools {
-    pools: Vec<Pool>,
-    places: HashMap<Endpoint, u32>,
+    pools: Vec<PortPool>,
+    places: HashMap<PoolKey, u32>,
     /// How many numbers they have handed out beyond those that are sure.
     fresh: usize,
     most_fresh: usize,
@@ -47,8 +47,8 @@ pub(super) struct PortPools {
 
 /// Ports towards one endpoint, numbered through all addresses.
 #[derive(Debug)]
-pub(super) struct Pool {
-    of: Endpoint,
+pub(super) struct PortPool {
+    of: PoolKey,
     start: u32,
     /// How many have ever been handed out or passed, in their order.
     fresh: u32,
@@ -56,11 +56,11 @@ pub(super) struct Pool {
     handed: u32,
     /// Places in the order that were passed, because their numbers are left out.
     passed: Vec<Range<u32>>,
-    /// Those that may no longer be: they come before fresh ones.
+    /// Passed places whose numbers may no longer be left out: they come before fresh ones.
     again: Vec<Range<u32>>,
-    /// Those that came back, the first in front.
+    /// Ports that came back, the first in front.
     freed: VecDeque<u32>,
-    /// Those that came back and are left out.
+    /// Ports that came back and are left out.
     left_out: Vec<u32>,
     left_out_since: u32,
     /// Whether it goes with its last port in use: its server is gone, or nobody listens at its port.
@@ -82,12 +82,12 @@ impl PortPools {
         }
     }
 
-    /// The first number of `total` that fits. Those that were never handed out come first, unless many are remembered; then
-    /// those that have been free for longest. `seed` says with which they begin. `misfits` says how many numbers from one on do
-    /// not fit: 0 if it does.
+    /// The first number of `total` that fits. Numbers that were never handed out come first, unless many are remembered;
+    /// then the numbers that have been free for longest. `seed` says with which they begin. `misfits` says how many numbers
+    /// from one on do not fit: 0 if it does.
     pub(super) fn take(
         &mut self,
-        of: Endpoint,
+        of: PoolKey,
         total: u32,
         seed: u64,
         misfits: impl Fn(u32) -> u32,
@@ -126,8 +126,39 @@ impl PortPools {
         }
     }
 
+    /// Hands out this number of `total`, if it is free. Fast where numbers come in the order of their places, and where few
+    /// are passed over.
+    pub(super) fn take_this(&mut self, of: PoolKey, number: u32, total: u32, seed: u64) -> bool {
+        if number >= total {
+            return false;
+        }
+        let at = self.place(of);
+        let pool = &mut self.pools[at];
+        pool.is_unwanted = false;
+        if let Some(freed) = pool.freed.iter().position(|freed| *freed == number) {
+            pool.freed.remove(freed);
+            return true;
+        }
+        let place = pool.place_of(number, total, seed);
+        if place >= pool.fresh {
+            if place > pool.fresh {
+                pool.again.push(pool.fresh..place);
+            }
+            pool.fresh = place + 1;
+        } else {
+            let Some(range) = pool.again.iter().rposition(|range| range.contains(&place)) else {
+                return false;
+            };
+            let Range { start, end } = pool.again.swap_remove(range);
+            pool.again.extend([start..place, place + 1..end].into_iter().filter(|rest| !rest.is_empty()));
+        }
+        pool.handed += 1;
+        self.fresh += usize::from(pool.handed > SURE);
+        true
+    }
+
     /// Takes back a number that was handed out. Returns whether there is such a pool.
-    pub(super) fn give_back(&mut self, of: Endpoint, number: u32) -> bool {
+    pub(super) fn give_back(&mut self, of: PoolKey, number: u32) -> bool {
         let Some(&place) = self.places.get(&of) else { return false };
         let pool = &mut self.pools[place as usize];
         pool.freed.push_back(number);
@@ -138,9 +169,9 @@ impl PortPools {
     }
 
     /// How many of these ports are in use.
-    pub(super) fn in_use(&self, of: Endpoint) -> u32 {
+    pub(super) fn in_use(&self, of: PoolKey) -> u32 {
         let pool = self.places.get(&of).map(|place| &self.pools[*place as usize]);
-        pool.map_or(0, Pool::in_use)
+        pool.map_or(0, PortPool::in_use)
     }
 
     /// Other numbers fit from now on.
@@ -155,9 +186,9 @@ impl PortPools {
 
     /// Looks at some of the pools and forgets those for which `keep` is false, each with its last port in use. Returns
     /// whether there are more.
-    pub(super) fn check(&mut self, budget: usize, keep: impl Fn(Endpoint) -> bool) -> bool {
+    pub(super) fn check(&mut self, budget: usize, keep: impl Fn(PoolKey) -> bool) -> bool {
         for _ in 0..budget {
-            // From the last on: what takes the place of one that is forgotten was looked at, or is new.
+            // From the last on: the pool that takes the place of a forgotten one was looked at, or is new.
             self.unchecked = self.unchecked.min(self.pools.len());
             let Some(place) = self.unchecked.checked_sub(1) else { break };
             self.unchecked = place;
@@ -177,7 +208,7 @@ impl PortPools {
     }
 
     /// Where the pool is; a new one if there is none.
-    fn place(&mut self, of: Endpoint) -> usize {
+    fn place(&mut self, of: PoolKey) -> usize {
         if let Some(&place) = self.places.get(&of) {
             return place as usize;
         }
@@ -187,7 +218,7 @@ impl PortPools {
         let place = self.pools.len();
         self.places.insert(of, place as u32);
         let start = self.forgotten.wrapping_mul(STRIDE);
-        self.pools.push(Pool {
+        self.pools.push(PortPool {
             of,
             start,
             fresh: 0,
@@ -203,7 +234,7 @@ impl PortPools {
     }
 
     fn forget_some_idle(&mut self) {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_LOOKED_AT_POOLS {
             self.hand = if self.hand < self.pools.len() { self.hand } else { 0 };
             match self.pools.get(self.hand) {
                 Some(pool) if pool.is_in_use() => self.hand += 1,
@@ -224,7 +255,7 @@ impl PortPools {
     }
 }
 
-impl Pool {
+impl PortPool {
     /// Places whose numbers are not handed out, the next first.
     fn next_new(&self, total: u32) -> Option<Range<u32>> {
         self.again.last().cloned().or_else(|| (self.fresh < total).then_some(self.fresh..total))
@@ -248,6 +279,13 @@ impl Pool {
         ((u64::from(place) + seed % total + u64::from(self.start) % total) % total) as u32
     }
 
+    /// The place of a number in the order.
+    fn place_of(&self, number: u32, total: u32, seed: u64) -> u32 {
+        let total = u64::from(total);
+        let first = (seed % total + u64::from(self.start) % total) % total;
+        ((u64::from(number) + total - first) % total) as u32
+    }
+
     fn in_use(&self) -> u32 {
         self.handed - (self.freed.len() + self.left_out.len()) as u32
     }
@@ -268,7 +306,7 @@ mod tests {
     use super::*;
     use convey_model::TCP;
 
-    fn of(port: u16) -> Endpoint {
+    fn of(port: u16) -> PoolKey {
         ((Addr::v4([10, 0, 1, 1]), port), TCP)
     }
 
@@ -277,7 +315,7 @@ mod tests {
     }
 
     impl PortPools {
-        fn pool(&self, port: u16) -> Option<&Pool> {
+        fn pool(&self, port: u16) -> Option<&PortPool> {
             self.places.get(&of(port)).map(|place| &self.pools[*place as usize])
         }
 
@@ -334,7 +372,7 @@ mod tests {
         (0..100).for_each(|port| use_up(&mut pools, port, 2));
         let held = pools.take(of(7), 2, 7, |_| 0).unwrap();
         pools.begin_to_check();
-        let even = |((_, port), _): Endpoint| port % 2 == 0;
+        let even = |((_, port), _): PoolKey| port % 2 == 0;
         assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
         assert_eq!(pools.pools.len(), 51);
         assert!(pools.give_back(of(7), held) && !pools.give_back(of(7), held));
@@ -416,7 +454,7 @@ mod tests {
                 prop_assert_eq!(pools.in_use(of(port)) as usize, in_use);
                 let used: std::collections::HashSet<_> = held.iter().map(|(port, _)| port).collect();
                 prop_assert!(pools.pools.len() <= 4 + used.len() + 1);
-                let sum: usize = pools.pools.iter().map(Pool::beyond_sure).sum();
+                let sum: usize = pools.pools.iter().map(PortPool::beyond_sure).sum();
                 prop_assert_eq!((pools.fresh, pools.places.len()), (sum, pools.pools.len()));
             }
         }

@@ -6,15 +6,15 @@ use std::ops::RangeInclusive;
 
 /// The ports of each `K`, in ranges that are sorted and do not touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PortRanges<K: Eq + Hash>(HashMap<K, Vec<RangeInclusive<u16>>>);
+pub(super) struct PortsByKey<K: Eq + Hash>(HashMap<K, Vec<RangeInclusive<u16>>>);
 
-impl<K: Eq + Hash> Default for PortRanges<K> {
+impl<K: Eq + Hash> Default for PortsByKey<K> {
     fn default() -> Self {
-        PortRanges(HashMap::new())
+        PortsByKey(HashMap::new())
     }
 }
 
-impl<K: Eq + Hash> PortRanges<K> {
+impl<K: Eq + Hash> PortsByKey<K> {
     /// Whether this port is one of `of`'s.
     pub(super) fn contain(&self, of: &K, port: u16) -> bool {
         self.around(of, port).is_some()
@@ -41,7 +41,7 @@ impl<K: Eq + Hash> PortRanges<K> {
     }
 }
 
-impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortRanges<K> {
+impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortsByKey<K> {
     fn from_iter<I: IntoIterator<Item = (K, RangeInclusive<u16>)>>(ranges: I) -> Self {
         let mut of_each: HashMap<K, Vec<RangeInclusive<u16>>> = HashMap::new();
         for (of, range) in ranges {
@@ -55,7 +55,7 @@ impl<K: Eq + Hash> FromIterator<(K, RangeInclusive<u16>)> for PortRanges<K> {
             }
         }
         of_each.values_mut().for_each(join);
-        PortRanges(of_each)
+        PortsByKey(of_each)
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
         #[test]
         fn ranges_are_what_their_ports_are_one_by_one(a in any_ranges(), b in any_ranges()) {
             let [in_a, in_b] = [&a, &b].map(|ranges| one_by_one(ranges));
-            let [a, b] = [a, b].map(|ranges| ranges.into_iter().collect::<PortRanges<u8>>());
+            let [a, b] = [a, b].map(|ranges| ranges.into_iter().collect::<PortsByKey<u8>>());
             for (of, port) in (0..2).flat_map(|of| (0..50).chain(65_490..=65_535).map(move |port| (of, port))) {
                 prop_assert_eq!(a.contain(&of, port), in_a.contains(&(of, port)));
             }

@@ -1,15 +1,15 @@
 //! Which flow gives way when there is no room for another. Touched when a flow changes its class, not by
 //! its packets.
 //!
-//! Flows that hold the same things form a group and queue in it, the oldest in front. Whoever wants one of these things
-//! finds the oldest flow that holds it by the fronts of the groups that do, in a heap.
+//! Flows that hold the same things form a group and queue in it, the oldest in front. To find the oldest flow that
+//! holds one of these things, a heap has the fronts of the groups that hold it.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::flow::{Class, Flow};
-use super::list::{GROUP, List};
+use super::list::{FlowList, GROUP};
 use convey_model::Addr;
 
 /// Classes whose flows may give way.
@@ -18,7 +18,7 @@ const CLASSES: usize = 3;
 /// So many groups without a flow are kept, so that the next flow of the same frontend and server allocates nothing.
 const IDLE_GROUPS: usize = 1_024;
 
-/// What a flow holds, and what may run short.
+/// A resource that a flow holds, and that may run short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Resource {
     /// An entry of the table.
@@ -66,7 +66,7 @@ struct Group {
 /// A list that knows how long it is.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
-    list: List<GROUP>,
+    list: FlowList<GROUP>,
     len: u32,
 }
 
@@ -80,7 +80,7 @@ struct Holder {
 #[derive(Debug, Default)]
 struct Fronts {
     len: u32,
-    /// A group's first flow came then or later: who leaves a group does not look here.
+    /// A group's first flow came then or later: a flow that leaves a group does not look here.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
@@ -255,7 +255,7 @@ impl Owner {
 }
 
 impl Queue {
-    const EMPTY: Queue = Queue { list: List::EMPTY, len: 0 };
+    const EMPTY: Queue = Queue { list: FlowList::EMPTY, len: 0 };
 
     fn push(&mut self, flows: &mut [Flow], id: u32) {
         self.list.push(flows, id);

@@ -5,7 +5,7 @@ use super::flow::{Class, Flow};
 use super::flows::Full;
 use super::queues::{Queues, Resource};
 use super::state::View;
-use super::workers::Workers;
+use super::workers::WorkerPeers;
 use convey_model::{Timestamp, UDP};
 
 /// A mode and a protocol: what a stranger has to forge for a flow of it to count as open.
@@ -37,7 +37,7 @@ impl Share {
     }
 
     /// The classes of which a flow gives way for its place in the table, in this order, when none is over. Streams of which
-    /// both sides are seen are not among them: who needs their place asks first whether they are in use.
+    /// both sides are seen are not among them: a flow that needs their place asks first whether they are in use.
     fn gives_way(self) -> &'static [Class] {
         if self.is_hashed() { &[Class::HalfOpen, Class::Doubtful] } else { &[Class::HalfOpen] }
     }
@@ -75,7 +75,7 @@ pub(super) struct Shares {
     capacity: u32,
     /// When a flow last came to be in another class; later than for all before it.
     clock: u64,
-    workers: Workers,
+    workers: WorkerPeers,
 }
 
 impl Shares {
@@ -87,12 +87,12 @@ impl Shares {
             guaranteed: [0; Share::COUNT],
             capacity,
             clock: 0,
-            workers: Workers::alone(),
+            workers: WorkerPeers::alone(),
         }
     }
 
     /// Other workers are told from now on what may give way here.
-    pub(super) fn work_with(&mut self, workers: Workers) {
+    pub(super) fn work_with(&mut self, workers: WorkerPeers) {
         self.workers = workers;
     }
 
@@ -193,7 +193,7 @@ impl Shares {
         self.queues[flows[id as usize].share().index()].leave(flows, id, class);
     }
 
-    /// What is taken, and what the kinds can count on beyond that.
+    /// The entries in use, and those that the kinds can count on beyond that.
     fn promised(&self) -> u32 {
         self.counts.iter().zip(&self.guaranteed).map(|(count, guaranteed)| count.max(guaranteed)).sum()
     }

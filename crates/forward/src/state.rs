@@ -1,6 +1,6 @@
-//! What is known of a TCP connection (RFC 9293) or an exchange of UDP datagrams from the packets that pass.
-//! The state decides how long a flow is remembered, never whether a packet is forwarded. Which segments are believed is
-//! decided before, by their numbers.
+//! The state of a TCP connection (RFC 9293) or an exchange of UDP datagrams, from the packets that pass. The state
+//! decides how long a flow is remembered, never whether a packet is forwarded. Which segments are believed is decided
+//! before, by their numbers.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum Direction {
 
 impl Direction {
     /// The other one.
-    pub fn opposite(self) -> Direction {
+    pub(crate) fn opposite(self) -> Direction {
         match self {
             Direction::ToServer => Direction::ToClient,
             Direction::ToClient => Direction::ToServer,

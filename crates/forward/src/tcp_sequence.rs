@@ -1,12 +1,12 @@
 //! How far a TCP connection is, and so which segments may be part of it (RFC 9293, section 3.4; RFC 5961). Anybody can
-//! send a segment in a client's name; who does not see the connection has to guess its numbers.
+//! send a segment in a client's name; a sender that does not see the connection has to guess its numbers.
 
 use super::cache::Progress;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 
 /// How far both sides of a connection are. In DSR there is nothing to be known of it but what the client says.
 ///
-/// TcpSequence wrap: one is after another if it is less than 2 GiB ahead.
+/// Sequence numbers wrap: one is after another if it is less than 2 GiB ahead.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct TcpSequence {
@@ -59,10 +59,20 @@ pub(super) const MAX_GAP_ACK: u32 = 1 << 20;
 impl TcpSequence {
     /// What the client's first segment says.
     pub(super) fn first(segment: Segment) -> TcpSequence {
-        // What comes along with a SYN need not be accepted.
+        // The server need not accept data that comes along with a SYN.
         let len = if segment.flags & SYN != 0 { 1 } else { segment.len };
         let acked = if segment.flags & ACK != 0 { segment.ack } else { 0 };
         TcpSequence { sent: segment.seq.wrapping_add(len), acked, answered: acked }
+    }
+
+    /// What another process needs to go on.
+    pub(super) fn numbers(&self) -> [u32; 3] {
+        [self.sent, self.acked, self.answered]
+    }
+
+    /// What another process has told by [`TcpSequence::numbers`].
+    pub(super) fn known([sent, acked, answered]: [u32; 3]) -> TcpSequence {
+        TcpSequence { sent, acked, answered }
     }
 
     /// What the client expects next; 0 while that is not known.
@@ -144,9 +154,9 @@ impl TcpSequence {
         }
     }
 
-    /// Whether a segment of this direction with this number may be on its way: the client has sent it, or is waiting for
-    /// it or something before. The first that is lost is always where its receiver waits. What the server has sent has passed
-    /// here, where both sides do.
+    /// Whether a segment of this direction with this number may be on its way: the client has sent it, or is waiting for it
+    /// or something before. The first that is lost is always where its receiver waits. Where both sides pass here, all
+    /// segments of the server have passed.
     pub(super) fn may_be_on_its_way(
         &self,
         pending: PendingFin,
@@ -194,10 +204,10 @@ impl TcpSequence {
 
     /// Takes note of a segment in this state of the connection.
     ///
-    /// Who does not see the connection may be lucky and near. So what moves its numbers has to go on where its sender had
-    /// got to, or repeat what ends there. A FIN counts if it is exactly there; else once its receiver has acknowledged it.
-    /// A reset has to be exact, too: one that is near has its receiver ask back, and the answer to that is exact (RFC 5961,
-    /// section 3.2).
+    /// A sender that does not see the connection may be lucky and near. So a segment that moves the numbers has to go on
+    /// where its sender had got to, or repeat bytes that end there. A FIN counts if it is exactly there; else once its
+    /// receiver has acknowledged it. A reset has to be exact, too: one that is near has its receiver ask back, and the
+    /// answer to that is exact (RFC 5961, section 3.2).
     #[inline]
     pub(super) fn hear(
         &mut self,
@@ -250,7 +260,8 @@ impl TcpSequence {
     ) -> Heard {
         let Segment { flags, seq, ack, len } = segment;
         let fits = match state {
-            // In passthrough the server has to be heard first: who has made up the SYN does not know its number.
+            // In passthrough the server has to be heard first: a sender that has made up the SYN does not know
+            // its number.
             FlowState::SynSent => view == View::ClientSide && is_next(seq, self.sent),
             FlowState::SynReceived => is_next(seq, self.sent) && is_next(ack, self.acked),
             _ => is_near(seq, self.sent) && (self.acked == 0 || is_near(ack, self.acked)),
@@ -266,7 +277,7 @@ impl TcpSequence {
             }
             ACK if fits && view == View::BothSides => self.client_goes_on(pending, segment),
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
-            // The last one counts: whoever begins anew has new numbers.
+            // The last one counts: a client that begins anew has new numbers.
             SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
@@ -305,8 +316,9 @@ impl TcpSequence {
         Heard { flags, ends_other }
     }
 
-    /// Nobody says what of it has arrived. So what is close moves the numbers behind a gap, too, and a FIN waits for what was
-    /// lost before it, or for the client to go on behind it. Who guesses is close with one pair of numbers in 4 million.
+    /// Nobody says how much of it has arrived. So a segment that is close moves the numbers behind a gap, too. A FIN waits
+    /// for the bytes that were lost before it, or for the client to go on behind it. A guess is close with one pair of
+    /// numbers in 4 million.
     fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);

@@ -1,4 +1,5 @@
-//! A flow cache as the kernel's is: what it forwards, the forwarder never sees. For tests.
+//! For tests of other crates: a flow cache as the kernel's is (what it forwards, the forwarder never sees), and the flow table
+//! by itself.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -6,10 +7,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+pub use crate::flow::{Flow, NewFlow};
+pub use crate::flows::{FlowId, FlowTable, Full, Inserted};
 use crate::plan::Plan;
 use crate::tcp_sequence;
 use crate::{
-    ACK, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress, SYN, Seen, Segment, View,
+    ACK, CachedActivity, CachedRoute, Direction, FIN, FlowCache, FlowOwners, Frame, Progress, SYN, Segment,
+    View,
 };
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
 use convey_wire::{self as wire, Headers, Kind};
@@ -35,8 +39,8 @@ pub fn told_with_cache(story: impl FnOnce()) {
 
 /// What the forwarder and the story share; the story is the driver that has the packets come by.
 #[derive(Debug, Clone, Default)]
-pub struct Kernel {
-    entries: Arc<Mutex<HashMap<FlowKey, Entry>>>,
+pub struct MockKernel {
+    entries: Arc<Mutex<HashMap<FlowKey, MockEntry>>>,
     /// Events that nobody has taken yet.
     events: Arc<Mutex<Vec<(FlowKey, Segment)>>>,
     /// How often it was asked for an entry.
@@ -46,7 +50,7 @@ pub struct Kernel {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MockEntry {
     route: CachedRoute,
     last: Option<Timestamp>,
     progress: Progress,
@@ -55,16 +59,16 @@ struct Entry {
     packets: u32,
 }
 
-impl Kernel {
+impl MockKernel {
     /// None where this story is told without.
-    pub fn of_story() -> Option<Kernel> {
-        HAS_CACHE.get().then(Kernel::default)
+    pub fn of_story() -> Option<MockKernel> {
+        HAS_CACHE.get().then(MockKernel::default)
     }
 
     /// One that takes no more entries than that.
     #[allow(dead_code, reason = "the forwarder's own tests have no use for it")]
-    pub fn with_room(room: usize) -> Kernel {
-        Kernel { room: Some(room), ..Kernel::default() }
+    pub fn with_room(room: usize) -> MockKernel {
+        MockKernel { room: Some(room), ..MockKernel::default() }
     }
 
     /// The forwarder's end of it.
@@ -145,7 +149,7 @@ impl Kernel {
 
 #[derive(Debug)]
 struct Writer {
-    kernel: Kernel,
+    kernel: MockKernel,
     changes: Vec<(FlowKey, Option<CachedRoute>)>,
 }
 
@@ -158,13 +162,13 @@ impl FlowCache for Writer {
         self.changes.push((*key, None));
     }
 
-    fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
+    fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity> {
         self.kernel.asked.fetch_add(1, Ordering::Relaxed);
         let entries = self.kernel.entries.lock().unwrap();
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP).then_some(entry.progress);
         let (is_opening, is_finished) = (entry.route.opening.is_some(), entry.is_finished);
-        entry.last.map(|at| Seen { at, progress, is_opening, is_finished })
+        entry.last.map(|at| CachedActivity { at, progress, is_opening, is_finished })
     }
 
     fn flush(&mut self) {
@@ -176,7 +180,7 @@ impl FlowCache for Writer {
                 Some(route) => {
                     let CachedRoute { last, progress, .. } = route;
                     let is_alone = route.view == View::ClientSide;
-                    let entry = Entry { route, last, progress, is_finished: false, is_alone, packets: 0 };
+                    let entry = MockEntry { route, last, progress, is_finished: false, is_alone, packets: 0 };
                     entries.insert(key, entry);
                 }
                 None => drop(entries.remove(&key)),
@@ -196,7 +200,7 @@ struct Other {
 const LAG: u32 = 1 << 20;
 
 // As `bpf/tcp_sequence.h` does it.
-impl Entry {
+impl MockEntry {
     fn is_to_server(&self) -> bool {
         self.route.direction == Direction::ToServer
     }

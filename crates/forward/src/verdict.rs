@@ -1,4 +1,4 @@
-//! What is to be done with a packet.
+//! Decisions on packets.
 
 use super::{Cut, Direction, Lead};
 use convey_model::DropReason;
@@ -36,7 +36,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What is to be done with a packet. Whoever executes it counts it; the core does neither.
+/// The core's decision on a packet. The driver executes and counts it; the core does neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It has been rewritten: send it on.
@@ -65,7 +65,7 @@ pub struct Forwarded {
     pub cut: Option<Cut>,
 }
 
-/// What a packet on its way is to its flow.
+/// The role of a packet in its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketRole {
     /// It began it.

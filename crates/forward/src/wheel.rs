@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use super::flow::Flow;
-use super::list::{List, TIMER};
+use super::list::{FlowList, TIMER};
 use convey_model::Timestamp;
 
-/// What deadlines are rounded up to: a flow ends no earlier than its timeout says, and less than a tick
-/// later.
+/// The step that deadlines are rounded up to: a flow ends no earlier than its timeout says, and less than a
+/// tick later.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The last tick that has begun.
@@ -51,17 +51,18 @@ impl Slot {
 /// All flows by the tick at which they are looked at.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    slots: Box<[List<TIMER>]>,
+    slots: Box<[FlowList<TIMER>]>,
     /// The first tick whose slot has not been emptied.
     current: u32,
 }
 
 impl Wheel {
     pub(super) fn new() -> Self {
-        Wheel { slots: vec![List::EMPTY; SLOTS as usize].into_boxed_slice(), current: 0 }
+        Wheel { slots: vec![FlowList::EMPTY; SLOTS as usize].into_boxed_slice(), current: 0 }
     }
 
     /// Bytes of memory.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.slots)
     }

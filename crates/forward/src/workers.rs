@@ -1,4 +1,4 @@
-//! What workers tell each other. All share the connection slots of frontends and servers, but each ends flows of its own
+//! State that workers share. All share the connection slots of frontends and servers, but each ends flows of its own
 //! only. So each says how many it has that may give way, and asks for a slot where it has none.
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::state::View;
 use convey_model::Timestamp;
 
 /// Frontends and servers that are told apart, each; a power of two. Where there are more, some are counted together.
-const PLACES: usize = 1_024;
+const COUNTED_TARGETS: usize = 1_024;
 
 /// Frontends and servers for which slots are asked for at once.
 const MAX_REQUESTS: usize = 64;
 
 /// One worker among others, or alone.
 #[derive(Debug, Clone)]
-pub struct Workers {
+pub struct WorkerPeers {
     /// `None`: there are no others.
     shared: Option<Arc<Shared>>,
     own: usize,
@@ -41,15 +41,15 @@ struct Shared {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counts {
-    unestablished: [[AtomicU32; PLACES]; 2],
-    streams: [[AtomicU32; PLACES]; 2],
-    /// Those that have given way, and whose slots still count as taken.
-    leaving: [[AtomicU32; PLACES]; 2],
+    unestablished: [[AtomicU32; COUNTED_TARGETS]; 2],
+    streams: [[AtomicU32; COUNTED_TARGETS]; 2],
+    /// Flows that have given way, and whose slots still count as taken.
+    leaving: [[AtomicU32; COUNTED_TARGETS]; 2],
 }
 
 /// Slots of one frontend or server that are asked for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct SlotRequest {
     place: usize,
     entry: u64,
 }
@@ -62,14 +62,14 @@ pub(super) struct Others {
     pub(super) streams: u32,
 }
 
-impl Workers {
+impl WorkerPeers {
     /// The only one.
-    pub fn alone() -> Workers {
-        Workers { shared: None, own: 0, clients: ClientCounts::together(1).remove(0) }
+    pub fn alone() -> WorkerPeers {
+        WorkerPeers { shared: None, own: 0, clients: ClientCounts::together(1).remove(0) }
     }
 
     /// So many, each for a forwarder of its own.
-    pub fn together(workers: usize) -> Vec<Workers> {
+    pub fn together(workers: usize) -> Vec<WorkerPeers> {
         let new = || Shared {
             counts: (0..workers).map(|_| Counts::new()).collect(),
             pending: AtomicU32::new(0),
@@ -77,7 +77,7 @@ impl Workers {
         };
         let shared = (workers > 1).then(new).map(Arc::new);
         let clients = ClientCounts::together(workers).into_iter().enumerate();
-        clients.map(|(own, clients)| Workers { shared: shared.clone(), own, clients }).collect()
+        clients.map(|(own, clients)| WorkerPeers { shared: shared.clone(), own, clients }).collect()
     }
 
     /// The open flows of clients, at this worker and at the others.
@@ -107,7 +107,7 @@ impl Workers {
             _ => return,
         };
         for (counts, id) in of_class.iter().zip([flow.frontend_id(), flow.server_id()]) {
-            change(&counts[id as usize % PLACES], is_in);
+            change(&counts[id as usize % COUNTED_TARGETS], is_in);
         }
     }
 
@@ -125,14 +125,14 @@ impl Workers {
         let Some(shared) = &self.shared else { return };
         let counts = &shared.counts[self.own].leaving;
         for (counts, id) in counts.iter().zip([frontend, server]) {
-            change(&counts[id as usize % PLACES], is_leaving);
+            change(&counts[id as usize % COUNTED_TARGETS], is_leaving);
         }
     }
 
     /// How many slots count as taken that are about to be given back. To be asked before how many are taken.
     pub(super) fn leaving(&self, held: Resource) -> u32 {
         let (Some(shared), Some((kind, id))) = (&self.shared, kind_and_id(held)) else { return 0 };
-        let of = |counts: &Counts| counts.leaving[kind][id as usize % PLACES].load(Acquire);
+        let of = |counts: &Counts| counts.leaving[kind][id as usize % COUNTED_TARGETS].load(Acquire);
         shared.counts.iter().map(of).fold(0, u32::saturating_add)
     }
 
@@ -142,7 +142,9 @@ impl Workers {
             return Others::default();
         };
         let others = shared.counts.iter().enumerate().filter(|(number, _)| *number != self.own);
-        let of = |counts: &[[AtomicU32; PLACES]; 2]| counts[kind][id as usize % PLACES].load(Relaxed);
+        let of = |counts: &[[AtomicU32; COUNTED_TARGETS]; 2]| {
+            counts[kind][id as usize % COUNTED_TARGETS].load(Relaxed)
+        };
         others.fold(Others::default(), |sum, (_, counts)| Others {
             unestablished: sum.unestablished.saturating_add(of(&counts.unestablished)),
             streams: sum.streams.saturating_add(of(&counts.streams)),
@@ -178,15 +180,15 @@ impl Workers {
     }
 
     /// What is asked for.
-    pub(super) fn requests(&self) -> impl Iterator<Item = Request> + '_ {
+    pub(super) fn requests(&self) -> impl Iterator<Item = SlotRequest> + '_ {
         let entries = self.shared.iter().flat_map(|shared| shared.requests.iter().enumerate());
-        let requests = entries.map(|(place, entry)| Request { place, entry: entry.load(Acquire) });
+        let requests = entries.map(|(place, entry)| SlotRequest { place, entry: entry.load(Acquire) });
         requests.filter(|request| packed::slots(request.entry) > 0)
     }
 
     /// Promises to give back one of the slots that are asked for. Returns whether that is still what is asked for: else
     /// another has promised it, or more are wanted.
-    pub(super) fn grant(&self, request: &mut Request) -> bool {
+    pub(super) fn grant(&self, request: &mut SlotRequest) -> bool {
         let left = match packed::slots(request.entry) {
             0 => return false,
             1 => 0,
@@ -196,13 +198,13 @@ impl Workers {
     }
 
     /// Nobody needs this any more.
-    pub(super) fn withdraw(&self, mut request: Request) {
+    pub(super) fn withdraw(&self, mut request: SlotRequest) {
         self.change(&mut request, 0);
     }
 
-    fn change(&self, request: &mut Request, to: u64) -> bool {
+    fn change(&self, request: &mut SlotRequest, to: u64) -> bool {
         let Some(shared) = &self.shared else { return false };
-        let Request { place, entry } = *request;
+        let SlotRequest { place, entry } = *request;
         let is_changed = shared.requests[place].compare_exchange(entry, to, AcqRel, Relaxed).is_ok();
         if is_changed {
             shared.pending.fetch_sub(packed::slots(entry) - packed::slots(to), Relaxed);
@@ -212,7 +214,7 @@ impl Workers {
     }
 }
 
-impl Request {
+impl SlotRequest {
     /// What is asked for.
     pub(super) fn held(self) -> Resource {
         packed::held(self.entry)
@@ -232,7 +234,7 @@ fn change(count: &AtomicU32, is_more: bool) {
 
 impl Counts {
     fn new() -> Counts {
-        let none = || [const { [const { AtomicU32::new(0) }; PLACES] }; 2];
+        let none = || [const { [const { AtomicU32::new(0) }; COUNTED_TARGETS] }; 2];
         Counts { unestablished: none(), streams: none(), leaving: none() }
     }
 }
@@ -301,13 +303,13 @@ mod tests {
     }
 
     /// What this worker sees is asked for, and when.
-    fn asked(worker: &Workers, now: u64) -> Vec<(Resource, Timestamp)> {
+    fn asked(worker: &WorkerPeers, now: u64) -> Vec<(Resource, Timestamp)> {
         worker.requests().map(|request| (request.held(), request.at(at(now)))).collect()
     }
 
     #[test]
     fn a_slot_that_is_asked_for_is_granted_once() {
-        let workers = Workers::together(3);
+        let workers = WorkerPeers::together(3);
         assert!(!workers[1].are_asking() && workers[0].ask(SLOT, 5, at(1_000)) && workers[1].are_asking());
         assert_eq!(asked(&workers[1], 1_200), [(SLOT, at(1_000))]);
         let [mut one, mut other] = [1, 2].map(|n: usize| workers[n].requests().next().unwrap());
@@ -317,7 +319,7 @@ mod tests {
 
     #[test]
     fn no_more_is_asked_for_than_others_may_give_and_than_there_is_room_for() {
-        let workers = Workers::together(2);
+        let workers = WorkerPeers::together(2);
         assert!(!workers[0].ask(SLOT, 0, at(0)));
         assert!((0..3).all(|n| workers[n % 2].ask(SLOT, 3, at(n as u64))) && !workers[0].ask(SLOT, 3, at(9)));
         assert_eq!(asked(&workers[1], 9), [(SLOT, at(2))]);
@@ -334,7 +336,7 @@ mod tests {
 
     #[test]
     fn who_looked_before_more_was_asked_for_withdraws_nothing() {
-        let workers = Workers::together(2);
+        let workers = WorkerPeers::together(2);
         workers[0].ask(SLOT, 2, at(0));
         let before = workers[1].requests().next().unwrap();
         workers[0].ask(SLOT, 2, at(1));
@@ -344,7 +346,7 @@ mod tests {
 
     #[test]
     fn slots_of_flows_that_give_way_are_known_to_all_until_they_are_given_back() {
-        let workers = Workers::together(3);
+        let workers = WorkerPeers::together(3);
         workers[1].leave(3, 7);
         workers[2].leave(4, 7);
         let leaving = |held| workers[0].leaving(held);
@@ -355,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_time_of_a_request_is_known_for_an_hour_and_never_in_the_future() {
-        let workers = Workers::together(2);
+        let workers = WorkerPeers::together(2);
         let day = 24 * 3_600_000;
         workers[0].ask(SLOT, 1, at(day));
         let when = |now| asked(&workers[1], now)[0].1;
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_lone_worker_has_nobody_to_ask() {
-        let [alone] = Workers::together(1).try_into().unwrap();
+        let [alone] = WorkerPeers::together(1).try_into().unwrap();
         assert!(!alone.ask(SLOT, 9, at(0)) && !alone.are_asking());
         assert_eq!(alone.others(SLOT), Others::default());
     }

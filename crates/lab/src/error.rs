@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of a lab.
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub enum LabError {
     System {
         /// What was tried.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Where the kernel has IPv6, everybody has an address of it too: `fd77::` and the same last digits, `fd77::201`.
-//! A [`Plan`] may have more: a second balancer, a router before one of the machines.
+//! A [`LabPlan`] may have more: a second balancer, a router before one of the machines.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod error;
@@ -27,7 +27,7 @@ use std::process::Command;
 
 pub use error::LabError;
 pub use namespace::{Namespace, join};
-pub use plan::{NARROW, Plan};
+pub use plan::{LabPlan, NARROW};
 use programs::{find, output};
 pub use role::Role;
 
@@ -46,7 +46,7 @@ pub const INTERFACE: &str = "eth0";
 /// Every method that fails says what the tool it used said.
 #[derive(Debug)]
 pub struct Lab {
-    plan: Plan,
+    plan: LabPlan,
     machines: Vec<Role>,
     /// Of the switch, then of the machines.
     namespaces: Vec<Namespace>,
@@ -57,10 +57,10 @@ impl Lab {
     /// labs whose process is gone. Every machine knows every other's way; neighbours are found by ARP and
     /// neighbour discovery.
     pub fn new(clients: u8, servers: u8) -> Result<Lab, LabError> {
-        Plan::new(clients, servers).build()
+        LabPlan::new(clients, servers).build()
     }
 
-    fn build(plan: &Plan) -> Result<Lab, LabError> {
+    fn build(plan: &LabPlan) -> Result<Lab, LabError> {
         let machines = plan.machines();
         let namespaces = Namespace::of_roles([Role::Switch].iter().chain(&machines))?;
         let lab = Lab { plan: plan.clone(), machines, namespaces };
@@ -88,7 +88,8 @@ impl Lab {
         self.place(role).name().to_owned()
     }
 
-    /// A command that runs a program in a namespace. What still runs there when the lab is dropped is killed.
+    /// A command that runs a program in a namespace. A program that still runs when the lab is dropped is
+    /// killed.
     pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
         self.place(role).command(program)
     }
@@ -108,7 +109,7 @@ impl Lab {
         self.place(role).join()
     }
 
-    /// Lets servers answer clients directly (DSR): what they send from `ports` leaves with the VIP as its
+    /// Lets servers answer clients directly (DSR): their packets from `ports` leave with the VIP as their
     /// source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, ports: &[u16]) -> Result<(), LabError> {
         const SCRIPT: &str = include_str!("../../../tc/dsr-server-nft.sh");

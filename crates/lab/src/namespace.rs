@@ -64,7 +64,7 @@ impl Namespace {
         ip(&["-n", &self.name], lines)
     }
 
-    /// A command that runs a program in it. What still runs at the end is killed.
+    /// A command that runs a program in it. A program that still runs at the end is killed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = programs::command("ip");
         command.args(["netns", "exec", &self.name]).arg(program);

@@ -2,7 +2,7 @@
 
 use super::{INTERFACE, Lab, LabError, Role, VIP, VIP_V6};
 
-/// The largest packet that passes the hop of [`Plan::narrow`], in bytes.
+/// The largest packet that passes the hop of [`LabPlan::narrow`], in bytes.
 pub const NARROW: u16 = 1280;
 
 /// The interface of the router on the side of the machine behind it.
@@ -10,22 +10,22 @@ const FAR: &str = "far";
 
 /// The machines of a lab, and how they are joined.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LabPlan {
     clients: u8,
     servers: u8,
     standby: bool,
     behind_router: Option<Role>,
 }
 
-impl Plan {
+impl LabPlan {
     /// So many clients (at most 50) and servers (at most 80) beside the balancer, all on the switch.
-    pub fn new(clients: u8, servers: u8) -> Plan {
+    pub fn new(clients: u8, servers: u8) -> LabPlan {
         assert!(clients <= 50 && servers <= 80, "the addresses of a lab end there");
-        Plan { clients, servers, standby: false, behind_router: None }
+        LabPlan { clients, servers, standby: false, behind_router: None }
     }
 
     /// And a second balancer, which does not have the VIP.
-    pub fn standby(mut self) -> Plan {
+    pub fn standby(mut self) -> LabPlan {
         self.standby = true;
         self
     }
@@ -33,7 +33,7 @@ impl Plan {
     /// Puts a client or a server behind a router that lets no packet pass, to it or from it, that is larger
     /// than [`NARROW`] bytes. The links on both sides of that hop take the usual 1500, so that nobody knows
     /// but by what the router says.
-    pub fn narrow(mut self, role: Role) -> Plan {
+    pub fn narrow(mut self, role: Role) -> LabPlan {
         self.behind_router = Some(role);
         self
     }

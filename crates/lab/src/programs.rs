@@ -33,7 +33,7 @@ pub(super) fn output(command: &mut Command, input: &str) -> Result<String, LabEr
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(system)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Whoever does not read to the end has a reason, and says it.
+        // A program that does not read to the end has a reason, and says it.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(system)?;

@@ -1,4 +1,4 @@
-//! Who is in a lab, and under which addresses.
+//! The machines of a lab, and their addresses.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

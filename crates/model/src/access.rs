@@ -1,4 +1,4 @@
-//! Who may come in: networks that are let in, and networks that are kept out. Pure.
+//! The clients that may come in: networks that are let in, and networks that are kept out. Pure.
 
 mod ranges;
 
@@ -15,10 +15,10 @@ use ranges::Ranges;
 /// The longest prefix that contains an address decides. Of an allowed and a denied network with the same prefix, the denied
 /// one decides. An address in no network is let in, unless there is an allowed network.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Access(Option<Arc<Lists>>);
+pub struct Access(Option<Arc<AccessLists>>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Lists {
+struct AccessLists {
     allowed: BTreeSet<Prefix>,
     denied: BTreeSet<Prefix>,
     v4: Ranges<u32>,
@@ -41,7 +41,7 @@ impl Access {
         let rest = allowed.is_empty();
         let v4 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v4_range()?, is_let_in))));
         let v6 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v6_range()?, is_let_in))));
-        Access(Some(Arc::new(Lists { allowed, denied, v4, v6 })))
+        Access(Some(Arc::new(AccessLists { allowed, denied, v4, v6 })))
     }
 
     /// Whether everybody is let in.
@@ -58,11 +58,19 @@ impl Access {
         }
     }
 
+    /// Whether these are the very lists of another one, and not a copy.
+    pub fn shares_lists_with(&self, other: &Access) -> bool {
+        match (&self.0, &other.0) {
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            (own, others) => own.is_none() && others.is_none(),
+        }
+    }
+
     /// How many networks are added and taken away on the way from `old` to this.
     pub fn changes_since(&self, old: &Access) -> (usize, usize) {
         let count = |new: &Access, old: &Access| {
             let [new, old] = [new, old].map(|access| access.0.as_deref());
-            let of = |pick: fn(&Lists) -> &BTreeSet<Prefix>| {
+            let of = |pick: fn(&AccessLists) -> &BTreeSet<Prefix>| {
                 let old = old.map(pick);
                 new.map_or(0, |new| {
                     pick(new).iter().filter(|net| old.is_none_or(|o| !o.contains(net))).count()
@@ -77,8 +85,9 @@ impl Access {
 /// `networks: 2 allowed, 1 denied`.
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count =
-            |pick: fn(&Lists) -> &BTreeSet<Prefix>| self.0.as_ref().map_or(0, |lists| pick(lists).len());
+        let count = |pick: fn(&AccessLists) -> &BTreeSet<Prefix>| {
+            self.0.as_ref().map_or(0, |lists| pick(lists).len())
+        };
         match (count(|lists| &lists.allowed), count(|lists| &lists.denied)) {
             (0, 0) => f.write_str("everybody"),
             (allowed, denied) => write!(f, "networks: {allowed} allowed, {denied} denied"),

@@ -11,7 +11,7 @@ const SHARE: u64 = 8;
 /// So many no client is refused: small limits are for the clients together.
 pub const ALWAYS_FITS: u32 = 16;
 
-/// Who has IPv6 has a network of this length at least (RFC 6177), and all addresses in it.
+/// A client with IPv6 has a network of at least this length (RFC 6177), and all addresses in it.
 const V6_CLIENT: u8 = 64;
 
 /// What counts as one client.

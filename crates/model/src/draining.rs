@@ -1,4 +1,4 @@
-//! What a reload took away.
+//! Frontends and servers that a reload took away.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::Endpoint;
 
 /// Addresses that are no longer configured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Draining {
+pub struct DrainingEndpoints {
     /// Where clients connected to.
     pub listen: BTreeSet<Endpoint>,
     /// Where servers are.

@@ -1,20 +1,22 @@
 //! Words made by hand, for tests. The fixtures of `config` and `snapshot` build on these.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub mod network;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::{
-    Algorithm, Backend, DsrKind, Frontend, HashKey, HashOn, HealthCheck, Interface, Mode, ProbeKind,
-    Protocol, Route, RouteHop, Server, ServerSettings, Timeouts,
+    BackendConfig, FrontendConfig, HealthCheck, Interface, Mode, ProbeKind, Route, RouteHop, ServerConfig,
+    ServerSettings, Timeouts,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A server of weight 1 without a limit.
-pub fn server(name: &str, addr: &str) -> Server {
+pub fn server(name: &str, addr: &str) -> ServerConfig {
     let addr = addr.parse().unwrap();
-    Server { name: name.into(), addr, settings: ServerSettings::default() }
+    ServerConfig { name: name.into(), addr, settings: ServerSettings::default() }
 }
 
 /// A check each second, of which one result decides.
@@ -22,42 +24,16 @@ pub fn health_check(kind: ProbeKind) -> HealthCheck {
     HealthCheck { interval: SECOND, timeout: SECOND, rise: 1, fall: 1, ..HealthCheck::new(kind) }
 }
 
-/// A backend with round robin.
-pub fn backend(name: &str, servers: Vec<Server>) -> Backend {
-    Backend {
-        name: name.into(),
-        algorithm: Algorithm::RoundRobin,
-        hash: HashOn::Source,
-        hash_key: HashKey::default(),
-        health_check: health_check(ProbeKind::Tcp),
-        outlier_detection: None,
-        slow_start: Duration::ZERO,
-        on_down: None,
-        timeouts: Default::default(),
-        dsr: DsrKind::L3,
-        send_proxy: None,
-        servers,
-        named: vec![],
-    }
+/// A backend of proxy mode with the defaults, but for [`health_check`].
+pub fn backend(name: &str, servers: Vec<ServerConfig>) -> BackendConfig {
+    let health_check = health_check(ProbeKind::Tcp);
+    BackendConfig { health_check, servers, ..BackendConfig::new(name, false) }
 }
 
-/// A frontend in proxy mode without a limit.
-pub fn frontend(name: &str, listen: &[&str], backend: &str) -> Frontend {
-    Frontend {
-        name: name.into(),
-        mode: Mode::Proxy,
-        protocol: Protocol::Tcp,
-        listen: listen.iter().map(|addr| addr.parse().unwrap()).collect(),
-        backend: backend.into(),
-        max_connections: None,
-        max_connections_per_client: None,
-        trusted_clients: vec![],
-        accept_proxy: false,
-        trusted_proxies: vec![],
-        timeouts: Default::default(),
-        access: Default::default(),
-        limits: Default::default(),
-    }
+/// A frontend in proxy mode with the defaults.
+pub fn frontend(name: &str, listen: &[&str], backend: &str) -> FrontendConfig {
+    let listen = listen.iter().map(|addr| addr.parse().unwrap()).collect();
+    FrontendConfig::new(name, Mode::Proxy, listen, backend)
 }
 
 /// A second each.

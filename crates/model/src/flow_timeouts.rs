@@ -68,12 +68,12 @@ impl Default for FlowTimeouts {
             established: seconds(2 * 3600 + 4 * 60),
             // RFC 5382, REQ-5, transitory connections.
             half_closed: seconds(4 * 60),
-            // What Linux keeps a socket in TIME-WAIT. While the server does, its SNAT port must rest.
+            // Linux keeps a socket in TIME-WAIT for as long. While the server does, its SNAT port must rest.
             closing: seconds(60),
             time_wait: seconds(60),
             // Segments that were on their way when the reset passed.
             closed: seconds(10),
-            // One question and its answer, as with DNS. What Linux keeps a flow that nobody has answered.
+            // One question and its answer, as with DNS. Linux keeps an unanswered flow for as long.
             udp_single: seconds(30),
             // RFC 4787, REQ-5: no less than two minutes, five recommended.
             udp_stream: seconds(300),

@@ -1,4 +1,4 @@
-//! What a health check over HTTP asks for. Pure.
+//! A health check over HTTP. Pure.
 
 use std::fmt;
 use std::ops::RangeInclusive;

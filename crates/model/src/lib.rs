@@ -1,5 +1,5 @@
 //! The words every room shares: what a frontend, a backend and a server *are* once the configuration
-//! has been validated. Pure: nothing here does anything.
+//! has been validated. And what several crates count together, such as the connections of a source. Pure.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
@@ -31,15 +31,15 @@ mod sources;
 
 pub use access::Access;
 pub use client::{ALWAYS_FITS, client_of, fits};
-pub use draining::Draining;
+pub use draining::DrainingEndpoints;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_timeouts::FlowTimeouts;
 pub use http_check::{HttpCheck, TlsCheck};
 pub use limits::{Limits, OverLimit};
 pub use listen::{Listen, ListenError, overlap};
 pub use mode::Mode;
-pub use names::{Fault, Lookup, Missing, Records};
-pub use network::{Interface, Neighbour, Route, RouteHop, Table, Wanted};
+pub use names::{DnsRecords, Lookup, LookupFault, Missing};
+pub use network::{Interface, Neighbour, NetworkTables, Route, RouteHop, WantedNeighbour};
 pub use next_hops::{NextHops, Unreachable};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
@@ -48,7 +48,7 @@ pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
 pub use proxy_version::ProxyVersion;
 pub use reason::DropReason;
-pub use server::{NamedServer, Server, ServerAddr, ServerSettings, is_service};
+pub use server::{NamedServer, ServerAddr, ServerConfig, ServerSettings, is_service};
 pub use server_endpoints::ServerEndpoints;
 pub use shortage::{Handshakes, Shortage};
 pub use slots::Slots;
@@ -60,12 +60,12 @@ use std::time::Duration;
 
 /// Where clients connect to, and the backend that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frontend {
+pub struct FrontendConfig {
     /// Unique among frontends.
     pub name: String,
     /// How its traffic is forwarded.
     pub mode: Mode,
-    /// What clients speak to it.
+    /// The protocol that clients speak to it.
     pub protocol: Protocol,
     /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
     /// protocol; sorted.
@@ -81,17 +81,36 @@ pub struct Frontend {
     pub trusted_clients: Vec<Prefix>,
     /// Whether a PROXY header goes before each connection or datagram and says who the client is. Proxy mode only.
     pub accept_proxy: bool,
-    /// Who may send such headers; at least one if they are accepted.
+    /// The networks that may send such headers; at least one if they are accepted.
     pub trusted_proxies: Vec<Prefix>,
     /// Go before those of its backend. Proxy mode only.
     pub timeouts: OwnTimeouts,
-    /// Who may come in.
+    /// The clients that may come in.
     pub access: Access,
-    /// What one source may have. Not for `trusted_clients`.
+    /// The limits of one source. Not for `trusted_clients`.
     pub limits: Limits,
 }
 
-impl Frontend {
+impl FrontendConfig {
+    /// A frontend of a file that says nothing else of it.
+    pub fn new(name: &str, mode: Mode, listen: Vec<Listen>, backend: &str) -> FrontendConfig {
+        FrontendConfig {
+            name: name.to_owned(),
+            mode,
+            protocol: Protocol::default(),
+            listen,
+            backend: backend.to_owned(),
+            max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: Vec::new(),
+            accept_proxy: false,
+            trusted_proxies: Vec::new(),
+            timeouts: OwnTimeouts::default(),
+            access: Access::default(),
+            limits: Limits::default(),
+        }
+    }
+
     /// Where it listens, port by port.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr })
@@ -121,7 +140,7 @@ impl Frontend {
 
 /// A pool of servers and how one of them is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Backend {
+pub struct BackendConfig {
     /// Unique among backends.
     pub name: String,
     /// How a server is chosen.
@@ -147,13 +166,32 @@ pub struct Backend {
     pub timeouts: OwnTimeouts,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
     /// If a frontend uses the backend there is one at least, here or in `named`.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerConfig>,
     /// Servers that are known by name, sorted by it; proxy mode only. While the backend runs, `servers` has those
     /// that the names stand for.
     pub named: Vec<NamedServer>,
 }
 
-impl Backend {
+impl BackendConfig {
+    /// A backend of a file that says nothing else of it. `gets_packets`: whether a packet mode uses it.
+    pub fn new(name: &str, gets_packets: bool) -> BackendConfig {
+        BackendConfig {
+            name: name.to_owned(),
+            algorithm: Algorithm::default_for(gets_packets),
+            hash: HashOn::default_for(gets_packets),
+            hash_key: HashKey::default(),
+            health_check: HealthCheck::new(ProbeKind::Tcp),
+            outlier_detection: None,
+            slow_start: Duration::ZERO,
+            on_down: None,
+            dsr: DsrKind::default(),
+            send_proxy: None,
+            timeouts: OwnTimeouts::default(),
+            servers: Vec::new(),
+            named: Vec::new(),
+        }
+    }
+
     /// Whether so many failures of clients in a row speak against a server. Without outlier detection and without a health
     /// check no number does, for nothing would bring the server back.
     pub fn is_failing_after(&self, in_a_row: u32) -> bool {
@@ -214,7 +252,7 @@ impl Algorithm {
 
     /// The algorithm of a backend that sets none. Packets are hashed, so that those of a connection go to the same server
     /// even where nobody remembers it.
-    pub fn default_for(gets_packets: bool) -> Algorithm {
+    fn default_for(gets_packets: bool) -> Algorithm {
         if gets_packets { Algorithm::Ring } else { Algorithm::RoundRobin }
     }
 
@@ -249,7 +287,7 @@ pub enum HashOn {
 
 impl HashOn {
     /// What a backend that sets nothing hashes.
-    pub fn default_for(gets_packets: bool) -> HashOn {
+    fn default_for(gets_packets: bool) -> HashOn {
         if gets_packets { HashOn::Tuple } else { HashOn::Source }
     }
 

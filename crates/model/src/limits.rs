@@ -1,4 +1,4 @@
-//! What one source may have of a frontend. Pure.
+//! The limits of one source at a frontend. Pure.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct Limits {
     pub ipv4_prefix: u8,
     /// The same of IPv6.
     pub ipv6_prefix: u8,
-    /// What becomes of what is over a limit.
+    /// Whether convey tells a client that is over a limit.
     pub action: OverLimit,
     /// How long a client may take to send its first byte (TCP in proxy mode).
     pub first_byte_timeout: Option<Duration>,
@@ -37,13 +37,23 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The same, of those that a source may begin: it may have any number at once.
+    pub fn without_connections(self) -> Limits {
+        Limits { connections_per_source: None, ..self }
+    }
+
+    /// The same, of those that a source has at once: it may begin any number.
+    pub fn without_rate(self) -> Limits {
+        Limits { rate_per_source: None, ..self }
+    }
+
     /// Whether sources are counted.
     pub fn are_per_source(&self) -> bool {
         self.connections_per_source.is_some() || self.rate_per_source.is_some()
     }
 }
 
-/// What becomes of a connection that is over a limit.
+/// Whether convey tells a client that is over a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverLimit {
     /// Its client is told: by a reset, or by ICMP where there are none (packet modes).

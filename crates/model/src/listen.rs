@@ -58,7 +58,7 @@ impl Listen {
     }
 
     /// Whether it has a port more than one.
-    pub fn is_range(&self) -> bool {
+    pub(crate) fn is_range(&self) -> bool {
         self.first.port() != self.last
     }
 }

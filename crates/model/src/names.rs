@@ -16,9 +16,9 @@ pub struct Lookup {
     /// The name servers that were to be asked; the system's if there are none.
     pub name_servers: Vec<SocketAddr>,
     /// Its A records.
-    pub v4: Result<Records, String>,
+    pub v4: Result<DnsRecords, String>,
     /// Its AAAA records.
-    pub v6: Result<Records, String>,
+    pub v6: Result<DnsRecords, String>,
     /// Whether the hosts file of this machine says so.
     pub from_hosts: bool,
     /// Addresses that it has and that are refused: see [`Lookup::without_local`].
@@ -27,8 +27,8 @@ pub struct Lookup {
 
 impl Lookup {
     /// The same without addresses that mean another machine to whoever asks: of the loopback, or of the link alone. Name
-    /// servers that others control would lead clients to what only this host may reach, such as its own services or
-    /// a cloud's metadata. Who writes the hosts file of this machine may do so anyway.
+    /// servers that others control could lead clients to places that only this host may reach, such as its own services
+    /// or a cloud's metadata. The hosts file of this machine may name them: its owner may do so anyway.
     #[must_use]
     pub fn without_local(mut self) -> Lookup {
         if self.from_hosts {
@@ -54,7 +54,7 @@ impl Lookup {
     }
 
     /// What went wrong; `None` if both families were answered and have an address between them.
-    pub fn fault(&self) -> Option<Fault> {
+    pub fn fault(&self) -> Option<LookupFault> {
         let found = self.ttl().is_some();
         let (missing, why) = match (&self.v4, &self.v6) {
             (Ok(_), Ok(_)) if found => return None,
@@ -63,7 +63,7 @@ impl Lookup {
             (Ok(_), Err(why)) if found => (Missing::Records("AAAA"), why.as_str()),
             (Err(why), _) | (_, Err(why)) => (Missing::All, why.as_str()),
         };
-        Some(Fault { missing, why: why.to_owned() })
+        Some(LookupFault { missing, why: why.to_owned() })
     }
 }
 
@@ -76,7 +76,7 @@ fn is_local(ip: IpAddr) -> bool {
 
 /// What went wrong with a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct LookupFault {
     /// What it did not find.
     pub missing: Missing,
     /// Why, in words for an operator.
@@ -92,7 +92,7 @@ pub enum Missing {
     Records(&'static str),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LookupFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.missing {
             Missing::All => f.write_str(&self.why),
@@ -103,33 +103,33 @@ impl fmt::Display for Fault {
 
 /// The records of one family.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Records {
+pub struct DnsRecords {
     addresses: BTreeSet<ServerAddr>,
     ttl: Duration,
 }
 
-impl Records {
+impl DnsRecords {
     /// Records that may be believed for `ttl`. Without those that are nobody's address (RFC 6890): some name servers answer
     /// 0.0.0.0 for what they block.
-    pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> Records {
+    pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> DnsRecords {
         let is_of_one_machine = |ip: &IpAddr| match ip {
             IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
             IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast() && ip.to_ipv4_mapped().is_none(),
         };
         let addresses = addresses.into_iter().filter(is_of_one_machine).map(ServerAddr::from);
-        Records { addresses: addresses.collect(), ttl }
+        DnsRecords { addresses: addresses.collect(), ttl }
     }
 
     /// The same at a port, for at most `ttl`: what an SRV record says.
     #[must_use]
-    pub fn at_port(self, port: u16, ttl: Duration) -> Records {
+    pub fn at_port(self, port: u16, ttl: Duration) -> DnsRecords {
         let addresses = self.addresses.iter().map(|addr| ServerAddr(SocketAddr::new(addr.ip(), port)));
-        Records { addresses: addresses.collect(), ttl: self.ttl.min(ttl) }
+        DnsRecords { addresses: addresses.collect(), ttl: self.ttl.min(ttl) }
     }
 
     /// These and the others, for as long as both may be believed.
     #[must_use]
-    pub fn and(mut self, others: Records) -> Records {
+    pub fn and(mut self, others: DnsRecords) -> DnsRecords {
         if self.is_empty() || others.is_empty() {
             return if self.is_empty() { others } else { self };
         }
@@ -155,7 +155,7 @@ mod tests {
 
     fn found(v4: &[&str], v6: &[&str]) -> Lookup {
         let records = |ips: &[&str]| {
-            Ok(Records::new(ips.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(60)))
+            Ok(DnsRecords::new(ips.iter().map(|ip| ip.parse().unwrap()), Duration::from_secs(60)))
         };
         Lookup {
             host: "app.internal".into(),

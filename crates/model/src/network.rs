@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways. To copy one
 /// copies no routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Table {
+pub struct NetworkTables {
     /// All interfaces, by index.
     pub interfaces: Vec<Interface>,
     /// The routes of the tables local, main and default. Policy rules and other tables (VRFs) are not looked at.
@@ -105,7 +105,7 @@ pub struct Neighbour {
 
 /// A neighbour whose Ethernet address is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Wanted {
+pub struct WantedNeighbour {
     /// Index of the interface it is reached through.
     pub interface: u32,
     /// Its IP address.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use self::indices::{Indices, Key};
+use self::indices::{Indices, NextHopKey};
 use self::routes::Routes;
 use crate::{Interface, Neighbour, NextHop, Route, RouteHop, Timestamp};
 
@@ -45,7 +45,7 @@ pub enum Unreachable {
 }
 
 impl NextHops {
-    /// Most that there are: flows have their index in 16 bits, of which one value means none. What is beyond is not resolved.
+    /// Most that there are: flows have their index in 16 bits, of which one value means none. Further ones are not resolved.
     pub const MAX_COUNT: usize = 65_535;
 
     /// What the kernel's tables say, numbered from 0.
@@ -89,7 +89,7 @@ impl NextHops {
             let Some(src_mac) = link.mac else { continue };
             let longest = if neighbour.ip.is_ipv4() { link.mtu } else { link.mtu_v6 };
             for mtu in routes.mtus(link.index, neighbour.ip).map(Some).chain([None]) {
-                let key = Key::new(link.index, neighbour.ip, mtu);
+                let key = NextHopKey::new(link.index, neighbour.ip, mtu);
                 let Some(index) = indices.get_or_give(key, NextHops::MAX_COUNT) else { continue };
                 hops.resize(indices.len(), None);
                 hops[index as usize] = Some(NextHop {
@@ -141,7 +141,7 @@ impl NextHops {
         let mut unreachable = Unreachable::NoRoute;
         for hop in ways {
             let ip = hop.gateway.unwrap_or(dst);
-            match self.indices.get(&Key::new(hop.interface, ip, hop.mtu)) {
+            match self.indices.get(&NextHopKey::new(hop.interface, ip, hop.mtu)) {
                 Some(index) if self.get(index).is_some() => return Ok(index),
                 _ if unreachable == Unreachable::NoRoute => {
                     unreachable = Unreachable::Unresolved { ip, interface: hop.interface };

@@ -49,7 +49,7 @@ impl fmt::Display for Offload {
     }
 }
 
-/// Who forwards packets of open flows that come in on an interface.
+/// The part that forwards packets of open flows that come in on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
     /// The kernel, in the interface's driver (native XDP).
@@ -124,7 +124,8 @@ impl CacheOutcome {
 /// What decides whether XDP is of use on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// The name of its driver; `None` if it does not say. What is made of software has one, too: veth, bridge, bonding.
+    /// The name of its driver; `None` if it does not say. Interfaces made of software have one, too: veth, bridge,
+    /// bonding.
     pub driver: Option<String>,
     /// Longest IP packet, in bytes.
     pub mtu: u32,

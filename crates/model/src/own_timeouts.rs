@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Timeouts;
 
-/// What of [`Timeouts`] is set for a frontend or a backend; `None`: what holds without it.
+/// The [`Timeouts`] of one frontend or backend; `None`: the general one holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnTimeouts {
     /// In place of [`Timeouts::connect`].

@@ -60,7 +60,7 @@ impl Default for PacketSettings {
     }
 }
 
-/// What becomes of the connections of a server that is down.
+/// Whether convey resets or keeps the connections of a server that is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDown {
     /// Their clients are sent a reset, so that they connect again at once, to another server.
@@ -108,7 +108,7 @@ impl DsrKind {
     }
 
     /// Whether packets keep the VIP and its port as their destination: servers listen there.
-    pub fn keeps_destination(self) -> bool {
+    pub(crate) fn keeps_destination(self) -> bool {
         match self {
             DsrKind::L3 => false,
             DsrKind::L2 => true,

@@ -40,14 +40,14 @@ impl Prefix {
     }
 
     /// Its first and last address as numbers; `None` if it is of IPv6.
-    pub fn v4_range(&self) -> Option<(u32, u32)> {
+    pub(crate) fn v4_range(&self) -> Option<(u32, u32)> {
         let IpAddr::V4(ip) = self.ip else { return None };
         let rest = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
         Some((ip.to_bits(), ip.to_bits() | rest))
     }
 
     /// Its first and last address as numbers; `None` if it is of IPv4.
-    pub fn v6_range(&self) -> Option<(u128, u128)> {
+    pub(crate) fn v6_range(&self) -> Option<(u128, u128)> {
         let IpAddr::V6(ip) = self.ip else { return None };
         let rest = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
         Some((ip.to_bits(), ip.to_bits() | rest))

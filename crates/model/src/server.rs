@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// One machine (or process) that answers clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerConfig {
     /// Unique within its backend.
     pub name: String,
     /// Where it listens. Port 0: at whatever port the client has asked for.
@@ -14,14 +14,14 @@ pub struct Server {
     pub settings: ServerSettings,
 }
 
-/// A server that is known by a name: each address that the name has is a [`Server`].
+/// A server that is known by a name: each address that the name has is a [`ServerConfig`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedServer {
     /// Unique within its backend, in which no server is called `name/...`: those are the ones made of this.
     pub name: String,
     /// What is looked up, in lower case.
     pub host: String,
-    /// Where each of the addresses is listened on; 0 as in [`Server::addr`].
+    /// Where each of the addresses is listened on; 0 as in [`ServerConfig::addr`].
     pub port: u16,
     /// Those of each server.
     pub settings: ServerSettings,
@@ -38,7 +38,7 @@ pub struct ServerSettings {
     pub max_connections: Option<u32>,
 }
 
-impl Server {
+impl ServerConfig {
     /// Whether a client reaches it at the port that the client has asked for.
     pub fn keeps_port(&self) -> bool {
         self.addr.port() == 0
@@ -87,12 +87,12 @@ impl fmt::Display for ServerAddr {
 
 impl NamedServer {
     /// The server at one of the addresses: `NAME/ADDRESS`.
-    pub fn at(&self, found: ServerAddr) -> Server {
+    pub fn at(&self, found: ServerAddr) -> ServerConfig {
         let mut addr = found.0;
         if addr.port() == 0 {
             addr.set_port(self.port);
         }
-        Server { name: format!("{}/{found}", self.name), addr, settings: self.settings }
+        ServerConfig { name: format!("{}/{found}", self.name), addr, settings: self.settings }
     }
 }
 

@@ -18,7 +18,9 @@ pub struct ServerEndpoints {
 
 impl ServerEndpoints {
     /// Those of these frontends, each with its backend.
-    pub fn of<'a>(frontends: impl IntoIterator<Item = (&'a model::Frontend, &'a model::Backend)>) -> Self {
+    pub fn of<'a>(
+        frontends: impl IntoIterator<Item = (&'a model::FrontendConfig, &'a model::BackendConfig)>,
+    ) -> Self {
         let mut endpoints = ServerEndpoints::default();
         let mut known = HashSet::new();
         for (frontend, backend) in frontends {
@@ -80,9 +82,9 @@ mod tests {
     use crate::{DsrKind, Mode, fixture};
 
     fn of(mode: Mode, dsr: DsrKind, addr: &str) -> ServerEndpoints {
-        let backend = model::Backend { dsr, ..fixture::backend("b", vec![fixture::server("a", addr)]) };
+        let backend = model::BackendConfig { dsr, ..fixture::backend("b", vec![fixture::server("a", addr)]) };
         let frontend = fixture::frontend("f", &["192.0.2.1:53"], "b");
-        let frontend = model::Frontend { mode, protocol: Protocol::Udp, ..frontend.clone() };
+        let frontend = model::FrontendConfig { mode, protocol: Protocol::Udp, ..frontend.clone() };
         ServerEndpoints::of([(&frontend, &backend)])
     }
 
@@ -115,7 +117,7 @@ mod tests {
         let frontends = ["192.0.2.1:5000-5003", "192.0.2.1:6000"].map(|listen| {
             let frontend = fixture::frontend("f", &["192.0.2.1:53"], "b");
             let listen = vec![listen.parse().unwrap()];
-            model::Frontend { protocol: Protocol::Udp, listen, ..frontend.clone() }
+            model::FrontendConfig { protocol: Protocol::Udp, listen, ..frontend.clone() }
         });
         let endpoints = ServerEndpoints::of(frontends.iter().map(|frontend| (frontend, &backend)));
         let is_server = |client: &str| endpoints.contain(Protocol::Udp, client.parse().unwrap(), 5_000);

@@ -3,15 +3,15 @@
 /// What has become of TCP handshakes since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Handshakes {
-    /// Those that clients have begun, whether or not there was room for their flow; each time that their SYN came.
+    /// Handshakes that clients have begun, whether or not there was room for their flow; each time that their SYN came.
     pub begun: u64,
-    /// Those that were completed.
+    /// Handshakes that were completed.
     pub finished: u64,
     /// Those whose flow gave way to another in less time than it takes to complete one.
     pub displaced: u64,
 }
 
-/// What there is too little of, so that a flow gives way to a new one. Its label is the metric.
+/// The resource that is short, so that a flow gives way to a new one. Its label is the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Shortage {

@@ -1,7 +1,7 @@
-//! What each source has of a frontend now: open connections, and how fast it begins new ones. Pure.
+//! The counts of each source of a frontend now: open connections, and how fast it begins new ones. Pure.
 //!
 //! All threads that serve the frontend share one table, so the counts are exact. A lock is held for a few entries, when a
-//! connection begins, opens or closes. Memory is bounded: whoever forges sources makes it no larger.
+//! connection begins, opens or closes. Memory is bounded: forged sources do not make it larger.
 
 mod bucket;
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Limits, Prefix, Timestamp};
 use bucket::Bucket;
 
-/// Places where a source can be. Where all are taken, one gives way.
+/// Places of a set. A source can be in two sets, of which it takes the emptier one: so few find both full.
 const WAYS: usize = 8;
 
 /// Sets of places under one lock.
@@ -32,11 +32,11 @@ pub struct Sources {
     uncounted: AtomicU64,
 }
 
-type Set = [Entry; WAYS];
+type Set = [SourceEntry; WAYS];
 
 /// Free if nothing is open and its bucket is full.
 #[derive(Debug, Clone, Copy, Default)]
-struct Entry {
+struct SourceEntry {
     source: u128,
     open: u32,
     bucket: Bucket,
@@ -109,10 +109,24 @@ impl Sources {
         Ok(is_counted.then(|| CountedSource { sources: self.clone(), client }))
     }
 
-    /// A connection of the client is open from now on. Where all places are those of sources with open connections, it is
-    /// not counted.
-    pub fn opened(&self, client: IpAddr) {
-        self.locate(client).opened(&self.uncounted);
+    /// The last beginning of the client's source came to nothing: the source may begin one more.
+    pub fn give_back(&self, client: IpAddr, limits: &Limits) {
+        let Some(rate) = limits.rate_per_source else { return };
+        let mut located = self.locate(client);
+        if let Some(place) = located.find() {
+            located.entry(place).bucket.give_back(rate);
+        }
+    }
+
+    /// A connection of the client is open from now on, whatever the limits say. Returns whether it is counted: it is not where all
+    /// places are those of sources with open connections.
+    pub fn opened(&self, client: IpAddr) -> bool {
+        self.locate(client).opened(&self.uncounted)
+    }
+
+    /// The same, for as long as what this returns lives. `None` if it is not counted.
+    pub fn opened_counted(self: &Arc<Self>, client: IpAddr) -> Option<CountedSource> {
+        self.opened(client).then(|| CountedSource { sources: self.clone(), client })
     }
 
     /// A connection that was counted is open no longer.
@@ -122,8 +136,8 @@ impl Sources {
 
     /// Connections that the client's source has open.
     pub fn open(&self, client: IpAddr) -> u32 {
-        let located = self.locate(client);
-        located.find().map_or(0, |way| located.set()[way].open)
+        let mut located = self.locate(client);
+        located.find().map_or(0, |place| located.entry(place).open)
     }
 
     /// How often a source was not counted for want of a place.
@@ -139,9 +153,9 @@ impl Sources {
         let hash = self.hasher.hash_one(source) as usize;
         let mut shard = self.shards[hash % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
         if shard.is_empty() {
-            *shard = vec![[Entry::default(); WAYS]; SETS].into();
+            *shard = vec![[SourceEntry::default(); WAYS]; SETS].into();
         }
-        Located { shard, number: hash / SHARDS % SETS, source }
+        Located { shard, sets: [hash / SHARDS, hash >> 32].map(|bits| bits % SETS), source }
     }
 }
 
@@ -154,59 +168,66 @@ impl Drop for CountedSource {
 /// Where a source is, or can be.
 struct Located<'a> {
     shard: MutexGuard<'a, Box<[Set]>>,
-    number: usize,
+    sets: [usize; 2],
     source: u128,
 }
+
+/// A set of the shard, and the entry in it.
+type Place = (usize, usize);
 
 impl Located<'_> {
     fn begin(&mut self, limits: &Limits, now: Timestamp, uncounted: &AtomicU64) -> Result<(), Excess> {
         let known = self.find();
-        let open = known.map_or(0, |way| self.set()[way].open);
+        let open = known.map_or(0, |place| self.entry(place).open);
         if limits.connections_per_source.is_some_and(|most| open >= most) {
             return Err(Excess::Connections);
         }
         let Some(rate) = limits.rate_per_source else { return Ok(()) };
-        let Some(way) = known.or_else(|| self.enter(uncounted)) else { return Ok(()) };
+        let Some(place) = known.or_else(|| self.enter(now, uncounted)) else { return Ok(()) };
         let burst = limits.burst.unwrap_or(rate);
-        if self.set_mut()[way].bucket.take(rate, burst, now) { Ok(()) } else { Err(Excess::Rate) }
+        if self.entry(place).bucket.take(rate, burst, now) { Ok(()) } else { Err(Excess::Rate) }
     }
 
     /// Returns whether it is counted.
     fn opened(&mut self, uncounted: &AtomicU64) -> bool {
-        let Some(way) = self.find().or_else(|| self.enter(uncounted)) else { return false };
-        self.set_mut()[way].open += 1;
+        let known = self.find();
+        let Some(place) = known.or_else(|| self.enter(Timestamp::default(), uncounted)) else { return false };
+        self.entry(place).open += 1;
         true
     }
 
     fn closed(&mut self) {
-        if let Some(way) = self.find() {
-            let open = &mut self.set_mut()[way].open;
+        if let Some(place) = self.find() {
+            let open = &mut self.entry(place).open;
             *open = open.saturating_sub(1);
         }
     }
 
-    /// A place for a source that has none: the one that is free for longest, or that of who has begun least of late. Who has
-    /// open connections stays.
-    fn enter(&mut self, uncounted: &AtomicU64) -> Option<usize> {
-        let may_go = self.set().iter().enumerate().filter(|(_, entry)| entry.open == 0);
-        let Some((way, _)) = may_go.min_by_key(|(_, entry)| entry.bucket.is_full_at()) else {
+    /// A place for a source that has none: of those that are free now, one in the emptier set; else the place of the source
+    /// that has begun least of late. A source with open connections stays.
+    fn enter(&mut self, now: Timestamp, uncounted: &AtomicU64) -> Option<Place> {
+        let free = self.sets.into_iter().filter_map(|set| {
+            let entries = &self.shard[set];
+            let may_go = entries.iter().enumerate().filter(|(_, entry)| entry.open == 0);
+            let way = may_go.min_by_key(|(_, entry)| entry.bucket.is_full_at())?.0;
+            let in_use = entries.iter().filter(|entry| entry.open > 0).count();
+            Some(((entries[way].bucket.is_full_at().max(now), in_use), (set, way)))
+        });
+        let Some((_, place)) = free.min_by_key(|(order, _)| *order) else {
             uncounted.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        self.set_mut()[way] = Entry { source: self.source, ..Entry::default() };
-        Some(way)
+        *self.entry(place) = SourceEntry { source: self.source, ..SourceEntry::default() };
+        Some(place)
     }
 
-    fn find(&self) -> Option<usize> {
-        self.set().iter().position(|entry| entry.source == self.source)
+    fn find(&self) -> Option<Place> {
+        let way = |set: usize| self.shard[set].iter().position(|entry| entry.source == self.source);
+        self.sets.into_iter().find_map(|set| Some((set, way(set)?)))
     }
 
-    fn set(&self) -> &Set {
-        &self.shard[self.number]
-    }
-
-    fn set_mut(&mut self) -> &mut Set {
-        &mut self.shard[self.number]
+    fn entry(&mut self, (set, way): Place) -> &mut SourceEntry {
+        &mut self.shard[set][way]
     }
 }
 
@@ -261,7 +282,7 @@ mod tests {
     fn a_source_is_a_network_of_the_length_that_is_set() {
         let limits = Limits { ipv4_prefix: 24, ..limits(Some(1), None, None) };
         let sources = Sources::new(&limits);
-        ["10.0.0.1", "2001:db8::1"].iter().for_each(|client| sources.opened(client.parse().unwrap()));
+        ["10.0.0.1", "2001:db8::1"].iter().for_each(|client| _ = sources.opened(client.parse().unwrap()));
         for (client, open) in [
             ("10.0.0.77", 1),
             ("::ffff:10.0.0.3", 1),
@@ -279,15 +300,38 @@ mod tests {
         let limits = limits(Some(1), Some(5), None);
         let sources = Sources::new(&limits);
         let clients = 0..1_000;
-        clients.clone().for_each(|n| sources.opened(ip(n)));
-        for n in 0..2_000_000 {
+        clients.clone().for_each(|n| _ = sources.opened(ip(n)));
+        for n in 0..500_000 {
             let _ = sources.begin(ip(1_000_000 + n), &limits, Timestamp(u64::from(n) * 1_000));
         }
         assert!(clients.clone().all(|n| sources.open(ip(n)) == 1));
         assert!(
             clients.clone().all(|n| sources.begin(ip(n), &limits, Timestamp(0)) == Err(Excess::Connections))
         );
-        assert_eq!(size_of::<Entry>() * Sources::CAPACITY, 4 << 20);
+        assert_eq!(size_of::<SourceEntry>() * Sources::CAPACITY, 4 << 20);
+    }
+
+    #[test]
+    fn nearly_all_sources_find_a_place_up_to_the_most_that_there_are() {
+        for (open, most_uncounted) in [(65_536, 0), (98_304, 49), (Sources::CAPACITY as u32, 7_864)] {
+            let sources = Sources::new(&limits(Some(1), None, None));
+            (0..open).for_each(|n| _ = sources.opened(ip(n)));
+            let uncounted = sources.uncounted();
+            assert!(uncounted <= most_uncounted, "{uncounted} of {open}");
+        }
+    }
+
+    #[test]
+    fn what_comes_to_nothing_takes_nothing_of_the_rate() {
+        let limits = limits(None, Some(1), Some(2));
+        let sources = Sources::new(&limits);
+        let begin = || sources.begin(ip(1), &limits, Timestamp(SECOND));
+        assert_eq!([begin(), begin(), begin()], [Ok(()), Ok(()), Err(Excess::Rate)]);
+        sources.give_back(ip(1), &limits);
+        assert_eq!([begin(), begin()], [Ok(()), Err(Excess::Rate)]);
+        // Never more than the burst.
+        (0..9).for_each(|_| sources.give_back(ip(1), &limits));
+        assert_eq!([begin(), begin(), begin()], [Ok(()), Ok(()), Err(Excess::Rate)]);
     }
 
     #[test]
@@ -295,7 +339,7 @@ mod tests {
         let limits = limits(Some(1), None, None);
         let sources = Sources::new(&limits);
         let all = 2 * Sources::CAPACITY as u32;
-        (0..all).for_each(|n| sources.opened(ip(n)));
+        (0..all).for_each(|n| _ = sources.opened(ip(n)));
         let counted = (0..all).filter(|n| sources.open(ip(*n)) == 1).count() as u64;
         assert!(counted <= Sources::CAPACITY as u64 && counted + sources.uncounted() == u64::from(all));
         let free = (0..all).find(|n| sources.open(ip(*n)) == 0).unwrap();

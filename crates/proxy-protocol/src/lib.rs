@@ -18,7 +18,7 @@ mod parse;
 mod tlvs;
 mod write;
 
-pub use parse::{Header, HeaderFault, ParseError, parse};
+pub use parse::{Header, HeaderFault, ProxyHeaderError, parse};
 pub use write::{local, write};
 
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use convey_model::Protocol;
 /// Most bytes of a header that is accepted. The specification asks for 232 and what the sender adds.
 pub const MAX_HEADER: usize = 4096;
 
-/// Who opened a connection, and to where. Both are of one family.
+/// The two ends of a connection: the client, and the address that it connected to. Both are of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// The client.

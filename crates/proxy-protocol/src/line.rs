@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use convey_model::{Protocol, ProxyVersion};
 
-use crate::{Addresses, Header, HeaderFault, ParseError};
+use crate::{Addresses, Header, HeaderFault, ProxyHeaderError};
 
 /// What every line begins with.
 pub(super) const BEGIN: &[u8] = b"PROXY ";
@@ -16,11 +16,11 @@ const END: &[u8] = b"\r\n";
 const MAX_LINE: usize = 107;
 
 /// Reads a line that begins with [`BEGIN`].
-pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     let head = &bytes[..bytes.len().min(MAX_LINE)];
     let Some(end) = head.windows(END.len()).position(|window| window == END) else {
         let is_whole = head.len() == MAX_LINE;
-        return Err(if is_whole { HeaderFault::Line.into() } else { ParseError::Incomplete });
+        return Err(if is_whole { HeaderFault::Line.into() } else { ProxyHeaderError::Incomplete });
     };
     let fields = &head[BEGIN.len()..end];
     // Whatever follows it is to be ignored.

@@ -29,7 +29,7 @@ pub struct Header<'a> {
 
 /// Why bytes are no header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum ParseError {
+pub enum ProxyHeaderError {
     /// They begin one, and the rest is missing.
     #[error("the header is incomplete")]
     Incomplete,
@@ -38,7 +38,7 @@ pub enum ParseError {
     Malformed(#[from] HeaderFault),
 }
 
-/// What is wrong with a header.
+/// The fault of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderFault {
     /// Neither version begins like this.
@@ -73,23 +73,23 @@ pub enum HeaderFault {
 /// Reads the header that `bytes` begin with.
 ///
 /// # Errors
-/// [`ParseError::Incomplete`] if more bytes may make it one: [`MAX_HEADER`] bytes are never incomplete. Else what is wrong.
-pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
+/// [`ProxyHeaderError::Incomplete`] if more bytes may make it one: [`MAX_HEADER`] bytes are never incomplete. Else what is wrong.
+pub fn parse(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     if bytes.starts_with(&SIGNATURE) {
         binary(bytes)
     } else if bytes.starts_with(line::BEGIN) {
         line::parse(bytes)
     } else if SIGNATURE.starts_with(bytes) || line::BEGIN.starts_with(bytes) {
-        Err(ParseError::Incomplete)
+        Err(ProxyHeaderError::Incomplete)
     } else {
         Err(HeaderFault::NotAHeader.into())
     }
 }
 
 /// Version 2, from its signature on.
-fn binary(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
+fn binary(bytes: &[u8]) -> Result<Header<'_>, ProxyHeaderError> {
     let Some([.., version_and_command, family, high, low]) = bytes.first_chunk::<FIXED>() else {
-        return Err(ParseError::Incomplete);
+        return Err(ProxyHeaderError::Incomplete);
     };
     if version_and_command >> 4 != 2 {
         return Err(HeaderFault::Version.into());
@@ -103,20 +103,21 @@ fn binary(bytes: &[u8]) -> Result<Header<'_>, ParseError> {
     if len > MAX_HEADER {
         return Err(HeaderFault::TooLong.into());
     }
-    let kind = if is_local { Kind::Ignored } else { Kind::of(*family).ok_or(HeaderFault::Family)? };
+    let kind =
+        if is_local { AddressKind::Ignored } else { AddressKind::of(*family).ok_or(HeaderFault::Family)? };
     if len < kind.end() {
         return Err(HeaderFault::TooShort.into());
     }
-    let header = bytes.get(..len).ok_or(ParseError::Incomplete)?;
+    let header = bytes.get(..len).ok_or(ProxyHeaderError::Incomplete)?;
     let addresses = kind.addresses(header);
-    let rest = if kind == Kind::Ignored { len } else { kind.end() };
+    let rest = if kind == AddressKind::Ignored { len } else { kind.end() };
     tlvs::check(header, rest)?;
     Ok(Header { version: ProxyVersion::V2, addresses, tlvs: &header[rest..], len })
 }
 
 /// What addresses a header of version 2 has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AddressKind {
     /// LOCAL, and the unspecified family: whatever there is, fields included, means nothing.
     Ignored,
     V4(Protocol),
@@ -125,16 +126,16 @@ enum Kind {
     Unix,
 }
 
-impl Kind {
+impl AddressKind {
     /// By the byte of family and transport.
-    fn of(byte: u8) -> Option<Kind> {
+    fn of(byte: u8) -> Option<AddressKind> {
         Some(match byte {
-            0x00 => Kind::Ignored,
-            0x11 => Kind::V4(Protocol::Tcp),
-            0x12 => Kind::V4(Protocol::Udp),
-            0x21 => Kind::V6(Protocol::Tcp),
-            0x22 => Kind::V6(Protocol::Udp),
-            0x31 | 0x32 => Kind::Unix,
+            0x00 => AddressKind::Ignored,
+            0x11 => AddressKind::V4(Protocol::Tcp),
+            0x12 => AddressKind::V4(Protocol::Udp),
+            0x21 => AddressKind::V6(Protocol::Tcp),
+            0x22 => AddressKind::V6(Protocol::Udp),
+            0x31 | 0x32 => AddressKind::Unix,
             _ => return None,
         })
     }
@@ -143,20 +144,24 @@ impl Kind {
     fn end(self) -> usize {
         FIXED
             + match self {
-                Kind::Ignored => 0,
-                Kind::V4(_) => 2 * (4 + 2),
-                Kind::V6(_) => 2 * (16 + 2),
-                Kind::Unix => 2 * 108,
+                AddressKind::Ignored => 0,
+                AddressKind::V4(_) => 2 * (4 + 2),
+                AddressKind::V6(_) => 2 * (16 + 2),
+                AddressKind::Unix => 2 * 108,
             }
     }
 
-    /// Those of a header that is as long as [`Kind::end`].
+    /// Those of a header that is as long as [`AddressKind::end`].
     fn addresses(self, header: &[u8]) -> Option<Addresses> {
         let bytes = &header[FIXED..];
         let (ips, transport): ([IpAddr; 2], _) = match self {
-            Kind::Ignored | Kind::Unix => return None,
-            Kind::V4(transport) => ([0, 4].map(|at| Ipv4Addr::from(array(bytes, at)).into()), transport),
-            Kind::V6(transport) => ([0, 16].map(|at| Ipv6Addr::from(array(bytes, at)).into()), transport),
+            AddressKind::Ignored | AddressKind::Unix => return None,
+            AddressKind::V4(transport) => {
+                ([0, 4].map(|at| Ipv4Addr::from(array(bytes, at)).into()), transport)
+            }
+            AddressKind::V6(transport) => {
+                ([0, 16].map(|at| Ipv6Addr::from(array(bytes, at)).into()), transport)
+            }
         };
         let ports = self.end() - FIXED - 4;
         let port = |n: usize| u16::from_be_bytes(array(bytes, ports + 2 * n));

@@ -148,7 +148,7 @@ fn a_header_in_parts_is_incomplete_until_its_last_byte() {
     ];
     for header in headers {
         for len in 0..header.len() {
-            assert_eq!(parse(&header[..len]), Err(ParseError::Incomplete), "{len} of {header:x?}");
+            assert_eq!(parse(&header[..len]), Err(ProxyHeaderError::Incomplete), "{len} of {header:x?}");
         }
         assert_eq!(parse(&header).unwrap().len, header.len());
     }

@@ -17,21 +17,21 @@ use share_queue::ShareQueue;
 #[derive(Debug, Default)]
 pub struct Clients {
     /// Workers seldom meet at one.
-    shards: [Mutex<HashMap<Key, ClientUsage>>; 16],
+    shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
     /// Connections of TCP that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    of: Of,
+struct ShareKey {
+    of: ShareScope,
     client: Prefix,
 }
 
 /// Where connections are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Of {
+enum ShareScope {
     Process(Protocol),
     /// The local ports towards the servers of a frontend.
     LocalPorts(u32),
@@ -47,7 +47,7 @@ pub(super) struct Left {
     pub(super) local_ports: u64,
 }
 
-/// What one client has.
+/// The connections of one client.
 #[derive(Debug, Default, Clone, Copy)]
 struct ClientUsage {
     /// Connections and UDP sessions.
@@ -67,7 +67,7 @@ pub(super) struct Counted {
 #[derive(Debug)]
 struct Count {
     all: Arc<Clients>,
-    key: Key,
+    key: ShareKey,
     is_question: bool,
 }
 
@@ -91,7 +91,7 @@ impl Clients {
         let mut counted = self.count_in_process(client, frontend, left.connections)?;
         let (id, of) = (frontend.live.id, client_of(client));
         if !frontend.config.trusts(client) {
-            let key = Key { of: Of::LocalPorts(id), client: of };
+            let key = ShareKey { of: ShareScope::LocalPorts(id), client: of };
             counted.local_ports = Some(self.try_add(key, frontend, |held| held.fits(left.local_ports))?);
         }
         if !self.beyond.has(id, of) && self.count_at(frontend, client, &mut counted) {
@@ -140,11 +140,11 @@ impl Clients {
 
     /// How many connections a client has at a frontend.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
-        let key = Key { of: Of::Frontend(frontend), client };
+        let key = ShareKey { of: ShareScope::Frontend(frontend), client };
         self.shard(&key).get(&key).map_or(0, |held| held.all)
     }
 
-    /// Counts a connection in the process alone: who its client is at the frontend is not known yet.
+    /// Counts a connection in the process alone: the frontend's client is not known yet.
     pub(super) fn count_in_process(
         self: &Arc<Self>,
         client: IpAddr,
@@ -154,7 +154,7 @@ impl Clients {
         if frontend.config.trusts(client) {
             return Some(Counted::default());
         }
-        let key = Key { of: Of::Process(frontend.config.protocol), client: client_of(client) };
+        let key = ShareKey { of: ShareScope::Process(frontend.config.protocol), client: client_of(client) };
         let process = self.try_add(key, frontend, |held| held.fits(left))?;
         Some(Counted { process: Some(process), ..Counted::default() })
     }
@@ -171,7 +171,7 @@ impl Clients {
         if limit == (None, None) || frontend.config.trusts(client) {
             return true;
         }
-        let key = Key { of: Of::Frontend(frontend.live.id), client: client_of(client) };
+        let key = ShareKey { of: ShareScope::Frontend(frontend.live.id), client: client_of(client) };
         counted.frontend = self.try_add(key, frontend, |held| has_room(frontend, held));
         counted.frontend.is_some()
     }
@@ -183,13 +183,13 @@ impl Clients {
 
     /// Whether a client has so many questions that it makes room for the next among these.
     pub(super) fn has_many_questions(&self, client: IpAddr) -> bool {
-        let key = Key { of: Of::Process(Protocol::Udp), client: client_of(client) };
+        let key = ShareKey { of: ShareScope::Process(Protocol::Udp), client: client_of(client) };
         self.shard(&key).get(&key).is_some_and(|held| held.questions >= ALWAYS_FITS)
     }
 
     fn try_add(
         self: &Arc<Self>,
-        key: Key,
+        key: ShareKey,
         frontend: &Frontend,
         may: impl FnOnce(ClientUsage) -> bool,
     ) -> Option<Count> {
@@ -203,7 +203,7 @@ impl Clients {
         })
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, ClientUsage>> {
+    fn shard(&self, key: &ShareKey) -> MutexGuard<'_, HashMap<ShareKey, ClientUsage>> {
         let shard = &self.shards[self.hasher.hash_one(key) as usize % self.shards.len()];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }

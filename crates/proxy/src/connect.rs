@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::own_sockets::OwnSocket;
 use super::proxy_header::{self, Origin};
-use super::session::Session;
+use super::session::TcpSession;
 use super::socket::{self, Leg};
 use super::upstream::{Attempts, Downstream, Permit, Unavailable};
 use convey_model::ProxyVersion;
@@ -34,10 +34,10 @@ pub(super) struct Connected {
     _own: Option<OwnSocket>,
 }
 
-impl Session {
+impl TcpSession {
     /// A connected server, or why there is none. The client has not been sent a byte yet, so a server that does not answer
     /// is replaced by another.
-    pub(super) async fn connect_to_server(&self, opening: Opening<'_>) -> Result<Connected, Counter> {
+    pub(super) async fn connect_to_server(&mut self, opening: Opening<'_>) -> Result<Connected, Counter> {
         let (mut attempts, mut pool) = (Attempts::default(), self.frontend.pool.clone());
         loop {
             let next = attempts
@@ -46,9 +46,15 @@ impl Session {
             let mut permit = next.map_err(end_of)?;
             let server = permit.server().config.addr_for(self.downstream.vip.port());
             let began = Instant::now();
+            if let Some(tally) = &mut self.tally {
+                tally.tries(&permit, server, began);
+            }
             match self.connect(server, permit.send_proxy(), &opening).await {
                 Ok((leg, _own)) => {
                     permit.connected(began.elapsed());
+                    if let Some(tally) = &mut self.tally {
+                        tally.connected();
+                    }
                     return Ok(Connected { leg, permit, _own });
                 }
                 Err(error) => {

@@ -9,20 +9,20 @@ use std::os::fd::OwnedFd;
 use tokio::sync::oneshot;
 
 use super::Workers;
-use super::worker::{Command, Worker};
+use super::worker::{WorkerCommand, WorkerThread};
 use convey_model::Endpoint;
 
 /// The listening sockets of each place, in the order of the workers.
-pub type Sockets = BTreeMap<Endpoint, Vec<OwnedFd>>;
+pub type HandedSockets = BTreeMap<Endpoint, Vec<OwnedFd>>;
 
 /// A session of UDP.
 #[derive(Debug)]
-pub struct Session {
+pub struct HandedSession {
     /// Where its client comes to.
     pub vip: SocketAddr,
     /// Which of the listening sockets of `vip` that is.
     pub worker: usize,
-    /// Who asks.
+    /// The client.
     pub client: SocketAddr,
     /// The proxy that it asks by, where PROXY headers say who the client is.
     pub via: Option<SocketAddr>,
@@ -39,11 +39,12 @@ pub struct Session {
 }
 
 impl Workers {
-    /// The listening sockets once more. They are the same ones: who waits there is accepted by whichever process comes first.
-    pub fn offer(&self) -> impl Future<Output = Sockets> + use<> {
-        let offers = self.ask(|sockets| Command::Offer { sockets });
+    /// The listening sockets once more. They are the same ones: the process that comes first accepts the clients that wait
+    /// there.
+    pub fn offer(&self) -> impl Future<Output = HandedSockets> + use<> {
+        let offers = self.ask(|sockets| WorkerCommand::Offer { sockets });
         async {
-            let mut all = Sockets::new();
+            let mut all = HandedSockets::new();
             for (at, socket) in offers.await {
                 all.entry(at).or_default().push(socket);
             }
@@ -52,19 +53,19 @@ impl Workers {
     }
 
     /// Reads no datagrams until [`Workers::release`]: they wait in the sockets. Returns the sessions of UDP.
-    pub fn hold(&self) -> impl Future<Output = Vec<Session>> + use<> {
-        self.ask(|sessions| Command::Hold { sessions })
+    pub fn hold(&self) -> impl Future<Output = Vec<HandedSession>> + use<> {
+        self.ask(|sessions| WorkerCommand::Hold { sessions })
     }
 
     /// Reads datagrams again.
     pub fn release(&self) {
-        for Worker { commands, .. } in &self.threads {
-            let _ = commands.send(Command::Release);
+        for WorkerThread { commands, .. } in &self.threads {
+            let _ = commands.send(WorkerCommand::Release);
         }
     }
 
     /// Takes these sockets of another process, where [`Workers::prepare`] would bind some.
-    pub fn expect(&mut self, sockets: Sockets) {
+    pub fn expect(&mut self, sockets: HandedSockets) {
         self.handed = sockets;
     }
 
@@ -77,10 +78,10 @@ impl Workers {
     /// What all workers answer, in their order.
     fn ask<T>(
         &self,
-        command: fn(oneshot::Sender<Vec<T>>) -> Command,
+        command: fn(oneshot::Sender<Vec<T>>) -> WorkerCommand,
     ) -> impl Future<Output = Vec<T>> + use<T> {
         let mut answers = Vec::new();
-        for Worker { commands, .. } in &self.threads {
+        for WorkerThread { commands, .. } in &self.threads {
             let (answer, answered) = oneshot::channel();
             let _ = commands.send(command(answer));
             answers.push(answered);
@@ -96,8 +97,8 @@ impl Workers {
 }
 
 /// The sessions by where their clients come to.
-pub(super) fn by_listener(sessions: Vec<Session>) -> HashMap<(SocketAddr, usize), Vec<Session>> {
-    let mut all: HashMap<_, Vec<Session>> = HashMap::new();
+pub(super) fn by_listener(sessions: Vec<HandedSession>) -> HashMap<(SocketAddr, usize), Vec<HandedSession>> {
+    let mut all: HashMap<_, Vec<HandedSession>> = HashMap::new();
     for session in sessions {
         all.entry((session.vip, session.worker)).or_default().push(session);
     }

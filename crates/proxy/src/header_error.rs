@@ -5,11 +5,11 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::lines::Event;
-use convey_proxy_protocol::{HeaderFault, ParseError};
+use convey_proxy_protocol::{HeaderFault, ProxyHeaderError};
 use convey_snapshot::stats::Counter;
 
 /// How long the header of a connection may take. The specification asks for three seconds at least, for a segment that is lost.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why there is no header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -23,7 +23,7 @@ pub(super) enum HeaderError {
     Reset,
     #[error("it ends within its PROXY header")]
     Cut,
-    #[error("no PROXY header within {PATIENCE:?}")]
+    #[error("no PROXY header within {HEADER_TIMEOUT:?}")]
     Late,
     #[error("a PROXY header of version 1, which is for TCP")]
     LineOverUdp,
@@ -60,11 +60,11 @@ impl HeaderError {
 }
 
 /// Of bytes that no others follow.
-impl From<ParseError> for HeaderError {
-    fn from(error: ParseError) -> HeaderError {
+impl From<ProxyHeaderError> for HeaderError {
+    fn from(error: ProxyHeaderError) -> HeaderError {
         match error {
-            ParseError::Incomplete => HeaderError::Cut,
-            ParseError::Malformed(fault) => HeaderError::Malformed(fault),
+            ProxyHeaderError::Incomplete => HeaderError::Cut,
+            ProxyHeaderError::Malformed(fault) => HeaderError::Malformed(fault),
         }
     }
 }

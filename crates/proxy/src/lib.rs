@@ -21,6 +21,7 @@ mod session;
 mod socket;
 mod source;
 mod stream;
+mod tally;
 mod tcp_info;
 mod udp;
 mod upstream;
@@ -30,13 +31,13 @@ mod window_budget;
 mod worker;
 
 pub use clients::Clients;
-pub use handover::{Session as HandedSession, Sockets as HandedSockets};
-pub use lines::Lines;
+pub use handover::{HandedSession, HandedSockets};
+pub use lines::ClientLines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use udp::Sessions;
-pub use worker::{Descriptors, Reserved, Shared};
+pub use worker::{Descriptors, Reserved, WorkersShared};
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -48,14 +49,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use convey_model::{Access, Endpoint, Protocol};
-use worker::{Command, Socket, Worker};
+use worker::{ClientSocket, WorkerCommand, WorkerThread};
 
 /// The worker threads.
 pub struct Workers {
-    threads: Vec<Worker>,
+    threads: Vec<WorkerThread>,
     listening: BTreeSet<Endpoint>,
     /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
-    in_use: HashMap<SocketAddr, Weak<udp::Sockets>>,
+    in_use: HashMap<SocketAddr, Weak<udp::UdpSockets>>,
     descriptors: Descriptors,
     /// What the sockets of TCP have; those of UDP know it themselves.
     reserved: HashMap<SocketAddr, Reserved>,
@@ -67,18 +68,18 @@ pub struct Workers {
 
 /// Sockets that are bound and queue connections, and the places that are to be closed; for
 /// [`Workers::close`] and [`Workers::open`].
-pub struct Ready {
-    new: Vec<(Endpoint, Sockets)>,
+pub struct PreparedSockets {
+    new: Vec<(Endpoint, ListeningSockets)>,
     gone: Vec<Endpoint>,
 }
 
 /// Of one place, a socket for each worker.
-enum Sockets {
+enum ListeningSockets {
     Tcp(Vec<std::net::TcpListener>, Reserved),
-    Udp(Arc<udp::Sockets>),
+    Udp(Arc<udp::UdpSockets>),
 }
 
-impl Ready {
+impl PreparedSockets {
     /// The places that are not listened on yet.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.new.iter().map(|(at, _)| *at)
@@ -87,7 +88,7 @@ impl Ready {
 
 impl Workers {
     /// Starts a thread for each column of the counters; they serve nothing yet.
-    pub fn start(shared: &Shared) -> io::Result<Self> {
+    pub fn start(shared: &WorkersShared) -> io::Result<Self> {
         let (columns, started) = (shared.columns.clone(), worker::started());
         let threads = columns.map(|core| worker::start(core, shared.clone(), started));
         let threads = threads.collect::<io::Result<_>>()?;
@@ -111,7 +112,7 @@ impl Workers {
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound. Where another process
     /// has handed its sockets over, those are taken.
-    pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<Ready, BindError> {
+    pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<PreparedSockets, BindError> {
         self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
         let mut new: Vec<(Endpoint, _)> = Vec::new();
         let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
@@ -128,7 +129,7 @@ impl Workers {
             let sockets = self.bind(*at, handed, ours.into_iter(), receive_buffer);
             new.push((*at, sockets.map_err(|cause| BindError { at: *at, cause })?));
         }
-        Ok(Ready { new, gone: self.listening.difference(wanted).copied().collect() })
+        Ok(PreparedSockets { new, gone: self.listening.difference(wanted).copied().collect() })
     }
 
     fn bind(
@@ -137,29 +138,33 @@ impl Workers {
         handed: Vec<OwnedFd>,
         ours: impl Iterator<Item = SocketAddr>,
         receive_buffer: usize,
-    ) -> io::Result<Sockets> {
+    ) -> io::Result<ListeningSockets> {
         let reserved = self.descriptors.reserve(Self::descriptors([&at], self.threads.len()));
         if at.protocol == Protocol::Tcp {
-            return Ok(Sockets::Tcp(socket::listen(at.addr, self.threads.len(), handed, ours)?, reserved));
+            return Ok(ListeningSockets::Tcp(
+                socket::listen(at.addr, self.threads.len(), handed, ours)?,
+                reserved,
+            ));
         }
         // Others beside those that are in use would get a part of their clients' datagrams.
         let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
         let runtimes = self.threads.iter().map(|worker| &worker.runtime);
         if !handed.is_empty() {
-            return Ok(Sockets::Udp(udp::Sockets::take(handed, runtimes, reserved)?));
+            return Ok(ListeningSockets::Udp(udp::UdpSockets::take(handed, runtimes, reserved)?));
         }
         let ours = ours.chain(self.in_use.keys().copied());
-        let bind = || udp::Sockets::bind(at.addr, runtimes, ours, receive_buffer, reserved);
-        Ok(Sockets::Udp(in_use.map_or_else(bind, Ok)?))
+        let bind = || udp::UdpSockets::bind(at.addr, runtimes, ours, receive_buffer, reserved);
+        Ok(ListeningSockets::Udp(in_use.map_or_else(bind, Ok)?))
     }
 
-    /// Stops listening where that is no longer wanted. What waited in their accept queues is served; established
-    /// connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they are over.
-    pub async fn close(&mut self, ready: &Ready, patience: Duration) {
+    /// Stops listening where that is no longer wanted. Clients that waited in their accept queues are served;
+    /// established connections go on, and so do sessions of UDP, for `patience` at most: nobody says when they
+    /// are over.
+    pub async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         let mut closed = Vec::new();
-        for Worker { commands, .. } in &self.threads {
+        for WorkerThread { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
-            let _ = commands.send(Command::Close { places: ready.gone.clone(), patience, done });
+            let _ = commands.send(WorkerCommand::Close { places: ready.gone.clone(), patience, done });
             closed.push(is_done);
         }
         for is_done in closed {
@@ -171,17 +176,17 @@ impl Workers {
     }
 
     /// Starts to accept at the new places. The `sessions` of UDP, which another process has begun there, go on.
-    pub fn open(&mut self, ready: Ready, sessions: Vec<HandedSession>) {
+    pub fn open(&mut self, ready: PreparedSockets, sessions: Vec<HandedSession>) {
         let mut sessions = handover::by_listener(sessions);
         for (at, sockets) in ready.new {
-            let sockets: Vec<Socket> = match sockets {
-                Sockets::Tcp(sockets, reserved) => {
+            let sockets: Vec<ClientSocket> = match sockets {
+                ListeningSockets::Tcp(sockets, reserved) => {
                     self.reserved.insert(at.addr, reserved);
-                    sockets.into_iter().map(Socket::Tcp).collect()
+                    sockets.into_iter().map(ClientSocket::Tcp).collect()
                 }
-                Sockets::Udp(sockets) => {
+                ListeningSockets::Udp(sockets) => {
                     self.in_use.insert(at.addr, Arc::downgrade(&sockets));
-                    sockets.split().map(Socket::Udp).collect()
+                    sockets.split().map(ClientSocket::Udp).collect()
                 }
             };
             for ((number, worker), socket) in self.threads.iter().enumerate().cycle().zip(sockets) {
@@ -189,7 +194,7 @@ impl Workers {
                     Protocol::Tcp => Vec::new(),
                     Protocol::Udp => sessions.remove(&(at.addr, number)).unwrap_or_default(),
                 };
-                let _ = worker.commands.send(Command::Listen { addr: at.addr, socket, sessions });
+                let _ = worker.commands.send(WorkerCommand::Listen { addr: at.addr, socket, sessions });
             }
             self.listening.insert(at);
         }
@@ -197,25 +202,25 @@ impl Workers {
 
     /// Ends the connections to these servers.
     pub fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
-        for Worker { commands, .. } in &self.threads {
-            let _ = commands.send(Command::EndConnections { servers: servers.clone() });
+        for WorkerThread { commands, .. } in &self.threads {
+            let _ = commands.send(WorkerCommand::EndConnections { servers: servers.clone() });
         }
     }
 
     /// Ends the connections of clients that may not come in, by the numbers of the frontends. New ones go by the snapshot.
     pub fn end_denied(&self, access: &Arc<HashMap<u32, Access>>) {
-        for Worker { commands, .. } in &self.threads {
-            let _ = commands.send(Command::EndDenied { access: access.clone() });
+        for WorkerThread { commands, .. } in &self.threads {
+            let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
         }
     }
 
-    /// Stops accepting. What this returns waits for the open connections to end. Call once. Another process has the
-    /// sockets of the places that are `left`: it serves who waits there.
+    /// Stops accepting. The future waits for the open connections to end. Call once. Another process has the
+    /// sockets of the places that are `left`: it serves the clients that wait there.
     pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
         let (mut drained, left) = (Vec::new(), Arc::new(left));
-        for Worker { commands, .. } in &self.threads {
+        for WorkerThread { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
-            let _ = commands.send(Command::Drain { left: left.clone(), done });
+            let _ = commands.send(WorkerCommand::Drain { left: left.clone(), done });
             drained.push(is_done);
         }
         async {
@@ -227,7 +232,7 @@ impl Workers {
 
     /// Cuts what is still open, and stops.
     pub fn stop(self) {
-        for Worker { commands, thread, .. } in self.threads {
+        for WorkerThread { commands, thread, .. } in self.threads {
             drop(commands); // a worker ends when nobody can command it any more
             let _ = thread.join();
         }

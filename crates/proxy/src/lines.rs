@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// How long an event is remembered: its frontend may be gone.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// What clients can make happen as often as they like.
+/// Events that clients can cause as often as they like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Event {
     /// A connection of our own came back.
@@ -23,7 +23,7 @@ pub(super) enum Event {
     Refused,
     /// A client beyond its share waits.
     Waits,
-    /// Who may not send PROXY headers is reset.
+    /// A peer that may not send PROXY headers is reset.
     Untrusted,
     /// A connection or datagram without a right PROXY header is refused.
     Header,
@@ -33,7 +33,7 @@ pub(super) enum Event {
 
 /// When each event was last told of each frontend, whichever of its ports and workers it happened at.
 #[derive(Debug, Default)]
-pub struct Lines(Mutex<HashMap<(u32, Event), Told>>);
+pub struct ClientLines(Mutex<HashMap<(u32, Event), Told>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Told {
@@ -45,7 +45,7 @@ struct Told {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Untold(u64);
 
-impl Lines {
+impl ClientLines {
     /// Something has happened at the frontend with this number. Returns how often it was not told of if it is told now.
     pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Untold> {
         self.take_all(frontend, event, 1)
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_flood_makes_a_line_in_ten_seconds_for_each_frontend_and_says_how_often() {
-        let (lines, start) = (Lines::default(), Instant::now());
+        let (lines, start) = (ClientLines::default(), Instant::now());
         let mut told = Vec::new();
         // 200 a second for 31 s, of two frontends.
         for n in 0..6_200 {

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::lines::Event;
-use super::session::Session;
+use super::session::TcpSession;
 use super::socket::{self, Leg};
 use super::worker::Context;
 use convey_model::Endpoint;
@@ -24,13 +24,13 @@ use convey_snapshot::stats::{Counter, Traffic};
 /// A listener that runs.
 pub(super) struct Listener {
     socket: Weak<TcpListener>,
-    stop: oneshot::Sender<Queue>,
+    stop: oneshot::Sender<QueuedClients>,
     task: JoinHandle<()>,
 }
 
-/// What becomes of the clients that wait in the accept queue.
+/// The process that serves the clients in the accept queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Queue {
+enum QueuedClients {
     /// They are served here.
     Empty,
     /// Another process has the same socket, and serves them.
@@ -40,13 +40,13 @@ enum Queue {
 impl Listener {
     /// Empties the accept queue, closes the socket and returns when both are done.
     pub(super) async fn close(self) {
-        let _ = self.stop.send(Queue::Empty);
+        let _ = self.stop.send(QueuedClients::Empty);
         let _ = self.task.await;
     }
 
     /// Leaves the socket and its accept queue to another process that has it.
     pub(super) async fn leave(self) {
-        let _ = self.stop.send(Queue::Leave);
+        let _ = self.stop.send(QueuedClients::Leave);
         let _ = self.task.await;
     }
 
@@ -84,7 +84,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    async fn run(mut self, mut stopped: oneshot::Receiver<Queue>) {
+    async fn run(mut self, mut stopped: oneshot::Receiver<QueuedClients>) {
         let queue = loop {
             let accepted = tokio::select! {
                 biased;
@@ -92,6 +92,7 @@ impl Acceptor {
                 accepted = self.accept() => accepted,
             };
             let Some((client, mut session)) = accepted else { continue };
+            let mut denied = None;
             if session.is_beyond_share() {
                 tokio::spawn(session.serve(client));
                 continue;
@@ -104,18 +105,21 @@ impl Acceptor {
                         tokio::spawn(session.serve(client));
                         break queue;
                     }
-                    () = session.wait_for_slot() => {}
+                    waited = session.wait_for_slot_or_denial() => denied = waited.err(),
                 }
             }
-            tokio::spawn(session.serve(client));
+            match denied {
+                Some(reason) => session.end(Some(reason)),
+                None => drop(tokio::spawn(session.serve(client))),
+            }
         };
-        if queue != Ok(Queue::Leave) {
+        if queue != Ok(QueuedClients::Leave) {
             self.empty_queue();
         }
     }
 
     /// The next connection; `None` if there is none just now. Loses none when dropped.
-    async fn accept(&mut self) -> Option<(Leg, Session)> {
+    async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
         if self.context.connections_left(&self.totals) == 0 {
             self.back_off("too few descriptors left").await;
             return None;
@@ -158,10 +162,10 @@ impl Acceptor {
     }
 
     /// The session of a client that may be served; others are reset.
-    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, Session)> {
+    fn session(&mut self, stream: TcpStream, client: SocketAddr) -> Option<(Leg, TcpSession)> {
         let leg = Leg::new(stream);
         let snapshot = self.context.snapshot();
-        let mut session = Session::new(client, self.vip, &self.context, &snapshot)?;
+        let mut session = TcpSession::new(client, self.vip, &self.context, &snapshot)?;
         match session.admit(&leg.stream, &snapshot) {
             Ok(()) => {
                 if session.is_beyond_share() {

@@ -1,8 +1,9 @@
 //! Local ports of connections to servers, also where the kernel has none left to choose.
 //!
-//! Whoever ends a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes has convey do so, and 470
-//! short connections a second would use up all ports towards a server. For sockets without a port the kernel passes over all of these,
-//! unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect: timestamps tell old segments from new.
+//! The side that ends a connection first keeps its port for a minute (TIME-WAIT). A client that half-closes has convey do
+//! so, and 470 short connections a second would use up all ports towards a server. For sockets without a port the kernel
+//! passes over all of these, unless `net.ipv4.tcp_tw_reuse` is 1. A socket that is bound to such a port may connect:
+//! timestamps tell old segments from new.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::cell::Cell;
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 /// Ports that are tried, chosen at random, about 0.5 ms. In TIME-WAIT each of them will do; those in use will not.
-const TRIES: usize = 128;
+const MAX_TRIED_PORTS: usize = 128;
 
 /// The part of the ports, the first ones, that none of these are chosen from. Before Linux 6.18 the kernel chooses no port by
 /// itself that a socket was bound to: these stay for probes and for other programs.
@@ -61,7 +62,7 @@ impl LocalPorts {
                 begun => return begun,
             }
         }
-        for port in (0..TRIES).filter_map(|_| self.any()) {
+        for port in (0..MAX_TRIED_PORTS).filter_map(|_| self.any()) {
             match connect(Some(port)) {
                 Err(error) if is_taken(&error) => {}
                 begun => return begun,
@@ -113,7 +114,7 @@ mod tests {
         let (port, asked) = connect(|_| true);
         assert_eq!(asked, [port], "the kernel is not asked");
         let (port, asked) = connect(|_| false);
-        assert_eq!((port, asked.len()), (None, TRIES), "it gives up");
+        assert_eq!((port, asked.len()), (None, MAX_TRIED_PORTS), "it gives up");
         assert!(
             asked.iter().all(|port| (12..=39).contains(&port.unwrap())),
             "not the first eighth: {asked:?}"

@@ -25,16 +25,16 @@ pub struct OwnSockets {
 /// The frontends that a connection has come through: the last one, and what was before it. A chain of frontends is right,
 /// one that comes to the same frontend again never ends.
 #[derive(Debug)]
-pub(super) struct Path {
+pub(super) struct FrontendPath {
     frontend: u32,
-    before: Option<Arc<Path>>,
+    before: Option<Arc<FrontendPath>>,
 }
 
 /// One of our sockets. Several may be bound to the same address and port, towards different servers.
 #[derive(Debug, Clone)]
 pub(super) struct Towards {
     pub(super) server: SocketAddr,
-    pub(super) path: Arc<Path>,
+    pub(super) path: Arc<FrontendPath>,
 }
 
 /// A socket that is remembered for as long as this lives.
@@ -53,14 +53,14 @@ impl OwnSockets {
         socket: &impl AsFd,
         server: Endpoint,
         frontend: u32,
-        before: Option<&Arc<Path>>,
+        before: Option<&Arc<FrontendPath>>,
     ) -> Option<OwnSocket> {
         if !self.is_watching.load(Ordering::Relaxed) {
             return None;
         }
         let addr = SockRef::from(socket).local_addr().ok()?.as_socket()?;
         let (place, server) = (Endpoint { addr: plain(addr), ..server }, plain(server.addr));
-        let path = Arc::new(Path { frontend, before: before.cloned() });
+        let path = Arc::new(FrontendPath { frontend, before: before.cloned() });
         self.shard(&place).entry(place).or_default().push(Towards { server, path });
         Some(OwnSocket { all: self.clone(), place, server })
     }
@@ -80,7 +80,7 @@ impl OwnSockets {
     }
 }
 
-impl Path {
+impl FrontendPath {
     /// Whether it has come through this frontend.
     pub(super) fn has(&self, frontend: u32) -> bool {
         let all = std::iter::successors(Some(self), |path| path.before.as_deref());
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_path_has_every_frontend_that_it_came_through() {
-        let first = Arc::new(Path { frontend: 1, before: None });
-        let second = Path { frontend: 2, before: Some(first) };
+        let first = Arc::new(FrontendPath { frontend: 1, before: None });
+        let second = FrontendPath { frontend: 2, before: Some(first) };
         assert!(second.has(1) && second.has(2) && !second.has(3));
     }
 }

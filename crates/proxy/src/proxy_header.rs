@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::header_error::{HeaderError, PATIENCE};
+use super::header_error::{HEADER_TIMEOUT, HeaderError};
 use super::own_sockets::plain;
 use super::stream::{self, More};
 use convey_model::{Protocol, ProxyVersion};
-use convey_proxy_protocol::{Addresses, MAX_HEADER, ParseError, parse, write};
+use convey_proxy_protocol::{Addresses, MAX_HEADER, ProxyHeaderError, parse, write};
 
-/// Who a client is by the header that it came with; nothing if it came with none.
+/// The client that the header of its connection names; empty without a header.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
     /// `None`: the connection's own.
@@ -37,7 +37,7 @@ impl Origin {
 
 /// Takes the header from a connection, and the client's bytes that have come with it.
 pub(super) async fn receive(stream: &TcpStream) -> Result<(Origin, Vec<u8>), HeaderError> {
-    timeout(PATIENCE, read(stream)).await.unwrap_or(Err(HeaderError::Late))
+    timeout(HEADER_TIMEOUT, read(stream)).await.unwrap_or(Err(HeaderError::Late))
 }
 
 /// Sends a header, whole: a connection that has just been made has room for it. `data_waits`: the client's bytes follow.
@@ -78,7 +78,7 @@ fn take(stream: &TcpStream, held: &mut Vec<u8>) -> Result<Option<(Origin, Vec<u8
             let origin = Origin { addresses: header.addresses, tlvs: header.tlvs.into() };
             Ok(Some((origin, bytes[header.len..].to_vec())))
         }
-        Err(ParseError::Incomplete) => {
+        Err(ProxyHeaderError::Incomplete) => {
             held.extend_from_slice(&bytes[held.len()..]);
             Ok(None)
         }

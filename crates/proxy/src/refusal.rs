@@ -1,21 +1,21 @@
-//! What the log says of connections that are refused, or wait: a line in a while for each reason.
+//! The log's lines on connections that are refused, or wait: one in a while for each reason.
 
 use std::fmt::Display;
 
 use log::warn;
 
 use super::lines::Event;
-use super::session::Session;
+use super::session::TcpSession;
 use convey_snapshot::stats::Counter;
 
-impl Session {
+impl TcpSession {
     /// Says that the connection was refused for this reason, or waits for its client's share.
     pub(super) fn tell(&self, refused: Option<Counter>) {
         let event = match refused {
             Some(Counter::Loop) => Event::Loop,
             Some(Counter::ProxyUntrusted) => Event::Untrusted,
             Some(Counter::ClientLimit) => Event::Refused,
-            // What the file refuses is counted.
+            // Counters have the connections that the file refuses.
             Some(_) => return,
             None => Event::Waits,
         };

@@ -15,21 +15,23 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
 use super::header_error::HeaderError;
-use super::own_sockets::{self, OwnSocket, Path};
+use super::own_sockets::{self, FrontendPath, OwnSocket};
 use super::proxy_header::{self, Origin};
 use super::relay::{Patience, RelayEnd, relay};
 use super::socket::{self, Leg};
 use super::source;
 use super::stream;
+use super::tally::{Tally, termination_for};
 use super::upstream::{Downstream, Permit};
 use super::watch::Watched;
 use super::worker::Context;
+use convey_access_log::Termination;
 use convey_model::{CountedSource, Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
 
 /// A client's connection, counted from accept on. Dropped before it has ended, it was cut.
-pub(super) struct Session {
+pub(super) struct TcpSession {
     pub(super) downstream: Downstream,
     pub(super) context: Arc<Context>,
     /// As of accept or, if the client had to wait, of the end of the wait.
@@ -42,6 +44,10 @@ pub(super) struct Session {
     /// Whether its frontend counts it as open: once, even if it gives its slot back and takes another.
     is_open: bool,
     ended: bool,
+    /// Why it ended early.
+    reason: Option<Counter>,
+    /// For the access log, if there is one.
+    pub(super) tally: Option<Box<Tally>>,
     /// Among its client's connections.
     counted: Counted,
     /// Among its source's, where these have a limit.
@@ -49,21 +55,21 @@ pub(super) struct Session {
     /// Its place among those beyond their client's share of the frontend.
     waiting: Option<Waiting>,
     /// How the client came here, if it is one of ours.
-    path: Option<Arc<Path>>,
+    path: Option<Arc<FrontendPath>>,
     /// Whether a PROXY header is still to say who the client is: until then that is who opened the connection.
     awaits_header: bool,
     /// Tells when it is to end.
     watched: Watched,
 }
 
-impl Session {
+impl TcpSession {
     /// A client that was accepted on `vip`; `None` if no frontend has that address any more.
     pub(super) fn new(
         client: SocketAddr,
         vip: SocketAddr,
         context: &Arc<Context>,
         snapshot: &Snapshot,
-    ) -> Option<Session> {
+    ) -> Option<TcpSession> {
         let frontend = snapshot.listeners.get(&Endpoint::tcp(vip))?.clone();
         let timeouts = snapshot.timeouts_of(&frontend);
         let totals = snapshot.totals.clone();
@@ -71,8 +77,8 @@ impl Session {
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
         let client_ip = (!frontend.config.accept_proxy).then(|| client.ip());
         let watched = Watched::new(frontend.live.id, client_ip);
-        Some(Session {
-            downstream: Downstream { client, vip, protocol, core, began },
+        Some(TcpSession {
+            downstream: Downstream { client, proxy: None, vip, protocol, core, began },
             context: context.clone(),
             frontend,
             timeouts,
@@ -80,6 +86,8 @@ impl Session {
             has_slot: false,
             is_open: false,
             ended: false,
+            reason: None,
+            tally: Tally::begin(&context.shared.access_log, began),
             counted: Counted::default(),
             source: None,
             waiting: None,
@@ -119,17 +127,18 @@ impl Session {
         Ok(())
     }
 
-    /// Counts the connection among its source's and its client's.
+    /// Counts the connection among its client's and its source's. A connection beyond its client's share takes nothing of
+    /// its source's rate.
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
-        let now = self.context.timestamp(now);
-        self.source = source::count(&self.frontend, self.client_ip(), now)?;
         // This one is open already.
         let left = Left {
             connections: self.context.connections_left(&snapshot.totals) + 1,
             local_ports: self.context.ports_left(&self.frontend).saturating_add(1),
         };
         let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
-        (self.counted, self.waiting) = counted.ok_or(Counter::ClientLimit)?;
+        let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
+        self.source = source::count(&self.frontend, self.client_ip(), self.context.timestamp(now))?;
+        (self.counted, self.waiting) = (counted, waiting);
         Ok(())
     }
 
@@ -171,11 +180,15 @@ impl Session {
             }
         };
         if let Some(addresses) = origin.addresses {
-            self.downstream.client = addresses.client();
+            let proxy = mem::replace(&mut self.downstream.client, addresses.client());
+            self.downstream.proxy = Some(proxy);
+        }
+        if let Some(tally) = &mut self.tally {
+            tally.has_header();
         }
         self.counted = Counted::default();
         self.watched.set_client(self.client_ip());
-        // The lists of now: whoever ends connections did not know the client before.
+        // The lists of now: the code that ends denied connections did not know the client before.
         if !self.frontend_of_now().config.access.admits(self.client_ip()) {
             return Err(Some(Counter::RefusedAccess));
         }
@@ -268,7 +281,7 @@ impl Session {
 
     /// How the client came here, if it is one of our sockets: that is bound where the client is and asked what the client
     /// did.
-    fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<Path>> {
+    fn path_of(&self, stream: &TcpStream, snapshot: &Snapshot) -> Option<Arc<FrontendPath>> {
         let client = Endpoint::tcp(self.downstream.client);
         let sockets = self.context.own_sockets_at(client, snapshot);
         if sockets.is_empty() {
@@ -286,7 +299,20 @@ impl Session {
     }
 
     /// Waits until the frontend has a connection slot for it.
-    pub(super) async fn wait_for_slot(&mut self) {
+    ///
+    /// # Errors
+    /// A reload has denied its client meanwhile.
+    pub(super) async fn wait_for_slot_or_denial(&mut self) -> Result<(), Counter> {
+        let denied = self.watched.over();
+        tokio::select! {
+            biased;
+            () = self.wait_for_slot() => Ok(()),
+            _ = denied => Err(Counter::AccessDenied),
+        }
+    }
+
+    /// Waits until the frontend has a connection slot for it.
+    async fn wait_for_slot(&mut self) {
         if self.try_take_slot() {
             return;
         }
@@ -309,7 +335,14 @@ impl Session {
 
     /// Serves the client until both sides have closed or something ends the connection.
     pub(super) async fn serve(mut self, mut client: Leg) {
-        let (early, mut server) = match self.open(&mut client).await {
+        // A client that a reload denies is reset wherever it waits.
+        let denied = self.watched.over();
+        let opened = tokio::select! {
+            biased;
+            opened = self.open(&mut client) => opened,
+            _ = denied => Err(Some(Counter::AccessDenied)),
+        };
+        let (early, mut server) = match opened {
             Ok(opened) => opened,
             Err(reason) => {
                 if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
@@ -368,7 +401,6 @@ impl Session {
             biased;
             // An error is met again by whoever reads.
             _ = client.peek(&mut byte) => Ok(()),
-            _ = self.watched.over() => Err(Counter::AccessDenied),
             () = sleep_until(self.downstream.began + limit) => Err(Counter::FirstByteTimeout),
         }
     }
@@ -381,6 +413,9 @@ impl Session {
             is_silent &= rx + tx == 0;
             if tx > 0 {
                 permit.answered();
+            }
+            if let Some(tally) = &self.tally {
+                tally.count(rx, tx);
             }
             for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
                 if n > 0 {
@@ -399,7 +434,8 @@ impl Session {
             end = relay(&mut client.stream, &mut leg.stream, early, patience, count) => end,
             end = self.until_it_is_to_end(permit) => end,
         };
-        // Who asks nothing learns nothing: load balancers before us look in like this.
+        // A client that asks nothing proves nothing of the server: load balancers before us look in like
+        // this.
         if end == RelayEnd::Closed && !is_silent {
             permit.answered();
         }
@@ -438,7 +474,7 @@ impl Session {
 
     /// The client's connection is over; early if there is a reason.
     pub(super) fn end(&mut self, reason: Option<Counter>) {
-        self.ended = true;
+        (self.ended, self.reason) = (true, reason);
         if let Some(reason) = reason {
             let Downstream { client, vip, .. } = self.downstream;
             debug!("{client} -> {vip}: ended: {}", reason.label());
@@ -452,18 +488,22 @@ impl Session {
     }
 }
 
-/// What the client has sent so far: not more than a usual request, for the connection may wait for a server, and
-/// nothing if it has sent nothing or has closed.
+/// The client's bytes so far: at most as long as a usual request, for the connection may wait for a server.
+/// Empty if it has sent nothing or has closed.
 fn read_early(client: &TcpStream) -> io::Result<Vec<u8>> {
     let mut buffer = [0; 4096];
     let n = stream::try_read(client, &mut buffer).transpose()?.unwrap_or_default();
     Ok(buffer[..n].to_vec())
 }
 
-impl Drop for Session {
+impl Drop for TcpSession {
     fn drop(&mut self) {
         if !self.ended {
             self.count(Counter::Cut, 1);
+            self.reason = Some(Counter::Cut);
+        }
+        if let Some(tally) = self.tally.take() {
+            (*tally).end(&self.downstream, &self.frontend, termination_for(self.reason, Termination::Closed));
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
         self.count_closed();

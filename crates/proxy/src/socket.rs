@@ -47,7 +47,7 @@ pub fn try_to_bind<'a>(places: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Bi
     places.into_iter().filter_map(refused).collect()
 }
 
-/// What an operator can do about an address that cannot be listened on; empty if the cause says it.
+/// Advice to an operator on an address that cannot be listened on; empty if the cause says it.
 pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
     let port = at.addr.port();
     match cause.kind() {
@@ -192,7 +192,7 @@ fn connect_from(port: Option<u16>, addr: SocketAddr, data_waits: bool) -> io::Re
 /// Waits until a socket is connected, or cannot be.
 pub(super) async fn connected(socket: Socket) -> io::Result<TcpStream> {
     let stream = TcpStream::from_std(socket.into())?;
-    // What failed is closed for writing as well; so the error is asked for only then.
+    // A failed connection is closed for writing as well; so the error is asked for only then.
     if stream.ready(Interest::WRITABLE).await?.is_write_closed()
         && let Some(error) = stream.take_error()?
     {

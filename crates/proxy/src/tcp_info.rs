@@ -3,7 +3,7 @@
 use std::mem::{self, size_of};
 use std::os::fd::AsRawFd;
 
-/// What the kernel knows of a connection; older ones leave the last fields zero. `None` if it tells nothing.
+/// The kernel's state of a connection; older kernels leave the last fields zero. `None` if it tells nothing.
 pub(super) fn tcp_info(socket: &impl AsRawFd) -> Option<libc::tcp_info> {
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     #[expect(unsafe_code, reason = "no crate has TCP_INFO with the fields that are used here")]

@@ -13,10 +13,10 @@ use super::relay::RelayEnd;
 use convey_model::Access;
 
 thread_local! {
-    static OPEN: RefCell<Slab<Entry>> = const { RefCell::new(Slab::new()) };
+    static OPEN: RefCell<Slab<OpenConnection>> = const { RefCell::new(Slab::new()) };
 }
 
-struct Entry {
+struct OpenConnection {
     frontend: u32,
     /// `None` until a PROXY header has said who it is.
     client: Option<IpAddr>,
@@ -32,7 +32,7 @@ pub(super) struct Watched(usize);
 impl Watched {
     /// One of a client, if that is known, to the frontend with this number.
     pub(super) fn new(frontend: u32, client: Option<IpAddr>) -> Watched {
-        let entry = Entry { frontend, client, server: None, end: None, waker: None };
+        let entry = OpenConnection { frontend, client, server: None, end: None, waker: None };
         Watched(OPEN.with_borrow_mut(|open| open.insert(entry)))
     }
 
@@ -56,11 +56,12 @@ impl Watched {
         OPEN.with_borrow(|open| open[self.0].end)
     }
 
-    /// Waits until it is to end.
-    pub(super) async fn over(&self) -> RelayEnd {
-        poll_fn(|cx| {
+    /// Waits until it is to end. For as long as it is watched.
+    pub(super) fn over(&self) -> impl Future<Output = RelayEnd> + use<> {
+        let number = self.0;
+        poll_fn(move |cx| {
             OPEN.with_borrow_mut(|open| {
-                let entry = &mut open[self.0];
+                let entry = &mut open[number];
                 if let Some(end) = entry.end {
                     return Poll::Ready(end);
                 }
@@ -70,7 +71,6 @@ impl Watched {
                 Poll::Pending
             })
         })
-        .await
     }
 }
 
@@ -88,14 +88,14 @@ pub(super) fn end(servers: &BTreeSet<u32>) {
 
 /// Ends this thread's connections of clients that may not come in, by the numbers of the frontends.
 pub(super) fn end_denied(access: &HashMap<u32, Access>) {
-    let is_denied = |entry: &Entry| {
+    let is_denied = |entry: &OpenConnection| {
         let (access, client) = (access.get(&entry.frontend), entry.client);
         access.zip(client).is_some_and(|(access, client)| !access.admits(client))
     };
     end_where(RelayEnd::Denied, is_denied);
 }
 
-fn end_where(end: RelayEnd, is_concerned: impl Fn(&Entry) -> bool) {
+fn end_where(end: RelayEnd, is_concerned: impl Fn(&OpenConnection) -> bool) {
     let wakers: Vec<Waker> = OPEN.with_borrow_mut(|open| {
         let concerned = open.iter_mut().filter(|(_, entry)| is_concerned(entry));
         concerned

@@ -1,5 +1,5 @@
-//! How much the kernel takes in for a direction, ahead of us: no more than its other end has taken so far. What is in the
-//! receive queue of a direction that nobody reads at its other end is lost memory, and many of these starve all others.
+//! How much the kernel takes in for a direction, ahead of us: no more than its other end has taken so far. The receive
+//! queue of a direction that nobody reads at its other end is lost memory, and many of these starve all others.
 
 use std::io;
 
@@ -50,8 +50,8 @@ enum WindowState {
 }
 
 impl Window {
-    /// Keeps the kernel from having the receive buffer grow. Not made smaller either: what the sender has been promised
-    /// would be thrown away.
+    /// Keeps the kernel from having the receive buffer grow. It does not shrink either: bytes that the sender was
+    /// promised room for would be thrown away.
     pub(super) fn begin(&mut self, from: &TcpStream) {
         let _ = socket_options::lock_receive_buffer(from, true);
         self.next = ASK;

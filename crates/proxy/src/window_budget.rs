@@ -16,17 +16,17 @@ const UNLIMITED: u64 = 256 * 1024 * 1024;
 const FEWEST: u64 = 8;
 
 /// What directions that are blocked may hold beside that, once they have given their slots back.
-const HELD: u64 = 256 * 1024 * 1024;
+const MAX_BLOCKED_BYTES: u64 = 256 * 1024 * 1024;
 
 thread_local! {
-    static BUDGET: RefCell<Budget> = RefCell::new(Budget::new(
+    static BUDGET: RefCell<WindowBudget> = RefCell::new(WindowBudget::new(
         slots(fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").as_deref().unwrap_or("")),
-        HELD,
+        MAX_BLOCKED_BYTES,
     ));
 }
 
 #[derive(Debug)]
-struct Budget {
+struct WindowBudget {
     /// Slots that are left.
     free: u64,
     /// Slots of each end that directions lead to.
@@ -47,9 +47,9 @@ pub(super) struct BlockedBytes {
     bytes: u64,
 }
 
-impl Budget {
-    fn new(free: u64, held_free: u64) -> Budget {
-        Budget { free, taken: HashMap::new(), held_free }
+impl WindowBudget {
+    fn new(free: u64, held_free: u64) -> WindowBudget {
+        WindowBudget { free, taken: HashMap::new(), held_free }
     }
 }
 
@@ -110,7 +110,7 @@ fn slots(tcp_rmem: &str) -> u64 {
 /// Sets the thread's budget.
 #[cfg(test)]
 pub(super) fn set(slots: u64, held: u64) {
-    BUDGET.set(Budget::new(slots, held));
+    BUDGET.set(WindowBudget::new(slots, held));
 }
 
 /// Slots and bytes that are left.

@@ -13,20 +13,23 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
+use log::warn;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::handover::Session;
+use super::handover::HandedSession;
 use super::own_sockets::Towards;
-use super::{Clients, Lines, LocalPorts, OwnSockets, listener, pipe, udp, watch};
+use super::{ClientLines, Clients, LocalPorts, OwnSockets, listener, pipe, udp, watch};
+use convey_access_log::AccessLog;
 use convey_model::{Access, ConnectFailures, Endpoint, Protocol, Timestamp};
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{Frontend, Snapshot};
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Clone)]
-pub struct Shared {
+pub struct WorkersShared {
     /// The columns of the counters that are the workers', one each.
     pub columns: Range<usize>,
     /// The state that new connections read.
@@ -44,7 +47,9 @@ pub struct Shared {
     /// Ports of connections to servers.
     pub local_ports: Arc<LocalPorts>,
     /// Lines of the log about clients.
-    pub lines: Arc<Lines>,
+    pub lines: Arc<ClientLines>,
+    /// What is logged of each connection.
+    pub access_log: Arc<AccessLog>,
 }
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
@@ -101,19 +106,19 @@ impl Drop for Reserved {
 }
 
 /// What a worker is told to do.
-pub(super) enum Command {
+pub(super) enum WorkerCommand {
     /// Accept on a socket, which is bound to `addr`.
     ///
     /// Sessions of UDP that another process has begun there go on.
-    Listen { addr: SocketAddr, socket: Socket, sessions: Vec<Session> },
+    Listen { addr: SocketAddr, socket: ClientSocket, sessions: Vec<HandedSession> },
     /// Empty the accept queues of these places and close them; sessions of UDP have `patience` to end.
     Close { places: Vec<Endpoint>, patience: Duration, done: oneshot::Sender<()> },
     /// End the connections to these servers.
     EndConnections { servers: Arc<BTreeSet<u32>> },
     /// End the connections of clients that may not come in, by the numbers of the frontends.
     EndDenied { access: Arc<HashMap<u32, Access>> },
-    /// Read no datagrams until [`Command::Release`], and tell the sessions of UDP.
-    Hold { sessions: oneshot::Sender<Vec<Session>> },
+    /// Read no datagrams until [`WorkerCommand::Release`], and tell the sessions of UDP.
+    Hold { sessions: oneshot::Sender<Vec<HandedSession>> },
     /// Read datagrams again.
     Release,
     /// Tell the listening sockets.
@@ -124,16 +129,16 @@ pub(super) enum Command {
 }
 
 /// A socket that clients come to.
-pub(super) enum Socket {
+pub(super) enum ClientSocket {
     Tcp(std::net::TcpListener),
     Udp(udp::Listening),
 }
 
-/// What the listeners and connections of one worker share.
+/// State that the listeners and connections of one worker share.
 pub(super) struct Context {
     /// Index of the worker's counters.
     pub(super) core: usize,
-    pub(super) shared: Shared,
+    pub(super) shared: WorkersShared,
     /// What the workers' clocks count from.
     pub(super) started: Instant,
     /// Closes its channel when the last holder of the context is gone: every listener and connection
@@ -156,13 +161,13 @@ impl Context {
 
     /// How many more connections leave enough descriptors for everything else.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
-        let Shared { columns, descriptors, .. } = &self.shared;
+        let WorkersShared { columns, descriptors, .. } = &self.shared;
         descriptors.connections().saturating_sub(totals.current_in(columns.clone()))
     }
 
     /// How many more connections a frontend's servers can have from local ports for sure.
     pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
-        let Shared { columns, local_ports, .. } = &self.shared;
+        let WorkersShared { columns, local_ports, .. } = &self.shared;
         let pool = &frontend.pool;
         // Towards each port of a server there is each local port.
         let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
@@ -175,7 +180,7 @@ impl Context {
 
     /// Sockets of ours that a client may be.
     pub(super) fn own_sockets_at(&self, client: Endpoint, snapshot: &Snapshot) -> Vec<Towards> {
-        // What is sent to an address that is this host's by a route alone (`ip route add local`) comes from that address.
+        // A connection to an address that is this host's by a route alone (`ip route add local`) comes from that address.
         let ip = client.addr.ip();
         let may_be_ours = snapshot.is_own(ip) || snapshot.server_endpoints.have_ip(ip);
         if may_be_ours { self.shared.own_sockets.at(client) } else { Vec::new() }
@@ -183,8 +188,8 @@ impl Context {
 }
 
 /// A worker thread that runs; it ends when its command channel is dropped.
-pub(super) struct Worker {
-    pub(super) commands: mpsc::UnboundedSender<Command>,
+pub(super) struct WorkerThread {
+    pub(super) commands: mpsc::UnboundedSender<WorkerCommand>,
     /// Tells it what has come to its sockets.
     pub(super) runtime: Handle,
     pub(super) thread: JoinHandle<()>,
@@ -196,34 +201,55 @@ pub(super) fn started() -> Instant {
 }
 
 /// Starts the thread.
-pub(super) fn start(core: usize, shared: Shared, started: Instant) -> io::Result<Worker> {
+pub(super) fn start(core: usize, shared: WorkersShared, started: Instant) -> io::Result<WorkerThread> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let thread = thread::Builder::new()
         .name(format!("proxy-{core}"))
         .spawn(move || runtime.block_on(run(core, shared, started, receiver)))?;
-    Ok(Worker { commands, runtime: handle, thread })
+    Ok(WorkerThread { commands, runtime: handle, thread })
 }
 
-async fn run(core: usize, shared: Shared, started: Instant, mut commands: mpsc::UnboundedReceiver<Command>) {
+/// Gives up this thread's capabilities: sockets come to it bound. Those of others stay. It keeps the one for pipes that are
+/// longer than an unprivileged user's (`fs.pipe-user-pages-soft`).
+fn drop_capabilities() {
+    let Ok(sets) = capabilities(None) else { return };
+    let kept = sets.permitted & CapabilitySet::SYS_RESOURCE;
+    let none = CapabilitySet::empty();
+    if let Err(error) =
+        set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
+    {
+        warn!("a thread keeps capabilities that it does not need: {error}");
+    }
+}
+
+async fn run(
+    core: usize,
+    shared: WorkersShared,
+    started: Instant,
+    mut commands: mpsc::UnboundedReceiver<WorkerCommand>,
+) {
+    drop_capabilities();
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
     let context = Arc::new(Context { core, shared, started, _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
     let (left, drained) = loop {
         match commands.recv().await {
-            Some(Command::Listen { addr, socket, sessions }) => listeners.listen(addr, socket, sessions),
-            Some(Command::Close { places, patience, done }) => {
+            Some(WorkerCommand::Listen { addr, socket, sessions }) => {
+                listeners.listen(addr, socket, sessions)
+            }
+            Some(WorkerCommand::Close { places, patience, done }) => {
                 listeners.close(places, patience).await;
                 let _ = done.send(());
             }
-            Some(Command::EndConnections { servers }) => watch::end(&servers),
-            Some(Command::EndDenied { access }) => watch::end_denied(&access),
-            Some(Command::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
-            Some(Command::Release) => listeners.udp.values().for_each(udp::Listener::release),
-            Some(Command::Offer { sockets }) => drop(sockets.send(listeners.sockets())),
-            Some(Command::Drain { left, done }) => break (left, done),
+            Some(WorkerCommand::EndConnections { servers }) => watch::end(&servers),
+            Some(WorkerCommand::EndDenied { access }) => watch::end_denied(&access),
+            Some(WorkerCommand::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
+            Some(WorkerCommand::Release) => listeners.udp.values().for_each(udp::UdpListener::release),
+            Some(WorkerCommand::Offer { sockets }) => drop(sockets.send(listeners.sockets())),
+            Some(WorkerCommand::Drain { left, done }) => break (left, done),
             None => return,
         }
     };
@@ -233,8 +259,11 @@ async fn run(core: usize, shared: Shared, started: Instant, mut commands: mpsc::
         _ = all_ended.recv() => { let _ = drained.send(()); }
         () = async {
             while let Some(command) = commands.recv().await {
-                if let Command::EndConnections { servers } = command {
-                    watch::end(&servers);
+                match command {
+                    WorkerCommand::EndConnections { servers } => watch::end(&servers),
+                    WorkerCommand::EndDenied { access } => watch::end_denied(&access),
+                    // A task that waits for an answer hears that there is none.
+                    _ => {}
                 }
             }
         } => {}
@@ -246,20 +275,20 @@ struct Listeners {
     context: Arc<Context>,
     /// More than one where a process before this one had more workers.
     tcp: HashMap<SocketAddr, Vec<listener::Listener>>,
-    udp: HashMap<SocketAddr, udp::Listener>,
+    udp: HashMap<SocketAddr, udp::UdpListener>,
 }
 
 impl Listeners {
-    fn listen(&mut self, addr: SocketAddr, socket: Socket, sessions: Vec<Session>) {
+    fn listen(&mut self, addr: SocketAddr, socket: ClientSocket, sessions: Vec<HandedSession>) {
         let context = self.context.clone();
         match socket {
-            Socket::Tcp(socket) => {
+            ClientSocket::Tcp(socket) => {
                 self.tcp.entry(addr).or_default().push(listener::start(addr, socket, context))
             }
             // One that drains has this very socket.
-            Socket::Udp(_) if self.udp.get(&addr).is_some_and(udp::Listener::resume) => {}
-            Socket::Udp(socket) => {
-                drop(self.udp.insert(addr, udp::Listener::start(addr, socket, context, sessions)));
+            ClientSocket::Udp(_) if self.udp.get(&addr).is_some_and(udp::UdpListener::resume) => {}
+            ClientSocket::Udp(socket) => {
+                drop(self.udp.insert(addr, udp::UdpListener::start(addr, socket, context, sessions)));
             }
         }
     }
@@ -294,8 +323,8 @@ impl Listeners {
     }
 
     /// Has listeners of UDP read nothing. Returns their sessions.
-    async fn hold(&self) -> Vec<Session> {
-        let held: Vec<_> = self.udp.values().map(udp::Listener::hold).collect();
+    async fn hold(&self) -> Vec<HandedSession> {
+        let held: Vec<_> = self.udp.values().map(udp::UdpListener::hold).collect();
         let mut sessions = Vec::new();
         for held in held {
             sessions.extend(held.await.unwrap_or_default());
@@ -335,7 +364,7 @@ pub(super) mod tests {
 
     /// A worker that goes by this snapshot.
     pub(crate) fn context(snapshot: Snapshot) -> Arc<Context> {
-        let shared = Shared {
+        let shared = WorkersShared {
             columns: 0..1,
             snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
             failures: mpsc::channel(1).0,
@@ -345,6 +374,7 @@ pub(super) mod tests {
             own_sockets: Arc::default(),
             local_ports: Arc::default(),
             lines: Arc::default(),
+            access_log: Arc::default(),
         };
         Arc::new(Context { core: 0, shared, started: Instant::now(), _alive: mpsc::channel(1).0 })
     }

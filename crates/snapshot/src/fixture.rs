@@ -11,7 +11,14 @@ pub use convey_model::fixture::{backend, server};
 
 /// Up since the program started.
 pub fn up() -> Health {
-    Health { up: true, reason: "connected".into(), since: Timestamp(0), ejected: None, percent: WHOLE }
+    Health {
+        up: true,
+        proven: true,
+        reason: "connected".into(),
+        since: Timestamp(0),
+        ejected: None,
+        percent: WHOLE,
+    }
 }
 
 /// Down since some time after the program started.
@@ -20,23 +27,24 @@ pub fn down(reason: &str, after: Duration) -> Health {
 }
 
 /// A backend that nobody has used.
-pub fn pool(name: &str, servers: Vec<(model::Server, Health)>) -> Arc<Pool> {
+pub fn pool(name: &str, servers: Vec<(model::ServerConfig, Health)>) -> Arc<Pool> {
     let (servers, health) = servers.into_iter().unzip();
     unused(backend(name, servers), health)
 }
 
 /// A backend with these settings that nobody has used. Its servers are up.
-pub fn pool_of(config: model::Backend) -> Arc<Pool> {
+pub fn pool_of(config: model::BackendConfig) -> Arc<Pool> {
     let health = vec![up(); config.servers.len()];
     unused(config, health)
 }
 
-fn unused(config: model::Backend, health: Vec<Health>) -> Arc<Pool> {
+fn unused(config: model::BackendConfig, health: Vec<Health>) -> Arc<Pool> {
     let servers = config.servers.iter().cloned().zip(health).map(|(config, health)| {
-        Arc::new(Server { config, health, live: Arc::new(ServerLive::new(number(), 1)) })
+        let live = Arc::new(ServerLive::new(number(), 1).named(&config.name));
+        Arc::new(Server { config, health, live })
     });
-    let servers = servers.collect();
-    Arc::new(Pool::new(Arc::new(config), servers, Arc::new(PoolLive::new(1)), None))
+    let (servers, live) = (servers.collect(), PoolLive::new(1).named(&config.name));
+    Arc::new(Pool::new(Arc::new(config), servers, Arc::new(live), None))
 }
 
 /// The same backend with other servers.
@@ -50,8 +58,8 @@ pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> 
 }
 
 /// A frontend with these settings that nobody has connected to.
-pub fn frontend_of(config: model::Frontend, pool: &Arc<Pool>) -> Arc<Frontend> {
-    let live = Arc::new(FrontendLive::new(number(), 1));
+pub fn frontend_of(config: model::FrontendConfig, pool: &Arc<Pool>) -> Arc<Frontend> {
+    let live = Arc::new(FrontendLive::new(number(), 1).named(&config.name));
     Arc::new(Frontend { config, pool: pool.clone(), sources: None, live })
 }
 

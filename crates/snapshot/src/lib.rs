@@ -1,7 +1,7 @@
 //! The one immutable state the data path reads. Configuration and health make a whole new [`Snapshot`],
 //! published with one swap: a reader sees the old one or the new one, never a mixture, and never waits.
 //!
-//! What must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
+//! State that must outlive a swap (counters, slots, round-robin position) hangs off it behind `Arc`s that the
 //! next snapshot carries on. Pure.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, Draining, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints, ServerKey,
-    Slots, Sources, Timeouts, Timestamp, Unreachable,
+    self as model, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints,
+    ServerKey, Slots, Sources, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -50,8 +50,8 @@ pub struct Snapshot {
     pub names: Vec<Name>,
     /// The addresses that this host has.
     pub own_addresses: Arc<BTreeSet<IpAddr>>,
-    /// What a reload took away and flows may still finish with; empty in proxy mode.
-    pub draining: Arc<Draining>,
+    /// Frontends and servers that a reload took away and whose flows may still finish; empty in proxy mode.
+    pub draining: Arc<DrainingEndpoints>,
     /// Whether the program is about to end and begins no new flows (packet modes).
     pub stopping: bool,
     /// Frontends whose flows we leave as they are at our end, for they go on without us (packet modes).
@@ -72,18 +72,20 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct Frontend {
     /// As configured.
-    pub config: model::Frontend,
-    /// Who serves its connections.
+    pub config: model::FrontendConfig,
+    /// The servers of its connections.
     pub pool: Arc<Pool>,
-    /// What each source has of it; `None` without limits for sources.
+    /// The counts of each source; `None` without limits for sources.
     pub sources: Option<Arc<Sources>>,
-    /// What outlives this snapshot.
+    /// The state that outlives this snapshot.
     pub live: Arc<FrontendLive>,
 }
 
 /// The part of a frontend that outlives snapshots.
 #[derive(Debug)]
 pub struct FrontendLive {
+    /// Its name.
+    pub name: Arc<str>,
     /// Its number: no other frontend has had it or will, for as long as the program runs.
     pub id: u32,
     /// Its counters.
@@ -96,14 +98,14 @@ pub struct FrontendLive {
     pub freed: Notify,
     /// Notified when limits change, where connections wait for their client's share of them.
     pub share_changed: Notify,
-    /// Connections that wait for a slot or for their client's share. Those that the kernel queues are none of them.
+    /// Connections that wait for a slot or for their client's share, without connections in the kernel's queue.
     pub waiters: Waiters,
 }
 
 impl Frontend {
     /// Whether its connections go on without us: any balancer sends a client's packets to the same server, and servers
     /// answer clients themselves.
-    pub fn outlasts_us(&self) -> bool {
+    pub(crate) fn outlasts_us(&self) -> bool {
         self.config.mode.is_dsr() && self.pool.config.algorithm.hashes()
     }
 }
@@ -114,15 +116,22 @@ impl FrontendLive {
         let (slots, questions) = (Arc::default(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
         let (traffic, waiters) = (Traffic::new(cores), Waiters::default());
-        FrontendLive { id, traffic, slots, questions, freed, share_changed, waiters }
+        FrontendLive { name: Arc::default(), id, traffic, slots, questions, freed, share_changed, waiters }
+    }
+
+    /// The same with its name, for the access log.
+    pub fn named(self, name: &str) -> Self {
+        FrontendLive { name: name.into(), ..self }
     }
 }
 
-/// What is known of a server's health.
+/// A server's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// Whether it answers; only then it gets new connections.
     pub up: bool,
+    /// Whether a probe or a client has found that out. A server counts as up before its first probe, too.
+    pub proven: bool,
     /// Why: what the last decisive probe or connect said, in words for an operator.
     pub reason: String,
     /// When it last changed.
@@ -135,12 +144,12 @@ pub struct Health {
 
 impl Health {
     /// Whether it gets new connections as long as there is a choice.
-    pub fn is_in_service(&self) -> bool {
+    pub(crate) fn is_in_service(&self) -> bool {
         self.up && self.ejected.is_none()
     }
 }
 
-/// What is known of a server that was taken out because clients fared badly.
+/// A server that was taken out because clients fared badly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejected {
     /// When it comes back.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use convey_model::{Fault, Missing, ServerAddr, Timestamp};
+use convey_model::{LookupFault, Missing, ServerAddr, Timestamp};
 
 /// A name as of this snapshot.
 #[derive(Debug, Clone)]
@@ -14,10 +14,10 @@ pub struct Name {
     /// What it stands for: what the last lookup found that did not fail.
     pub addresses: BTreeSet<ServerAddr>,
     /// What went wrong with the last lookup.
-    pub fault: Option<Fault>,
+    pub fault: Option<LookupFault>,
     /// When the addresses last changed, or lookups began or ceased to fail.
     pub since: Timestamp,
-    /// What outlives this snapshot.
+    /// The state that outlives this snapshot.
     pub live: Arc<NameLive>,
 }
 

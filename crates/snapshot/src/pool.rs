@@ -15,14 +15,15 @@ use convey_model::{self as model, HashOn, Slots};
 /// A backend with the table built for its servers' present health.
 pub struct Pool {
     /// As configured.
-    pub config: Arc<model::Backend>,
+    pub config: Arc<model::BackendConfig>,
     /// In the order of the configuration; picks return indices into it.
     pub servers: Vec<Arc<Server>>,
-    /// What outlives this snapshot.
+    /// The state that outlives this snapshot.
     pub live: Arc<PoolLive>,
     balancer: Arc<dyn Balancer>,
     members: Vec<Member>,
-    /// The same servers, the healthy backups among them eligible: who is tried when no other is left to try.
+    /// The same servers, the healthy backups among them eligible. They are tried when no other is left to
+    /// try.
     backups: Vec<Member>,
     eligible: usize,
     limited: bool,
@@ -31,6 +32,8 @@ pub struct Pool {
 /// The part of a backend that outlives snapshots.
 #[derive(Debug)]
 pub struct PoolLive {
+    /// Its name.
+    pub name: Arc<str>,
     /// Its counters.
     pub traffic: Traffic,
     /// How long connects to its servers took; those that failed are not in it (proxy mode).
@@ -51,16 +54,18 @@ pub struct PoolLive {
 #[derive(Debug)]
 pub struct Server {
     /// As configured.
-    pub config: model::Server,
+    pub config: model::ServerConfig,
     /// As last decided.
     pub health: Health,
-    /// What outlives this snapshot.
+    /// The state that outlives this snapshot.
     pub live: Arc<ServerLive>,
 }
 
 /// The part of a server that outlives snapshots.
 #[derive(Debug)]
 pub struct ServerLive {
+    /// Its name, without the backend's.
+    pub name: Arc<str>,
     /// Its number: no other server has had it or will, for as long as the program runs.
     pub id: u32,
     /// Its counters.
@@ -88,7 +93,7 @@ impl Pool {
     /// ejected only if there is not even a backup.
     /// The table of `before`, the same backend's last pool, is kept if it would come out the same.
     pub fn new(
-        config: Arc<model::Backend>,
+        config: Arc<model::BackendConfig>,
         servers: Vec<Arc<Server>>,
         live: Arc<PoolLive>,
         before: Option<&Pool>,
@@ -124,7 +129,7 @@ impl Pool {
     /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
     /// a backup will do if no other is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
-        let loads = Now { pool: self, tried };
+        let loads = PickLoads { pool: self, tried };
         let is_one_left = || self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count();
         let picked = if tried.is_empty() {
             self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
@@ -173,6 +178,7 @@ impl PoolLive {
     /// A backend nobody has used, counted by `cores` cores.
     pub fn new(cores: usize) -> Self {
         PoolLive {
+            name: Arc::default(),
             traffic: Traffic::new(cores),
             connect_times: Histogram::new(&CONNECT_TIMES, cores),
             session_times: Histogram::new(&SESSION_TIMES, cores),
@@ -194,12 +200,18 @@ impl PoolLive {
     pub fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
     }
+
+    /// The same with its name, for the access log.
+    pub fn named(self, name: &str) -> Self {
+        PoolLive { name: name.into(), ..self }
+    }
 }
 
 impl ServerLive {
     /// The server number `id`, which nobody has used, counted by `cores` cores.
     pub fn new(id: u32, cores: usize) -> Self {
         ServerLive {
+            name: Arc::default(),
             id,
             traffic: Traffic::new(cores),
             slots: Arc::default(),
@@ -207,6 +219,11 @@ impl ServerLive {
             row: AtomicU32::new(0),
             ejections: AtomicU64::new(0),
         }
+    }
+
+    /// The same with its name, for the access log.
+    pub fn named(self, name: &str) -> Self {
+        ServerLive { name: name.into(), ..self }
     }
 
     /// Names the present row of connects; for [`ServerLive::connect_failed`].
@@ -250,12 +267,12 @@ impl ServerLive {
 }
 
 /// The servers at the moment of one pick.
-struct Now<'a> {
+struct PickLoads<'a> {
     pool: &'a Pool,
     tried: &'a [usize],
 }
 
-impl Loads for Now<'_> {
+impl Loads for PickLoads<'_> {
     fn usable(&self, index: usize) -> bool {
         let server = &self.pool.servers[index];
         server.live.slots.has_room(server.config.settings.max_connections) && !self.tried.contains(&index)

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{Loopback, Process, ask, wait_for};
 
 /// A running `convey`. Its log is shown if the story fails.
-pub struct Balancer {
+pub struct BalancerProcess {
     process: Process,
     directory: PathBuf,
     /// The name of its configuration.
@@ -57,40 +57,52 @@ fn built() -> PathBuf {
     path
 }
 
-/// Starts convey with its log in a file, and waits until it is ready: the log says where statistics are, which is the last
-/// step of a start.
+/// The end of a start: once the log says so, everything is in place. `tests/guest/lab.sh` goes by the same.
+pub const READY: &str = "statistics on http://";
+
+/// Waits until a file has the log of a process that is ready.
+pub fn wait_until_ready(convey: &mut Process, log: &Path) {
+    wait_for("convey to be ready", || {
+        let (ended, log) = (convey.ended(), read(log));
+        assert!(ended.is_none(), "convey ended: {ended:?}\n{log}");
+        log.contains(READY).then_some(())
+    });
+}
+
+/// Starts convey with its log in a file, and waits until it is ready.
 pub fn start(mut command: Command, log: &Path) -> Process {
     let file = File::create(log).unwrap();
     command.env_remove("RUST_LOG").stdout(file.try_clone().unwrap()).stderr(file);
     let mut convey = Process::spawn(&mut command);
-    wait_for("convey to be ready", || {
-        let (ended, log) = (convey.ended(), read(log));
-        assert!(ended.is_none(), "convey ended: {ended:?}\n{log}");
-        log.contains("statistics on http://").then_some(())
-    });
+    wait_until_ready(&mut convey, log);
     convey
 }
 
-impl Balancer {
+impl BalancerProcess {
     /// Starts it and waits until it serves.
-    pub fn start(lab: &Loopback, config: &impl Display) -> Balancer {
-        Balancer::start_with(lab, config, binary())
+    pub fn start(lab: &Loopback, config: &impl Display) -> BalancerProcess {
+        BalancerProcess::start_with(lab, config, binary())
     }
 
     /// Starts it with a command that is not simply [`binary`].
-    pub fn start_with(lab: &Loopback, config: &impl Display, command: Command) -> Balancer {
-        Balancer::start_in(lab, "config.toml", config, command)
+    pub fn start_with(lab: &Loopback, config: &impl Display, command: Command) -> BalancerProcess {
+        BalancerProcess::start_in(lab, "config.toml", config, command)
     }
 
     /// Starts it without a configuration file, with a list of servers: `hosts.txt`.
-    pub fn start_with_list(lab: &Loopback, list: &str) -> Balancer {
+    pub fn start_with_list(lab: &Loopback, list: &str) -> BalancerProcess {
         let mut command = binary();
         command.args(["--listen", &lab.vip().to_string(), "--stats", &lab.stats().to_string()]);
         command.args(["--servers", "hosts.txt"]);
-        Balancer::start_in(lab, "hosts.txt", &list, command)
+        BalancerProcess::start_in(lab, "hosts.txt", &list, command)
     }
 
-    fn start_in(lab: &Loopback, file: &'static str, config: &impl Display, mut command: Command) -> Balancer {
+    fn start_in(
+        lab: &Loopback,
+        file: &'static str,
+        config: &impl Display,
+        mut command: Command,
+    ) -> BalancerProcess {
         let directory = lab.directory().to_owned();
         fs::write(directory.join(file), config.to_string()).unwrap();
         command.current_dir(&directory);
@@ -100,7 +112,7 @@ impl Balancer {
             command.args(["--config", file]);
         }
         let process = start(command, &directory.join("log"));
-        Balancer { process, directory, file, stats: lab.stats() }
+        BalancerProcess { process, directory, file, stats: lab.stats() }
     }
 
     /// The configuration file.
@@ -225,7 +237,7 @@ impl Balancer {
     }
 }
 
-impl Drop for Balancer {
+impl Drop for BalancerProcess {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- log of the balancer in the story that failed ---\n{}---", self.log());

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::Server;
+use super::TcpServer;
 
 /// What control connections share.
 struct Ftp {
@@ -17,9 +17,9 @@ struct Ftp {
 }
 
 /// Starts one with control connections on `addr`, and data connections on ports of the same address.
-pub fn ftp_server(addr: SocketAddr, data_ports: RangeInclusive<u16>, content: &str) -> Server {
+pub fn ftp_server(addr: SocketAddr, data_ports: RangeInclusive<u16>, content: &str) -> TcpServer {
     let ftp = Ftp { content: content.to_owned(), addr, data_ports, turn: AtomicU16::new(0) };
-    Server::start(addr, move |stream| ftp.serve(stream))
+    TcpServer::start(addr, move |stream| ftp.serve(stream))
 }
 
 impl Ftp {

@@ -20,17 +20,17 @@ mod wrk;
 
 pub use convey_lab::join;
 
-pub use balancer::{Balancer, Fds, binary, start};
+pub use balancer::{BalancerProcess, Fds, READY, binary, start, wait_until_ready};
 pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
 pub use ftp::ftp_server;
 pub use loopback::Loopback;
-pub use name_server::{NAME, NameServer, SERVICE};
-pub use namespace::{Namespace, in_namespace};
+pub use name_server::{NAME, SERVICE, TestNameServer};
+pub use namespace::{TestNamespace, in_namespace};
 pub use need::{Need, raise_file_limit, run_trials, tool, trial, trials};
 pub use nginx::Nginx;
 pub use pattern::{check_to_end, send};
 pub use process::{Process, Ran, run};
-pub use server::Server;
+pub use server::TcpServer;
 pub use setup::Setup;
 pub use udp::{Flood, UdpClient, UdpServer};
 pub use wait::{PATIENCE, clock, wait_for};

@@ -9,28 +9,28 @@ use rustix::process::Signal;
 
 use super::{Loopback, Process, tool, wait_for};
 
-/// What [`NameServer`] has records of.
+/// What [`TestNameServer`] has records of.
 pub const NAME: &str = "app.convey.test";
 
 /// A service of [`NAME`], on the ports 8000 and 8001.
 pub const SERVICE: &str = "_http._tcp.convey.test";
 
 /// dnsmasq, which knows [`NAME`] and believes nobody else. Its answers are good for a second.
-pub struct NameServer<'a> {
+pub struct TestNameServer<'a> {
     lab: &'a Loopback,
     process: Process,
 }
 
-impl NameServer<'_> {
+impl TestNameServer<'_> {
     /// Starts it; it answers with these servers of the lab.
-    pub fn start<'a>(lab: &'a Loopback, servers: &[u8]) -> NameServer<'a> {
-        NameServer::start_with(lab, servers.iter().map(|n| lab.server(*n).ip()))
+    pub fn start<'a>(lab: &'a Loopback, servers: &[u8]) -> TestNameServer<'a> {
+        TestNameServer::start_with(lab, servers.iter().map(|n| lab.server(*n).ip()))
     }
 
     /// Starts it; it answers with these addresses.
-    pub fn start_with(lab: &Loopback, addresses: impl Iterator<Item = IpAddr>) -> NameServer<'_> {
+    pub fn start_with(lab: &Loopback, addresses: impl Iterator<Item = IpAddr>) -> TestNameServer<'_> {
         write_hosts(lab, addresses);
-        let addr = NameServer::addr(lab);
+        let addr = TestNameServer::addr(lab);
         let mut command = Command::new(tool("dnsmasq").unwrap());
         command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root"]);
         command.args(["--no-resolv", "--no-hosts", "--bind-interfaces", "--log-facility=-"]);
@@ -41,7 +41,7 @@ impl NameServer<'_> {
         command.args([format!("--listen-address={}", addr.ip()), format!("--port={}", addr.port())]);
         let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
         wait_for("dnsmasq", || TcpStream::connect(addr).ok());
-        NameServer { lab, process }
+        TestNameServer { lab, process }
     }
 
     /// Where it listens.
@@ -51,7 +51,7 @@ impl NameServer<'_> {
 
     /// The lines of a configuration that has it asked, and believed when it speaks of the loopback: there stories happen.
     pub fn dns(lab: &Loopback) -> String {
-        format!("[dns]\nnameservers = \"{}\"\nallow_local = true\n", NameServer::addr(lab))
+        format!("[dns]\nnameservers = \"{}\"\nallow_local = true\n", TestNameServer::addr(lab))
     }
 
     /// Answers with these servers from now on.

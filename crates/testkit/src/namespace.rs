@@ -7,14 +7,14 @@ use socket2::{Domain, Socket, Type};
 
 use super::run;
 
-/// A network namespace that is gone when dropped, with its links. What fails panics.
-pub struct Namespace(convey_lab::Namespace);
+/// A network namespace that is gone when dropped, with its links. A failure panics.
+pub struct TestNamespace(convey_lab::Namespace);
 
-impl Namespace {
+impl TestNamespace {
     /// An empty one; its loopback interface is up, and IPv6 addresses can be used as soon as they are there.
     #[allow(clippy::new_without_default, reason = "it does something")]
-    pub fn new() -> Namespace {
-        let namespace = Namespace(convey_lab::Namespace::new().unwrap());
+    pub fn new() -> TestNamespace {
+        let namespace = TestNamespace(convey_lab::Namespace::new().unwrap());
         namespace.ip("link set lo up");
         namespace.exec("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
         namespace
@@ -37,7 +37,7 @@ impl Namespace {
     }
 
     /// Joins it to another: each end gets a name and a MAC, and is up.
-    pub fn link(&self, (name, mac): (&str, &str), other: &Namespace, (peer, peer_mac): (&str, &str)) {
+    pub fn link(&self, (name, mac): (&str, &str), other: &TestNamespace, (peer, peer_mac): (&str, &str)) {
         let to = other.name();
         self.ip(&format!(
             "link add {name} address {mac} type veth peer name {peer} address {peer_mac} netns {to}"

@@ -10,18 +10,18 @@ use socket2::{Domain, Socket, Type};
 
 /// A server with a thread for each connection. Dropping it closes its listening socket; connections that
 /// are open go on.
-pub struct Server {
+pub struct TcpServer {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl TcpServer {
     /// Lets `handle` have every connection; its errors end the connection and nothing else.
     pub fn start(
         addr: SocketAddr,
         handle: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
-    ) -> Server {
+    ) -> TcpServer {
         let listener = listen(addr);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -35,12 +35,12 @@ impl Server {
                 thread::spawn(move || handle(stream));
             }
         });
-        Server { addr, stop, thread: Some(thread) }
+        TcpServer { addr, stop, thread: Some(thread) }
     }
 
     /// Sends back what it is sent.
-    pub fn echo(addr: SocketAddr) -> Server {
-        Server::start(addr, |mut stream| {
+    pub fn echo(addr: SocketAddr) -> TcpServer {
+        TcpServer::start(addr, |mut stream| {
             let mut buffer = vec![0; 128 * 1024];
             loop {
                 match stream.read(&mut buffer)? {
@@ -52,8 +52,8 @@ impl Server {
     }
 
     /// Answers one HTTP request for each connection with its name.
-    pub fn named(name: &'static str, addr: SocketAddr) -> Server {
-        Server::start(addr, move |mut stream| {
+    pub fn named(name: &'static str, addr: SocketAddr) -> TcpServer {
+        TcpServer::start(addr, move |mut stream| {
             let mut lines = BufReader::new(stream.try_clone()?).lines();
             while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
             let length = name.len();
@@ -62,10 +62,10 @@ impl Server {
     }
 
     /// Accepts, and does nothing with the connections it has: they are in the list.
-    pub fn holding(addr: SocketAddr) -> (Server, Arc<Mutex<Vec<TcpStream>>>) {
+    pub fn holding(addr: SocketAddr) -> (TcpServer, Arc<Mutex<Vec<TcpStream>>>) {
         let held: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let list = held.clone();
-        let server = Server::start(addr, move |stream| {
+        let server = TcpServer::start(addr, move |stream| {
             list.lock().unwrap().push(stream);
             Ok(())
         });
@@ -73,8 +73,8 @@ impl Server {
     }
 
     /// Accepts, and says nothing until the other side closes.
-    pub fn silent(addr: SocketAddr) -> Server {
-        Server::start(addr, |mut stream| io::copy(&mut stream, &mut io::sink()).map(drop))
+    pub fn silent(addr: SocketAddr) -> TcpServer {
+        TcpServer::start(addr, |mut stream| io::copy(&mut stream, &mut io::sink()).map(drop))
     }
 }
 
@@ -87,7 +87,7 @@ fn listen(addr: SocketAddr) -> TcpListener {
     socket.into()
 }
 
-impl Drop for Server {
+impl Drop for TcpServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(self.addr); // wakes the thread

@@ -11,8 +11,8 @@ use convey_model::{Addr, FlowKey, Rewrite};
 pub enum Checksum {
     /// The checksum.
     Complete,
-    /// The sum of the pseudo-header, not complemented; whoever sends the frame on a wire adds the segment
-    /// (Linux: `CHECKSUM_PARTIAL`; virtio: `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    /// The sum of the pseudo-header, not complemented; the sender that puts the frame on a wire adds the
+    /// segment (Linux: `CHECKSUM_PARTIAL`; virtio: `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
     Partial,
 }
 

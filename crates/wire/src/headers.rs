@@ -17,7 +17,7 @@ pub struct Headers {
     pub l3: usize,
     /// Where the header of TCP, UDP or ICMP begins; a later fragment: its part of the payload.
     pub l4: usize,
-    /// Where the IP packet ends. What follows is padding.
+    /// Where the IP packet ends. Padding follows.
     pub end: usize,
     /// How many more hops the packet may take, this one included.
     pub ttl: u8,

@@ -30,7 +30,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
 
 /// An IP packet, as far as its IP headers tell.
 #[derive(Clone, Copy)]
-pub(super) struct Packet {
+pub(super) struct IpPacket {
     pub(super) src: Addr,
     pub(super) dst: Addr,
     pub(super) l4: usize,
@@ -172,7 +172,7 @@ fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {
 }
 
 /// Whether IPv4 options say by which routers a packet wants to go, or has come: hosts and routers drop those as they come
-/// (RFC 7126, sections 4.3 and 4.4). What follows an option of no length is nobody's to read.
+/// (RFC 7126, sections 4.3 and 4.4). Nobody can read the bytes after an option of no length.
 fn is_source_routed(options: &[u8]) -> bool {
     let mut at = 0;
     while let Some(option) = options.get(at) {
@@ -189,13 +189,19 @@ fn is_source_routed(options: &[u8]) -> bool {
     false
 }
 
-/// No fragment ends beyond the longest packet there is: who put it together would have no room for it.
+/// No fragment ends beyond the longest packet there is: its receiver would have no room for it.
 fn check_end(end: usize) -> Result<(), ParseError> {
     if end > usize::from(u16::MAX) { Err(ParseError::BadTotalLength) } else { Ok(()) }
 }
 
 /// What an IP packet carries.
-fn carried(packet: &Packet, kind: Kind, frame: &[u8], protocol: u8, icmp: u8) -> Result<Headers, ParseError> {
+fn carried(
+    packet: &IpPacket,
+    kind: Kind,
+    frame: &[u8],
+    protocol: u8,
+    icmp: u8,
+) -> Result<Headers, ParseError> {
     let payload = &frame[packet.l4..packet.end];
     match (protocol, kind) {
         (TCP | UDP, Kind::LaterFragment { .. }) => Ok(read(packet, kind, nothing(protocol))),
@@ -225,8 +231,8 @@ fn carried(packet: &Packet, kind: Kind, frame: &[u8], protocol: u8, icmp: u8) ->
 }
 
 #[inline]
-fn v4(ip: &[u8; IPV4_LEN], header_len: usize, total_len: usize) -> Packet {
-    Packet {
+fn v4(ip: &[u8; IPV4_LEN], header_len: usize, total_len: usize) -> IpPacket {
+    IpPacket {
         src: Addr::v4(u32_at(ip, ipv4::SRC).to_be_bytes()),
         dst: Addr::v4(u32_at(ip, ipv4::DST).to_be_bytes()),
         l4: ETHERNET_LEN + header_len,
@@ -237,8 +243,8 @@ fn v4(ip: &[u8; IPV4_LEN], header_len: usize, total_len: usize) -> Packet {
 }
 
 #[inline]
-fn v6(ip: &[u8; IPV6_LEN], headers_len: usize, len: usize) -> Packet {
-    Packet {
+fn v6(ip: &[u8; IPV6_LEN], headers_len: usize, len: usize) -> IpPacket {
+    IpPacket {
         src: v6_at(ip, ipv6::SRC),
         dst: v6_at(ip, ipv6::DST),
         l4: ETHERNET_LEN + headers_len,
@@ -295,7 +301,7 @@ fn nothing(protocol: u8) -> Transport {
 }
 
 #[inline]
-fn read(packet: &Packet, kind: Kind, transport: Transport) -> Headers {
+fn read(packet: &IpPacket, kind: Kind, transport: Transport) -> Headers {
     let (src, dst) = (packet.src, packet.dst);
     let Transport { protocol, src_port, dst_port, seq, ack, flags, payload_len } = transport;
     Headers {

@@ -4,7 +4,7 @@
 use super::extensions;
 use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, icmp, ipv4, ipv6, tcp, u16_at, u32_at};
 use super::headers::{Kind, ParseError};
-use super::parse::{Packet, v6_at};
+use super::parse::{IpPacket, v6_at};
 use convey_model::{Addr, FlowKey, TCP, UDP};
 
 /// Destination unreachable, time exceeded, parameter problem.
@@ -29,7 +29,7 @@ pub(super) fn is_error(message: &[u8], version: u8) -> bool {
 }
 
 /// Reads the packet in an ICMP error. It must have been sent by whom the error is sent to.
-pub(super) fn read(error: &Packet, message: &[u8]) -> Result<Quote, ParseError> {
+pub(super) fn read(error: &IpPacket, message: &[u8]) -> Result<Quote, ParseError> {
     let quoted = message.get(ICMP_LEN..).ok_or(ParseError::BadQuote)?;
     let (src, dst, protocol, at) = match error.dst.is_v4() {
         true => v4(quoted),

@@ -53,9 +53,9 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Rewrite, hop: &NextHop,
     put_u16(transport, at, field);
 }
 
-/// Gives a fragment, rewritten or not, another number: those of a packet that came from two senders and goes on
-/// as one's must differ (RFC 6864, section 4.3). In IPv6, where numbers are twice as long, it is the lower half of
-/// one. What is no fragment stays as it is.
+/// Gives a fragment, rewritten or not, another number: those of a packet that came from two senders and goes on as
+/// one's must differ (RFC 6864, section 4.3). In IPv6, where numbers are twice as long, it is the lower half of
+/// one. A packet that is no fragment stays as it is.
 ///
 /// # Panics
 /// If `headers` are not this frame's and point beyond its end.

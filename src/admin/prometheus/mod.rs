@@ -5,14 +5,14 @@ mod page;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use self::page::{Labels, Page, labels};
+use self::page::{Labels, MetricsPage, labels};
 use super::packets::PacketReport;
-use super::{ConfigReport, FrontendReport, Process, Report, TrafficReport};
+use super::{ConfigReport, FrontendReport, ProcessMetrics, StatsReport, TrafficReport};
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
 /// cause one.
-pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> {
-    let mut page = Page::default();
+pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Result<String> {
+    let mut page = MetricsPage::default();
     page.gauge(
         "convey_build_info",
         "Always 1; the label is the version that runs.",
@@ -33,7 +33,7 @@ pub fn render(report: &Report, process: &Process) -> prometheus::Result<String> 
     page.encode()
 }
 
-fn totals(page: &mut Page, report: &Report) {
+fn totals(page: &mut MetricsPage, report: &StatsReport) {
     let totals = TrafficReport {
         total_connections: report.total_connections,
         current_connections: report.current_connections,
@@ -49,9 +49,15 @@ fn totals(page: &mut Page, report: &Report) {
         &[(Vec::new(), report.log_lines_dropped)],
         |n| *n as f64,
     );
+    page.counter(
+        "convey_access_log_lines_dropped_total",
+        "Lines of the access log that were dropped: they came faster than they are written, or the disk is full.",
+        &[(Vec::new(), report.access_log_lines_dropped)],
+        |n| *n as f64,
+    );
 }
 
-fn config(page: &mut Page, config: &ConfigReport) {
+fn config(page: &mut MetricsPage, config: &ConfigReport) {
     let this = &[(Vec::new(), config)];
     let info = [(labels([("hash", config.hash.as_str())]), ())];
     page.gauge(
@@ -87,7 +93,7 @@ fn config(page: &mut Page, config: &ConfigReport) {
     );
 }
 
-fn frontends(page: &mut Page, report: &Report) {
+fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.frontends.iter().map(|(name, f)| (labels([("frontend", name)]), f)).collect();
     let info = |(name, f): (&String, &FrontendReport)| {
         (labels([("frontend", name.as_str()), ("mode", f.mode), ("protocol", f.protocol)]), ())
@@ -138,7 +144,7 @@ fn frontends(page: &mut Page, report: &Report) {
 
 /// A counter of frontends with a label for its reasons.
 fn by_reason<'a>(
-    page: &mut Page,
+    page: &mut MetricsPage,
     name: &str,
     help: &str,
     frontends: impl Iterator<Item = (&'a String, &'a BTreeMap<&'static str, u64>)>,
@@ -149,7 +155,7 @@ fn by_reason<'a>(
     page.counter(name, help, &rows.collect::<Vec<_>>(), |n| *n as f64);
 }
 
-fn backends(page: &mut Page, report: &Report) {
+fn backends(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.backends.iter().map(|(name, b)| (labels([("backend", name)]), b)).collect();
     traffic(page, "convey_backend", "the backend", &all, |b| &b.traffic);
     page.counter(
@@ -186,7 +192,7 @@ fn backends(page: &mut Page, report: &Report) {
     page.gauge("convey_backend_servers_up", "Servers that are healthy.", &all, |b| b.servers_up as f64);
 }
 
-fn servers(page: &mut Page, report: &Report) {
+fn servers(page: &mut MetricsPage, report: &StatsReport) {
     let mut all = Vec::new();
     for (backend, b) in &report.backends {
         all.extend(b.servers.iter().map(|(name, s)| (labels([("backend", backend), ("server", name)]), s)));
@@ -240,7 +246,7 @@ fn servers(page: &mut Page, report: &Report) {
     );
 }
 
-fn names(page: &mut Page, report: &Report) {
+fn names(page: &mut MetricsPage, report: &StatsReport) {
     let all: Vec<_> = report.names.iter().map(|(host, name)| (labels([("name", host)]), name)).collect();
     page.gauge("convey_name_resolved", "Whether the last lookup of the name found it.", &all, |name| {
         flag(name.resolved)
@@ -255,7 +261,7 @@ fn names(page: &mut Page, report: &Report) {
 }
 
 fn traffic<T>(
-    page: &mut Page,
+    page: &mut MetricsPage,
     prefix: &str,
     whose: &str,
     members: &[(Labels, T)],
@@ -292,7 +298,7 @@ fn traffic<T>(
     );
 }
 
-fn packets(page: &mut Page, packets: &PacketReport) {
+fn packets(page: &mut MetricsPage, packets: &PacketReport) {
     page.counter(
         "convey_packets_dropped_total",
         "Packets that went no further, by reason.",
@@ -337,7 +343,7 @@ fn packets(page: &mut Page, packets: &PacketReport) {
     );
 }
 
-fn flow_cache(page: &mut Page, packets: &PacketReport) {
+fn flow_cache(page: &mut MetricsPage, packets: &PacketReport) {
     page.gauge(
         "convey_flows_cached",
         "Flows whose packets the kernel's flow cache forwards.",
@@ -381,7 +387,7 @@ fn by(name: &str, counts: &BTreeMap<&str, u64>) -> Vec<(Labels, u64)> {
 }
 
 /// Under the names that Prometheus client libraries agree on.
-fn process_metrics(page: &mut Page, report: &Report, process: &Process) {
+fn process_metrics(page: &mut MetricsPage, report: &StatsReport, process: &ProcessMetrics) {
     let this = &[(Vec::new(), process)];
     page.gauge("process_start_time_seconds", "When the process started, in Unix time.", this, |_| {
         unix_time(report.started)

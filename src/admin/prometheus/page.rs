@@ -21,11 +21,11 @@ pub(super) fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
 
 /// Families in the order they were added.
 #[derive(Default)]
-pub(super) struct Page {
+pub(super) struct MetricsPage {
     families: Vec<MetricFamily>,
 }
 
-impl Page {
+impl MetricsPage {
     /// Adds a counter: one sample for each of `members` for which `value` is not `None`.
     pub(super) fn counter<T, V: Into<Option<f64>>>(
         &mut self,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Fault, Missing, Timestamp};
+use crate::model::{LookupFault, Missing, Timestamp};
 use crate::snapshot::{Name, NameLive, Snapshot, fixture};
 use crate::stats::Counter;
 
@@ -32,7 +32,7 @@ fn busy(name: &str) -> Snapshot {
     let host = Name {
         host: "app.internal".into(),
         addresses: [IpAddr::from([10, 0, 0, 3]).into()].into(),
-        fault: Some(Fault { missing: Missing::All, why: "timed out".into() }),
+        fault: Some(LookupFault { missing: Missing::All, why: "timed out".into() }),
         since: Timestamp(0),
         live,
     };
@@ -41,14 +41,14 @@ fn busy(name: &str) -> Snapshot {
     snapshot
 }
 
-fn text(snapshot: &Snapshot, process: &Process) -> String {
+fn text(snapshot: &Snapshot, process: &ProcessMetrics) -> String {
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    render(&Report::new(snapshot, started, Timestamp(0)).with_dropped_log_lines(9), process).unwrap()
+    render(&StatsReport::new(snapshot, started, Timestamp(0)).with_dropped_lines(9, 8), process).unwrap()
 }
 
 #[test]
 fn every_number_of_the_report_is_a_sample() {
-    let process = Process {
+    let process = ProcessMetrics {
         cpu_seconds: 1.5,
         open_fds: Some(20),
         max_fds: Some(1024),
@@ -59,6 +59,7 @@ fn every_number_of_the_report_is_a_sample() {
         concat!("convey_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         "convey_received_bytes_total 123",
         "convey_log_lines_dropped_total 9",
+        "convey_access_log_lines_dropped_total 8",
         "convey_frontend_connections_total{frontend=\"web\"} 3",
         "convey_frontend_open_connections{frontend=\"web\"} 2",
         "convey_frontend_waiting_connections{frontend=\"web\"} 1",
@@ -110,7 +111,7 @@ fn every_number_of_the_report_is_a_sample() {
 
 #[test]
 fn what_has_no_limit_or_is_not_known_has_no_sample() {
-    let text = text(&busy("web"), &Process::default());
+    let text = text(&busy("web"), &ProcessMetrics::default());
     assert!(!text.contains("convey_server_max_connections{backend=\"web\",server=\"b\"}"), "{text}");
     assert!(!text.contains("convey_frontend_max_connections"), "{text}");
     assert!(!text.contains("process_max_fds"), "{text}");

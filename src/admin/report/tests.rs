@@ -7,7 +7,7 @@ const STARTED: Duration = Duration::from_secs(1_700_000_000);
 
 fn stats(snapshot: &Snapshot, now: Duration) -> Value {
     let now = Timestamp(now.as_nanos() as u64);
-    let report = Report::new(snapshot, SystemTime::UNIX_EPOCH + STARTED, now);
+    let report = StatsReport::new(snapshot, SystemTime::UNIX_EPOCH + STARTED, now);
     serde_json::to_value(report).unwrap()
 }
 
@@ -19,6 +19,7 @@ fn before_the_first_configuration_everything_is_zero() {
         "started": "2023-11-14T22:13:20.000Z", "uptime_seconds": 61,
         "total_connections": 0, "current_connections": 0, "total_bytes_rx": 0, "total_bytes_tx": 0,
         "total_packets_rx": 0, "total_packets_tx": 0, "log_lines_dropped": 0,
+        "access_log_lines_dropped": 0,
         "config": {
             "hash": "", "loaded": "2023-11-14T22:13:20.000Z", "last_reload_successful": true,
             "last_reload": "2023-11-14T22:13:20.000Z", "errors": [], "reloads": 0, "reload_failures": 0,

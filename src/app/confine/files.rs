@@ -7,26 +7,45 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
 };
 
+use super::Kept;
 use crate::config::{self, Config, LogOutput};
-use crate::control::File;
+use crate::control::ConfigFile;
 
 /// What every program may read: programs to run (`nft`, `ip`), names, certificates, devices.
-const READABLE: [&str; 11] =
-    ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/sys", "/run", "/dev", "/opt"];
+const READABLE: [&str; 13] = [
+    "/etc",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/sys",
+    "/run",
+    "/dev",
+    "/opt",
+    "/nix/store",
+    "/var/lib/ca-certificates",
+];
+
+/// What may be links to elsewhere.
+const LINKS: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+
+/// Where certificate authorities are, if these say so.
+const AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// What convey writes: logs, the records of reserved ports, the sysctl that reserves them, pinned maps.
 const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/null", "/sys/fs/bpf"];
 
 /// Leaves this thread, and those that it starts, what convey needs.
-pub(super) fn restrict(file: &File, config: &Config) -> Result<(), String> {
-    let status = restrict_to(&readable(file), &writable(config)).map_err(|error| {
-        format!("convey may read and write all files of its user (privileges.landlock): {error}")
-    })?;
+pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), Kept> {
+    let what = "convey may read and write all files of its user (privileges.landlock)";
+    let status =
+        restrict_to(&readable(file), &writable(config)).map_err(|error| Kept::because(what, &error))?;
     match status.ruleset {
-        RulesetStatus::NotEnforced => Err(
-            "convey may read and write all files of its user: this kernel has no Landlock (Linux 5.13; privileges.landlock)"
-                .to_owned(),
-        ),
+        RulesetStatus::NotEnforced => {
+            Err(Kept { why: format!("{what}: this kernel has no Landlock (Linux 5.13)"), errno: None })
+        }
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
     }
 }
@@ -46,25 +65,80 @@ fn restrict_to(
         .restrict_self()
 }
 
-/// With the folders of the file, of what it includes, and of the program, whose next version an upgrade starts.
-fn readable(file: &File) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = READABLE.iter().map(PathBuf::from).collect();
-    // The file may be a link, as in a mounted ConfigMap.
-    let real = file.path.canonicalize().ok();
+/// With the folders of the file, of what it names, and of the program, whose next version an upgrade starts. Any of them may be
+/// a link, as in a mounted ConfigMap.
+fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     let folders = config::folders(&file.path).into_iter();
-    paths.extend(folders.map(|folder| if folder == Path::new("") { PathBuf::from(".") } else { folder }));
-    paths.extend([real, std::env::current_exe().ok()].into_iter().flatten().map(|path| folder(&path)));
-    paths
+    let folders = folders.map(|folder| if folder == Path::new("") { PathBuf::from(".") } else { folder });
+    let named = file.lists.paths().into_iter().chain([file.path.clone()]).chain(std::env::current_exe());
+    let links = LINKS.iter().map(PathBuf::from);
+    let authorities = AUTHORITIES.into_iter().filter_map(std::env::var_os);
+    let authorities: Vec<PathBuf> =
+        authorities.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>()).collect();
+    let files = named.chain(links).chain(authorities.clone());
+    let of_files = files.flat_map(|file| {
+        let real = file.canonicalize().ok();
+        [Some(folder(&file)), real.as_deref().map(folder)].into_iter().flatten()
+    });
+    READABLE.iter().map(PathBuf::from).chain(folders).chain(of_files).chain(authorities).collect()
 }
 
 fn writable(config: &Config) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
-    if let LogOutput::File(path) = &config.log.output {
-        paths.push(folder(path));
+    for output in config.access_log.output.iter().chain([&config.log.output]) {
+        if let LogOutput::File(path) = output {
+            paths.push(folder(path));
+        }
     }
     paths
 }
 
 fn folder(path: &Path) -> PathBuf {
-    path.parent().unwrap_or(Path::new("/")).to_owned()
+    match path.parent() {
+        Some(folder) if folder == Path::new("") => PathBuf::from("."),
+        Some(folder) => folder.to_owned(),
+        None => PathBuf::from("/"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::control::ConfigFile;
+
+    #[test]
+    fn what_the_file_names_may_be_read_wherever_it_is_and_its_neighbours_may_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for folder in ["conf/conf.d", "real", "lists", "secret"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        let list = at("lists/offices");
+        let text = format!(
+            "include = 'conf.d/*.toml'\n[frontends.web]\nlisten_addr = '10.0.0.1:80'\nbackend = 'a'\naccess.allow = '@{}'\n",
+            list.display()
+        );
+        fs::write(at("conf/config.toml"), text).unwrap();
+        fs::write(at("real/a.toml"), "[backends.a]\nservers.a.addr = '10.0.0.2:80'\n").unwrap();
+        symlink(at("real/a.toml"), at("conf/conf.d/a.toml")).unwrap();
+        fs::write(&list, "192.0.2.0/24\n").unwrap();
+        fs::write(at("secret/key"), "").unwrap();
+        let file = ConfigFile::new(at("conf/config.toml"));
+        let config = file.load().unwrap().config;
+        // A thread of its own: it keeps the restriction.
+        let read = std::thread::scope(|scope| {
+            let restricted = scope.spawn(|| {
+                restrict(&file, &config).map_err(|kept| kept.why)?;
+                Ok::<_, String>((file.load().is_ok(), fs::read(at("secret/key")).is_ok()))
+            });
+            restricted.join().unwrap()
+        });
+        match read {
+            Ok(read) => assert_eq!(read, (true, false)),
+            Err(why) => assert!(why.contains("no Landlock"), "{why}"),
+        }
+    }
 }

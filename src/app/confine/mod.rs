@@ -1,47 +1,70 @@
 //! What convey gives up at its start, for as long as it runs: the rights of root, and what the kernel need not let it do.
 //!
-//! All of it happens before the first thread starts, since each thread inherits it from the one that starts it. What needs a
-//! privilege later, in a reload too, is kept: ports below 1024 in proxy mode, packet sockets and BPF in packet modes.
+//! All of it happens before the first thread starts, since each thread inherits it from the one that starts it. convey keeps
+//! the privileges that it needs later, also for a reload: ports below 1024 in proxy mode, packet sockets and BPF in packet
+//! modes.
 
+mod capability;
 mod files;
+mod rehearsal;
 mod syscalls;
 mod user;
 
-use log::{info, warn};
+use std::error::Error;
 
+use log::{info, warn};
+use rustix::io::Errno;
+
+pub(super) use self::rehearsal::{Rehearsed, rehearse};
+
+use self::capability::Needed;
 use self::user::User;
-use super::upgrade;
+use super::{limits, upgrade};
 use crate::config::{Config, Privileges};
-use crate::control::File;
+use crate::control::ConfigFile;
 use crate::model::Mode;
+use crate::net::ReservedPorts;
 
 /// What was given up, to be told once there is a log.
 #[derive(Debug, Default)]
 #[must_use]
-pub struct Confined {
-    /// What the file said then; `None` if nothing was to be given up, or the file could not be read.
-    by: Option<Privileges>,
+pub(super) struct Confined {
     given_up: Vec<String>,
-    /// What this kernel or this user cannot give up, a line each.
+    /// Rights that this kernel or this user cannot give up, a line each.
     kept: Vec<String>,
     /// Whether it may read and write certain folders alone.
     pub(super) has_landlock: bool,
 }
 
 impl Confined {
-    /// Gives up what the file says. To be called while the process has one thread. A file that cannot be read is left to the
-    /// start, which says why.
+    /// Gives up what the configuration says. To be called while the process has one thread.
     ///
     /// # Errors
-    /// The user that the file names does not exist, or root cannot become that user: words for an operator.
-    pub(super) fn by(file: &File) -> Result<Confined, String> {
+    /// The user that the file names does not exist, or this process cannot become that user: words for an operator.
+    pub(super) fn by(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
+        if config.frontends_where(Mode::forwards_packets).next().is_some() {
+            limits::raise_locked_memory();
+            // Landlock knows no folder that is yet to come. A user that may not make it needs no leave to
+            // write there.
+            let _ = ReservedPorts::make_directory();
+        }
+        if let Some(user) = config.privileges.user.as_deref().map(User::find).transpose()?
+            && User::is_root()
+        {
+            user.prepare().map_err(|error| format!("/run/convey: {error}"))?;
+        }
+        Confined::this_thread(file, config)
+    }
+
+    /// Has this thread, and those that it starts, give up what the configuration says.
+    fn this_thread(file: &ConfigFile, config: &Config) -> Result<Confined, String> {
         let mut confined = Confined::default();
-        let Ok(loaded) = file.load() else { return Ok(confined) };
-        let config = loaded.config;
-        confined.by = Some(config.privileges.clone());
-        let Privileges { user, no_new_privileges, seccomp, landlock } = &config.privileges;
-        if let Some(name) = user {
-            confined.note(become_user(name, &config)?);
+        let Privileges { user, drop_capabilities, no_new_privileges, seccomp, landlock } = &config.privileges;
+        let needed = Needed::by(config);
+        match user {
+            Some(name) => confined.note(become_user(name, needed, *drop_capabilities)?),
+            None if *drop_capabilities => confined.note(needed.keep()),
+            None => {}
         }
         if *no_new_privileges {
             let done = rustix::thread::set_no_new_privs(true);
@@ -51,25 +74,18 @@ impl Confined {
             );
         }
         if *landlock {
-            let done = files::restrict(file, &config).or_else(unless_inherited);
+            // 16 of them are the most (landlock(7)).
+            let done = files::restrict(file, config).or_else(unless_inherited(Errno::TOOBIG));
             confined.has_landlock = done.is_ok();
             confined.note(done.map(|()| "Landlock".to_owned()));
         }
         if *seccomp {
             let packets = config.frontends_where(Mode::forwards_packets).next().is_some();
-            let done = syscalls::restrict(packets).or_else(unless_inherited);
+            // All filters of a process have 32,768 instructions at most (seccomp(2)).
+            let done = syscalls::restrict(packets).or_else(unless_inherited(Errno::NOMEM));
             confined.note(done.map(|()| "seccomp".to_owned()));
         }
         Ok(confined)
-    }
-
-    /// Fails if this is not what the file says now: it may have been half written, or have changed meanwhile.
-    pub(super) fn check(&self, config: &Config) -> Result<(), String> {
-        if self.by.as_ref() == Some(&config.privileges) {
-            return Ok(());
-        }
-        Err("the configuration has changed while convey was starting, and privileges with it: start it again"
-            .to_owned())
     }
 
     /// Tells of it.
@@ -88,26 +104,75 @@ impl Confined {
     }
 }
 
-/// A process inherits both from the one that it upgrades. After many upgrades the kernel takes no more of them (16 of Landlock).
-fn unless_inherited(why: String) -> Result<(), String> {
-    if upgrade::is_under_way() { Ok(()) } else { Err(why) }
+/// Why something is kept.
+#[derive(Debug)]
+struct Kept {
+    /// Words for an operator.
+    why: String,
+    /// What the kernel said, if it was asked.
+    errno: Option<Errno>,
+}
+
+impl Kept {
+    fn because(what: &str, error: &(dyn Error + 'static)) -> Kept {
+        Kept { why: format!("{what}: {error}"), errno: errno(error) }
+    }
+}
+
+/// The kernel's answer, at the bottom of an error.
+fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
+    let own = error.downcast_ref().and_then(Errno::from_io_error);
+    own.or_else(|| errno(error.source()?))
+}
+
+/// A process inherits both from the one that it upgrades. After many upgrades the kernel takes no more of them, and says so
+/// with this error. Any other means that there is none.
+fn unless_inherited(too_many: Errno) -> impl FnOnce(Kept) -> Result<(), String> {
+    move |kept| {
+        if upgrade::is_under_way() && kept.errno == Some(too_many) { Ok(()) } else { Err(kept.why) }
+    }
 }
 
 /// Becomes the user that the file names. The inner error is none of the start's business.
-fn become_user(name: &str, config: &Config) -> Result<Result<String, String>, String> {
+fn become_user(name: &str, needed: Needed, drops: bool) -> Result<Result<String, String>, String> {
     let user = User::find(name)?;
     if user.is_current() {
-        return Ok(Ok(format!("user {name}")));
+        return Ok(match drops {
+            true => needed.keep().map(|capabilities| format!("user {name} with {capabilities}")),
+            false => Ok(format!("user {name}")),
+        });
     }
     if !User::is_root() {
         return Ok(Err(format!(
             "convey stays the user that has started it: only root can become {name} (privileges.user)"
         )));
     }
-    let needed = user::needed(config);
     let held = user
         .become_it(needed)
         .map_err(|error| format!("cannot become the user {name} (privileges.user): {error:#}"))?;
-    let capabilities = user::names(held);
-    Ok(Ok(format!("user {name} with {capabilities}")))
+    Ok(Ok(format!("user {name} with {}", capability::names(held))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn the_errno_is_found_below_the_words() {
+        let error = Outer(Errno::TOOBIG.into());
+        assert_eq!(errno(&error), Some(Errno::TOOBIG));
+        assert_eq!(errno(&Outer(std::io::Error::other("no call"))), None);
+    }
+
+    #[test]
+    fn an_error_without_an_upgrade_is_never_taken_for_an_inherited_filter() {
+        for errno in [Errno::NOMEM, Errno::PERM] {
+            let kept = Kept::because("all calls", &Outer(errno.into()));
+            assert_eq!(unless_inherited(Errno::NOMEM)(kept), Err("all calls: outer".to_owned()));
+        }
+    }
 }

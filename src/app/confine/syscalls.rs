@@ -1,14 +1,17 @@
 //! seccomp: which system calls convey, and the programs that it starts, may make.
 //!
 //! The list is what the service of a network program needs (compare `systemd-analyze syscall-filter @system-service`), without
-//! what administers a host. A call that is not in it fails with `EPERM`, which a log line of the caller then tells.
+//! what administers a host. A call that is not in it fails with `EPERM`, which a log line of the caller then tells. A call that
+//! is newer than the list fails with `ENOSYS`, as on an older kernel: libraries then do without it.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 
 #[allow(clippy::wildcard_imports, reason = "the lists below are nothing but its names")]
 use libc::*;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_filter};
+
+use super::Kept;
 
 /// On every processor.
 const ALLOWED: &[c_long] = &[
@@ -234,12 +237,16 @@ const OLDER: &[c_long] = &[];
 /// For the packet modes: programs of the kernel and their maps.
 const PACKETS: &[c_long] = &[SYS_bpf];
 
+/// The newest call that this list has judged: `futex_requeue` of Linux 6.7. Numbers of calls since 5.1 are the same everywhere.
+const NEWEST: u32 = 456;
+
 /// Leaves this thread, and those that it starts, the calls that convey needs.
-pub(super) fn restrict(forwards_packets: bool) -> Result<(), String> {
-    let failed =
-        |why: &dyn std::fmt::Display| format!("convey may make all system calls (privileges.seccomp): {why}");
-    let program = program(forwards_packets).map_err(|error| failed(&error))?;
-    seccompiler::apply_filter(&program).map_err(|error| failed(&error))
+pub(super) fn restrict(forwards_packets: bool) -> Result<(), Kept> {
+    let what = "convey may make all system calls (privileges.seccomp)";
+    let program = program(forwards_packets).map_err(|error| Kept::because(what, &error))?;
+    seccompiler::apply_filter(&program).map_err(|error| Kept::because(what, &error))?;
+    // Of two refusals that of the filter which came last counts (seccomp(2)).
+    seccompiler::apply_filter(&newer_than_the_list()).map_err(|error| Kept::because(what, &error))
 }
 
 fn program(forwards_packets: bool) -> Result<BpfProgram, seccompiler::BackendError> {
@@ -248,6 +255,19 @@ fn program(forwards_packets: bool) -> Result<BpfProgram, seccompiler::BackendErr
     let rules: BTreeMap<i64, Vec<_>> = calls.map(|call| (*call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(EPERM.unsigned_abs());
     SeccompFilter::new(rules, refuse, SeccompAction::Allow, TargetArch::try_from(ARCH)?)?.try_into()
+}
+
+/// A filter for calls that did not exist when the list was written.
+fn newer_than_the_list() -> BpfProgram {
+    let instruction =
+        |code: u32, jt, jf, k| sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };
+    vec![
+        // The number of the call is what `seccomp_data` begins with.
+        instruction(BPF_LD | BPF_W | BPF_ABS, 0, 0, 0),
+        instruction(BPF_JMP | BPF_JGT | BPF_K, 0, 1, NEWEST),
+        instruction(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS.unsigned_abs()),
+        instruction(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW),
+    ]
 }
 
 #[cfg(test)]
@@ -259,6 +279,33 @@ mod tests {
         let without = program(false).unwrap();
         let with = program(true).unwrap();
         assert!(with.len() > without.len(), "{} and {}", with.len(), without.len());
+    }
+
+    #[test]
+    fn a_call_that_is_refused_and_one_that_is_newer_fail_in_different_ways() {
+        // A filter holds for the thread alone.
+        let tried = std::thread::spawn(|| {
+            restrict(false).unwrap();
+            #[expect(unsafe_code, reason = "no library makes calls that do not exist")]
+            // SAFETY: neither call takes a pointer.
+            let call = |number| match unsafe { syscall(number, 0, 0, 0, 0, 0) } {
+                -1 => std::io::Error::last_os_error().raw_os_error(),
+                _ => None,
+            };
+            [
+                call(SYS_getpid),
+                call(SYS_unshare),
+                call(c_long::from(NEWEST) + 1),
+                call(c_long::from(NEWEST) + 100),
+            ]
+        });
+        assert_eq!(tried.join().unwrap(), [None, Some(EPERM), Some(ENOSYS), Some(ENOSYS)]);
+    }
+
+    #[test]
+    fn the_list_has_nothing_that_is_newer_than_it_says() {
+        let newest = [ALLOWED, OLDER, PACKETS].concat().into_iter().max();
+        assert!(newest.is_some_and(|newest| newest <= c_long::from(NEWEST)));
     }
 
     #[test]

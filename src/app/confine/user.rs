@@ -1,21 +1,25 @@
 //! Another user than root, with the capabilities that convey's modes need.
 
+use std::ffi::CString;
+use std::io;
+
 use anyhow::Context;
-use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Uid, getgrouplist};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
-    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities,
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
+    set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-use crate::config::Config;
-use crate::model::Mode;
+use super::capability::{Needed, bound};
 use crate::net::ReservedPorts;
 
 /// A user of this host.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct User {
     uid: Uid,
     gid: Gid,
+    /// All of them, with that one.
+    groups: Vec<Gid>,
 }
 
 impl User {
@@ -28,8 +32,14 @@ impl User {
             None => nix::unistd::User::from_name(name),
         };
         match (found, number) {
-            (Ok(Some(user)), _) => Ok(User { uid: user.uid, gid: user.gid }),
-            (_, Some(uid)) => Ok(User { uid, gid: Gid::from_raw(uid.as_raw()) }),
+            (Ok(Some(user)), _) => {
+                let groups = CString::new(user.name).ok().and_then(|name| getgrouplist(&name, user.gid).ok());
+                Ok(User { uid: user.uid, gid: user.gid, groups: groups.unwrap_or_else(|| vec![user.gid]) })
+            }
+            (_, Some(uid)) => {
+                let gid = Gid::from_raw(uid.as_raw());
+                Ok(User { uid, gid, groups: vec![gid] })
+            }
             (Ok(None), None) => Err(format!(
                 "there is no user {name} (privileges.user); `useradd --system {name}` makes one, the Debian package does too"
             )),
@@ -37,7 +47,7 @@ impl User {
         }
     }
 
-    pub(super) fn is_current(self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         Uid::current() == self.uid && Uid::effective() == self.uid
     }
 
@@ -45,19 +55,24 @@ impl User {
         Uid::effective().is_root()
     }
 
-    /// Becomes this user for good, with no capabilities but these. Programs that convey starts (`nft`, `ip`) have them, too.
-    /// Returns those that root had, for in a container it may lack some.
-    pub(super) fn become_it(self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
+    /// Makes what only root can make for this user.
+    pub(super) fn prepare(&self) -> io::Result<()> {
+        ReservedPorts::prepare_for(self.uid.as_raw(), self.gid.as_raw())
+    }
+
+    /// Has this thread, and those that it starts, become this user for good, with no capabilities but these. Programs that
+    /// convey starts (`nft`, `ip`) have them, too. Returns those that root had, for in a container it may lack some.
+    pub(super) fn become_it(&self, needed: Needed) -> anyhow::Result<CapabilitySet> {
+        let needed = needed.by_modes();
         let held = capabilities(None)?.permitted & needed;
-        ReservedPorts::prepare_for(self.uid.as_raw(), self.gid.as_raw()).context("/run/convey")?;
-        for other in CapabilitySet::all().difference(needed).iter() {
-            // A kernel that does not know it has none to take away.
-            let _ = remove_capability_from_bounding_set(other);
-        }
+        // Without CAP_SETPCAP it stays: then no program has more than root had.
+        let _ = bound(needed);
+        let (uid, gid) = (rustix::thread::Uid::from_raw(self.uid.as_raw()), group(self.gid));
+        let groups: Vec<_> = self.groups.iter().copied().map(group).collect();
         set_keep_capabilities(true)?;
-        setgroups(&[self.gid]).context("its groups")?;
-        setgid(self.gid).context("its group")?;
-        setuid(self.uid)?;
+        set_thread_groups(&groups).context("its groups (CAP_SETGID)")?;
+        set_thread_res_gid(gid, gid, gid).context("its group (CAP_SETGID)")?;
+        set_thread_res_uid(uid, uid, uid).context("CAP_SETUID")?;
         set_keep_capabilities(false)?;
         set_capabilities(None, CapabilitySets { effective: held, permitted: held, inheritable: held })?;
         for one in held.iter() {
@@ -67,32 +82,8 @@ impl User {
     }
 }
 
-/// The capabilities that the modes of a configuration need, now and after a reload.
-pub(super) fn needed(config: &Config) -> CapabilitySet {
-    let has = |kind: fn(Mode) -> bool| config.frontends_where(kind).next().is_some();
-    let mut needed = CapabilitySet::empty();
-    if has(Mode::is_proxied) {
-        needed |= CapabilitySet::NET_BIND_SERVICE;
-    }
-    if has(Mode::forwards_packets) {
-        needed |=
-            CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN | CapabilitySet::BPF | CapabilitySet::PERFMON;
-        if !knows_bpf_capability() {
-            // Before Linux 5.8 BPF is among what only these allow.
-            needed |= CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_RESOURCE;
-        }
-    }
-    needed
-}
-
-/// As `getpcaps` writes them.
-pub(super) fn names(set: CapabilitySet) -> String {
-    let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    if names.is_empty() { "no capabilities".to_owned() } else { names.join(", ") }
-}
-
-fn knows_bpf_capability() -> bool {
-    rustix::thread::capability_is_in_bounding_set(CapabilitySet::BPF).is_ok()
+fn group(gid: Gid) -> rustix::thread::Gid {
+    rustix::thread::Gid::from_raw(gid.as_raw())
 }
 
 #[cfg(test)]
@@ -110,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_have_the_names_that_an_operator_knows() {
-        assert_eq!(names(CapabilitySet::empty()), "no capabilities");
-        assert_eq!(names(CapabilitySet::NET_RAW | CapabilitySet::BPF), "CAP_NET_RAW, CAP_BPF");
+    fn a_user_has_all_its_groups() {
+        assert!(User::find("root").unwrap().groups.contains(&Gid::from_raw(0)));
+        assert_eq!(User::find("654321").unwrap().groups, [Gid::from_raw(654_321)]);
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -22,35 +23,39 @@ const MAX_MESSAGE: usize = 64 << 10;
 
 /// One end. It keeps the borders between messages.
 #[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
+pub(super) struct Channel {
+    socket: OwnedFd,
+    /// For one message at a time: there may be one for each session of UDP.
+    buffer: Mutex<Vec<u8>>,
+}
 
 impl Channel {
     /// Both ends. Neither is inherited by a process that is started later, unless it is its standard input.
     pub(super) fn pair() -> io::Result<[Channel; 2]> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (one, other) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        Ok([Channel(one), Channel(other)])
+        Ok([Channel::new(one), Channel::new(other)])
     }
 
     /// The end that another process has made.
     pub(super) fn new(socket: OwnedFd) -> Channel {
-        Channel(socket)
+        Channel { socket, buffer: Mutex::default() }
     }
 
     /// Its descriptor.
     pub(super) fn into_inner(self) -> OwnedFd {
-        self.0
+        self.socket
     }
 
-    /// Closes it for both ends: who waits here goes on.
+    /// Closes it for both ends: a thread that waits here goes on.
     pub(super) fn close(&self) {
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// From now on waits so long for each message to be taken or to come, and no longer.
     pub(super) fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        set_socket_timeout(&self.0, Timeout::Recv, Some(patience))?;
-        Ok(set_socket_timeout(&self.0, Timeout::Send, Some(patience))?)
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(patience))?;
+        Ok(set_socket_timeout(&self.socket, Timeout::Send, Some(patience))?)
     }
 
     /// Sends a message, and with it at most [`MAX_DESCRIPTORS`].
@@ -65,7 +70,7 @@ impl Channel {
             control.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         // Without a signal where the other end is closed.
-        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
@@ -74,11 +79,12 @@ impl Channel {
     /// # Errors
     /// `UnexpectedEof` if the other end is closed, `WouldBlock` if none came in time, `InvalidData` if it makes no sense.
     pub(super) fn receive<M: DeserializeOwned>(&self) -> io::Result<(M, Vec<OwnedFd>)> {
-        let mut bytes = vec![0; MAX_MESSAGE];
+        let mut bytes = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.resize(MAX_MESSAGE, 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut room = [IoSliceMut::new(&mut bytes)];
-        let received = recvmsg(self.0.as_fd(), &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let received = recvmsg(self.socket.as_fd(), &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
         let descriptors = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
@@ -125,7 +131,7 @@ mod tests {
         let [one, other] = Channel::pair().unwrap();
         one.set_patience(Duration::from_millis(10)).unwrap();
         assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        rustix::net::send(&other.0, b"no json", SendFlags::empty()).unwrap();
+        rustix::net::send(&other.socket, b"no json", SendFlags::empty()).unwrap();
         assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
         drop(other);
         assert_eq!(one.receive::<String>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);

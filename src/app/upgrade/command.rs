@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as unix;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
 use super::control::{Asked, PREFIX};
-use crate::app::{Failure, print};
-use crate::control::File;
+use crate::app::{Failure, port_owner, print};
+use crate::control::ConfigFile;
+use crate::model::Endpoint;
 use crate::net::unix_sockets;
 
 /// Longer than an upgrade takes before the old process gives up.
@@ -22,7 +24,7 @@ const UPGRADE: Duration = Duration::from_secs(120);
 const RELEASE: Duration = Duration::from_secs(5);
 
 /// The longest answer.
-const MAX_ANSWER: u64 = 64 << 10;
+const MAX_ANSWER: usize = 64 << 10;
 
 /// A process that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +36,7 @@ struct Running {
 }
 
 /// Has the process upgraded that serves the configuration, or the only one there is.
-pub(in crate::app) fn run(file: &File) -> Result<ExitCode, Failure> {
+pub(in crate::app) fn run(file: &ConfigFile) -> Result<ExitCode, Failure> {
     let running = running(geteuid().as_raw()).context("cannot ask the kernel which convey runs")?;
     let one = match &running[..] {
         [] => return Err(anyhow!("no convey of this user runs in this network namespace").into()),
@@ -48,7 +50,7 @@ pub(in crate::app) fn run(file: &File) -> Result<ExitCode, Failure> {
             }
         }
     };
-    let done = ask(&one.name, Asked::Upgrade, UPGRADE)?;
+    let done = ask(one, Asked::Upgrade, UPGRADE)?;
     print(&format!("{done}\n"));
     Ok(ExitCode::SUCCESS)
 }
@@ -57,7 +59,7 @@ pub(in crate::app) fn run(file: &File) -> Result<ExitCode, Failure> {
 pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
     let Ok(running) = running(geteuid().as_raw()) else { return false };
     let here = running.iter().filter(|one| one.statistics == statistics.to_string());
-    here.into_iter().any(|one| ask(&one.name, Asked::Release, RELEASE).is_ok())
+    here.into_iter().any(|one| ask(one, Asked::Release, RELEASE).is_ok())
 }
 
 fn choose(several: &[Running]) -> String {
@@ -68,11 +70,13 @@ fn choose(several: &[Running]) -> String {
     )
 }
 
-/// Those of this user, or of any user for root.
+/// The processes whose names this user may trust.
 fn running(user: u32) -> io::Result<Vec<Running>> {
-    let sockets = unix_sockets(format!("\0{PREFIX}").as_bytes())?;
-    let ours = sockets.into_iter().filter(|socket| user == 0 || [Some(user), Some(0)].contains(&socket.uid));
-    let mut running: Vec<Running> = ours.filter_map(|socket| Running::named(&socket.name)).collect();
+    let sockets = unix_sockets(format!("\0{PREFIX}").as_bytes())?.into_iter();
+    let named = sockets.filter_map(|socket| Some((socket.uid, Running::named(&socket.name)?)));
+    // Before Linux 5.3 the kernel does not say whose they are: then `ask` looks at the user that answers.
+    let ours = named.filter(|(uid, one)| uid.is_none_or(|uid| one.may_be_of(uid, user)));
+    let mut running: Vec<Running> = ours.map(|(_, one)| one).collect();
     // A connection has the name of its socket.
     running.sort_by(|one, other| one.name.cmp(&other.name));
     running.dedup();
@@ -85,26 +89,90 @@ impl Running {
         let (statistics, _) = name.strip_prefix(PREFIX)?.split_once(" #")?;
         Some(Running { name: name.to_owned(), statistics: statistics.to_owned() })
     }
+
+    /// Whether a socket of user `owner` may be what its name says, for this `user`: anybody may take any name. Root trusts
+    /// itself, and who serves the statistics that the name speaks of.
+    fn may_be_of(&self, owner: u32, user: u32) -> bool {
+        let serves_statistics = || {
+            let at = self.statistics.parse().map(Endpoint::tcp);
+            at.is_ok_and(|at| port_owner::users(at).contains(&owner))
+        };
+        owner == 0 || owner == user || (user == 0 && serves_statistics())
+    }
 }
 
-fn ask(name: &str, what: Asked, patience: Duration) -> anyhow::Result<String> {
-    let address = unix::SocketAddr::from_abstract_name(name)?;
+#[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
+fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String> {
+    let deadline = Instant::now() + patience;
+    let address = unix::SocketAddr::from_abstract_name(&one.name)?;
     let mut stream = unix::UnixStream::connect_addr(&address).context("cannot reach convey")?;
-    stream.set_read_timeout(Some(patience))?;
+    let owner = socket_peercred(&stream)?.uid.as_raw();
+    if !one.may_be_of(owner, geteuid().as_raw()) {
+        bail!("user {owner} answers in convey's name, but does not serve its statistics: it is not asked");
+    }
+    stream.set_write_timeout(Some(patience))?;
     stream.write_all(format!("{}\n", what.name()).as_bytes())?;
-    let mut answer = String::new();
-    let read = stream.take(MAX_ANSWER).read_to_string(&mut answer);
-    read.context("convey does not answer")?;
-    match answer.trim_end().split_once(' ') {
+    let answer = read_until(&stream, deadline).context("convey does not answer")?;
+    // It goes to a terminal.
+    let answer: String = answer.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match answer.split_once(' ') {
         Some(("ok", done)) => Ok(done.to_owned()),
         Some(("error", why)) => bail!("not upgraded: {why}"),
         _ => bail!("convey hung up: it runs as another user, or has just ended"),
     }
 }
 
+/// Reads to the end, however slowly that comes.
+#[expect(clippy::disallowed_methods, reason = "a command: it goes by the clock of the host")]
+fn read_until(mut stream: &unix::UnixStream, deadline: Instant) -> io::Result<String> {
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4 << 10]);
+    while answer.len() < MAX_ANSWER {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer)? {
+            0 => break,
+            read => answer.extend_from_slice(&buffer[..read]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_trusts_itself_and_who_serves_the_statistics() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let statistics = listener.local_addr().unwrap().to_string();
+        let one = Running { name: String::new(), statistics };
+        let own = geteuid().as_raw();
+        let (stranger, user) = (own + 4_321, 4_000);
+        assert!(one.may_be_of(own, 0), "it serves them");
+        assert!(!one.may_be_of(stranger, 0));
+        assert!(one.may_be_of(0, user) && one.may_be_of(user, user) && !one.may_be_of(stranger, user));
+        drop(listener);
+        assert_eq!(one.may_be_of(own, 0), own == 0);
+    }
+
+    #[test]
+    fn an_answer_that_trickles_in_has_no_more_time_than_another() {
+        let (ours, mut theirs) = unix::UnixStream::pair().unwrap();
+        let trickle = std::thread::spawn(move || {
+            while theirs.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        #[expect(clippy::disallowed_methods, reason = "as above")]
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let error = read_until(&ours, deadline).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        drop(ours);
+        trickle.join().unwrap();
+    }
 
     #[test]
     fn a_process_is_found_by_the_name_of_its_socket() {

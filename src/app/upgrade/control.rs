@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::warn;
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -19,14 +18,14 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Who may ask at once; others are turned away.
+/// Clients that may ask at once; further ones are turned away.
 const MAX_CLIENTS: usize = 8;
 
 /// The longest request.
 const MAX_REQUEST: u64 = 64;
 
 /// How long a client may take to ask.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Without a pause, a lack of descriptors would make accepting spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,13 +33,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What names of these sockets begin with.
 pub(super) const PREFIX: &str = "convey control ";
 
-/// What somebody asks of this process, and where the answer goes: what was done, or why not.
+/// A request to this process, and where the answer goes: what was done, or why not.
 pub(in crate::app) struct Request {
     pub(in crate::app) what: Asked,
     pub(in crate::app) answer: oneshot::Sender<Result<String, String>>,
 }
 
-/// What somebody asks for.
+/// The subject of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::app) enum Asked {
     /// Hand over to a new process.
@@ -117,13 +116,11 @@ fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result
 }
 
 fn may_ask(stream: &UnixStream) -> bool {
-    let Ok(peer) = socket_peercred(stream) else { return false };
-    let may = peer.uid.is_root() || peer.uid == geteuid();
+    // Where it is in a container and we are not, or the other way round, its process has no number here.
+    let Ok(peer) = stream.peer_cred() else { return false };
+    let may = [0, geteuid().as_raw()].contains(&peer.uid());
     if !may {
-        warn!(
-            "user {} has asked this process for an upgrade; only root and its own user may",
-            peer.uid.as_raw()
-        );
+        warn!("user {} has asked this process for an upgrade; only root and its own user may", peer.uid());
     }
     may
 }
@@ -132,7 +129,7 @@ async fn converse(stream: UnixStream, requests: mpsc::Sender<Request>) -> io::Re
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     let mut reader = BufReader::new(reader.take(MAX_REQUEST));
-    timeout(PATIENCE, reader.read_line(&mut line)).await??;
+    timeout(REQUEST_TIMEOUT, reader.read_line(&mut line)).await??;
     let said = match Asked::named(line.trim_end()) {
         Some(what) => {
             let (answer, answered) = oneshot::channel();

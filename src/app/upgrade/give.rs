@@ -1,10 +1,12 @@
 //! The old process: it starts the new one, hands over, and leaves or goes on. Everything here may wait, within limits.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,23 +16,24 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, MAX_DESCRIPTORS};
-use super::message::{FORMATS, Message, Session, common_format};
+use super::flows::{Owners, SentFlows};
+use super::message::{FORMATS, Message, SessionMessage, common_format};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::control::Known;
-use crate::model::Endpoint;
+use crate::model::{Endpoint, ServerKey};
 use crate::proxy::{HandedSession, HandedSockets};
 
 /// How long the new process may take to say anything: it is the first thing it does.
-const HELLO: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it may take to read the configuration, look names up and bind. Each of its messages has this long.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long it may take to serve once it may. Meanwhile nobody begins a session of UDP.
-const BEGIN: Duration = Duration::from_secs(10);
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long it has to end by itself once it has hung up.
-const END: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How this process was started. A file that has replaced the program's since is the new version.
 #[derive(Debug, Clone)]
@@ -42,11 +45,6 @@ pub(in crate::app) struct Program {
 impl Program {
     /// To be called at the start: later the name of the running file may be lost.
     pub(in crate::app) fn of_this_process() -> io::Result<Program> {
-        if std::process::id() == 1 {
-            return Err(io::Error::other(
-                "the end of the first process is that of its container; start another container",
-            ));
-        }
         let mut arguments = std::env::args_os();
         let name = arguments.next().map(PathBuf::from);
         // A link that was named, and is changed later, leads to the new version.
@@ -58,7 +56,7 @@ impl Program {
     }
 }
 
-/// What is handed over.
+/// The state that is handed over.
 pub(super) struct Offer {
     pub(super) clock: u64,
     pub(super) sockets: HandedSockets,
@@ -79,7 +77,9 @@ pub(in crate::app) struct Taken {
 pub(super) struct Successor {
     child: Option<Child>,
     /// The child, or its child.
-    process: u32,
+    process: Cell<u32>,
+    /// Whether it is the child's child.
+    is_detached: bool,
     channel: Arc<Channel>,
     program: PathBuf,
 }
@@ -91,19 +91,29 @@ impl Successor {
         let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
         let mut command = Command::new(path);
         command.args(arguments).stdin(Stdio::from(theirs.into_inner()));
-        let is_service = std::env::var_os("NOTIFY_SOCKET").is_some();
-        command.env(ENVIRONMENT, if is_service { DETACH } else { "1" });
+        let is_detached = std::env::var_os("NOTIFY_SOCKET").is_some();
+        command.env(ENVIRONMENT, if is_detached { DETACH } else { "1" });
+        if !is_detached {
+            // Signals that a terminal sends to its foreground come by this process alone.
+            command.process_group(0);
+        }
         // They were meant for this process alone.
         for name in ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
         let child = command.spawn().map_err(failed)?;
-        Ok(Successor { process: child.id(), child: Some(child), channel: ours, program: path.clone() })
+        Ok(Successor {
+            process: Cell::new(child.id()),
+            child: Some(child),
+            is_detached,
+            channel: ours,
+            program: path.clone(),
+        })
     }
 
     /// Its process id.
     pub(super) fn id(&self) -> u32 {
-        self.process
+        self.process.get()
     }
 
     /// Hands over. Returns once the new process could serve.
@@ -111,32 +121,38 @@ impl Successor {
         self.greet().and_then(|()| self.hand_over(offer)).map_err(|failure| self.why(failure))
     }
 
-    /// Has it serve, and go on with these sessions. Returns once it does.
-    pub(super) fn begin(mut self, sessions: &[HandedSession]) -> Result<(), String> {
-        self.let_go(sessions).map_err(|failure| self.why(failure))?;
-        if let Some(mut child) = self.child.take() {
-            // It may end before this process does, and is to be no zombie then.
-            thread::spawn(move || child.wait());
+    /// Has it serve, and go on with these sessions and flows. Returns once it does: the child, unless a service manager is its parent.
+    pub(super) fn begin(
+        mut self,
+        sessions: &[HandedSession],
+        flows: Option<SentFlows>,
+    ) -> Result<Option<Child>, String> {
+        self.let_go(sessions, flows).map_err(|failure| self.why(failure))?;
+        let Some(mut child) = self.child.take() else { return Ok(None) };
+        if !self.is_detached {
+            return Ok(Some(child));
         }
-        Ok(())
+        // It has ended, or does so soon, and is to be no zombie then.
+        thread::spawn(move || child.wait());
+        Ok(None)
     }
 
-    fn greet(&mut self) -> Result<(), Failure> {
-        self.patience(HELLO)?;
+    fn greet(&mut self) -> Result<(), HandoverFailure> {
+        self.patience(HELLO_TIMEOUT)?;
         self.send(&Message::hello(FORMATS), &[])?;
         match self.receive()? {
             Message::Hello { formats, program, process } => {
                 if process > 0 {
-                    self.process = process;
+                    self.process.set(process);
                 }
-                common_format(&formats, &program).map(drop).map_err(Failure::Refused)
+                common_format(&formats, &program).map(drop).map_err(HandoverFailure::Refused)
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    fn hand_over(&self, offer: &Offer) -> Result<Taken, Failure> {
-        self.patience(START)?;
+    fn hand_over(&self, offer: &Offer) -> Result<Taken, HandoverFailure> {
+        self.patience(START_TIMEOUT)?;
         self.send(&Message::Clock { start: offer.clock }, &[])?;
         for (at, sockets) in &offer.sockets {
             for some in sockets.chunks(MAX_DESCRIPTORS) {
@@ -164,10 +180,19 @@ impl Successor {
         }
     }
 
-    fn let_go(&self, sessions: &[HandedSession]) -> Result<(), Failure> {
-        self.patience(BEGIN)?;
+    fn let_go(&self, sessions: &[HandedSession], flows: Option<SentFlows>) -> Result<(), HandoverFailure> {
+        self.patience(BEGIN_TIMEOUT)?;
         for session in sessions {
-            self.send(&Message::Session(Session::of(session)), &[session.socket.as_fd()])?;
+            self.send(&Message::Session(SessionMessage::of(session)), &[session.socket.as_fd()])?;
+        }
+        if let Some(SentFlows { file, since, owners: Owners { servers, frontends } }) = flows {
+            for (id, ServerKey { backend, server: name, addr }) in servers {
+                self.send(&Message::FlowServer { id, backend, name, addr }, &[])?;
+            }
+            for (id, name) in frontends {
+                self.send(&Message::FlowFrontend { id, name }, &[])?;
+            }
+            self.send(&Message::Flows { since: since.0 }, &[file.as_fd()])?;
         }
         self.send(&Message::Go, &[])?;
         match self.receive()? {
@@ -176,30 +201,33 @@ impl Successor {
         }
     }
 
-    fn patience(&self, patience: Duration) -> Result<(), Failure> {
+    fn patience(&self, patience: Duration) -> Result<(), HandoverFailure> {
         Ok(self.channel.set_patience(patience)?)
     }
 
-    fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), HandoverFailure> {
         Ok(self.channel.send(message, descriptors)?)
     }
 
-    fn receive(&self) -> Result<Message, Failure> {
-        match self.channel.receive()?.0 {
-            Message::Refused { why } => Err(Failure::Refused(why)),
-            message => Ok(message),
+    fn receive(&self) -> Result<Message, HandoverFailure> {
+        loop {
+            match self.channel.receive()?.0 {
+                Message::Refused { why } => return Err(HandoverFailure::Refused(why)),
+                Message::Detached { process } => self.process.set(process),
+                message => return Ok(message),
+            }
         }
     }
 
     /// Words for an operator.
-    fn why(&mut self, failure: Failure) -> String {
+    fn why(&mut self, failure: HandoverFailure) -> String {
         let program = self.program.display();
         let error = match failure {
-            Failure::Refused(why) => return format!("{program} refuses: {why}"),
-            Failure::Unexpected(what) => {
+            HandoverFailure::Refused(why) => return format!("{program} refuses: {why}"),
+            HandoverFailure::Unexpected(what) => {
                 return format!("{program} says what this version does not understand: {what}");
             }
-            Failure::Channel(error) => error,
+            HandoverFailure::Channel(error) => error,
         };
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -211,7 +239,12 @@ impl Successor {
                     return format!("{program} refuses: {why}");
                 }
                 let status = self.child.as_mut().and_then(status);
-                let status = status.map_or_else(|| "without an exit".to_owned(), |status| status.to_string());
+                let status = match status {
+                    // The child has only started another process, whose end is told to that one's parent.
+                    Some(status) if self.is_detached && status.success() => "nobody hears how".to_owned(),
+                    Some(status) => status.to_string(),
+                    None => "without an exit".to_owned(),
+                };
                 format!(
                     "{program} ended before it was ready ({status}); it cannot be upgraded to, or the log says why"
                 )
@@ -224,8 +257,8 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let other = self.process.try_into().ok().and_then(Pid::from_raw);
-            if let Some(other) = other.filter(|_| self.process != child.id()) {
+            let other = self.id().try_into().ok().and_then(Pid::from_raw);
+            if let Some(other) = other.filter(|_| self.id() != child.id()) {
                 let _ = kill_process(other, Signal::KILL);
             }
             let _ = child.kill();
@@ -235,26 +268,26 @@ impl Drop for Successor {
 }
 
 /// Why it does not work.
-enum Failure {
+enum HandoverFailure {
     Channel(io::Error),
     Refused(String),
     Unexpected(String),
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Channel(error)
+impl From<io::Error> for HandoverFailure {
+    fn from(error: io::Error) -> HandoverFailure {
+        HandoverFailure::Channel(error)
     }
 }
 
-fn unexpected(message: &Message) -> Failure {
-    Failure::Unexpected(take::name_of(message))
+fn unexpected(message: &Message) -> HandoverFailure {
+    HandoverFailure::Unexpected(take::name_of(message))
 }
 
 /// How a process ended that has hung up.
 fn status(child: &mut Child) -> Option<std::process::ExitStatus> {
     let pause = Duration::from_millis(10);
-    for _ in 0..END.as_millis() / pause.as_millis() {
+    for _ in 0..END_TIMEOUT.as_millis() / pause.as_millis() {
         if let Ok(Some(status)) = child.try_wait() {
             return Some(status);
         }

@@ -1,7 +1,7 @@
 //! What the two processes of an upgrade tell each other. Pure.
 //!
-//! A version of convey may add kinds of messages and fields, with a default where they are missing. What an older one cannot do
-//! without gets a new number in [`FORMATS`]: two that have no number in common refuse each other.
+//! A version of convey may add kinds of messages and fields, with a default where they are missing. A change that an older
+//! version must not overlook gets a new number in [`FORMATS`]: two versions without a common number refuse each other.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -27,35 +27,45 @@ pub(super) enum Message {
         #[serde(default)]
         process: u32,
     },
+    /// The new process goes on in this one, which says `Hello`. Comes at any time before the end.
+    Detached { process: u32 },
     /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`.
     Clock { start: u64 },
     /// Listening sockets of a place, which come with it; there may be several such messages of one.
-    Listening { place: Place },
+    Listening { place: PlaceMessage },
     /// The socket at which statistics are served, which comes with it.
     Statistics { listen: SocketAddr },
-    /// What is known of a server.
-    Server(Server),
+    /// The state of a server.
+    Server(ServerMessage),
     /// A backend's position of round robin.
     Turn { backend: String, turn: usize },
     /// That was all of it.
     Offered,
     /// The new process has taken the sockets of this place.
-    Taken { place: Place },
+    Taken { place: PlaceMessage },
     /// It could serve from now on.
     Prepared { statistics: bool },
     /// A session of UDP, whose socket comes with it.
-    Session(Session),
+    Session(SessionMessage),
+    /// A server that flows go to, by their number for it.
+    FlowServer { id: u32, backend: String, name: String, addr: SocketAddr },
+    /// A frontend that flows came to, by their number for it.
+    FlowFrontend { id: u32, name: String },
+    /// The flows of packet modes, in a file that comes with it. No frame is handled `since` then: nanoseconds of the clock.
+    Flows { since: u64 },
     /// It may.
     Go,
     /// It does: the old one may leave.
     Ready,
+    /// What the flow cache of the old one has seen meanwhile, in a file that comes with it.
+    CacheEvents,
     /// No upgrade, for this reason.
     Refused { why: String },
 }
 
 /// Where clients come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct PlaceMessage {
     protocol: Transport,
     addr: SocketAddr,
 }
@@ -69,7 +79,7 @@ enum Transport {
 
 /// [`HandedSession`] without its socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Session {
+pub(super) struct SessionMessage {
     vip: SocketAddr,
     worker: usize,
     client: SocketAddr,
@@ -85,7 +95,7 @@ pub(super) struct Session {
 
 /// [`KnownServer`], with times in nanoseconds of the clock that both go by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Server {
+pub(super) struct ServerMessage {
     backend: String,
     name: String,
     addr: SocketAddr,
@@ -141,18 +151,18 @@ impl Message {
     }
 }
 
-impl From<Endpoint> for Place {
-    fn from(Endpoint { protocol, addr }: Endpoint) -> Place {
+impl From<Endpoint> for PlaceMessage {
+    fn from(Endpoint { protocol, addr }: Endpoint) -> PlaceMessage {
         let protocol = match protocol {
             Protocol::Tcp => Transport::Tcp,
             Protocol::Udp => Transport::Udp,
         };
-        Place { protocol, addr }
+        PlaceMessage { protocol, addr }
     }
 }
 
-impl From<Place> for Endpoint {
-    fn from(Place { protocol, addr }: Place) -> Endpoint {
+impl From<PlaceMessage> for Endpoint {
+    fn from(PlaceMessage { protocol, addr }: PlaceMessage) -> Endpoint {
         match protocol {
             Transport::Tcp => Endpoint::tcp(addr),
             Transport::Udp => Endpoint::udp(addr),
@@ -160,24 +170,24 @@ impl From<Place> for Endpoint {
     }
 }
 
-impl Session {
+impl SessionMessage {
     /// What is told of a session.
-    pub(super) fn of(session: &HandedSession) -> Session {
+    pub(super) fn of(session: &HandedSession) -> SessionMessage {
         let &HandedSession { vip, worker, client, via, asked, server, answered, is_stream, .. } = session;
-        Session { vip, worker, client, via, asked, server, answered, is_stream }
+        SessionMessage { vip, worker, client, via, asked, server, answered, is_stream }
     }
 
     /// The session, with its socket.
     pub(super) fn with(self, socket: OwnedFd) -> HandedSession {
-        let Session { vip, worker, client, via, asked, server, answered, is_stream } = self;
+        let SessionMessage { vip, worker, client, via, asked, server, answered, is_stream } = self;
         HandedSession { vip, worker, client, via, asked, server, answered, is_stream, socket }
     }
 }
 
-impl From<KnownServer> for Server {
-    fn from(known: KnownServer) -> Server {
+impl From<KnownServer> for ServerMessage {
+    fn from(known: KnownServer) -> ServerMessage {
         let ServerKey { backend, server: name, addr } = known.server;
-        Server {
+        ServerMessage {
             backend,
             name,
             addr,
@@ -196,8 +206,8 @@ impl From<KnownServer> for Server {
     }
 }
 
-impl From<Server> for KnownServer {
-    fn from(server: Server) -> KnownServer {
+impl From<ServerMessage> for KnownServer {
+    fn from(server: ServerMessage) -> KnownServer {
         KnownServer {
             server: ServerKey { backend: server.backend, server: server.name, addr: server.addr },
             up: server.up,

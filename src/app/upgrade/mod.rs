@@ -7,24 +7,31 @@
 mod channel;
 mod command;
 mod control;
+mod flows;
 mod give;
+mod heir;
 mod message;
 mod take;
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use log::{info, warn};
 use tokio::sync::{mpsc, oneshot};
 
 use self::channel::Channel;
 pub(super) use self::command::{release, run};
 pub(super) use self::control::{Asked, Control, Request};
+pub(super) use self::flows::{HeldFlows, OwnedFlows};
 use self::give::{Offer, Successor};
 pub(super) use self::give::{Program, Taken};
-pub(super) use self::take::{Handed, Predecessor, receive};
+pub(super) use self::heir::Heir;
+use self::message::Message;
+pub(super) use self::take::{Handed, LetGo, Predecessor, greet, receive};
 use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
@@ -73,6 +80,8 @@ impl Drop for Attempt {
 pub(super) struct Successful {
     pub(super) process: u32,
     pub(super) taken: Taken,
+    /// The same process, if no service manager is told of it.
+    pub(super) heir: Option<Heir>,
 }
 
 impl Upgrades {
@@ -114,12 +123,22 @@ impl Upgrades {
         }
     }
 
-    /// Gives up the one that is under way: this process ends.
-    pub(super) fn abandon(&mut self) {
+    /// Whether another process is being started to take the place of this one.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// Gives up the one that is under way: this process ends, and what it held is to be released. One that has just succeeded is
+    /// returned: its process serves.
+    pub(super) fn abandon(&mut self) -> Option<Successful> {
+        if let Some(successful) = self.success().now_or_never() {
+            return Some(successful);
+        }
         self.attempt = None;
         if let Some(asked_by) = self.asked_by.take() {
             let _ = asked_by.send(Err("this process is stopping".to_owned()));
         }
+        None
     }
 
     /// Waits until another process has taken the place of this one. Says so of each attempt that fails.
@@ -152,13 +171,14 @@ async fn attempt(
     statistics: Option<(SocketAddr, std::os::fd::OwnedFd)>,
 ) -> Result<Successful, String> {
     let ends = || "this process ends".to_owned();
+    let channel = ours.clone();
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
         let _ = offer.send((task.data_path.offer(), task.state.known()));
     });
     calls.send(call).await.map_err(|_| ends())?;
     let (sockets, known) = offered.await.map_err(|_| ends())?;
-    let offer = Offer { clock: clock::monotonic_start(), sockets: sockets?.await, statistics, known };
+    let offer = Offer { clock: clock::monotonic_start(), sockets: sockets.await, statistics, known };
     let prepared = files::begin_aside(move || {
         let mut successor = Successor::start(&program, ours, theirs)?;
         let taken = successor.prepare(&offer)?;
@@ -167,15 +187,51 @@ async fn attempt(
     let (successor, taken) = prepared.await.map_err(|_| NO_THREAD)??;
     let process = successor.id();
     let (hold, held) = oneshot::channel();
-    let call: Call<Paths> = Box::new(move |task| drop(hold.send(task.data_path.hold())));
+    let call: Call<Paths> = Box::new(move |task| {
+        // Nobody waits for it any more if this process stops.
+        if !hold.is_closed() {
+            let _ = hold.send(task.data_path.hold(task.snapshot.load_full()));
+        }
+    });
     calls.send(call).await.map_err(|_| ends())?;
-    let sessions = held.await.map_err(|_| ends())?.await;
-    let begun = files::begin_aside(move || successor.begin(&sessions)).await;
-    if let Err(why) = begun.map_err(|_| NO_THREAD.to_owned()).and_then(|begun| begun) {
-        let _ = calls.send(Box::new(|task| task.data_path.release())).await;
-        return Err(why);
+    let (sessions, flows) = held.await.map_err(|_| ends())?;
+    let sessions = sessions.await;
+    let has_flows = flows.is_some();
+    let begun = files::begin_aside(move || {
+        let flows = flows.map(HeldFlows::wait).transpose()?;
+        successor.begin(&sessions, flows)
+    });
+    match begun.await.map_err(|_| NO_THREAD.to_owned()).and_then(|begun| begun) {
+        Ok(child) => {
+            if has_flows {
+                tell_events(&calls, channel).await;
+            }
+            Ok(Successful { process, taken, heir: child.map(Heir::new) })
+        }
+        Err(why) => {
+            let _ = calls.send(Box::new(|task| task.data_path.release())).await;
+            Err(why)
+        }
     }
-    Ok(Successful { process, taken })
+}
+
+/// Tells the new process what the flow cache has seen since it got the flows. It serves already: a failure here costs no
+/// flow.
+async fn tell_events(calls: &Calls, channel: Arc<Channel>) {
+    let (tell, told) = oneshot::channel();
+    let call: Call<Paths> = Box::new(move |task| _ = tell.send(task.data_path.cache_events()));
+    if calls.send(call).await.is_err() {
+        return;
+    }
+    let Ok(Some(events)) = told.await else { return };
+    let sent = files::begin_aside(move || {
+        let events: Vec<_> = events.wait().unwrap_or_default().into_iter().flatten().collect();
+        let file = flows::write_events(&events)?;
+        channel.send(&Message::CacheEvents, &[file.as_fd()])
+    });
+    if let Ok(Err(error)) = sent.await {
+        warn!("the new process does not hear which connections have ended during the upgrade: {error}");
+    }
 }
 
 const NO_THREAD: &str = "there is no thread to wait for the new process";

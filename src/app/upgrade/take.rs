@@ -10,28 +10,60 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use log::warn;
 
 use super::channel::Channel;
+use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::clock;
 use crate::control::Known;
-use crate::model::Endpoint;
+use crate::forward::CacheEvent;
+use crate::model::{Endpoint, ServerKey, Timestamp};
 use crate::proxy::{HandedSession, HandedSockets};
 
 /// How long the old process may take for a message: it has them all at hand.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the old process has handed over.
+/// The state that the old process has handed over.
 pub(in crate::app) struct Handed {
-    /// Whom to tell.
-    pub(in crate::app) from: Predecessor,
+    /// Whom to tell; nobody where the service manager has kept the sockets.
+    pub(in crate::app) from: Option<Predecessor>,
     /// Listening sockets.
     pub(in crate::app) sockets: HandedSockets,
     /// The socket for statistics, and its address.
     pub(in crate::app) statistics: Option<(SocketAddr, OwnedFd)>,
-    /// What is known of servers.
+    /// The state of servers.
     pub(in crate::app) known: Known,
+}
+
+/// What the old process has let go of.
+pub(in crate::app) struct LetGo {
+    /// Sessions of UDP.
+    pub(in crate::app) sessions: Vec<HandedSession>,
+    /// Flows of packet modes.
+    pub(in crate::app) flows: Option<HandedFlows>,
+}
+
+impl Handed {
+    /// Whether another process hands over; else the service manager has kept sockets from one that has ended.
+    pub(in crate::app) fn is_upgrade(&self) -> bool {
+        self.from.is_some()
+    }
+
+    /// What the service manager has kept, if it has kept anything.
+    pub(in crate::app) fn kept(sockets: HandedSockets) -> Option<Handed> {
+        let some = !sockets.is_empty();
+        some.then(|| Handed { from: None, sockets, statistics: None, known: Known::default() })
+    }
+
+    /// The socket for statistics, if there is one at this address.
+    pub(in crate::app) fn take_statistics(&mut self, listen: SocketAddr) -> Option<OwnedFd> {
+        match self.statistics.take() {
+            Some((at, socket)) if at == listen => Some(socket),
+            _ => self.sockets.remove(&Endpoint::tcp(listen))?.pop(),
+        }
+    }
 }
 
 /// The old process.
@@ -39,35 +71,55 @@ pub(in crate::app) struct Handed {
 pub(in crate::app) struct Predecessor(Arc<Channel>);
 
 impl Predecessor {
-    /// This process could serve, by the sockets of these places. Waits until it may, and returns the sessions that it goes on with.
+    /// This process could serve, by the sockets of these places. Waits until it may, and returns what it goes on with.
     pub(in crate::app) fn prepared(
         &self,
         taken: impl IntoIterator<Item = Endpoint>,
         statistics: bool,
-    ) -> anyhow::Result<Vec<HandedSession>> {
+    ) -> anyhow::Result<LetGo> {
         for at in taken {
             self.0.send(&Message::Taken { place: at.into() }, &[]).context(GONE)?;
         }
         self.0.send(&Message::Prepared { statistics }, &[]).context(GONE)?;
-        let mut sessions = Vec::new();
+        let (mut sessions, mut flows, mut owners) = (Vec::new(), None, Owners::default());
         loop {
             let (message, descriptors) = self.0.receive().context(GONE)?;
             match message {
                 Message::Session(session) => {
                     sessions.extend(descriptors.into_iter().next().map(|socket| session.with(socket)));
                 }
-                Message::Go => return Ok(sessions),
+                Message::FlowServer { id, backend, name, addr } => {
+                    owners.servers.insert(id, ServerKey { backend, server: name, addr });
+                }
+                Message::FlowFrontend { id, name } => _ = owners.frontends.insert(id, name),
+                Message::Flows { since } => {
+                    flows = descriptors.into_iter().next().map(|file| (file, Timestamp(since)));
+                }
+                Message::Go => {
+                    let flows = flows.map(|(file, since)| HandedFlows::read(file, since, owners));
+                    return Ok(LetGo { sessions, flows: flows.transpose()? });
+                }
                 other => bail!("the process to be upgraded says {} where it should let go", name_of(&other)),
             }
         }
     }
 
-    /// This process serves. Returns once the old one knows that.
-    pub(in crate::app) fn ready(&self) -> anyhow::Result<()> {
-        self.0.send(&Message::Ready, &[]).context(GONE)?;
-        // It closes the channel; whatever else happens to it is none of our business any more.
-        let _ = self.0.receive::<Message>();
-        Ok(())
+    /// This process serves, whatever happens to the old one. Returns once that knows, with what its flow cache has seen meanwhile.
+    pub(in crate::app) fn ready(&self) -> Vec<CacheEvent> {
+        if let Err(error) = self.0.send(&Message::Ready, &[]) {
+            // It let go before.
+            warn!("{GONE} ({error}), and its connections with it; this one goes on");
+            return Vec::new();
+        }
+        // At last it closes the channel.
+        match self.0.receive() {
+            Ok((Message::CacheEvents, descriptors)) => {
+                let events = descriptors.into_iter().next().map(read_events);
+                let _ = self.0.receive::<Message>();
+                events.and_then(Result::ok).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// This process will not serve.
@@ -78,11 +130,12 @@ impl Predecessor {
 
 const GONE: &str = "the process to be upgraded is gone";
 
-/// What was handed over, if this process was started by another one to take its place.
+/// Answers the process that has started this one to take its place, if one has: it waits for that a few seconds only. To be called
+/// first of all.
 ///
 /// # Errors
 /// If the two do not understand each other.
-pub(in crate::app) fn receive() -> anyhow::Result<Option<Handed>> {
+pub(in crate::app) fn greet() -> anyhow::Result<Option<Predecessor>> {
     let Some(how) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
     if how == DETACH {
         detach()?;
@@ -91,7 +144,8 @@ pub(in crate::app) fn receive() -> anyhow::Result<Option<Handed>> {
     // Whatever is started from here has another standard input, and so do we.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let from = Predecessor(Arc::new(channel));
-    receive_from(&from).inspect_err(|error| from.refuse(format!("{error:#}"))).map(Some)
+    greet_through(&from.0).inspect_err(|error| from.refuse(format!("{error:#}")))?;
+    Ok(Some(from))
 }
 
 /// Goes on in another process, whose parent is the service manager once this one has ended. A main process that is no child of
@@ -100,13 +154,15 @@ fn detach() -> anyhow::Result<Infallible> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(name).args(arguments).env(ENVIRONMENT, "1").spawn().context("cannot start it detached")?;
+    let child = command.arg0(name).args(arguments).env(ENVIRONMENT, "1").spawn();
+    let process = child.context("cannot start it detached")?.id();
+    // One that hangs says nothing itself.
+    let _ = Channel::new(io::stdin().as_fd().try_clone_to_owned()?).send(&Message::Detached { process }, &[]);
     std::process::exit(0)
 }
 
-fn receive_from(from: &Predecessor) -> anyhow::Result<Handed> {
-    let channel = &from.0;
-    channel.set_patience(PATIENCE)?;
+fn greet_through(channel: &Channel) -> anyhow::Result<()> {
+    channel.set_patience(MESSAGE_TIMEOUT)?;
     let (hello, _) = channel.receive().context("cannot read what the process to be upgraded says")?;
     let (formats, program) = match hello {
         Message::Hello { formats, program, .. } => (formats, program),
@@ -114,6 +170,19 @@ fn receive_from(from: &Predecessor) -> anyhow::Result<Handed> {
     };
     let format = common_format(&formats, &program).map_err(anyhow::Error::msg)?;
     channel.send(&Message::hello(&[format]), &[])?;
+    Ok(())
+}
+
+/// The state that is handed over.
+///
+/// # Errors
+/// If it cannot be read.
+pub(in crate::app) fn receive(from: &Predecessor) -> anyhow::Result<Handed> {
+    receive_through(from).inspect_err(|error| from.refuse(format!("{error:#}")))
+}
+
+fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
+    let channel = &from.0;
     let (mut sockets, mut statistics, mut known) = (HandedSockets::new(), None, Known::default());
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
@@ -125,7 +194,7 @@ fn receive_from(from: &Predecessor) -> anyhow::Result<Handed> {
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
-            Message::Offered => return Ok(Handed { from: from.clone(), sockets, statistics, known }),
+            Message::Offered => return Ok(Handed { from: Some(from.clone()), sockets, statistics, known }),
             other => bail!("the process to be upgraded says {} where it should hand over", name_of(&other)),
         }
     }

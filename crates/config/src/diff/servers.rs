@@ -3,16 +3,16 @@
 use std::fmt;
 
 use super::{change, or, pair};
-use convey_model::{Backend, ServerAddr, ServerSettings};
+use convey_model::{BackendConfig, ServerAddr, ServerSettings};
 
 /// The servers, with their addresses as the file has them.
-pub(super) fn servers(backend: &Backend) -> Vec<String> {
+pub(super) fn servers(backend: &BackendConfig) -> Vec<String> {
     entries(backend).iter().map(ToString::to_string).collect()
 }
 
-/// Those that are new, those that are gone, and what has changed about the others. A server that changes its name only is
+/// The new servers, the servers that are gone, and the changes of the others. A server that changes its name only is
 /// renamed.
-pub(super) fn changes(old: &Backend, new: &Backend) -> Vec<String> {
+pub(super) fn changes(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let (old, new) = (entries(old), entries(new));
     let (mut added, mut removed, mut changed) = (Vec::new(), Vec::new(), Vec::new());
     let (mut gone, mut come) = (Vec::new(), Vec::new());
@@ -45,29 +45,29 @@ pub(super) fn changes(old: &Backend, new: &Backend) -> Vec<String> {
 }
 
 /// A server of the file, known by its address or by a name.
-struct Entry<'a> {
+struct ServerLine<'a> {
     backend: &'a str,
     name: &'a str,
     addr: String,
     settings: &'a ServerSettings,
 }
 
-impl fmt::Display for Entry<'_> {
+impl fmt::Display for ServerLine<'_> {
     /// `web/a (10.0.0.2:80)`, as in every line of the log. Without the address if the server is called after it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { backend, name, addr, .. } = self;
+        let ServerLine { backend, name, addr, .. } = self;
         if name == addr { write!(f, "{backend}/{name}") } else { write!(f, "{backend}/{name} ({addr})") }
     }
 }
 
-fn entries(backend: &Backend) -> Vec<Entry<'_>> {
-    let at_address = backend.servers.iter().map(|server| Entry {
+fn entries(backend: &BackendConfig) -> Vec<ServerLine<'_>> {
+    let at_address = backend.servers.iter().map(|server| ServerLine {
         backend: &backend.name,
         name: &server.name,
         addr: ServerAddr(server.addr).to_string(),
         settings: &server.settings,
     });
-    let named = backend.named.iter().map(|named| Entry {
+    let named = backend.named.iter().map(|named| ServerLine {
         backend: &backend.name,
         name: &named.name,
         addr: named.to_string(),
@@ -76,11 +76,11 @@ fn entries(backend: &Backend) -> Vec<Entry<'_>> {
     at_address.chain(named).collect()
 }
 
-fn about(old: &Entry<'_>, new: &Entry<'_>) -> Vec<String> {
+fn about(old: &ServerLine<'_>, new: &ServerLine<'_>) -> Vec<String> {
     // Taken apart field by field, so that a new one cannot be forgotten.
     let ServerSettings { weight, backup, max_connections } = old.settings;
     let of = |what: &str| format!("{what} of {old}");
-    let name = |entry: &Entry<'_>| format!("{}/{}", entry.backend, entry.name);
+    let name = |entry: &ServerLine<'_>| format!("{}/{}", entry.backend, entry.name);
     let limits = (or(*max_connections, "none"), or(new.settings.max_connections, "none"));
     let changes = [
         change(&of("name"), old.name, new.name),

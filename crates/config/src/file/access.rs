@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::super::problem::{Placed, Report};
-use super::super::reader::Table;
+use super::super::reader::TomlTable;
 use super::super::values::network_or;
 use convey_model::{Access, Prefix};
 
@@ -11,14 +11,14 @@ use convey_model::{Access, Prefix};
 const FILE: char = '@';
 
 /// An entry of a list.
-enum Entry {
+enum AccessEntry {
     Network(Prefix),
     /// A path as it is written.
     File(String),
 }
 
 /// Reads the table and the files that it names.
-pub(super) fn read(mut table: Table<'_>, report: &Report<'_>) -> Access {
+pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     let lists_allowed = table.has("allow");
     let [allowed, denied] = ["allow", "deny"].map(|key| {
         let entries = table.any_number(key, entry);
@@ -29,14 +29,14 @@ pub(super) fn read(mut table: Table<'_>, report: &Report<'_>) -> Access {
         report.missing(&table.place, "allow has no network, so nobody could come in");
     }
     table.finish();
-    Access::new(allowed, denied)
+    report.share(Access::new(allowed, denied))
 }
 
-fn entry(value: &DeValue<'_>) -> Result<Entry, String> {
+fn entry(value: &DeValue<'_>) -> Result<AccessEntry, String> {
     match value.as_str().and_then(|text| text.strip_prefix(FILE)) {
         Some("") => Err("the path of the file is missing after @".to_owned()),
-        Some(path) => Ok(Entry::File(path.to_owned())),
-        None => plain_network(value, ", or @ and the path of a file").map(Entry::Network),
+        Some(path) => Ok(AccessEntry::File(path.to_owned())),
+        None => plain_network(value, ", or @ and the path of a file").map(AccessEntry::Network),
     }
 }
 
@@ -50,13 +50,12 @@ fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
 }
 
 /// The networks of an entry. Files have one a line; `#` and `;` begin a comment.
-fn networks(Placed { value, place }: Placed<Entry>, report: &Report<'_>) -> Vec<Prefix> {
+fn networks(Placed { value, place }: Placed<AccessEntry>, report: &Report<'_>) -> Vec<Prefix> {
     let path = match value {
-        Entry::Network(network) => return vec![network],
-        Entry::File(path) => path,
+        AccessEntry::Network(network) => return vec![network],
+        AccessEntry::File(path) => path,
     };
     let Some(text) = report.read_list(&place, &path) else { return Vec::new() };
-    let lines = (1..).zip(text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim()));
     let read = |(line, text): (usize, &str)| match plain_network(&DeValue::String(text.into()), "") {
         Ok(network) => Some(network),
         Err(message) => {
@@ -64,5 +63,11 @@ fn networks(Placed { value, place }: Placed<Entry>, report: &Report<'_>) -> Vec<
             None
         }
     };
-    lines.filter(|(_, text)| !text.is_empty()).filter_map(read).collect()
+    entries(&text).filter_map(read).collect()
+}
+
+/// The entries of a file, and their lines from 1.
+pub(crate) fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let entry = text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim());
+    (1..).zip(entry).filter(|(_, entry)| !entry.is_empty())
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::super::problem::{Placed, Report};
-use super::super::reader::Table;
+use super::super::reader::TomlTable;
 use super::super::values::{MILLISECOND, choice, integer, seconds};
 use super::value;
 use convey_model::{Limits, OverLimit};
@@ -27,7 +27,7 @@ impl FrontendLimits {
 const MAX_RATE: u32 = 1_000_000;
 
 /// Reads the table.
-pub(super) fn read(mut table: Table<'_>, report: &Report<'_>) -> FrontendLimits {
+pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> FrontendLimits {
     let default = Limits::default();
     let connections = table.optional("connections_per_source", integer(1..=u32::MAX));
     let rate = table.optional("rate_per_source", integer(1..=MAX_RATE));

@@ -3,11 +3,11 @@
 use convey_model::{HttpCheck, ProbeKind, TlsCheck};
 
 use crate::problem::{Place, Placed, Report};
-use crate::reader::Table;
+use crate::reader::TomlTable;
 use crate::values::{boolean, choice, header_name, header_value, http_host, http_path, status_range};
 
 /// Reads `kind` and the keys that are for HTTP.
-pub(super) fn kind(table: &mut Table<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
+pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
     let found = table.optional("kind", choice(&KindName::ALL, KindName::text));
     let is_wrong = found.is_none() && table.has("kind");
     let http = HttpKeys::read(table, report);
@@ -71,7 +71,7 @@ struct HttpKeys {
 }
 
 impl HttpKeys {
-    fn read(table: &mut Table<'_>, report: &Report<'_>) -> HttpKeys {
+    fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> HttpKeys {
         let path = table.optional("path", http_path);
         let host = table.optional("host", http_host);
         let expected_status = table.any_number("expected_status", status_range);
@@ -80,9 +80,11 @@ impl HttpKeys {
         let has_headers = table.has("headers");
         let headers = table.table("headers");
         places.extend(has_headers.then(|| headers.place.clone()));
-        let mut named = Vec::new();
+        let mut named: Vec<(String, String)> = Vec::new();
         for (name, value) in headers.values(header_value) {
-            match header_name(&name.value) {
+            let twin = named.iter().find(|(other, _)| other.eq_ignore_ascii_case(&name.value));
+            let twin = twin.map(|(other, _)| format!("is the header {other} once more; keep one of them"));
+            match header_name(&name.value).and(twin.map_or(Ok(()), Err)) {
                 Ok(()) => named.extend(value.map(|value| (name.value, value.value))),
                 Err(message) => report.error(&name.place, message),
             }

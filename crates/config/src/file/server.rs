@@ -4,30 +4,33 @@ use std::net::SocketAddr;
 
 use super::max_connections;
 use crate::problem::{Place, Placed};
-use crate::reader::Table;
+use crate::reader::TomlTable;
 use crate::values::{ServerAddress, boolean, integer, server_address};
 use convey_model::{self as model, NamedServer, ServerSettings};
 
 /// `[backends.NAME.servers.NAME]`
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ParsedServer {
     pub(crate) name: String,
     pub(crate) addr: Option<Placed<ServerAddress>>,
     pub(crate) settings: ServerSettings,
 }
 
-impl Server {
+impl ParsedServer {
     /// Reads one.
-    pub(super) fn read(name: String, mut table: Table<'_>) -> Server {
-        let server =
-            Server { name, addr: table.required("addr", server_address), settings: settings(&mut table) };
+    pub(super) fn read(name: String, mut table: TomlTable<'_>) -> ParsedServer {
+        let server = ParsedServer {
+            name,
+            addr: table.required("addr", server_address),
+            settings: settings(&mut table),
+        };
         table.finish();
         server
     }
 
     /// One that stands in a list: called by its address, the rest as where nothing is said.
-    pub(super) fn listed(addr: Placed<ServerAddress>) -> Server {
-        Server { name: addr.value.to_string(), addr: Some(addr), settings: ServerSettings::default() }
+    pub(super) fn listed(addr: Placed<ServerAddress>) -> ParsedServer {
+        ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings: ServerSettings::default() }
     }
 
     /// Its address, if it has one of its own.
@@ -45,8 +48,8 @@ impl Server {
         matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
     }
 
-    pub(super) fn model(&self) -> Option<model::Server> {
-        Some(model::Server { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
+    pub(super) fn model(&self) -> Option<model::ServerConfig> {
+        Some(model::ServerConfig { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
     }
 
     pub(super) fn named(&self) -> Option<NamedServer> {
@@ -60,7 +63,7 @@ impl Server {
     }
 }
 
-fn settings(table: &mut Table<'_>) -> ServerSettings {
+fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
     let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
     ServerSettings {
         weight: table.or("weight", weight, integer(0..=u16::MAX)),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::value;
 use crate::problem::Placed;
-use crate::reader::Table;
+use crate::reader::TomlTable;
 use crate::values::{MILLISECOND, seconds};
 use convey_model::{OwnTimeouts, Timeouts};
 
@@ -26,7 +26,7 @@ pub(crate) struct OwnLimits {
 
 impl TimeLimits {
     /// Reads them.
-    pub(super) fn read(mut table: Table<'_>) -> TimeLimits {
+    pub(super) fn read(mut table: TomlTable<'_>) -> TimeLimits {
         let own = OwnLimits::keys(&mut table);
         let drain = table.or("drain", Timeouts::default().drain, seconds(Duration::ZERO));
         table.finish();
@@ -40,13 +40,13 @@ impl TimeLimits {
 
 impl OwnLimits {
     /// Reads them.
-    pub(super) fn read(mut table: Table<'_>) -> OwnLimits {
+    pub(super) fn read(mut table: TomlTable<'_>) -> OwnLimits {
         let own = OwnLimits::keys(&mut table);
         table.finish();
         own
     }
 
-    fn keys(table: &mut Table<'_>) -> OwnLimits {
+    fn keys(table: &mut TomlTable<'_>) -> OwnLimits {
         OwnLimits {
             connect: table.optional("connect", seconds(MILLISECOND)),
             idle: table.optional("idle", seconds(MILLISECOND)),

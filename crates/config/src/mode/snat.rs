@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Check, can_be_reached, family, is_like};
-use crate::file::Frontend;
+use crate::file::ParsedFrontend;
 use crate::problem::Placed;
 use convey_model::Listen;
 
@@ -29,8 +29,8 @@ impl Check<'_> {
         passthrough.for_each(|(frontend, _)| self.snat_address(frontend));
     }
 
-    /// Ports of frontends are left out: what comes back to a SNAT port belongs to a client's connection, and what comes to a
-    /// frontend begins one. Every worker needs another one.
+    /// Ports of frontends are left out: a packet to a SNAT port belongs to a client's connection, and a packet to a frontend
+    /// begins one. Every worker needs another one.
     fn snat_ports_left(&self) {
         let settings = &self.config.passthrough;
         let listen = self.frontends.iter().flat_map(|(frontend, _)| &frontend.listen);
@@ -57,7 +57,7 @@ impl Check<'_> {
     }
 
     /// Servers see an address of their own family.
-    fn snat_address(&self, frontend: &Frontend) {
+    fn snat_address(&self, frontend: &ParsedFrontend) {
         let Some(vip) = frontend.listen.first() else { return };
         let ip = vip.value.ip();
         if let Some(named) = self.file.passthrough.snat_addresses.first() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Check;
-use crate::file::{Frontend, OwnLimits};
+use crate::file::{OwnLimits, ParsedFrontend};
 use crate::problem::Placed;
 use convey_model::{self as model, Mode, Protocol};
 
@@ -15,12 +15,12 @@ impl Check<'_> {
             self.of_frontend(frontend, *mode);
         }
         for backend in &self.file.backends {
-            let uses_it = |frontend: &model::Frontend| frontend.backend == backend.name;
+            let uses_it = |frontend: &model::FrontendConfig| frontend.backend == backend.name;
             self.without_effect(&backend.timeouts, " of this backend", uses_it);
         }
     }
 
-    fn of_frontend(&self, frontend: &Frontend, mode: Mode) {
+    fn of_frontend(&self, frontend: &ParsedFrontend, mode: Mode) {
         let warn = |limit: &Placed<Duration>, why: &str| {
             self.report.warning(&limit.place, format!("has no effect {why}"));
         };
@@ -37,7 +37,12 @@ impl Check<'_> {
 
     /// Time limits that only proxied connections of one protocol have, of which there are none among those that `has_them`
     /// holds for.
-    fn without_effect(&self, limits: &OwnLimits, whose: &str, has_them: impl Fn(&model::Frontend) -> bool) {
+    fn without_effect(
+        &self,
+        limits: &OwnLimits,
+        whose: &str,
+        has_them: impl Fn(&model::FrontendConfig) -> bool,
+    ) {
         let all: Vec<_> = self.config.frontends.iter().filter(|frontend| has_them(frontend)).collect();
         if all.is_empty() {
             // Another line says so.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use convey_model::{
-    Algorithm, Backend, DsrKind, FlowTimeouts, Frontend, HashKey, HashOn, HealthCheck, HttpCheck, Listen,
-    Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, Server, ServerSettings,
-    Timeouts,
+    Algorithm, BackendConfig, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn, HealthCheck, HttpCheck,
+    Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, ServerConfig,
+    ServerSettings, Timeouts,
 };
 
 #[test]
@@ -15,7 +15,7 @@ fn a_small_file_is_filled_up_with_defaults() {
     let loaded = parse("config.toml", GOOD).expect("valid");
     assert_eq!(loaded.warnings, []);
     let expected = Config {
-        frontends: vec![Frontend {
+        frontends: vec![FrontendConfig {
             name: "web".into(),
             mode: Mode::Proxy,
             protocol: Protocol::Tcp,
@@ -30,7 +30,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             access: Default::default(),
             limits: Default::default(),
         }],
-        backends: vec![Backend {
+        backends: vec![BackendConfig {
             name: "web".into(),
             algorithm: Algorithm::RoundRobin,
             hash: HashOn::Source,
@@ -50,7 +50,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             timeouts: Default::default(),
             dsr: DsrKind::L3,
             send_proxy: None,
-            servers: vec![Server {
+            servers: vec![ServerConfig {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
                 settings: ServerSettings { weight: 1, backup: false, max_connections: None },
@@ -58,6 +58,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             named: vec![],
         }],
         log: Default::default(),
+        access_log: Default::default(),
         privileges: Default::default(),
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
         timeouts: Timeouts {

@@ -30,6 +30,27 @@ fn networks_of_the_file_and_of_lists_beside_it_are_one_list() {
 }
 
 #[test]
+fn a_list_that_many_frontends_name_is_read_and_kept_once() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("blocked.txt"), "10.1.0.0/16\n").unwrap();
+    let more: String = (1..50)
+        .map(|n| {
+            format!(
+                "[frontends.web{n}]\nlisten_addr = \"127.0.0.1:{}\"\nbackend = \"web\"\n[frontends.web{n}.access]\ndeny = \"@blocked.txt\"\n",
+                20_000 + n
+            )
+        })
+        .collect();
+    let path = write(directory.path(), &format!("deny = \"@blocked.txt\"\n{more}"));
+    let mut lists = Vec::new();
+    let config = load_with_lists(&path, &mut lists).unwrap().config;
+    let first = &config.frontends[0].access;
+    assert!(!first.is_open() && config.frontends.len() == 50);
+    assert!(config.frontends.iter().all(|frontend| frontend.access.shares_lists_with(first)));
+    assert_eq!(lists.len(), 1);
+}
+
+#[test]
 fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("bad.txt"), "10.0.0.0/8\nweb\n10.0.0.1/8\n").unwrap();

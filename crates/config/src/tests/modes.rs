@@ -5,7 +5,7 @@ mod ports;
 
 use std::net::IpAddr;
 
-use super::super::{Config, Network, Problem, parse, validate_mode};
+use super::super::{Config, HostNetwork, Problem, parse, validate_mode};
 use super::GOOD;
 use convey_model::{Algorithm, HashOn, Interface, Mode, RouteHop};
 
@@ -41,7 +41,7 @@ pub(super) fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
         Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()), mtu: None })
     };
     let own = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect();
-    let network = Network { interfaces: &interfaces, own: &own, hop_to: &hop_to };
+    let network = HostNetwork { interfaces: &interfaces, own: &own, hop_to: &hop_to };
     let loaded = parse("config.toml", text).expect("right in itself").with_default_mode(mode);
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
     validate_mode(&loaded, &network).map(lines).map_err(lines)

@@ -37,7 +37,7 @@ idle = -1
         errors(text),
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr; did you mean `proxy`?",
-            "config.toml:2:1: colour: unknown key (allowed here: backends, dns, frontends, include, log, mode, passthrough, privileges, stats, timeouts)",
+            "config.toml:2:1: colour: unknown key (allowed here: access_log, backends, dns, frontends, include, log, mode, passthrough, privileges, stats, timeouts)",
             "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, access, backend, limits, listen_addr, max_connections, max_connections_per_client, mode, protocol, timeouts, trusted_clients, trusted_proxies)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
@@ -240,7 +240,7 @@ fn a_file_without_a_frontend_serves_nobody() {
     assert_eq!(
         errors("[frontend.web]"),
         ["config.toml:1:2: frontend: unknown key; did you mean `frontends`? \
-          (allowed here: backends, dns, frontends, include, log, mode, passthrough, privileges, stats, timeouts)"]
+          (allowed here: access_log, backends, dns, frontends, include, log, mode, passthrough, privileges, stats, timeouts)"]
     );
     assert_eq!(errors("frontends = 3"), ["config.toml:1:13: frontends: found 3; allowed: a table"]);
     assert_eq!(errors("[[frontends]]"), ["config.toml:1:1: frontends: found an array; allowed: a table"]);
@@ -375,6 +375,27 @@ fn a_file_that_is_not_utf_8_says_where() {
     fs::write(&path, b"# one\nname = \"caf\xe9\"\n").expect("writable");
     let error = load(&path).expect_err("Latin-1").to_string();
     assert_eq!(error, format!("{}:2:12: byte 0xe9 is not UTF-8; save the file as UTF-8", path.display()));
+}
+
+#[test]
+fn a_month_is_never_meant_for_minutes() {
+    for text in ["1M", "2h 5M"] {
+        let told = error_after(&format!("[timeouts]\nidle = '{text}'\n"));
+        assert!(told.contains("where M would be a month; write \"m\" for minutes"), "{told}");
+    }
+    assert!(error_after("[timeouts]\nidle = '5 Mm'\n").contains("or a time such as"));
+}
+
+#[test]
+fn a_check_has_each_header_once_and_none_of_the_connection() {
+    let told = |headers: &str| {
+        error_after(&format!("[backends.web.health_check]\nkind = 'http'\nheaders = {{ {headers} }}\n"))
+    };
+    for own in ["Expect", "TE", "Upgrade", "content-length"] {
+        let told = told(&format!("{own} = 'a'"));
+        assert!(told.contains("is a header of the connection, which convey sets itself"), "{told}");
+    }
+    assert!(told("X-a = '1', x-A = '2'").contains("once more; keep one of them"));
 }
 
 #[test]

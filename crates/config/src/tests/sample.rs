@@ -54,6 +54,7 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
              health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, \
              send_proxy none -> v2, timeouts.connect unset -> 0.5s",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
+            "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",
@@ -71,7 +72,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 18, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 19, "one for each table: {errors:#?}");
     for error in &errors {
         let (_, allowed) = error.split_once("(allowed here: ").expect("a list of keys");
         for key in allowed.trim_end_matches(')').split(", ") {

@@ -8,7 +8,7 @@ use convey_model::{ConnectFailures, HealthCheck, ServerKey, Timestamp};
 /// Clients' failures have a server probed once in this time at most, however many there are. Anybody can make some up.
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 
-/// What a probe found.
+/// The outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
     /// The server answered as it should.
@@ -23,7 +23,7 @@ pub enum Finding {
 
 /// A probe that is to show whether clients' failures are the server's fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confirmation {
+pub(crate) struct Confirmation {
     /// The server.
     pub server: ServerKey,
     /// How it is probed.
@@ -34,7 +34,7 @@ pub struct Confirmation {
 
 /// What is held against a server, and when a probe was last asked for because of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Doubt {
+pub(crate) struct Doubt {
     asked: Option<Timestamp>,
     failures: Option<ConnectFailures>,
 }
@@ -42,7 +42,7 @@ pub struct Doubt {
 impl Doubt {
     /// Clients' failures speak against the server. Returns whether it is to be probed now, by a probe that takes up to
     /// `timeout`: no other is on its way, and none was asked for within the last `CONFIRM_EVERY`.
-    pub fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
+    pub(crate) fn raise(&mut self, failures: &ConnectFailures, timeout: Duration, now: Timestamp) -> bool {
         let is_being_probed = self.failures.is_some();
         let pause = if is_being_probed { CONFIRM_EVERY.max(timeout) } else { CONFIRM_EVERY };
         if self.asked.is_some_and(|asked| now.since(asked) < pause) {
@@ -56,7 +56,7 @@ impl Doubt {
     ///
     /// Silence confirms only failures that nobody can make up, and only if no client was answered meanwhile: the kernel
     /// of a server says once a second that nobody listens, and clients' datagrams may have used that up.
-    pub fn resolve(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
+    pub(crate) fn resolve(&mut self, found: Finding, in_a_row: u32) -> Option<ConnectFailures> {
         let failures = self.failures.take()?;
         let counts = match found {
             Finding::Failure => true,

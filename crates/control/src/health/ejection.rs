@@ -6,7 +6,7 @@ use convey_model::{OutlierDetection, Timestamp};
 
 /// One server's ejections. Each that follows soon after another is longer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ejection {
+pub(crate) struct Ejection {
     until: Option<Timestamp>,
     times: u32,
     returned: Timestamp,
@@ -14,28 +14,28 @@ pub struct Ejection {
 
 impl Ejection {
     /// When the present ejection is over; `None` if the server is not ejected.
-    pub fn until(&self) -> Option<Timestamp> {
+    pub(crate) fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
     /// Ejections so far that followed soon on each other, the present one included.
-    pub fn times(&self) -> u32 {
+    pub(crate) fn times(&self) -> u32 {
         self.times
     }
 
     /// When the last ejection was over.
-    pub fn returned(&self) -> Timestamp {
+    pub(crate) fn returned(&self) -> Timestamp {
         self.returned
     }
 
     /// What another process knew: see [`Ejection::until`], [`Ejection::times`] and [`Ejection::returned`].
-    pub fn known(until: Option<Timestamp>, times: u32, returned: Timestamp) -> Ejection {
+    pub(crate) fn known(until: Option<Timestamp>, times: u32, returned: Timestamp) -> Ejection {
         Ejection { until, times, returned }
     }
 
     /// Ejects the server. Returns for how long: the base time for the first, twice that for the second and so on, up to
     /// the longest. A server that has stayed in service for that longest time begins anew.
-    pub fn begin(&mut self, outlier: &OutlierDetection, now: Timestamp) -> Duration {
+    pub(crate) fn begin(&mut self, outlier: &OutlierDetection, now: Timestamp) -> Duration {
         if now.since(self.returned) >= outlier.max_ejection_time {
             self.times = 0;
         }
@@ -46,7 +46,7 @@ impl Ejection {
     }
 
     /// Takes the time. Returns whether the ejection is over with it.
-    pub fn on_time(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn on_time(&mut self, now: Timestamp) -> bool {
         let is_over = self.until.is_some_and(|until| until <= now);
         if is_over {
             (self.until, self.returned) = (None, now);

@@ -26,7 +26,7 @@ use convey_snapshot::is_shortage;
 pub(super) type Signature = [u8; 16];
 
 /// What a probe that did not fail found, and the same in words for an operator.
-pub(super) type Seen = (Finding, String);
+pub(super) type ProbeAnswer = (Finding, String);
 
 /// Why a probe failed, in words for an operator.
 #[derive(Debug, Error)]
@@ -72,7 +72,7 @@ pub(super) async fn probe(
     check: &HealthCheck,
     signature: Option<Signature>,
     from: Option<IpAddr>,
-) -> Result<Seen, ProbeError> {
+) -> Result<ProbeAnswer, ProbeError> {
     let target = SocketAddr::new(addr.ip(), check.port.unwrap_or(addr.port()));
     let header = check.proxy_header_at(addr).map_or(&[][..], local);
     let attempt = async {

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::probe::{Seen, probe};
+use super::probe::{ProbeAnswer, probe};
 use super::{Confirmation, Finding};
 use convey_model::{HealthCheck, ProbeKind, ServerKey};
 
@@ -24,32 +24,32 @@ const REFUSED_AGAIN: Duration = Duration::from_millis(50);
 /// been refused a moment ago, so a refusal comes at once or not at all.
 const CONFIRM_UDP: Duration = Duration::from_secs(1);
 
-/// What a probe found.
+/// The outcome of a probe.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ProbeOutcome {
     /// The server that was probed.
     pub server: ServerKey,
     /// What it found. Only a probe that confirms finds nothing at all.
     pub finding: Finding,
     /// The same in words for an operator.
     pub reason: String,
-    /// Whether it was made because of clients' failures: see [`Schedule::confirm`].
+    /// Whether it was made because of clients' failures.
     pub confirms: bool,
 }
 
 /// The probe tasks that run now. Dropping it ends them.
 pub struct Schedule {
-    outcomes: mpsc::Sender<Outcome>,
+    outcomes: mpsc::Sender<ProbeOutcome>,
     tasks: HashMap<ServerKey, (HealthCheck, JoinHandle<()>)>,
     /// Probes that confirm, one for each server at most: those that wait for their turn are not limited otherwise.
     confirming: HashMap<ServerKey, JoinHandle<()>>,
-    budget: Arc<Budget>,
+    budget: Arc<ProbeBudget>,
     /// For probes that confirm, which cannot wait for servers that keep silent.
-    confirm_budget: Arc<Budget>,
+    confirm_budget: Arc<ProbeBudget>,
 }
 
 /// How many probes may be on their way: each has a descriptor.
-struct Budget {
+struct ProbeBudget {
     probes: Semaphore,
     most: usize,
     is_told: AtomicBool,
@@ -57,9 +57,9 @@ struct Budget {
     shortage: Mutex<Option<Instant>>,
 }
 
-impl Budget {
-    fn new(most: usize) -> Arc<Budget> {
-        Arc::new(Budget {
+impl ProbeBudget {
+    fn new(most: usize) -> Arc<ProbeBudget> {
+        Arc::new(ProbeBudget {
             probes: Semaphore::new(most),
             most,
             is_told: AtomicBool::new(false),
@@ -97,14 +97,14 @@ impl Budget {
 
 impl Schedule {
     /// No tasks yet; outcomes will go to `outcomes`. At most so many probes are on their way at once.
-    pub fn new(outcomes: mpsc::Sender<Outcome>, probes_at_once: usize) -> Self {
+    pub fn new(outcomes: mpsc::Sender<ProbeOutcome>, probes_at_once: usize) -> Self {
         let confirming = (probes_at_once / 4).max(1);
         Schedule {
             outcomes,
             tasks: HashMap::new(),
             confirming: HashMap::new(),
-            budget: Budget::new(probes_at_once.saturating_sub(confirming).max(1)),
-            confirm_budget: Budget::new(confirming),
+            budget: ProbeBudget::new(probes_at_once.saturating_sub(confirming).max(1)),
+            confirm_budget: ProbeBudget::new(confirming),
         }
     }
 
@@ -131,7 +131,7 @@ impl Schedule {
 
     /// Probes a server at once, besides its rhythm: its clients fail. The outcome always comes; one for all that is asked
     /// until then.
-    pub fn confirm(&mut self, confirmation: Confirmation) {
+    pub(crate) fn confirm(&mut self, confirmation: Confirmation) {
         let server = confirmation.server.clone();
         if self.confirming.get(&server).is_some_and(|probe| !probe.is_finished()) {
             return;
@@ -151,7 +151,12 @@ impl Drop for Schedule {
 /// Probes at once, then every interval, and once more soon after a refusal. The jitter keeps many servers (and many
 /// balancers) from being probed in step, and the first pause is any part of the interval, so that servers which came together
 /// are spread over it.
-async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outcome>, budget: Arc<Budget>) {
+async fn run(
+    server: ServerKey,
+    check: HealthCheck,
+    outcomes: mpsc::Sender<ProbeOutcome>,
+    budget: Arc<ProbeBudget>,
+) {
     let mut told = false;
     let mut spread = fastrand::f64();
     let (mut signature, mut refusals) = (None, 0);
@@ -183,7 +188,7 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
         };
         told &= outcome.is_none();
         if let Some((finding, reason)) = outcome {
-            let outcome = Outcome { server: server.clone(), finding, reason, confirms: false };
+            let outcome = ProbeOutcome { server: server.clone(), finding, reason, confirms: false };
             if outcomes.send(outcome).await.is_err() {
                 return;
             }
@@ -201,8 +206,8 @@ async fn run(server: ServerKey, check: HealthCheck, outcomes: mpsc::Sender<Outco
 /// Probes once; datagrams go from a second address, too, if there is one.
 async fn confirm(
     Confirmation { server, mut check, from }: Confirmation,
-    outcomes: mpsc::Sender<Outcome>,
-    budget: Arc<Budget>,
+    outcomes: mpsc::Sender<ProbeOutcome>,
+    budget: Arc<ProbeBudget>,
 ) {
     if check.kind == ProbeKind::Udp {
         check.timeout = check.timeout.min(CONFIRM_UDP);
@@ -221,11 +226,11 @@ async fn confirm(
             }
         }
     };
-    let _ = outcomes.send(Outcome { server, finding, reason, confirms: true }).await;
+    let _ = outcomes.send(ProbeOutcome { server, finding, reason, confirms: true }).await;
 }
 
 /// Probes `from` an address with random bytes that a refusal has to quote.
-async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> Seen {
+async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> ProbeAnswer {
     let signature = fastrand::u128(..).to_ne_bytes();
     match probe(addr, check, Some(signature), from).await {
         Ok(seen) => seen,
@@ -238,7 +243,7 @@ async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr
 }
 
 /// Whether no other probe can say more.
-fn decides((finding, _): &Seen) -> bool {
+fn decides((finding, _): &ProbeAnswer) -> bool {
     matches!(finding, Finding::Answer | Finding::Failure)
 }
 

@@ -9,7 +9,7 @@ use convey_model::{HealthCheck, ProbeKind};
 /// A server starts up, but unproven: its first probe decides alone, so that a dead server takes traffic
 /// for one probe at most, and a live one from the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
+pub struct HealthState {
     up: bool,
     proven: bool,
     /// Probes in a row that spoke against the present state.
@@ -20,7 +20,7 @@ pub struct State {
 
 /// What a server has just become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum HealthTransition {
     /// It answers again (or for the first time): it gets new connections.
     Up,
     /// It no longer answers: it gets none.
@@ -31,13 +31,13 @@ pub enum Change {
     Returned,
 }
 
-impl Default for State {
+impl Default for HealthState {
     fn default() -> Self {
-        State { up: true, proven: false, against: 0, deaf: false }
+        HealthState { up: true, proven: false, against: 0, deaf: false }
     }
 }
 
-impl State {
+impl HealthState {
     /// Whether the server gets new connections.
     pub fn is_up(&self) -> bool {
         self.up
@@ -53,13 +53,13 @@ impl State {
         self.against
     }
 
-    /// What another process knew: see [`State::is_up`], [`State::is_proven`] and [`State::against`].
-    pub fn known(up: bool, proven: bool, against: u32) -> State {
-        State { up, proven, against, deaf: false }
+    /// What another process knew: see [`HealthState::is_up`], [`HealthState::is_proven`] and [`HealthState::against`].
+    pub fn known(up: bool, proven: bool, against: u32) -> HealthState {
+        HealthState { up, proven, against, deaf: false }
     }
 
     /// Takes the outcome of a probe.
-    pub fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<Change> {
+    pub(crate) fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<HealthTransition> {
         if !self.proven {
             self.proven = true;
             return self.turn(success);
@@ -79,7 +79,7 @@ impl State {
 
     /// Takes note that clients have failed in a row, and that a probe has confirmed it: see
     /// [`Doubt`](super::Doubt).
-    pub fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<Change> {
+    pub(crate) fn on_confirmed_failures(&mut self, check: &HealthCheck) -> Option<HealthTransition> {
         if !self.up {
             return None;
         }
@@ -89,14 +89,14 @@ impl State {
         self.turn(false)
     }
 
-    fn turn(&mut self, up: bool) -> Option<Change> {
+    fn turn(&mut self, up: bool) -> Option<HealthTransition> {
         let first_good_news = up && self.up;
         self.up = up;
         self.against = 0;
         match up {
             _ if first_good_news => None,
-            true => Some(Change::Up),
-            false => Some(Change::Down),
+            true => Some(HealthTransition::Up),
+            false => Some(HealthTransition::Down),
         }
     }
 }
@@ -112,17 +112,17 @@ mod tests {
         HealthCheck { rise, fall, ..fixture::health_check(ProbeKind::Tcp) }
     }
 
-    fn proven() -> State {
-        let mut state = State::default();
+    fn proven() -> HealthState {
+        let mut state = HealthState::default();
         assert_eq!(state.on_probe(true, &check(1, 1)), None);
         state
     }
 
     #[test]
     fn a_new_server_takes_traffic_until_its_first_probe_says_otherwise() {
-        let mut state = State::default();
+        let mut state = HealthState::default();
         assert!(state.is_up());
-        assert_eq!(state.on_probe(false, &check(2, 3)), Some(Change::Down));
+        assert_eq!(state.on_probe(false, &check(2, 3)), Some(HealthTransition::Down));
         assert!(!state.is_up());
     }
 
@@ -135,41 +135,45 @@ mod tests {
         assert_eq!(state.on_probe(true, &check), None, "one success ends the row");
         assert_eq!(state.on_probe(false, &check), None);
         assert_eq!(state.on_probe(false, &check), None);
-        assert_eq!(state.on_probe(false, &check), Some(Change::Down));
+        assert_eq!(state.on_probe(false, &check), Some(HealthTransition::Down));
     }
 
     #[test]
     fn a_server_that_is_down_returns_after_rise_successes_in_a_row() {
-        let mut state = State::default();
+        let mut state = HealthState::default();
         let check = check(2, 3);
         state.on_probe(false, &check);
         assert_eq!(state.on_probe(true, &check), None);
-        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+        assert_eq!(state.on_probe(true, &check), Some(HealthTransition::Up));
     }
 
     #[test]
     fn clients_that_cannot_connect_take_a_server_out_and_a_probe_brings_it_back() {
         let mut state = proven();
         let check = check(1, 3);
-        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(state.on_confirmed_failures(&check), Some(HealthTransition::Down));
         assert_eq!(state.on_confirmed_failures(&check), None, "it is down already");
-        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
+        assert_eq!(state.on_probe(true, &check), Some(HealthTransition::Up));
     }
 
     #[test]
     fn a_udp_server_that_refuses_clients_does_not_return_by_the_probe_that_was_on_its_way() {
         let check = HealthCheck { kind: ProbeKind::Udp, ..check(1, 3) };
         let mut state = proven();
-        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(state.on_confirmed_failures(&check), Some(HealthTransition::Down));
         assert_eq!(
             state.on_probe(true, &check),
             None,
             "it was sent when clients used up what the server tells"
         );
-        assert_eq!(state.on_probe(true, &check), Some(Change::Up));
-        assert_eq!(state.on_confirmed_failures(&check), Some(Change::Down));
+        assert_eq!(state.on_probe(true, &check), Some(HealthTransition::Up));
+        assert_eq!(state.on_confirmed_failures(&check), Some(HealthTransition::Down));
         assert_eq!(state.on_probe(false, &check), None);
-        assert_eq!(state.on_probe(true, &check), Some(Change::Up), "after a refusal silence is news again");
+        assert_eq!(
+            state.on_probe(true, &check),
+            Some(HealthTransition::Up),
+            "after a refusal silence is news again"
+        );
     }
 
     proptest! {
@@ -186,8 +190,8 @@ mod tests {
                 row = if row.0 == success { (success, row.1 + 1) } else { (success, 1) };
                 let was_up = state.is_up();
                 match state.on_probe(success, &check) {
-                    Some(Change::Up) => prop_assert!(!was_up && row.0 && row.1 >= rise),
-                    Some(Change::Down) => prop_assert!(was_up && !row.0 && row.1 >= fall),
+                    Some(HealthTransition::Up) => prop_assert!(!was_up && row.0 && row.1 >= rise),
+                    Some(HealthTransition::Down) => prop_assert!(was_up && !row.0 && row.1 >= fall),
                     Some(other) => prop_assert!(false, "{:?} is not what a probe decides", other),
                     None => prop_assert_eq!(state.is_up(), was_up),
                 }

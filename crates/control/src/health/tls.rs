@@ -53,7 +53,7 @@ fn server_name(ip: IpAddr, check: &HttpCheck) -> Result<ServerName<'static>, Tls
     ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))
 }
 
-/// Believes whom this host believes. The authorities are read once, when the first check needs them.
+/// Trusts whom this host trusts. The authorities are read once, when the first check needs them.
 async fn verified() -> Result<Arc<ClientConfig>, TlsError> {
     static VERIFIED: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
     let config = VERIFIED.get_or_try_init(|| async {

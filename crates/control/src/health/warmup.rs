@@ -15,7 +15,7 @@ const FIRST: u8 = 5;
 /// The share grows in line with time, seen at multiples of a twentieth of the whole time: so servers that come back
 /// together grow together, and their table is built once for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Warmup {
+pub(crate) struct Warmup {
     since: Timestamp,
     next: Timestamp,
     percent: u8,
@@ -23,32 +23,32 @@ pub struct Warmup {
 
 impl Warmup {
     /// A server has come back. `None` if it takes no time to its whole share.
-    pub fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
+    pub(crate) fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         Warmup { since: now, next: now, percent: FIRST }.on_time(slow_start, now)
     }
 
     /// One that has begun in another process; its share is what [`Warmup::on_time`] says next.
-    pub fn known(since: Timestamp) -> Warmup {
+    pub(crate) fn known(since: Timestamp) -> Warmup {
         Warmup { since, next: since, percent: FIRST }
     }
 
     /// When it began.
-    pub fn since(&self) -> Timestamp {
+    pub(crate) fn since(&self) -> Timestamp {
         self.since
     }
 
     /// The part of its weight that the server gets, in percent; below 100.
-    pub fn percent(&self) -> u8 {
+    pub(crate) fn percent(&self) -> u8 {
         self.percent
     }
 
     /// When it grows next.
-    pub fn due(&self) -> Timestamp {
+    pub(crate) fn due(&self) -> Timestamp {
         self.next
     }
 
     /// Takes the time, and that to the whole share. `None` once that is over.
-    pub fn on_time(self, slow_start: Duration, now: Timestamp) -> Option<Warmup> {
+    pub(crate) fn on_time(self, slow_start: Duration, now: Timestamp) -> Option<Warmup> {
         let (passed, whole) = (now.since(self.since), slow_start.as_nanos());
         if passed >= slow_start {
             return None;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use convey_model::Records;
+use convey_model::DnsRecords;
 
 /// How long what the file says is believed: it has no times to live.
 const TTL: Duration = Duration::from_secs(5);
@@ -28,10 +28,10 @@ impl Hosts {
     }
 
     /// What the file says of a name, for each family; `None` if it has no such name.
-    pub(super) fn get(&self, host: &str) -> Option<(Records, Records)> {
+    pub(super) fn get(&self, host: &str) -> Option<(DnsRecords, DnsRecords)> {
         let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
             self.0.get(&plain(host))?.iter().copied().partition(|ip| ip.is_ipv4());
-        Some((Records::new(v4, TTL), Records::new(v6, TTL)))
+        Some((DnsRecords::new(v4, TTL), DnsRecords::new(v6, TTL)))
     }
 }
 

@@ -1,6 +1,9 @@
-//! SRV records (RFC 2782): the hosts and ports of a service. Priorities and weights are left alone: `weight` and `backup` of
-//! the file say which server gets how much.
+//! SRV records (RFC 2782): the hosts and ports of a service. Priorities and weights say only which records are followed if there
+//! are too many: `weight` and `backup` of the file say which server gets how much.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -8,26 +11,53 @@ use hickory_resolver::proto::rr::{RData, Record, RecordType};
 use tokio::time::timeout;
 
 use super::{Answer, Resolver, System};
-use convey_model::Records;
+use convey_model::DnsRecords;
 
 /// The most records of a service that are followed.
 const MAX_TARGETS: usize = 128;
 
 /// How long all hosts of a service may take together.
-const PATIENCE: Duration = Duration::from_secs(15);
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A host of a service.
-#[derive(Debug, PartialEq, Eq)]
+/// A host of a service. The first in order are those that a client would ask first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Target {
+    priority: u16,
+    weight: Reverse<u16>,
     host: String,
     port: u16,
+}
+
+/// The last answers for the hosts of each service: one that cannot be looked up now keeps its addresses.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastAnswers(Arc<Mutex<HashMap<String, HostAnswers>>>);
+
+type HostAnswers = HashMap<String, (Answer, Answer)>;
+
+impl LastAnswers {
+    /// Replaces what is remembered of a service. Returns the new answers, failed ones replaced by the last good ones.
+    fn complete(&self, service: &str, new: HostAnswers) -> HostAnswers {
+        let mut services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = services.remove(service).unwrap_or_default();
+        let complete = |(host, (v4, v6)): (String, (Answer, Answer))| {
+            let or_last = |answer: Answer, last: Option<&Answer>| {
+                answer.or_else(|error| last.and_then(|last| last.clone().ok()).ok_or(error))
+            };
+            let last = before.get(&host);
+            let answers = (or_last(v4, last.map(|last| &last.0)), or_last(v6, last.map(|last| &last.1)));
+            (host, answers)
+        };
+        let completed: HostAnswers = new.into_iter().map(complete).collect();
+        services.insert(service.to_owned(), completed.clone());
+        completed
+    }
 }
 
 impl Resolver {
     /// The addresses of a service, with their ports.
     pub(super) async fn service(&self, system: &System, name: &str) -> (Answer, Answer) {
-        let found = timeout(PATIENCE, self.hosts_of(system, name)).await;
-        let late = || format!("its hosts were not looked up within {PATIENCE:?}");
+        let found = timeout(SERVICE_TIMEOUT, self.hosts_of(system, name)).await;
+        let late = || format!("its hosts were not looked up within {SERVICE_TIMEOUT:?}");
         found.unwrap_or_else(|_| Err(late())).unwrap_or_else(|error| (Err(error.clone()), Err(error)))
     }
 
@@ -37,31 +67,54 @@ impl Resolver {
             system.ask(name, RecordType::SRV).await?
         };
         let targets = targets(&found.records);
-        let hosts = join_all(targets.iter().map(|target| self.addresses(system, &target.host))).await;
-        let (mut v4, mut v6) = (Ok(Records::default()), Ok(Records::default()));
-        for (target, (of_v4, of_v6)) in targets.iter().zip(hosts) {
-            let at_port = |records: Records| records.at_port(target.port, found.ttl);
-            v4 = merged(v4, of_v4.map(at_port));
-            v6 = merged(v6, of_v6.map(at_port));
+        let answers = join_all(targets.iter().map(|target| self.addresses(system, &target.host))).await;
+        let hosts = targets.iter().map(|target| target.host.clone());
+        let answers = self.last_answers.complete(name, hosts.zip(answers).collect());
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for target in &targets {
+            let Some((of_v4, of_v6)) = answers.get(&target.host).cloned() else { continue };
+            let at_port = |records: DnsRecords| records.at_port(target.port, found.ttl);
+            v4.push(of_v4.map(at_port));
+            v6.push(of_v6.map(at_port));
         }
-        Ok((v4, v6))
+        Ok((merged(v4), merged(v6)))
     }
 }
 
 fn targets(records: &[Record]) -> Vec<Target> {
-    records.iter().filter_map(target).take(MAX_TARGETS).collect()
+    let mut targets: Vec<Target> = records.iter().filter_map(target).collect();
+    // Name servers shuffle their answers: the first of each would be others.
+    targets.sort();
+    targets.dedup();
+    targets.truncate(MAX_TARGETS);
+    targets
 }
 
 /// The root means that there is no such service.
 fn target(record: &Record) -> Option<Target> {
     let RData::SRV(srv) = &record.data else { return None };
     let is_one = !srv.target.is_root() && srv.port != 0;
-    is_one.then(|| Target { host: srv.target.to_ascii(), port: srv.port })
+    is_one.then(|| Target {
+        priority: srv.priority,
+        weight: Reverse(srv.weight),
+        host: srv.target.to_ascii(),
+        port: srv.port,
+    })
 }
 
-/// One host that fails makes its family fail: then the addresses that are known stay.
-fn merged(all: Answer, one: Answer) -> Answer {
-    Ok(all?.and(one?))
+/// What all hosts have together. A family fails if none of them has an answer.
+fn merged(hosts: Vec<Answer>) -> Answer {
+    let (mut all, mut failure) = (None, None);
+    for host in hosts {
+        match host {
+            Ok(records) => all = Some(all.unwrap_or_else(DnsRecords::default).and(records)),
+            Err(error) => failure = Some(error),
+        }
+    }
+    match (all, failure) {
+        (None, Some(error)) => Err(error),
+        (all, _) => Ok(all.unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]
@@ -71,37 +124,63 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn hosts_are_merged_and_one_that_fails_takes_nothing_away() {
-        let found = |ip: &str, port, seconds| {
-            let ttl = Duration::from_secs(seconds);
-            Ok(Records::new([ip.parse().unwrap()], ttl).at_port(port, Duration::from_secs(30)))
-        };
-        let all = merged(found("10.0.0.1", 80, 60), found("10.0.0.1", 81, 5));
-        let shown = |answer: Answer| -> Vec<String> {
-            answer.unwrap().into_addresses().iter().map(ToString::to_string).collect()
-        };
-        assert_eq!(shown(all), ["10.0.0.1:80", "10.0.0.1:81"]);
-        assert_eq!(shown(merged(Ok(Records::default()), found("10.0.0.1", 80, 60))), ["10.0.0.1:80"]);
-        assert!(merged(found("10.0.0.1", 80, 60), Err("refused".into())).is_err());
+    fn found(ip: &str, port: u16, seconds: u64) -> Answer {
+        let ttl = Duration::from_secs(seconds);
+        Ok(DnsRecords::new([ip.parse().unwrap()], ttl).at_port(port, Duration::from_secs(30)))
     }
 
-    fn record(host: &str, port: u16) -> Record {
-        let record = SRV::new(1, 1, port, Name::from_ascii(host).unwrap());
+    fn shown(answer: Answer) -> Vec<String> {
+        answer.unwrap().into_addresses().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn hosts_are_merged_and_one_that_fails_takes_nothing_away() {
+        let all = merged(vec![found("10.0.0.1", 80, 60), found("10.0.0.1", 81, 5)]);
+        assert_eq!(shown(all), ["10.0.0.1:80", "10.0.0.1:81"]);
+        assert_eq!(shown(merged(vec![Err("refused".into()), found("10.0.0.1", 80, 60)])), ["10.0.0.1:80"]);
+        assert!(merged(vec![Err("refused".into()), Err("refused".into())]).is_err());
+        assert_eq!(shown(merged(vec![])), [""; 0]);
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_looked_up_keeps_what_it_had() {
+        let last = LastAnswers::default();
+        let none = || Ok(DnsRecords::default());
+        let both = |b: Answer| {
+            let hosts = [("a", found("10.0.0.1", 80, 60)), ("b", b)];
+            let hosts = hosts.map(|(host, answer)| (host.to_owned(), (answer, none())));
+            let answers = last.complete("_http._tcp.test", hosts.into());
+            shown(merged(vec![answers["a"].0.clone(), answers["b"].0.clone()]))
+        };
+        assert_eq!(both(Err("SERVFAIL".into())), ["10.0.0.1:80"], "it had nothing");
+        assert_eq!(both(found("10.0.0.2", 80, 60)), ["10.0.0.1:80", "10.0.0.2:80"]);
+        for _ in 0..2 {
+            assert_eq!(both(Err("SERVFAIL".into())), ["10.0.0.1:80", "10.0.0.2:80"]);
+        }
+        assert_eq!(both(none()), ["10.0.0.1:80"], "that it has none is an answer");
+    }
+
+    fn record(priority: u16, host: &str, port: u16) -> Record {
+        let record = SRV::new(priority, 1, port, Name::from_ascii(host).unwrap());
         Record::from_rdata(Name::root(), 60, RData::SRV(record))
     }
 
     #[test]
-    fn of_too_many_records_the_first_are_followed() {
-        let records: Vec<Record> = (1..=200).map(|port| record("web.internal.", port)).collect();
-        let ports: Vec<u16> = targets(&records).iter().map(|target| target.port).collect();
-        assert_eq!(ports, (1..=128).collect::<Vec<u16>>());
+    fn of_too_many_records_the_same_are_followed_in_whatever_order_they_come() {
+        let mut records: Vec<Record> =
+            (1..=200).map(|port| record(port / 100, "web.internal.", port)).collect();
+        let ports =
+            |records: &[Record]| -> Vec<u16> { targets(records).iter().map(|target| target.port).collect() };
+        assert_eq!(ports(&records), (1..=128).collect::<Vec<u16>>());
+        records.reverse();
+        assert_eq!(ports(&records), (1..=128).collect::<Vec<u16>>());
     }
 
     #[test]
     fn the_root_and_port_0_are_no_host() {
-        let found = |host: &str, port| target(&record(host, port));
-        let expected = Target { host: "web_1.internal.".into(), port: 80 };
+        let found =
+            |host: &str, port| target(&record(1, host, port)).map(|target| (target.host, target.port));
+        let expected = ("web_1.internal.".to_owned(), 80);
         assert_eq!(found("web_1.internal.", 80), Some(expected));
         assert_eq!((found(".", 80), found("web.internal.", 0)), (None, None));
     }

@@ -35,7 +35,7 @@ impl DnsGrace {
         }
     }
 
-    /// What is known of one that comes back.
+    /// The state of one that comes back.
     pub(super) fn take(&mut self, server: &ServerKey) -> Option<ServerEntry> {
         self.0.remove(server).map(|(_, entry)| entry)
     }

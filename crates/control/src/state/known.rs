@@ -1,15 +1,15 @@
-//! What one process knows of its servers and hands to the next at an upgrade, so that no server is unknown for a moment.
+//! The state of servers that one process hands to the next at an upgrade, so that no server is unknown for a moment.
 //! Both count time from the same moment. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{ServerEntry, State};
+use super::{ControlState, ServerEntry};
 use crate::health::{self, Ejection, Warmup};
 use convey_model::{HealthCheck, ServerKey, Timestamp};
 use convey_snapshot::ServerLive;
 
-/// What is known of servers and backends.
+/// The state of servers and backends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Known {
     /// Servers, in no order.
@@ -18,7 +18,7 @@ pub struct Known {
     pub turns: Vec<(String, usize)>,
 }
 
-/// What is known of a server.
+/// The state of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownServer {
     /// Which.
@@ -47,14 +47,15 @@ pub struct KnownServer {
     pub warmup_since: Option<Timestamp>,
 }
 
-/// What another process knew and this one has not used yet: as much as that process had servers.
+/// The state that another process knew and this one has not used yet: at most one entry for each of its
+/// servers.
 #[derive(Default)]
 pub(super) struct Unused {
     servers: HashMap<ServerKey, KnownServer>,
     turns: HashMap<String, usize>,
 }
 
-impl State {
+impl ControlState {
     /// What is known now.
     pub fn known(&self) -> Known {
         let turns = self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn()));
@@ -70,7 +71,7 @@ impl State {
 }
 
 impl Unused {
-    /// What is known of a server that is new here.
+    /// The state of a server that is new here.
     pub(super) fn take_server(
         &mut self,
         server: &ServerKey,
@@ -81,7 +82,7 @@ impl Unused {
         let known = self.servers.remove(server)?;
         let since = |at: Timestamp| at.min(now);
         Some(ServerEntry {
-            state: health::State::known(known.up, known.proven, known.against),
+            state: health::HealthState::known(known.up, known.proven, known.against),
             has_answered: known.has_answered,
             reason: known.reason,
             since: since(known.since),
@@ -134,8 +135,8 @@ mod tests {
         Timestamp::default().after(Duration::from_secs(seconds))
     }
 
-    fn configured(known: Option<Known>, now: Timestamp) -> State {
-        let mut state = State::new(1);
+    fn configured(known: Option<Known>, now: Timestamp) -> ControlState {
+        let mut state = ControlState::new(1);
         known.into_iter().for_each(|known| state.expect(known));
         state.configure(parse("test.toml", FILE).unwrap().config, now);
         state
@@ -161,7 +162,7 @@ mod tests {
         by_name(&mut known);
         by_name(&mut again);
         assert_eq!(known, again);
-        let health = |state: &mut State| {
+        let health = |state: &mut ControlState| {
             let snapshot = state.snapshot();
             snapshot.pools[0].servers.iter().map(|server| server.health.up).collect::<Vec<_>>()
         };

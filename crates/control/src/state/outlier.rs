@@ -2,18 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{ServerEntry, State, key};
-use crate::health::{Change, Confirmation, Finding, Warmup};
+use super::{ControlState, ServerEntry, key};
+use crate::health::{Confirmation, Finding, HealthTransition, Warmup};
 use convey_model::{
-    Backend, ConnectFailures, HealthCheck, Listen, OutlierDetection, ProbeKind, Protocol, ServerKey,
+    BackendConfig, ConnectFailures, HealthCheck, Listen, OutlierDetection, ProbeKind, Protocol, ServerKey,
     Timestamp,
 };
 
-impl State {
+impl ControlState {
     /// Takes note that clients could not connect, or were reset without an answer, several times in a row. A server
-    /// goes down for it only if a probe confirms it: see [`State::take_doubts`]. One is ejected for it at once, unless
+    /// goes down for it only if a probe confirms it: see [`ControlState::take_doubts`]. One is ejected for it at once, unless
     /// anybody could have made it up. Of a server that keeps clients' ports anybody can ask one that is closed.
-    pub fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
+    pub(crate) fn on_connect_failures(&mut self, failures: &ConnectFailures, now: Timestamp) {
         let is_forgeable = failures.is_forgeable || failures.server.addr.port() == 0;
         let failures = &ConnectFailures { is_forgeable, ..failures.clone() };
         let server = &failures.server;
@@ -37,22 +37,23 @@ impl State {
         }
     }
 
-    /// An address of ours that clients' packets to a server do not come from: what its kernel has left to tell clients, it
-    /// tells a probe from there all the same. Clients ask for that address; whether we have it shows when it is used.
+    /// An address of ours that clients' packets to a server do not come from. The server's kernel may tell clients no
+    /// more; a probe from there it tells all the same. Clients ask for that address; whether we have it shows when it is
+    /// used.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
         let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.backend == server.backend);
         let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
         listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
     }
 
-    /// The servers that clients fail at, each with a probe that is to be made at once. What it finds is told by
-    /// [`State::on_confirmation`].
-    pub fn take_doubts(&mut self) -> Vec<Confirmation> {
+    /// The servers that clients fail at, each with a probe that is to be made at once.
+    /// [`ControlState::on_confirmation`] takes its outcome.
+    pub(crate) fn take_doubts(&mut self) -> Vec<Confirmation> {
         std::mem::take(&mut self.doubts)
     }
 
     /// Takes what a probe has found that was to confirm clients' failures.
-    pub fn on_confirmation(&mut self, server: &ServerKey, found: Finding, now: Timestamp) {
+    pub(crate) fn on_confirmation(&mut self, server: &ServerKey, found: Finding, now: Timestamp) {
         let Some(backend) = self.pools.get(&server.backend).map(|pool| pool.pool.config.clone()) else {
             return;
         };
@@ -71,7 +72,7 @@ impl State {
             let Some(entry) = self.servers.get_mut(&server) else { continue };
             if entry.ejection.on_time(now) {
                 self.begin_anew(&server, now);
-                self.tell(&server, Change::Returned, String::new());
+                self.tell(&server, HealthTransition::Returned, String::new());
             } else if let (Some(warmup), Some(pool)) = (entry.warmup, self.pools.get_mut(&server.backend)) {
                 entry.warmup = warmup.on_time(pool.pool.config.time_to_warm_up(), now);
                 pool.stale |= entry.warmup.map(|warmup| warmup.percent()) != Some(warmup.percent());
@@ -104,7 +105,7 @@ impl State {
     fn eject(
         &mut self,
         failures: &ConnectFailures,
-        backend: &Backend,
+        backend: &BackendConfig,
         outlier: &OutlierDetection,
         now: Timestamp,
     ) {
@@ -117,11 +118,16 @@ impl State {
         entry.ejected_for.clone_from(&why);
         entry.live.count_ejection();
         self.begin_anew(server, now);
-        self.tell(server, Change::Ejected(time), why);
+        self.tell(server, HealthTransition::Ejected(time), why);
     }
 
     /// Whether it takes connections now, somebody else does, too, and not too many are out already.
-    fn may_be_ejected(&self, server: &ServerKey, backend: &Backend, outlier: &OutlierDetection) -> bool {
+    fn may_be_ejected(
+        &self,
+        server: &ServerKey,
+        backend: &BackendConfig,
+        outlier: &OutlierDetection,
+    ) -> bool {
         let is_out = |key: &&ServerKey| {
             key.backend == server.backend && self.servers.get(key).is_some_and(ServerEntry::is_ejected)
         };
@@ -139,7 +145,7 @@ impl State {
 /// What a server is asked that clients fail at: as its backend has it. Servers that are ejected need no check; then only
 /// failures that anybody can make up are doubted, which are refusals. `addr` is the server's; without a port, the backend
 /// says which one to ask, and by what.
-fn check_of_doubt(backend: &Backend, protocol: Protocol, addr: SocketAddr) -> HealthCheck {
+fn check_of_doubt(backend: &BackendConfig, protocol: Protocol, addr: SocketAddr) -> HealthCheck {
     let check = backend.health_check.clone();
     let keeps_ports = addr.port() == 0;
     if backend.outlier_detection.is_none() || (keeps_ports && check.kind != ProbeKind::None) {

@@ -1,16 +1,16 @@
-//! Who stays, comes and goes when the configuration or the addresses of names change. Pure.
+//! Decides which servers stay, come and go when the configuration or the addresses of names change. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{PoolEntry, ServerEntry, State, key, number};
+use super::{ControlState, PoolEntry, ServerEntry, key, number};
 use convey_config::Config;
-use convey_model::{Backend, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Timestamp};
+use convey_model::{BackendConfig, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Timestamp};
 use convey_snapshot::{PoolLive, ServerLive};
 
-impl State {
-    /// Has the backends of the configuration, with the servers that their names stand for. What stays keeps what is
-    /// known of it; returns what is known of the servers that are gone.
+impl ControlState {
+    /// Has the backends of the configuration, with the servers that their names stand for. Servers that stay keep
+    /// their state. Returns the state of the servers that are gone.
     pub(super) fn keep_backends(
         &mut self,
         config: &Config,
@@ -29,19 +29,24 @@ impl State {
         gone
     }
 
-    fn keep_servers(&mut self, backends: &[Backend], now: Timestamp) -> HashMap<ServerKey, ServerEntry> {
+    fn keep_servers(
+        &mut self,
+        backends: &[BackendConfig],
+        now: Timestamp,
+    ) -> HashMap<ServerKey, ServerEntry> {
         let mut old = std::mem::take(&mut self.servers);
         for backend in backends {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.health_check.clone();
                 let (cores, ids) = (self.cores, &mut self.next_id);
-                let live = self.kept_servers.get(&key, || ServerLive::new(number(ids), cores));
+                let live =
+                    self.kept_servers.get(&key, || ServerLive::new(number(ids), cores).named(&server.name));
                 let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let before = old.remove(&key).or_else(|| self.dns_grace.take(&key));
                 let known = || self.known.take_server(&key, live.clone(), &check, now);
                 let entry = match before.or_else(known) {
-                    // What no probe has said, or confirms any more, is no reason.
+                    // A state that no probe has found, or confirms any more, is no reason.
                     Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
                         let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
                         let warmup = entry.warmup.and_then(|warmup| warmup.on_time(slow_start, now));
@@ -58,12 +63,13 @@ impl State {
         old
     }
 
-    fn keep_pools(&mut self, backends: &[Backend]) {
+    fn keep_pools(&mut self, backends: &[BackendConfig]) {
         let mut old = std::mem::take(&mut self.pools);
         for backend in backends {
             let cores = self.cores;
             let turn = self.known.take_turn(&backend.name);
-            let live = self.backends.get(&backend.name, || PoolLive::new(cores).at_turn(turn));
+            let live =
+                self.backends.get(&backend.name, || PoolLive::new(cores).named(&backend.name).at_turn(turn));
             let before = old.remove(&backend.name).map(|entry| entry.pool);
             let pool = self.build_pool(&Arc::new(backend.clone()), &live, before.as_deref());
             self.pools.insert(backend.name.clone(), PoolEntry { pool, stale: false });

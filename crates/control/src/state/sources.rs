@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::State;
+use super::ControlState;
 use convey_config::Config;
 use convey_model::{Access, Sources};
 
-impl State {
-    /// Counts go on where limits mean the same sources as before. Everywhere else they begin anew: whoever counts flows sees
-    /// that by the table, which is another one.
+impl ControlState {
+    /// Counts go on where limits mean the same sources as before. Everywhere else they begin anew: threads that count flows
+    /// see that by the table, which is another one.
     pub(super) fn keep_sources(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.sources);
         let limited = config.frontends.iter().filter(|frontend| frontend.limits.are_per_source());
@@ -21,7 +21,8 @@ impl State {
         self.sources = counts.collect();
     }
 
-    /// Lists that have not changed are the ones of before: whoever compares them, for each address and worker, sees that at once.
+    /// Lists that have not changed are the ones of before: code that compares them, for each address and worker, sees that
+    /// at once.
     pub(super) fn share_access(&self, config: &mut Config) {
         let before = self.config.iter().flat_map(|config| &config.frontends);
         let known: HashMap<&str, &Access> =

@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const VIP: &str = "10.0.0.1:80";
 
 /// One frontend on [`VIP`] in front of these servers; one failed probe takes a server out.
-fn config(servers: Vec<Server>) -> Config {
+fn config(servers: Vec<ServerConfig>) -> Config {
     let frontend = model::fixture::frontend("web", &[VIP], "pool");
     convey_config::fixture::config(vec![frontend], vec![backend("pool", servers)])
 }
@@ -51,7 +51,7 @@ fn chosen(snapshot: &Snapshot) -> Vec<String> {
 fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
     let config = two_servers();
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a", "b"]);
 
     state.on_probe(&a, false, "connect failed".into(), Timestamp(5));
@@ -59,7 +59,7 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
     assert_eq!(chosen(&snapshot), ["b"]);
     assert_eq!(
         (changes.len(), changes[0].change, changes[0].eligible, changes[0].of),
-        (1, Change::Down, 1, 2)
+        (1, HealthTransition::Down, 1, 2)
     );
     let health = &snapshot.pools[0].servers[0].health;
     assert_eq!(health, &fixture::down("connect failed", Duration::from_nanos(5)));
@@ -67,12 +67,12 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(9));
     let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!(chosen(&snapshot), ["a", "b"]);
-    assert_eq!(changes[0].change, Change::Up);
+    assert_eq!(changes[0].change, HealthTransition::Up);
 }
 
 #[test]
 fn where_servers_listen_follows_the_configuration() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let is_server = |snapshot: &Snapshot, addr: &str| {
         snapshot.server_endpoints.contain(Protocol::Tcp, addr.parse().unwrap(), 80)
     };
@@ -86,7 +86,7 @@ fn where_servers_listen_follows_the_configuration() {
 fn the_first_good_probe_is_shown_but_is_no_news() {
     let config = two_servers();
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, Timestamp(0));
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(1));
     let (snapshot, changes) = state.take_update().unwrap();
@@ -100,7 +100,7 @@ fn the_first_good_probe_is_shown_but_is_no_news() {
 fn many_outcomes_settle_in_one_snapshot() {
     let config = two_servers();
     let (a, b) = (key_of(&config, 0), key_of(&config, 1));
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, Timestamp(0));
     state.on_probe(&a, false, "x".into(), Timestamp(1));
     state.on_probe(&b, false, "y".into(), Timestamp(1));
@@ -114,7 +114,7 @@ fn many_outcomes_settle_in_one_snapshot() {
 fn a_reload_keeps_counters_and_health_of_what_stays() {
     let first = two_servers();
     let a = key_of(&first, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let before = state.configure(first, Timestamp(0));
     before.pools[0].servers[1].live.traffic.add(0, Counter::Opened, 7);
     before.frontends[0].live.traffic.add(0, Counter::Opened, 7);
@@ -132,7 +132,7 @@ fn a_reload_keeps_counters_and_health_of_what_stays() {
 
 #[test]
 fn a_server_taken_away_and_put_back_still_knows_its_open_connections() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let before = state.configure(two_servers(), Timestamp(0));
     let held = before.pools[0].servers[1].live.clone(); // as an open connection does
     assert!(held.slots.try_take(None));
@@ -147,9 +147,9 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     let mut config = two_servers();
     config.backends[0].health_check.fall = 3;
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let live = state.configure(config, Timestamp(0)).pools[0].servers[0].live.clone();
-    let fail = |state: &mut State, now| {
+    let fail = |state: &mut ControlState, now| {
         let in_a_row = live.connect_failed(live.row()).unwrap();
         let error = "refused".into();
         let failures = ConnectFailures {
@@ -164,9 +164,9 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     };
     assert_eq!([1, 2, 3].map(|now| fail(&mut state, now)), [0, 0, 1]);
     state.on_confirmation(&a, Finding::Failure, Timestamp(3));
-    assert_eq!(state.take_update().unwrap().1[0].change, Change::Down);
+    assert_eq!(state.take_update().unwrap().1[0].change, HealthTransition::Down);
     state.on_probe(&a, true, "connect succeeded".into(), Timestamp(4));
-    assert_eq!(state.take_update().unwrap().1[0].change, Change::Up);
+    assert_eq!(state.take_update().unwrap().1[0].change, HealthTransition::Up);
     fail(&mut state, 5);
     assert!(state.take_update().is_none());
     assert_eq!(live.connect_failed(live.row() - 1), None, "it began before the server came back");
@@ -176,7 +176,7 @@ fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
 fn a_server_that_moves_to_another_address_starts_afresh() {
     let first = two_servers();
     let a = key_of(&first, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(first, Timestamp(0));
     state.on_probe(&a, false, "down".into(), Timestamp(1));
     state.take_update();
@@ -192,7 +192,7 @@ fn backups_serve_only_while_no_other_server_is_up() {
     servers[1].settings.backup = true;
     let config = config(servers);
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     assert_eq!(chosen(&state.configure(config, Timestamp(0))), ["a"]);
     state.on_probe(&a, false, "down".into(), Timestamp(1));
     assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
@@ -205,7 +205,7 @@ fn a_server_without_health_check_is_never_taken_out() {
     let mut config = two_servers();
     config.backends[0].health_check.kind = ProbeKind::None;
     let server = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, Timestamp(0));
     let failures = ConnectFailures {
         server,
@@ -223,7 +223,7 @@ fn a_server_without_health_check_is_never_taken_out() {
 fn a_health_check_taken_away_brings_its_down_servers_back() {
     let mut config = two_servers();
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config.clone(), Timestamp(0));
     state.on_probe(&a, false, "down".into(), Timestamp(1));
     assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
@@ -235,7 +235,7 @@ fn a_health_check_taken_away_brings_its_down_servers_back() {
 fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
     let mut servers = vec![server("a", "10.0.0.2:80"), server("b", "10.0.0.3:80")];
     servers.iter_mut().for_each(|server| server.settings.max_connections = Some(1));
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let snapshot = state.configure(config(servers), Timestamp(0));
     let vip: SocketAddr = VIP.parse().unwrap();
     let pool = &snapshot.pools[0];
@@ -248,9 +248,13 @@ fn a_full_server_is_passed_over_and_a_full_pool_says_busy() {
 
 #[test]
 fn no_two_servers_or_frontends_ever_have_the_same_number() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let mut first = two_servers();
-    first.frontends.push(model::Frontend { name: "x".into(), listen: vec![], ..first.frontends[0].clone() });
+    first.frontends.push(model::FrontendConfig {
+        name: "x".into(),
+        listen: vec![],
+        ..first.frontends[0].clone()
+    });
     let numbers = |snapshot: &Snapshot| -> Vec<u32> {
         let servers = snapshot.pools.iter().flat_map(|pool| pool.servers.iter().map(|s| s.live.id));
         servers.chain(snapshot.frontends.iter().map(|frontend| frontend.live.id)).collect()
@@ -268,7 +272,7 @@ fn no_two_servers_or_frontends_ever_have_the_same_number() {
 
 #[test]
 fn a_server_that_stays_or_comes_back_to_its_flows_keeps_its_number() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let before = state.configure(two_servers(), Timestamp(0));
     let held = before.pools[0].servers[1].live.clone();
     let frontend = before.frontends[0].live.id;
@@ -284,14 +288,14 @@ fn a_server_that_stays_or_comes_back_to_its_flows_keeps_its_number() {
 #[test]
 fn every_configured_server_is_found_by_its_number_with_its_present_health() {
     let mut all = two_servers();
-    let unused = Backend {
+    let unused = BackendConfig {
         name: "unused".into(),
         servers: vec![server("c", "10.0.0.4:80")],
         ..all.backends[0].clone()
     };
     all.backends.push(unused);
     let b = key_of(&all, 1);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(all, Timestamp(0));
     state.on_probe(&b, false, "refused".into(), Timestamp(1));
     let (snapshot, _) = state.take_update().unwrap();
@@ -306,7 +310,7 @@ fn every_configured_server_is_found_by_its_number_with_its_present_health() {
 fn each_snapshot_is_one_more_than_the_last() {
     let config = two_servers();
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     assert_eq!(state.configure(config.clone(), Timestamp(0)).generation, Snapshot::empty(1).generation + 1);
     state.on_probe(&a, false, "refused".into(), Timestamp(1));
     assert_eq!(state.take_update().unwrap().0.generation, 2);
@@ -318,7 +322,7 @@ fn each_snapshot_is_one_more_than_the_last() {
 fn a_change_of_the_network_is_published_and_stays() {
     let lan = model::fixture::interface(2, &[]);
     let neighbour = Neighbour { interface: 2, ip: "10.0.0.2".parse().unwrap(), mac: [3; 6] };
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let before = state.configure(two_servers(), Timestamp(0));
     assert_eq!(before.network.get(0), None);
     let network = state.network().update(&[lan], [], &[neighbour]);
@@ -334,7 +338,7 @@ fn a_change_of_the_network_is_published_and_stays() {
 
 #[test]
 fn a_network_known_before_the_configuration_is_in_its_first_snapshot() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.set_network(NextHops::default());
     let snapshot = state.configure(two_servers(), Timestamp(0));
     assert!(Arc::ptr_eq(&snapshot.network, state.network()));

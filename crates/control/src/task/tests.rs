@@ -64,15 +64,16 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let beats = Arc::new(Notify::new());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
-    let file = File { path, list: None, mode: None, lists: Lists::default() };
+    let file = ConfigFile::new(path);
     std::fs::write(&file.path, config(1)).unwrap();
     let (outcome, outcomes) = mpsc::channel(1);
     let (lookup, lookups) = mpsc::channel(1);
     let (reload, reloads) = mpsc::channel(1);
     let (failures, networks, calls) = (mpsc::channel(1).1, mpsc::channel(1).1, mpsc::channel(1).1);
-    let mut events = Events { outcomes, failures, reloads, networks, lookups, calls };
+    let reading = Reading::default();
+    let mut events = ControlEvents { outcomes, failures, reloads, networks, lookups, calls, reading };
     let mut task = Task {
-        state: State::new(1),
+        state: ControlState::new(1),
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
         schedule: Schedule::new(outcome, 1),
         resolver: Resolver::new(1),

@@ -26,7 +26,8 @@ enum Link {
 }
 
 impl Attachment {
-    /// To tc ingress. Before others: what we forward concerns nobody else, and the guard drops what we do not.
+    /// To tc ingress. Before others: no other program needs the packets that we forward, and the guard drops
+    /// the rest.
     pub(super) fn to_tc(
         cache: &mut KernelCache,
         interface: &Interface,

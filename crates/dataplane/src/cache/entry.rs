@@ -60,8 +60,8 @@ impl FlowEntry {
         self
     }
 
-    /// The same of packets that come in on one interface. What comes in on another is left to userspace; unless it is 65,536
-    /// interfaces later: there is no room for more of its index.
+    /// The same of packets that come in on one interface. The kernel leaves packets that come in on another to userspace;
+    /// unless its index is 65,536 higher: the entry has no room for more of it.
     pub fn coming_from(mut self, interface: u32) -> FlowEntry {
         self.from = interface as u16;
         self

@@ -34,9 +34,9 @@ impl FlowMap {
         FlowMap(Arc::new(map))
     }
 
-    /// Has packets of these keys be forwarded by the entries, from the first on; what was there is replaced. Those that there
-    /// is no room or memory for are removed instead: they would be forwarded by what no longer holds. Returns how many there
-    /// was room for.
+    /// Has packets of these keys be forwarded by the entries, from the first on; earlier entries are replaced. Keys that
+    /// there is no room or memory for are removed instead: an outdated entry would forward their packets. Returns how many
+    /// there was room for.
     ///
     /// # Errors
     /// The kernel refuses: of the entries that are not done, those of before may still be there.
@@ -85,12 +85,12 @@ impl FlowMap {
 }
 
 /// What a call for many comes to that ends early: how many it says that it has done, and why it ended.
-type Ended = (usize, io::Error);
+type EarlyEnd = (usize, io::Error);
 
 /// Puts in `len` entries by a call that goes on from one of them, and removes those that there is no room for.
 fn put_all(
     len: usize,
-    mut update: impl FnMut(usize) -> Result<(), Ended>,
+    mut update: impl FnMut(usize) -> Result<(), EarlyEnd>,
     mut remove: impl FnMut(usize) -> Result<(), Undone>,
 ) -> Result<usize, Undone> {
     let (mut at, mut put) = (0, len);
@@ -108,7 +108,7 @@ fn put_all(
 }
 
 /// Removes `len` keys by a call that goes on from one of them.
-fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), Ended>) -> Result<(), Undone> {
+fn remove_all(len: usize, mut delete: impl FnMut(usize) -> Result<(), EarlyEnd>) -> Result<(), Undone> {
     let mut at = 0;
     while at < len {
         let Err((done, error)) = delete(at) else { break };
@@ -154,7 +154,7 @@ struct BatchAttributes {
 }
 
 impl BatchAttributes {
-    fn call(mut self, command: c_long) -> Result<(), Ended> {
+    fn call(mut self, command: c_long) -> Result<(), EarlyEnd> {
         bpf(command, &mut self).map_err(|error| (self.count as usize, error))
     }
 }
@@ -166,9 +166,9 @@ impl Attributes for BatchAttributes {}
 
 fn bpf<A: Attributes>(command: c_long, attributes: &mut A) -> io::Result<()> {
     #[expect(unsafe_code, reason = "no crate has these calls")]
-    // SAFETY: the kernel reads and writes `attributes`, of its size. What addresses they hold are made by the methods
-    // above, of slices and places that live until the call is over and have as many keys of 40 bytes and entries of 64 as
-    // they say; any bytes are valid in an entry.
+    // SAFETY: the kernel reads and writes `attributes`, of its size. The methods above make the addresses in it, of
+    // slices and places that live until the call is over. These have as many keys of 40 bytes and entries of 64 as
+    // `attributes` says. Any bytes are valid in an entry.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>() as c_long) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

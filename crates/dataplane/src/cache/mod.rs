@@ -26,7 +26,11 @@ pub use events::SegmentEvents;
 pub use flow_map::FlowMap;
 use flow_map::Undone;
 pub use offloader::Offloader;
-pub use syn_limit::{Rate, SynGate, SynLimit};
+#[cfg(feature = "test-util")]
+pub use offloader::{counter_reader, events};
+#[cfg(feature = "test-util")]
+pub use syn_limit::Rate;
+pub use syn_limit::{SynGate, SynLimit};
 
 use super::kernel_types::{NextHopEntry, SynLimitEntry};
 use super::{Selection, causes, selection_maps};
@@ -65,7 +69,7 @@ pub struct Sizes {
     pub counter_ids: u16,
 }
 
-/// The programs and their maps. What the programs are attached to outlives it only where the kernel holds the link.
+/// The programs and their maps. An attachment outlives it only where the kernel holds the link.
 #[derive(Debug)]
 pub struct KernelCache(Ebpf);
 
@@ -152,7 +156,7 @@ impl KernelCache {
         Ok(hops.set(index, hop.map_or_else(NextHopEntry::default, NextHopEntry::from), 0)?)
     }
 
-    /// Takes to userspace by another selection: what `cache_filter` lets in. What is in both is let in throughout.
+    /// Has `cache_filter` let in packets by another selection. Packets in both are let in throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         let ours = selection.addresses().into_iter().map(|ip| (*Addr::from(ip).bytes(), 1u8)).collect();
         selection_maps::replace(HashMap::try_from(self.map(OURS)?)?, ours)?;

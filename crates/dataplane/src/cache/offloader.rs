@@ -7,9 +7,9 @@ use aya::programs::{SchedClassifier, Xdp};
 
 use super::attachment::Attachment;
 use super::counter_ids::CounterIds;
-use super::writer::{Failures, Writer};
-use super::{CacheError, CounterReader, KernelCache, SegmentEvents, Sizes, SynGate, TC};
-use crate::Selection;
+use super::writer::{CacheWriter, Failures};
+use super::{CacheError, CounterReader, KernelCache, Sizes, SynGate, TC};
+use crate::{PlannedCache, Selection};
 use convey_forward::FlowCache;
 use convey_model::{Interface, Layer, NextHop, NextHops};
 
@@ -128,16 +128,16 @@ impl Offloader {
     pub fn writer(&self, epoch: u64) -> Result<Box<dyn FlowCache>, CacheError> {
         let flows = self.cache().flows()?;
         let (counter_ids, failures) = (self.counter_ids.clone(), self.failures.clone());
-        Ok(Box::new(Writer::new(flows, self.sizes, epoch, counter_ids, failures)))
+        Ok(Box::new(CacheWriter::new(flows, self.sizes, epoch, counter_ids, failures)))
     }
 
-    /// The ring of events: segments of handshakes, and FINs, that it has forwarded. There is one, for the first who asks.
-    pub fn events(&self) -> Result<SegmentEvents, CacheError> {
-        self.cache().events()
+    /// What the pipeline has to do with it: for one pipeline, since there is one ring of events.
+    pub fn planned(&self) -> Result<PlannedCache, CacheError> {
+        let (filter, counters) = (self.filter()?, self.counter_reader());
+        Ok(PlannedCache { filter, counters, events: self.cache().events()? })
     }
 
-    /// What reads its counters.
-    pub fn counter_reader(&self) -> CounterReader {
+    fn counter_reader(&self) -> CounterReader {
         CounterReader::new(self.cache.clone(), self.counter_ids.clone(), self.failures.clone())
     }
 
@@ -148,7 +148,7 @@ impl Offloader {
 
     /// The program that packet sockets filter by, lest they get a copy of what is forwarded here. With XDP they see none of
     /// it anyway.
-    pub fn filter(&self) -> Result<Option<OwnedFd>, CacheError> {
+    fn filter(&self) -> Result<Option<OwnedFd>, CacheError> {
         if self.layer != Layer::Tc {
             return Ok(None);
         }
@@ -169,12 +169,24 @@ impl Offloader {
 }
 
 impl Drop for Offloader {
-    /// Whoever reads its counters still holds the cache, and filters would outlive all of us.
+    /// The reader of its counters still holds the cache, and filters would outlive the process.
     fn drop(&mut self) {
         let mut cache = self.cache();
         let _ = cache.tc().map(SchedClassifier::unload);
         let _ = cache.xdp().map(Xdp::unload);
     }
+}
+
+/// What reads its counters, for tests without a pipeline.
+#[cfg(feature = "test-util")]
+pub fn counter_reader(offloader: &Offloader) -> CounterReader {
+    offloader.counter_reader()
+}
+
+/// Its ring of events, for tests without a pipeline. There is one, for the first who asks.
+#[cfg(feature = "test-util")]
+pub fn events(offloader: &Offloader) -> Result<super::SegmentEvents, CacheError> {
+    offloader.cache().events()
 }
 
 fn lock(cache: &Mutex<KernelCache>) -> MutexGuard<'_, KernelCache> {

@@ -1,4 +1,4 @@
-//! Who may begin connections while a flood of forged SYNs is on (`bpf/limit.h`).
+//! Decides which SYNs pass while a flood of forged ones is on (`bpf/limit.h`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

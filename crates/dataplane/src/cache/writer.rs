@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::counter_ids::CounterIds;
 use super::flow_map::Undone;
 use super::{FlowEntry, FlowMap, Sizes};
-use convey_forward::{CachedRoute, FlowCache, FlowOwners, Progress, Seen};
+use convey_forward::{CachedActivity, CachedRoute, FlowCache, FlowOwners, Progress};
 use convey_model::{FlowKey, TCP, Timestamp};
 
 /// Most keys of a worker that wait to be removed at last: 4 MiB.
@@ -60,7 +60,7 @@ impl Flows for FlowMap {
 
 /// Writes the flows of one worker, many at a time.
 #[derive(Debug)]
-pub(super) struct Writer<M = FlowMap> {
+pub(super) struct CacheWriter<M = FlowMap> {
     flows: M,
     sizes: Sizes,
     /// Nanoseconds of `CLOCK_MONOTONIC` at `Timestamp(0)`.
@@ -94,17 +94,17 @@ struct Changes {
     entries: Vec<FlowEntry>,
 }
 
-impl<M: Flows + Debug + Send> Writer<M> {
+impl<M: Flows + Debug + Send> CacheWriter<M> {
     pub(super) fn new(
         flows: M,
         sizes: Sizes,
         epoch: u64,
         counter_ids: CounterIds,
         failures: Failures,
-    ) -> Writer<M> {
+    ) -> CacheWriter<M> {
         let (held, idle, changes, stale) =
             (HashMap::new(), HashSet::new(), Changes::default(), HashSet::new());
-        Writer { flows, sizes, epoch, counter_ids, held, idle, changes, stale, failures }
+        CacheWriter { flows, sizes, epoch, counter_ids, held, idle, changes, stale, failures }
     }
 
     /// Counts a key of theirs; the counter id that it goes by, if there is one left.
@@ -146,7 +146,8 @@ impl<M: Flows + Debug + Send> Writer<M> {
         }
     }
 
-    /// Notes which keys a call has not come to. What cannot be put in is removed, as where there is no room for it.
+    /// Notes which keys a call has not come to. A key that cannot be put in is removed, as where there is no room
+    /// for it.
     fn failed(&mut self, keys: &[FlowKey], undone: &Undone) {
         self.failures.0.changes.fetch_add(1, Ordering::Relaxed);
         for key in &keys[undone.done..] {
@@ -159,7 +160,7 @@ impl<M: Flows + Debug + Send> Writer<M> {
     }
 }
 
-impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
+impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
         let counter_id = self.hold(route.owners, route.is_new);
         if route.rewrite.next_hop >= self.sizes.next_hops || self.stale.len() >= MAX_STALE {
@@ -194,11 +195,11 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
         }
     }
 
-    fn seen(&mut self, key: &FlowKey) -> Option<Seen> {
+    fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity> {
         let entry = self.flows.get(key).ok().flatten().filter(|entry| entry.last_seen > 0)?;
         let at = Timestamp(entry.last_seen.saturating_sub(self.epoch));
         let progress = Progress { sent: entry.sent, acked: entry.ack };
-        Some(Seen {
+        Some(CachedActivity {
             at,
             progress: (key.protocol == TCP).then_some(progress),
             is_opening: entry.is_opening(),
@@ -211,7 +212,7 @@ impl<M: Flows + Debug + Send> FlowCache for Writer<M> {
             self.remove_stale();
         }
         let Changes { keys, entries } = std::mem::take(&mut self.changes);
-        // What there is no room for stays with the worker.
+        // A flow that there is no room for stays with the worker.
         let done = if entries.is_empty() {
             self.flows.remove(&keys)
         } else {
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn what_the_kernel_refuses_to_remove_or_replace_is_counted_and_removed_later() {
         let (map, failures) = (Moody::default(), Failures::default());
-        let mut writer = Writer::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
         let keys = |map: &Moody| {
             let mut ports: Vec<u16> = map.0.lock().unwrap().0.keys().map(|key| key.src_port).collect();
             ports.sort_unstable();
@@ -329,7 +330,7 @@ mod tests {
     #[test]
     fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_put_in() {
         let (map, failures) = (Moody::default(), Failures::default());
-        let mut writer = Writer::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
         let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
         let most = MAX_STALE as u32;
         (0..most + 10).for_each(|n| writer.put(&key(n), &route()));
@@ -354,10 +355,10 @@ mod tests {
     }
 
     /// A worker's end of a cache with few counter ids, and those.
-    fn with_ids(map: &Moody, counter_ids: u16) -> (Writer<&Moody>, CounterIds, Failures) {
+    fn with_ids(map: &Moody, counter_ids: u16) -> (CacheWriter<&Moody>, CounterIds, Failures) {
         let (ids, failures) = (CounterIds::default(), Failures::default());
         let sizes = Sizes { counter_ids, ..SIZES };
-        (Writer::new(map, sizes, 0, ids.clone(), failures.clone()), ids, failures)
+        (CacheWriter::new(map, sizes, 0, ids.clone(), failures.clone()), ids, failures)
     }
 
     fn of_server(server: u32) -> CachedRoute {
@@ -372,7 +373,7 @@ mod tests {
     fn after_20000_servers_have_come_and_gone_new_ones_are_still_in_the_cache() {
         let map = Moody::default();
         let (mut writer, ids, _) = with_ids(&map, 1 << 14);
-        let mut others = Writer::new(&map, writer.sizes, 0, ids.clone(), Failures::default());
+        let mut others = CacheWriter::new(&map, writer.sizes, 0, ids.clone(), Failures::default());
         for server in 0..20_000 {
             // Another worker has flows of every other one, too.
             let workers = if server % 2 == 0 { vec![&mut writer] } else { vec![&mut writer, &mut others] };

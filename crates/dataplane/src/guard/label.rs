@@ -13,10 +13,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use convey_model::Endpoint;
 
 /// Bytes that the kernel keeps of a name, one of them for its end.
-const LONGEST: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// The kernel answers at once.
-const PATIENCE: Duration = Duration::from_secs(2);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 // From include/uapi/linux/netlink.h, rtnetlink.h and pkt_cls.h.
 const RTM_NEWTFILTER: u16 = 44;
@@ -35,7 +35,7 @@ const DIRECT_ACTION: u32 = 1;
 pub(super) fn name(program: &str, frontends: &BTreeSet<Endpoint>) -> String {
     let all: Vec<String> = frontends.iter().map(ToString::to_string).collect();
     let all = all.join(",");
-    match program.len() + 1 + all.len() <= LONGEST {
+    match program.len() + 1 + all.len() <= MAX_NAME_BYTES {
         true => format!("{program} {all}"),
         // Enough to know the same frontends again.
         false => format!("{program} {} frontends #{:016x}", frontends.len(), xxh3_64(all.as_bytes())),
@@ -65,7 +65,7 @@ impl Renaming<'_> {
         let socket =
             // Of protocol zero: NETLINK_ROUTE.
             socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
         send(&socket, &self.order(name), SendFlags::empty())?;
         let mut answer = [0u8; 4096];
         let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn more_frontends_than_a_name_has_room_for_are_known_again_as_a_whole() {
         let name = name("guard", &frontends(100));
-        assert!(name.starts_with("guard 100 frontends #") && name.len() <= LONGEST, "{name}");
+        assert!(name.starts_with("guard 100 frontends #") && name.len() <= MAX_NAME_BYTES, "{name}");
         assert!(is_within("guard", &name, &frontends(100)));
         assert!(!is_within("guard", &name, &frontends(101)));
     }

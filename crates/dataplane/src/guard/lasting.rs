@@ -36,21 +36,21 @@ const LEASE: &str = "lease";
 pub struct LastingGuard {
     /// Number of its filters, which is nobody else's.
     handle: u32,
-    made: Option<Made>,
+    made: Option<LoadedGuard>,
     lease: Lease,
 }
 
 /// The program and where it is attached.
 #[derive(Debug)]
-struct Made {
+struct LoadedGuard {
     guard: Ebpf,
     selection: Selection,
-    attached: Vec<Filter>,
+    attached: Vec<GuardFilter>,
 }
 
 /// One on an interface.
 #[derive(Debug)]
-struct Filter {
+struct GuardFilter {
     interface: u32,
     /// What it is called, if it says whom it guards.
     name: String,
@@ -94,7 +94,7 @@ impl LastingGuard {
         let made = match &mut self.made {
             Some(made) => made,
             None if frontends.is_empty() => return Ok(()),
-            none => none.insert(Made::load(&self.lease)?),
+            none => none.insert(LoadedGuard::load(&self.lease)?),
         };
         made.select(frontends, draining)?;
         made.attach_to(interfaces, self.handle)?;
@@ -102,8 +102,18 @@ impl LastingGuard {
     }
 }
 
+impl LastingGuard {
+    /// Another process guards the same frontends: this guard goes.
+    pub fn give_up(mut self) {
+        if let Some(mut made) = self.made.take() {
+            made.detach_but(|_| false);
+        }
+    }
+}
+
 impl Drop for LastingGuard {
-    /// What has begun stays guarded; what begins from now on is the host's. Where it was never in force, it goes.
+    /// Connections that have begun stay guarded; the host gets those that begin from now on. A guard that was
+    /// never in force is removed.
     fn drop(&mut self) {
         let Some(made) = &mut self.made else { return };
         if !self.lease.end() {
@@ -117,14 +127,14 @@ impl Drop for LastingGuard {
     }
 }
 
-impl Made {
-    fn load(lease: &Lease) -> Result<Made, TcxError> {
+impl LoadedGuard {
+    fn load(lease: &Lease) -> Result<LoadedGuard, TcxError> {
         let mut guard = Ebpf::load(OBJECT)?;
         program(&mut guard)?.load()?;
         let map = guard.take_map(LEASE).ok_or(TcxError::Missing(LEASE))?;
         lease.begin(Array::try_from(map)?);
         let selection = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
-        Ok(Made { guard, selection, attached: Vec::new() })
+        Ok(LoadedGuard { guard, selection, attached: Vec::new() })
     }
 
     fn select(
@@ -161,7 +171,7 @@ impl Made {
                 TcAttachOptions::Netlink(options),
             )?;
             let link = ManuallyDrop::new(program.take_link(link)?);
-            self.attached.push(Filter { interface: *index, name: String::new(), link });
+            self.attached.push(GuardFilter { interface: *index, name: String::new(), link });
         }
         Ok(())
     }
@@ -208,9 +218,10 @@ pub struct Terms {
 
 impl Default for Terms {
     /// New clients of a process that was killed try again for a minute instead of being refused: a service manager has
-    /// started it again by then. After that the port is the host's for what begins, so that nobody wonders for long why
-    /// another program does not answer there. What was under way is kept for five: whoever starts convey by hand takes
-    /// minutes. Afterwards the host's stack resets who still sends, for nobody will forward it.
+    /// started it again by then. After that the host gets new connections, so that nobody wonders for long why another
+    /// program does not answer there. Connections under way are kept for five minutes: a person who starts convey by
+    /// hand takes minutes. Afterwards the host's stack resets clients that still send, for nobody will forward their
+    /// packets.
     fn default() -> Terms {
         Terms { serves: Duration::from_secs(60), lasts: Duration::from_secs(300) }
     }
@@ -230,9 +241,9 @@ struct LeaseMap {
 
 impl Lease {
     /// How often it is to be renewed.
-    pub const PACE: Duration = Duration::from_secs(10);
+    pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 
-    /// Keeps the guard in force. To be called as soon as packets are forwarded, and then as often as [`Lease::PACE`] says.
+    /// Keeps the guard in force. To be called as soon as packets are forwarded, and then as often as [`Lease::RENEW_EVERY`] says.
     pub fn renew(&self) {
         self.hold(self.terms);
     }

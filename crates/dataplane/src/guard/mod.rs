@@ -26,7 +26,7 @@ use convey_model::Interface;
 /// to a SNAT port. Removed when dropped.
 #[derive(Debug)]
 pub struct Guard {
-    made: Made,
+    made: ActiveGuard,
     /// Why it is not made of something better.
     instead: Option<TcxError>,
 }
@@ -57,7 +57,7 @@ pub enum GuardError {
 }
 
 #[derive(Debug)]
-enum Made {
+enum ActiveGuard {
     Tcx(Tcx),
     Nftables(Nftables),
 }
@@ -67,11 +67,11 @@ impl Guard {
     /// thread's network namespace.
     pub fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Guard, GuardError> {
         let tcx = match Tcx::new(selection, interfaces) {
-            Ok(tcx) => return Ok(Guard { made: Made::Tcx(tcx), instead: None }),
+            Ok(tcx) => return Ok(Guard { made: ActiveGuard::Tcx(tcx), instead: None }),
             Err(error) => error,
         };
         match Nftables::new(selection, interfaces) {
-            Ok(nftables) => Ok(Guard { made: Made::Nftables(nftables), instead: Some(tcx) }),
+            Ok(nftables) => Ok(Guard { made: ActiveGuard::Nftables(nftables), instead: Some(tcx) }),
             Err(nftables) => Err(GuardError::Neither(Box::new(tcx), nftables)),
         }
     }
@@ -83,8 +83,8 @@ impl Guard {
         interfaces: &[Interface],
     ) -> Result<Guard, GuardError> {
         let made = match kind {
-            GuardKind::Tcx => Made::Tcx(Tcx::new(selection, interfaces)?),
-            GuardKind::Nftables => Made::Nftables(Nftables::new(selection, interfaces)?),
+            GuardKind::Tcx => ActiveGuard::Tcx(Tcx::new(selection, interfaces)?),
+            GuardKind::Nftables => ActiveGuard::Nftables(Nftables::new(selection, interfaces)?),
         };
         Ok(Guard { made, instead: None })
     }
@@ -93,16 +93,16 @@ impl Guard {
     /// none.
     pub fn cover(&mut self, selection: &Selection, interfaces: &[Interface]) -> Result<(), GuardError> {
         match &mut self.made {
-            Made::Tcx(tcx) => Ok(tcx.cover(interfaces)?),
-            Made::Nftables(nftables) => Ok(nftables.cover(selection, interfaces)?),
+            ActiveGuard::Tcx(tcx) => Ok(tcx.cover(interfaces)?),
+            ActiveGuard::Nftables(nftables) => Ok(nftables.cover(selection, interfaces)?),
         }
     }
 
-    /// Drops by another selection. What is in both is dropped throughout.
+    /// Drops by another selection. Packets in both are dropped throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), GuardError> {
         match &mut self.made {
-            Made::Tcx(tcx) => Ok(tcx.select(selection)?),
-            Made::Nftables(nftables) => Ok(nftables.select(selection)?),
+            ActiveGuard::Tcx(tcx) => Ok(tcx.select(selection)?),
+            ActiveGuard::Nftables(nftables) => Ok(nftables.select(selection)?),
         }
     }
 }
@@ -111,8 +111,8 @@ impl Guard {
 impl fmt::Display for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.made {
-            Made::Tcx(_) => f.write_str("a BPF program on tcx")?,
-            Made::Nftables(nftables) => write!(f, "nftables, table netdev {}", nftables.table())?,
+            ActiveGuard::Tcx(_) => f.write_str("a BPF program on tcx")?,
+            ActiveGuard::Nftables(nftables) => write!(f, "nftables, table netdev {}", nftables.table())?,
         }
         self.instead.as_ref().map_or(Ok(()), |tcx| write!(f, " (no tcx: {})", causes(tcx)))
     }

@@ -71,7 +71,7 @@ impl Tcx {
         Ok(())
     }
 
-    /// Drops by another selection. What is in both is dropped throughout.
+    /// Drops by another selection. Packets in both are dropped throughout.
     pub(super) fn select(&mut self, selection: &Selection) -> Result<(), TcxError> {
         for name in selection_maps::NAMES {
             let map = self.guard.map_mut(name).ok_or(TcxError::Missing(name))?;

@@ -18,7 +18,7 @@ pub(crate) fn attach(
 }
 
 /// Whether attaching by tcx failed because the kernel does not know it. It says so of a type of attachment that it has
-/// never heard of; what else may be in the way, an attachment that is there already or one too many, has other numbers.
+/// never heard of. Other obstacles (the attachment exists, or is one too many) have other numbers.
 pub(crate) fn lacks_tcx(error: &ProgramError) -> bool {
     matches!(error, ProgramError::SyscallError(error) if error.io_error.kind() == ErrorKind::InvalidInput)
 }

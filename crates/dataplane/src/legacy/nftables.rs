@@ -79,7 +79,7 @@ impl Nftables {
 const FAMILIES: [(&str, &str); 2] = [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")];
 
 /// Fragments of a family.
-struct Fragments {
+struct FragmentRules {
     /// The set of packets whose first fragment was dropped.
     set: &'static str,
     /// What all of a packet have in common.
@@ -90,14 +90,14 @@ struct Fragments {
     later: &'static str,
 }
 
-const FRAGMENTS: [Fragments; 2] = [
-    Fragments {
+const FRAGMENTS: [FragmentRules; 2] = [
+    FragmentRules {
         set: "fragments_ip",
         key: "ip saddr . ip daddr . ip id . ip protocol",
         first: "ip frag-off & 0x3fff == 0x2000",
         later: "ip frag-off & 0x1fff != 0",
     },
-    Fragments {
+    FragmentRules {
         set: "fragments_ip6",
         key: "ip6 saddr . ip6 daddr . frag id",
         first: "meta protocol ip6 frag frag-off 0 frag more-fragments 1",
@@ -118,7 +118,7 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
          add chain netdev {table} ours; add chain netdev {table} draining",
         names.join(", ")
     );
-    for Fragments { set, key, first, .. } in FRAGMENTS {
+    for FragmentRules { set, key, first, .. } in FRAGMENTS {
         let _ = write!(
             text,
             "; add set netdev {table} {set} {{ typeof {key}; flags dynamic, timeout; timeout 2s; size 65536; }}\
@@ -153,7 +153,7 @@ fn rules(table: &str, selection: &Selection) -> String {
          {rule} ether type {{ 8021q, 8021ad }} accept{rule} rt seg-left > 0 accept"
     );
     // A first fragment that is not dropped may have the number of an older packet whose was.
-    for Fragments { set, key, first, later } in FRAGMENTS {
+    for FragmentRules { set, key, first, later } in FRAGMENTS {
         let _ = write!(text, "{rule} {later} {key} @{set} drop{rule} {first} delete @{set} {{ {key} }}");
     }
     for (family, _) in FAMILIES {

@@ -4,14 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use convey_model::{Timestamp, Wanted};
+use convey_model::{Timestamp, WantedNeighbour};
 
 /// The kernel asks a neighbour three times, a second apart: until the first answer is missed, nothing is gained by telling
 /// it again. And nobody's packets wait for longer than that.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Clients asked for in a second. Whoever forges clients on the link can have three times as many wait for an answer,
-/// which leaves room in a table of the usual size (`gc_thresh3`, 1,024) for those of this host.
+/// Clients asked for in a second. Somebody who forges clients on the link can have three times as many wait for an
+/// answer. A table of the usual size (`gc_thresh3`, 1,024) then has room left for the neighbours of this host.
 const CLIENTS: u64 = 200;
 
 /// From one client to the next.
@@ -20,7 +20,7 @@ const STEP: u64 = 1_000_000_000 / CLIENTS;
 /// Clients that are asked for at once after a pause.
 const BURST: u64 = 100;
 
-/// What of one kind may wait to be asked for. The oldest give way.
+/// Neighbours of one kind that may wait to be asked for. The oldest give way.
 const MAX_WAITING: usize = 256;
 
 /// How long is remembered at least that somebody was asked for. The kernel gives up after three seconds.
@@ -36,9 +36,9 @@ const MAX_REMEMBERED: usize = 8_192;
 #[derive(Debug, Default)]
 pub struct Asking {
     /// By rank, the oldest first.
-    waiting: [VecDeque<(Timestamp, Wanted)>; RANKS],
-    lately: HashMap<NeighbourKey, Seen>,
-    before: HashMap<NeighbourKey, Seen>,
+    waiting: [VecDeque<(Timestamp, WantedNeighbour)>; RANKS],
+    lately: HashMap<NeighbourKey, RecentQuery>,
+    before: HashMap<NeighbourKey, RecentQuery>,
     /// When `lately` was begun.
     since: Timestamp,
     /// Time that is left for clients, in nanoseconds.
@@ -48,7 +48,7 @@ pub struct Asking {
 }
 
 /// Interface and address.
-type NeighbourKey = (u32, IpAddr);
+pub(crate) type NeighbourKey = (u32, IpAddr);
 
 /// Servers and routers, without a limit.
 const OURS: usize = 0;
@@ -62,7 +62,7 @@ const RANKS: usize = 4;
 
 /// What was done lately for one.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct RecentQuery {
     /// Waits since then.
     queued: Timestamp,
     asked: Option<Timestamp>,
@@ -72,14 +72,14 @@ struct Seen {
 
 impl Asking {
     /// Somebody is wanted.
-    pub fn want(&mut self, wanted: Wanted, now: Timestamp) {
+    pub fn want(&mut self, wanted: WantedNeighbour, now: Timestamp) {
         if now.since(self.since) >= MEMORY {
             self.before = std::mem::take(&mut self.lately);
             self.since = now;
         }
         let seen = self.seen(wanted);
         let is_lately = |at: Timestamp| now.since(at) < PERIOD;
-        let is_enough = |seen: Seen| match seen.asked {
+        let is_enough = |seen: RecentQuery| match seen.asked {
             Some(asked) => is_lately(asked) || is_lately(seen.queued),
             None => is_lately(seen.queued) && (seen.again || !wanted.is_repeated),
         };
@@ -93,7 +93,7 @@ impl Asking {
             None if wanted.is_repeated => AGAIN,
             None => NEW,
         };
-        self.remember(wanted, Seen { queued: now, asked, again: wanted.is_repeated });
+        self.remember(wanted, RecentQuery { queued: now, asked, again: wanted.is_repeated });
         let waiting = &mut self.waiting[rank];
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
@@ -101,8 +101,8 @@ impl Asking {
         waiting.push_back((now, wanted));
     }
 
-    /// Whom to ask for now. Who has waited for too long is forgotten.
-    pub fn next(&mut self, now: Timestamp) -> Option<Wanted> {
+    /// The neighbour to ask for now. One that has waited for too long is forgotten.
+    pub fn next(&mut self, now: Timestamp) -> Option<WantedNeighbour> {
         let time = now.0.saturating_sub(self.given.0);
         (self.left, self.given) = (self.left.saturating_add(time).min(BURST * STEP), now);
         for rank in 0..RANKS {
@@ -112,7 +112,7 @@ impl Asking {
                 waiting.pop_front();
             }
             // It may wait twice, since its SYN came again.
-            let was_asked = |wanted: &Wanted| {
+            let was_asked = |wanted: &WantedNeighbour| {
                 let asked = lately.get(&key(*wanted)).and_then(|seen| seen.asked);
                 asked.is_some_and(|asked| !is_over(asked))
             };
@@ -129,32 +129,32 @@ impl Asking {
             if rank != OURS {
                 self.left -= STEP;
             }
-            self.remember(wanted, Seen { queued, asked: Some(now), again: false });
+            self.remember(wanted, RecentQuery { queued, asked: Some(now), again: false });
             return Some(wanted);
         }
         None
     }
 
-    /// When to look again: who waits is not asked for yet, or nobody waits.
+    /// When to look again: some neighbour is still to be asked for. `None`: none waits.
     pub fn pause(&self) -> Option<Duration> {
         let is_idle = self.waiting.iter().all(VecDeque::is_empty);
         (!is_idle).then_some(Duration::from_nanos(STEP))
     }
 
-    fn remember(&mut self, wanted: Wanted, seen: Seen) {
+    fn remember(&mut self, wanted: WantedNeighbour, seen: RecentQuery) {
         let key = key(wanted);
         if self.lately.len() < MAX_REMEMBERED || self.lately.contains_key(&key) {
             self.lately.insert(key, seen);
         }
     }
 
-    fn seen(&self, wanted: Wanted) -> Option<Seen> {
+    fn seen(&self, wanted: WantedNeighbour) -> Option<RecentQuery> {
         let key = key(wanted);
         self.lately.get(&key).or(self.before.get(&key)).copied()
     }
 }
 
-fn key(Wanted { interface, ip, .. }: Wanted) -> NeighbourKey {
+fn key(WantedNeighbour { interface, ip, .. }: WantedNeighbour) -> NeighbourKey {
     (interface, ip)
 }
 
@@ -165,12 +165,12 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SECOND: u64 = 1_000 * MS;
 
-    fn wanted(n: u32, is_ours: bool) -> Wanted {
-        Wanted { interface: 2, ip: std::net::Ipv4Addr::from(n).into(), is_ours, is_repeated: false }
+    fn wanted(n: u32, is_ours: bool) -> WantedNeighbour {
+        WantedNeighbour { interface: 2, ip: std::net::Ipv4Addr::from(n).into(), is_ours, is_repeated: false }
     }
 
     /// Everybody who is asked for at this moment.
-    fn all(asking: &mut Asking, now: u64) -> Vec<Wanted> {
+    fn all(asking: &mut Asking, now: u64) -> Vec<WantedNeighbour> {
         std::iter::from_fn(|| asking.next(Timestamp(now))).collect()
     }
 
@@ -218,12 +218,12 @@ mod tests {
             let address = random.u32(..addresses);
             forged.push(address);
             asking.want(wanted(address, false), now);
-            // What the server has answered it sends again, to all of them.
+            // The server repeats its answers, to all of them.
             if let Some(again) = forged.iter().rev().nth(1_000) {
                 asking.want(wanted(*again, false), now);
             }
             if [0, 1_000, 3_000].map(|after| begins + after).contains(&ms) {
-                asking.want(Wanted { is_repeated: ms > begins, ..client }, now);
+                asking.want(WantedNeighbour { is_repeated: ms > begins, ..client }, now);
             }
             while let Some(asked) = asking.next(now) {
                 if asked.ip == client.ip {
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn who_sends_often_takes_no_others_room() {
         let (mut asking, now) = (Asking::default(), Timestamp(10 * SECOND));
-        let again = |n| Wanted { is_repeated: true, ..wanted(n, false) };
+        let again = |n| WantedNeighbour { is_repeated: true, ..wanted(n, false) };
         let clients = [again(1), again(2)];
         asking.want(clients[0], now);
         (0..1_000).for_each(|_| asking.want(clients[1], now));

@@ -16,6 +16,7 @@ mod table;
 mod unix_sockets;
 
 pub use asking::Asking;
+pub(crate) use asking::NeighbourKey;
 pub use driver::driver;
 pub use filters::BpfFilter;
 pub use netlink::Netlink;

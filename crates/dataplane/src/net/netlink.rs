@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::notifications::{Notifications, Pending};
 use super::requests::{Error, Requests};
 use super::table;
-use convey_model::{Interface, Table, Wanted};
+use convey_model::{Interface, NetworkTables, WantedNeighbour};
 
 /// What may change the way of a packet.
 const GROUPS: [MulticastGroup; 7] = [
@@ -36,12 +36,12 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Neigh,
 ];
 
-/// Bytes of notifications that may wait for us: some thousand neighbours' at once. What finds no room is lost, and to read
-/// everything anew takes seconds where there are a million routes.
+/// Bytes of notifications that may wait for us: some thousand neighbours' at once. Notifications beyond that are lost. To
+/// read everything anew takes seconds where there are a million routes.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// Before notifications are subscribed to again. They come thick and fast if they were lost.
-const PAUSE: Duration = Duration::from_millis(100);
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The same if that fails.
 const RETRY: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl Netlink {
     /// Brings a table up to date, and returns whether packets take other ways now. Neighbours are as they were heard of;
     /// the tables are read for everything else, and if notifications were lost. On error the table is as before, and the next
     /// call tries again.
-    pub async fn update(&self, table: &mut Table) -> Result<bool, Error> {
+    pub async fn update(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         let before = table.clone();
         match self.notifications.take() {
             Pending::Neighbours(changes) => {
@@ -90,7 +90,7 @@ impl Netlink {
 
     /// Brings up to date what the kernel tells nobody of (`net.ipv6.conf.X.mtu`, `tc qdisc`), and returns whether any of it
     /// has changed. On error the table is as before.
-    pub async fn look_at_links(&self, table: &mut Table) -> Result<bool, Error> {
+    pub async fn look_at_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         Ok(table::look_at(table, &self.links().await?))
     }
 
@@ -100,7 +100,7 @@ impl Netlink {
     }
 
     /// Reads the tables, of both families.
-    pub async fn table(&self) -> Result<Table, Error> {
+    pub async fn table(&self) -> Result<NetworkTables, Error> {
         use RouteNetlinkMessage::{GetAddress, GetNeighbour, GetRoute, NewAddress, NewNeighbour, NewRoute};
         let lists = &self.lists;
         let links = self.links().await?;
@@ -140,7 +140,7 @@ impl Netlink {
     /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from
     /// then on: nothing that we forward tells the kernel that it is alive (before Linux 5.16 it is only found). A
     /// client is the kernel's to forget. A static entry stays as it is.
-    pub async fn resolve(&self, wanted: Wanted) -> Result<(), Error> {
+    pub async fn resolve(&self, wanted: WantedNeighbour) -> Result<(), Error> {
         if self.is_static(wanted).await? {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl Netlink {
         }
     }
 
-    async fn ask(&self, wanted: Wanted, managed: bool) -> Result<(), Error> {
+    async fn ask(&self, wanted: WantedNeighbour, managed: bool) -> Result<(), Error> {
         let mut neighbour = neighbour(wanted);
         if managed {
             let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
@@ -162,7 +162,7 @@ impl Netlink {
         self.asks.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
     }
 
-    async fn is_static(&self, wanted: Wanted) -> Result<bool, Error> {
+    async fn is_static(&self, wanted: WantedNeighbour) -> Result<bool, Error> {
         let question = RouteNetlinkMessage::GetNeighbour(neighbour(wanted));
         match self.asks.one("a neighbour", question).await {
             Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => {
@@ -177,7 +177,7 @@ impl Netlink {
 }
 
 /// What a request says of whom is asked for.
-fn neighbour(Wanted { interface, ip, .. }: Wanted) -> NeighbourMessage {
+fn neighbour(WantedNeighbour { interface, ip, .. }: WantedNeighbour) -> NeighbourMessage {
     let (family, ip) = match ip {
         IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
         IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
@@ -219,7 +219,7 @@ async fn listen(mut subscription: Subscription, notifications: Arc<Notifications
                 break;
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
         subscription = loop {
             match Subscription::open() {
                 Ok(subscription) => break subscription,

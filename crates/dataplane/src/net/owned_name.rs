@@ -1,4 +1,4 @@
-//! What only one process of a network namespace may have.
+//! Names that only one process of a network namespace may have.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
@@ -24,7 +24,7 @@ pub struct OwnedName {
 
 /// Why something cannot be owned.
 #[derive(Debug)]
-pub struct Refused {
+pub struct NotOwned {
     /// Which of those that were to be owned.
     pub which: usize,
     /// Why not; `AddrInUse` if another process owns it.
@@ -43,26 +43,26 @@ impl OwnedName {
     }
 
     /// Takes all of it. Errors leave nothing taken.
-    pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, Refused> {
+    pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
         let names: Vec<String> = names.iter().map(|name| format!("convey {name}")).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let refused = |which| move |error| Refused { which, error };
+        let refused = |which| move |error| NotOwned { which, error };
         let mut owned = Vec::new();
         for (which, name) in names.iter().enumerate() {
             owned.push(OwnedName::numbered(name).map_err(refused(which))?);
         }
         let others = match named(b"\0convey ") {
             Ok(others) => others,
-            // A kernel that tells of no sockets: whoever comes first has the name itself.
+            // A kernel that tells of no sockets: the first process has the name itself.
             Err(_) => return alone(&names),
         };
         // There may be tens of thousands: one for each port of a range.
         let ours: HashSet<&[u8]> = owned.iter().map(|(_, full)| full.as_bytes()).collect();
         let wanted: HashMap<&[u8], usize> =
             names.iter().enumerate().map(|(which, name)| (name.as_bytes(), which)).collect();
-        // Read after our own names are bound: whoever takes it later sees them.
+        // Read after our own names are bound: a process that starts later sees them.
         let capturing = capturing().unwrap_or_default();
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
@@ -71,7 +71,7 @@ impl OwnedName {
                 Some(uid) if is_stranger(uid) && !capturing.contains(&uid) => {
                     strangers.add(uid, &names[which])
                 }
-                _ => return Err(Refused { which, error: taken() }),
+                _ => return Err(NotOwned { which, error: taken() }),
             }
         }
         strangers.tell();
@@ -88,6 +88,14 @@ impl OwnedName {
         users.find(|uid| is_stranger(*uid))
     }
 
+    /// Takes what the name says though another process owns it: that one hands over to this one.
+    ///
+    /// # Errors
+    /// The kernel lets us have no such name.
+    pub fn beside(name: impl Display) -> io::Result<OwnedName> {
+        OwnedName::numbered(&format!("convey {name}")).map(|(name, _)| name)
+    }
+
     /// A name of our own for it, and how it is written.
     fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
         let full = format!("{name} #{:016x}", fastrand::u64(..));
@@ -100,11 +108,11 @@ impl OwnedName {
 }
 
 /// Takes the names themselves.
-fn alone(names: &[String]) -> Result<Vec<OwnedName>, Refused> {
+fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     let take = |(which, name): (usize, &String)| {
         OwnedName::bound(name).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => Refused { which, error: taken() },
-            _ => Refused { which, error },
+            io::ErrorKind::AddrInUse => NotOwned { which, error: taken() },
+            _ => NotOwned { which, error },
         })
     };
     names.iter().enumerate().map(take).collect()
@@ -152,13 +160,13 @@ impl Strangers {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for NotOwned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for NotOwned {}
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Who captures packets in this network namespace: packet(7) sockets, as the kernel lists them.
+//! The users that capture packets in this network namespace: packet(7) sockets, as the kernel lists them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +10,9 @@ const LIST: &str = "/proc/thread-self/net/packet";
 /// `ETH_P_ALL`, as written there.
 const ALL_PROTOCOLS: &str = "0003";
 
-/// The users with a socket that gets packets of every protocol, as numbered in our user namespace. Who opens one needs
-/// CAP_NET_RAW in this network namespace; programs for everybody that may (`ping`, `arping`) ask for one protocol.
+/// The users with a socket that gets packets of every protocol, as numbered in our user namespace. A user needs
+/// CAP_NET_RAW in this network namespace to open one. Programs that have it for everybody (`ping`, `arping`) ask for
+/// one protocol.
 pub(super) fn capturing() -> io::Result<BTreeSet<u32>> {
     Ok(users(&fs::read_to_string(LIST)?))
 }

@@ -6,7 +6,7 @@ use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessa
 const NO_QUEUE: &str = "noqueue";
 
 /// The longest packet that a veth could be told to take (`ETH_MAX_MTU`); another limit if an XDP program is at its other end.
-const LONGEST: u32 = 65_535;
+const MAX_VETH_MTU: u32 = 65_535;
 
 /// Whether this is one end of a veth, and nothing would become of a frame between here and the other end: that one is in
 /// another network namespace (in ours the kernel drops what is handed over), nobody shapes what goes out here, and no XDP
@@ -18,7 +18,7 @@ pub(super) fn redirect_peer(message: &LinkMessage) -> bool {
             LinkAttribute::LinkInfo(infos) => is_veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
             LinkAttribute::LinkNetNsId(_) => is_apart = true,
             LinkAttribute::Qdisc(name) => is_unshaped = name == NO_QUEUE,
-            LinkAttribute::MaxMtu(mtu) => is_without_xdp = *mtu == LONGEST,
+            LinkAttribute::MaxMtu(mtu) => is_without_xdp = *mtu == MAX_VETH_MTU,
             _ => {}
         }
     }

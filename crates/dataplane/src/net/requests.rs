@@ -16,10 +16,10 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long to wait for the next part of an answer. The kernel answers at once; what takes longer was lost.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for the next part of an answer. The kernel answers at once; a later answer was lost.
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-type Message = NetlinkMessage<RouteNetlinkMessage>;
+type NetlinkRequest = NetlinkMessage<RouteNetlinkMessage>;
 
 /// A request failed.
 #[derive(Debug, Error)]
@@ -94,7 +94,7 @@ impl Requests {
             Some(socket) => socket,
             None => Socket::open().map_err(failed)?,
         };
-        let mut message = Message::from(message);
+        let mut message = NetlinkRequest::from(message);
         message.header.flags = NLM_F_REQUEST | flags;
         let answer = socket.request(message, each).await.map_err(failed)?;
         *place = Some(socket);
@@ -106,7 +106,7 @@ impl Requests {
 struct Socket {
     handle: Handle,
     /// What no request is answered with: that something was lost.
-    unasked: BoxStream<'static, Message>,
+    unasked: BoxStream<'static, NetlinkRequest>,
     _connection: JoinSet<()>,
 }
 
@@ -124,7 +124,7 @@ impl Socket {
     /// What the kernel said at last; an error if that is lost.
     async fn request(
         &mut self,
-        message: Message,
+        message: NetlinkRequest,
         mut each: impl FnMut(RouteNetlinkMessage),
     ) -> io::Result<io::Result<()>> {
         let is_acknowledged = message.header.flags & NLM_F_ACK != 0;
@@ -137,7 +137,7 @@ impl Socket {
                     _ = self.unasked.next() => None,
                 }
             };
-            let answer = timeout(PATIENCE, next).await.map_err(|_| lost())?.ok_or_else(closed)?;
+            let answer = timeout(KERNEL_TIMEOUT, next).await.map_err(|_| lost())?.ok_or_else(closed)?;
             match answer.payload {
                 NetlinkPayload::InnerMessage(part) => {
                     each(part);
@@ -198,7 +198,8 @@ mod tests {
         block_on(async {
             let (socket, _connection) = mute();
             let requests = Requests(Mutex::new(Some(socket)));
-            let error = timeout(4 * PATIENCE, links(&requests)).await.expect("it gives up").unwrap_err();
+            let error =
+                timeout(4 * KERNEL_TIMEOUT, links(&requests)).await.expect("it gives up").unwrap_err();
             assert!(error.to_string().contains("interfaces") && !error.is_refusal(), "{error}");
             assert!(links(&requests).await.unwrap() > 0);
         });

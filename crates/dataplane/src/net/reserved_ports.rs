@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::PortRanges;
 use divide::divide;
-use records::{Record, Records};
+use records::{PortRecord, PortRecords};
 
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
@@ -26,8 +26,8 @@ const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Where is remembered what was added, as long as the machine runs.
 const DIRECTORY: &str = "/run/convey";
 
-/// Ports that the kernel gives to no connection of its own accord. Those that were added are given back when this is
-/// dropped; what a killed process has added, by the next one that starts or stops in the same network namespace.
+/// Ports that the kernel gives to no connection of its own accord. Dropping this gives back the ports that were
+/// added. The next process that starts or stops in the same network namespace gives back the ports of a killed one.
 #[derive(Debug)]
 pub struct ReservedPorts {
     directory: PathBuf,
@@ -38,7 +38,7 @@ pub struct ReservedPorts {
 #[derive(Debug)]
 enum Added {
     /// What the file says: a process that ends leaves to the others what they need as well.
-    Recorded(Record),
+    Recorded(PortRecord),
     /// Where no file can be had.
     Unrecorded(PortRanges),
 }
@@ -90,7 +90,7 @@ impl ReservedPorts {
     /// As [`ReservedPorts::add`].
     pub fn recorded_in(directory: &Path, ports: RangeInclusive<u16>) -> Result<ReservedPorts, NotReserved> {
         let wanted = PortRanges::from(ports);
-        let added = match Records::open(directory) {
+        let added = match PortRecords::open(directory) {
             Ok(records) => add_recorded(records, &wanted),
             Err(error) => {
                 say_unrecorded(directory, &error);
@@ -131,6 +131,14 @@ impl ReservedPorts {
         records::prepare_for(Path::new(DIRECTORY), user, group)
     }
 
+    /// Makes the directory of the records, unless it is there.
+    ///
+    /// # Errors
+    /// This user may not.
+    pub fn make_directory() -> io::Result<()> {
+        records::make(Path::new(DIRECTORY))
+    }
+
     /// Gives back what killed processes have added in this network namespace, and says so in the log; for one that needs
     /// no ports.
     pub fn give_back_stale() {
@@ -156,7 +164,7 @@ impl Drop for ReservedPorts {
     fn drop(&mut self) {
         let restored = match &self.added {
             Added::Recorded(record) => {
-                Records::open(&self.directory).and_then(|records| remove_recorded(records, record))
+                PortRecords::open(&self.directory).and_then(|records| remove_recorded(records, record))
             }
             Added::Unrecorded(added) if added.is_empty() => Ok(()),
             Added::Unrecorded(added) => read().and_then(|now| change(&now, &now.without(added))),
@@ -168,7 +176,7 @@ impl Drop for ReservedPorts {
 }
 
 /// Fails if the kernel takes no ports.
-fn add_recorded(mut records: Records, wanted: &PortRanges) -> io::Result<Added> {
+fn add_recorded(mut records: PortRecords, wanted: &PortRanges) -> io::Result<Added> {
     let now = read()?;
     let divided = divide(&now, &records.orphans(&now), wanted, &records.wanted());
     // Before it is true: killed in between, this process has added nothing that is in nobody's record.
@@ -204,7 +212,7 @@ fn add_unrecorded(wanted: &PortRanges) -> io::Result<Added> {
     Ok(Added::Unrecorded(added))
 }
 
-fn remove_recorded(mut records: Records, own: &Record) -> io::Result<()> {
+fn remove_recorded(mut records: PortRecords, own: &PortRecord) -> io::Result<()> {
     records.give_up(own)?;
     let now = read()?;
     let divided = divide(&now, &records.orphans(&now), &PortRanges::default(), &records.wanted());
@@ -219,7 +227,7 @@ fn clear_stale(directory: &Path) -> io::Result<PortRanges> {
         Ok(metadata) if metadata.uid() != geteuid().as_raw() => return Ok(PortRanges::default()),
         _ => {}
     }
-    let mut records = Records::open(directory)?;
+    let mut records = PortRecords::open(directory)?;
     let now = read()?;
     let orphans = records.orphans(&now);
     if orphans.is_empty() {

@@ -16,7 +16,7 @@ use rtnetlink::packet_route::route::{
 };
 
 use super::peer::redirect_peer;
-use convey_model::{Interface, Neighbour, Route, RouteHop, Table};
+use convey_model::{Interface, Neighbour, NetworkTables, Route, RouteHop};
 
 /// What the kernel has told.
 pub(super) fn new(
@@ -24,7 +24,7 @@ pub(super) fn new(
     addresses: Vec<AddressMessage>,
     routes: Vec<RouteMessage>,
     neighbours: Vec<NeighbourMessage>,
-) -> Table {
+) -> NetworkTables {
     let mut of_link: HashMap<u32, Vec<IpAddr>> = HashMap::new();
     for message in addresses {
         if let Some(ip) = own_address(&message) {
@@ -38,12 +38,12 @@ pub(super) fn new(
     interfaces.sort_unstable_by_key(|interface| interface.index);
     let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
     neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
-    Table { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
+    NetworkTables { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
 }
 
 /// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that
 /// has changed.
-pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
+pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool {
     let mut is_changed = false;
     for link in links {
         let at = table.interfaces.binary_search_by_key(&link.header.index, |interface| interface.index);
@@ -57,7 +57,7 @@ pub(super) fn look_at(table: &mut Table, links: &[LinkMessage]) -> bool {
 }
 
 /// Takes in what has become of a neighbour.
-pub(super) fn set(table: &mut Table, change: NeighbourChange) {
+pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
     let (place, neighbours) = ((change.interface, change.ip), &mut table.neighbours);
     match (neighbours.binary_search_by_key(&place, |n| (n.interface, n.ip)), change.now) {
         (Ok(at), Some(neighbour)) => neighbours[at] = neighbour,

@@ -18,7 +18,7 @@ pub struct UnixSocket {
 }
 
 /// The kernel answers at once.
-const PATIENCE: Duration = Duration::from_secs(2);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 // From include/uapi/linux/netlink.h, sock_diag.h and unix_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -40,7 +40,7 @@ const UDIAG_SHOW_UID: u32 = 0x40;
 pub fn named(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     let socket =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
     send(&socket, &question(), SendFlags::empty())?;
     let (mut answer, mut found) = (vec![0u8; 64 << 10], Vec::new());
     loop {

@@ -1,48 +1,177 @@
 //! Open flows are counted at their clients' sources, where a frontend has limits for these.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::FlowTable;
-use crate::flow::Flow;
+use super::{FlowId, FlowTable};
+use crate::flow::{AtSource, Flow};
+use crate::plan::PlannedFrontend;
 use crate::wheel::Slot;
-use convey_model::Sources;
+use convey_model::{Prefix, Sources, Timestamp};
 
 /// Where flows are counted, by the numbers of the frontends that limit sources.
 #[derive(Debug, Default)]
-pub(super) struct SourceCounts(HashMap<u32, Arc<Sources>>);
+pub(super) struct SourceCounts(HashMap<u32, Counting>);
+
+#[derive(Debug)]
+struct Counting {
+    frontend: Arc<PlannedFrontend>,
+    sources: Arc<Sources>,
+    /// Those of this worker, where sources may have only so many flows.
+    yielding: HashMap<Prefix, Yielding>,
+}
+
+/// The flows of one source that may give way to another one of it.
+#[derive(Debug, Default)]
+struct Yielding {
+    /// How many there are.
+    len: usize,
+    /// Their records, the oldest first. Some are no longer theirs, and some are there twice.
+    queue: VecDeque<u32>,
+    /// When all were found to be in use.
+    in_use_at: Option<Timestamp>,
+}
 
 impl SourceCounts {
-    /// Notes that a flow counts from now on, or no longer.
+    /// Notes what a flow is to its source from now on.
     #[inline]
-    pub(super) fn note(&self, flow: &Flow, counts: bool) {
-        if !self.0.is_empty()
-            && let Some(sources) = self.0.get(&flow.frontend_id())
-        {
-            let client = flow.client().src.ip();
-            if counts { sources.opened(client) } else { sources.closed(client) }
+    fn note(&mut self, flows: &mut [Flow], id: u32, (before, now): (AtSource, AtSource)) {
+        if before == now || self.0.is_empty() {
+            return;
+        }
+        let flow = &mut flows[id as usize];
+        let Some(counting) = self.0.get_mut(&flow.frontend_id()) else { return };
+        let client = flow.client().src.ip();
+        if before == AtSource::Nothing {
+            flow.set_counted(!counting.frontend.trusts(client) && counting.sources.opened(client));
+        }
+        if !flow.is_counted() {
+            return;
+        }
+        if before == AtSource::Yields {
+            counting.yields_no_more(client);
+        }
+        if now == AtSource::Nothing {
+            flow.set_counted(false);
+            counting.sources.closed(client);
+        }
+        if now == AtSource::Yields {
+            counting.yields(flows, id);
         }
     }
 }
 
+impl Counting {
+    fn yields(&mut self, flows: &[Flow], id: u32) {
+        if self.frontend.limits.connections_per_source.is_none() {
+            return;
+        }
+        let source = self.sources.source_of(flows[id as usize].client().src.ip());
+        let mut yielding = self.yielding.remove(&source).unwrap_or_default();
+        yielding.len += 1;
+        yielding.queue.push_back(id);
+        // Twice as many, so that most flows come and go without a look at the others.
+        if yielding.queue.len() > 2 * yielding.len + 8 {
+            let mut found = HashSet::new();
+            yielding.queue.retain(|&id| self.is_yielding(flows, id, source) && found.insert(id));
+        }
+        self.yielding.insert(source, yielding);
+    }
+
+    fn yields_no_more(&mut self, client: IpAddr) {
+        let source = self.sources.source_of(client);
+        if let Some(yielding) = self.yielding.get_mut(&source) {
+            yielding.len = yielding.len.saturating_sub(1);
+            if yielding.len == 0 {
+                self.yielding.remove(&source);
+            }
+        }
+    }
+
+    /// Whether a record is that of a flow of the source that may give way.
+    fn is_yielding(&self, flows: &[Flow], id: u32, source: Prefix) -> bool {
+        let flow = &flows[id as usize];
+        flow.slot != Slot::NONE
+            && flow.frontend_id() == self.frontend.id
+            && flow.is_counted()
+            && flow.at_source() == AtSource::Yields
+            && self.sources.source_of(flow.client().src.ip()) == source
+    }
+}
+
 impl FlowTable {
-    /// Counts open flows at these tables from now on, by the numbers of their frontends. If a table is new, flows that are open
-    /// already are counted too: then it looks at all flows once.
-    pub(crate) fn count_sources(&mut self, sources: HashMap<u32, Arc<Sources>>) {
-        let SourceCounts(before) = std::mem::replace(&mut self.sources, SourceCounts(sources));
-        let SourceCounts(now) = &self.sources;
-        let is_known = |(id, sources): &(&u32, &Arc<Sources>)| {
-            before.get(*id).is_some_and(|known| Arc::ptr_eq(known, sources))
-        };
-        let new: HashMap<u32, &Arc<Sources>> =
-            now.iter().filter(|entry| !is_known(entry)).map(|(id, sources)| (*id, sources)).collect();
+    /// Notes what a flow is to its source, which it was not before.
+    #[inline]
+    pub(super) fn note_at_source(&mut self, id: FlowId, before: AtSource, now: AtSource) {
+        self.sources.note(&mut self.flows, id.0, (before, now));
+    }
+
+    /// Counts open flows at the tables of these frontends from now on. If a table is new, flows that are open already are counted
+    /// too: then it looks at all flows once.
+    pub(crate) fn count_sources<'a>(&mut self, frontends: impl Iterator<Item = &'a Arc<PlannedFrontend>>) {
+        let mut before = std::mem::take(&mut self.sources.0);
+        let mut new = HashSet::new();
+        for frontend in frontends {
+            let Some(sources) = &frontend.sources else { continue };
+            let known = before.remove(&frontend.id).filter(|known| Arc::ptr_eq(&known.sources, sources));
+            if known.is_none() {
+                new.insert(frontend.id);
+            }
+            let yielding = known.map(|known| known.yielding).unwrap_or_default();
+            let counting = Counting { frontend: frontend.clone(), sources: sources.clone(), yielding };
+            self.sources.0.insert(frontend.id, counting);
+        }
         if new.is_empty() {
             return;
         }
-        for flow in self.flows.iter().filter(|flow| flow.slot != Slot::NONE && flow.counts_at_source()) {
-            if let Some(sources) = new.get(&flow.frontend_id()) {
-                sources.opened(flow.client().src.ip());
+        for id in 0..self.flows.len() as u32 {
+            let flow = &mut self.flows[id as usize];
+            if flow.slot != Slot::NONE && new.contains(&flow.frontend_id()) {
+                // Counts in another table end with that table.
+                flow.set_counted(false);
+                let now = flow.at_source();
+                self.note_at_source(FlowId(id), AtSource::Nothing, now);
             }
+        }
+    }
+
+    /// How many flows of the client's source may give way to another one of it; none if all were in use a moment ago.
+    pub(crate) fn yielding(&self, frontend: u32, client: IpAddr, since: Timestamp) -> usize {
+        let found = self.sources.0.get(&frontend).and_then(|counting| {
+            let yielding = counting.yielding.get(&counting.sources.source_of(client))?;
+            yielding.in_use_at.is_none_or(|at| at < since).then_some(yielding.len)
+        });
+        found.unwrap_or_default()
+    }
+
+    /// The one of them that has not been looked at for longest.
+    pub(crate) fn next_yielding(&mut self, frontend: u32, client: IpAddr) -> Option<FlowId> {
+        let counting = self.sources.0.get_mut(&frontend)?;
+        let source = counting.sources.source_of(client);
+        let mut yielding = counting.yielding.remove(&source)?;
+        let mut next = None;
+        while next.is_none()
+            && let Some(id) = yielding.queue.pop_front()
+        {
+            if counting.is_yielding(&self.flows, id, source) {
+                yielding.queue.push_back(id);
+                next = Some(FlowId(id));
+            }
+        }
+        counting.yielding.insert(source, yielding);
+        next
+    }
+
+    /// All of them are in use now.
+    pub(crate) fn note_in_use(&mut self, frontend: u32, client: IpAddr, now: Timestamp) {
+        let counting = self.sources.0.get_mut(&frontend);
+        let yielding = counting.and_then(|counting| {
+            let source = counting.sources.source_of(client);
+            counting.yielding.get_mut(&source)
+        });
+        if let Some(yielding) = yielding {
+            yielding.in_use_at = Some(now);
         }
     }
 }

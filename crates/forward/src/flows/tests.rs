@@ -352,7 +352,7 @@ fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
     let mut newcomer = 1_000;
     while let Some(next) = from {
         let before = seen.len();
-        from = flows.sweep(at(0.0), next, 16, |flow| {
+        from = flows.sweep(at(0.0), next, 16, |_, flow| {
             assert!(seen.insert(flow.client()), "{flow:?} is shown twice");
             flow.set_next_hop(ToServer, 99);
             flow.server_id() == 0
@@ -378,4 +378,14 @@ fn the_clients_last_acknowledgement_is_kept_for_a_reset_in_the_servers_name() {
         flows.on_segment(id, direction, Segment { ack, ..segment(flags) }, at(0.0));
     }
     assert_eq!(flows.get(id).last_ack(), 170);
+}
+
+#[test]
+fn each_connection_that_was_opened_is_told_of_once_however_many_open_in_an_instant() {
+    let mut flows = table(6_000);
+    let ids: HashSet<FlowId> =
+        (0..6_000).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();
+    let told: Vec<FlowId> = std::iter::from_fn(|| flows.next_opened()).collect();
+    assert_eq!((told.len(), told.into_iter().collect::<HashSet<_>>()), (6_000, ids));
+    assert!(flows.opened.capacity() <= 2 * OPENED, "the memory is given back");
 }

@@ -1,9 +1,9 @@
-//! What a new plan implies for the forwarder and its flows.
+//! Applies a new plan to the forwarder and its flows.
 
 use super::Forwarder;
-use super::begin::{To, UNRESOLVED};
+use super::begin::{Recipient, UNRESOLVED};
 use super::served::Served;
-use crate::plan::{Frontend, Plan};
+use crate::plan::{Plan, PlannedFrontend};
 use crate::{Flow, Share};
 use convey_model::Unreachable;
 
@@ -16,8 +16,7 @@ impl Forwarder {
         self.generation = Some(plan.generation);
         let has_other_timeouts = self.flows.set_timeouts(&plan.flow_timeouts);
         self.flows.divide_among(plan.frontends.iter().map(|frontend| share(frontend)));
-        let sources = plan.frontends.iter().map(|frontend| Some((frontend.id, frontend.sources.clone()?)));
-        self.flows.count_sources(sources.flatten().collect());
+        self.flows.count_sources(plan.frontends.iter());
         let served = Served::new(plan, self.ports.as_ref(), &self.served);
         if let Some(ports) = &mut self.ports {
             if served.may_be_asked_elsewhere_than(&self.served) {
@@ -40,7 +39,7 @@ impl Forwarder {
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
         for server in plan.servers.values() {
-            let _ = self.find_next_hop(To::Server(server.addr.ip()), plan);
+            let _ = self.find_next_hop(Recipient::Server(server.addr.ip()), plan);
         }
     }
 }
@@ -50,7 +49,7 @@ impl Forwarder {
 pub(super) fn reroute(flow: &mut Flow, plan: &Plan) -> bool {
     let mut is_other = false;
     for &direction in flow.view().directions() {
-        let hop = match To::end(flow, direction).lookup(&plan.network) {
+        let hop = match Recipient::end(flow, direction).lookup(&plan.network) {
             Ok(hop) => hop,
             Err(Unreachable::Unresolved { .. })
                 if plan.network.get(flow.rewrite(direction).next_hop).is_some() =>
@@ -66,6 +65,6 @@ pub(super) fn reroute(flow: &mut Flow, plan: &Plan) -> bool {
 }
 
 /// Whose share of the table a frontend's flows take.
-pub(super) fn share(frontend: &Frontend) -> Share {
+pub(super) fn share(frontend: &PlannedFrontend) -> Share {
     Share::new(frontend.view, frontend.protocol as u8)
 }

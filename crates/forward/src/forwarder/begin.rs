@@ -1,4 +1,4 @@
-//! What begins a flow: who may, which server it gets, by which port.
+//! Begins flows: checks the client, and chooses the server and the port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
 use super::refuse::Stop;
-use super::{Forwarder, Packet, begins, segment};
-use crate::plan::{Frontend, Picked, Plan, Server};
+use super::source_limits::give_back;
+use super::{Forwarder, PacketContext, begins, segment};
+use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
 use crate::{
     Cut, Direction, Flow, FlowId, FlowOwners, FlowState, Forwarded, Frame, Full, NewFlow, PacketRole, Share,
     Verdict, View,
 };
 use convey_model::{
     Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp,
-    Unreachable, Wanted,
+    Unreachable, WantedNeighbour,
 };
 use convey_wire::{self as wire, Headers, Kind};
 
@@ -29,7 +30,7 @@ pub(super) const UNRESOLVED: u32 = u32::MAX;
 
 /// Whom packets are sent to.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum To {
+pub(super) enum Recipient {
     /// A server, wherever it is.
     Server(IpAddr),
     /// A server that has to be on a link: packets have the VIP as their destination.
@@ -38,68 +39,71 @@ pub(super) enum To {
     Client(IpAddr),
 }
 
-impl To {
+impl Recipient {
     /// The server that a frontend has chosen.
-    fn chosen(server: &Server, frontend: &Frontend) -> To {
+    fn chosen(server: &PlannedServer, frontend: &PlannedFrontend) -> Recipient {
         let ip = server.addr.ip();
         match (frontend.view, frontend.pool.dsr) {
-            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => To::Server(ip),
-            (View::ClientSide, DsrKind::L2) => To::ServerOnLink(ip),
+            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => Recipient::Server(ip),
+            (View::ClientSide, DsrKind::L2) => Recipient::ServerOnLink(ip),
         }
     }
 
-    /// Whoever is at this end of a flow.
-    pub(super) fn end(flow: &Flow, direction: Direction) -> To {
+    /// The host at this end of a flow.
+    pub(super) fn end(flow: &Flow, direction: Direction) -> Recipient {
         match direction {
-            Direction::ToClient => To::Client(flow.client().src.ip()),
-            Direction::ToServer if flow.is_l2_dsr() => To::ServerOnLink(flow.server().src.ip()),
-            Direction::ToServer => To::Server(flow.server().src.ip()),
+            Direction::ToClient => Recipient::Client(flow.client().src.ip()),
+            Direction::ToServer if flow.is_l2_dsr() => Recipient::ServerOnLink(flow.server().src.ip()),
+            Direction::ToServer => Recipient::Server(flow.server().src.ip()),
         }
     }
 
     /// The next hop on the way there.
     pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
         match self {
-            To::ServerOnLink(ip) => network.lookup_on_link(ip),
-            To::Server(ip) | To::Client(ip) => network.lookup(ip),
+            Recipient::ServerOnLink(ip) => network.lookup_on_link(ip),
+            Recipient::Server(ip) | Recipient::Client(ip) => network.lookup(ip),
         }
     }
 }
 
 /// Where a packet without a flow goes.
 #[derive(Clone, Copy)]
-struct Target<'a> {
-    frontend: &'a Frontend,
-    server: &'a Server,
+struct ChosenServer<'a> {
+    frontend: &'a PlannedFrontend,
+    server: &'a PlannedServer,
     next_hop: u32,
     /// What is known of the next hop.
     hop: &'a NextHop,
 }
 
-impl<'a> Target<'a> {
+impl<'a> ChosenServer<'a> {
     fn new(
-        frontend: &'a Frontend,
-        server: &'a Server,
+        frontend: &'a PlannedFrontend,
+        server: &'a PlannedServer,
         next_hop: u32,
         plan: &'a Plan,
-    ) -> Result<Target<'a>, Stop> {
+    ) -> Result<ChosenServer<'a>, Stop> {
         let hop = plan.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        Ok(Target { frontend, server, next_hop, hop })
+        Ok(ChosenServer { frontend, server, next_hop, hop })
     }
 }
 
 impl Forwarder {
     /// A packet without a flow: begins one, or is refused.
-    pub(super) fn begin(&mut self, frame: &mut Frame<'_>, packet: Packet<'_>) -> Result<Verdict, Stop> {
-        let Packet { headers, plan, now } = packet;
+    pub(super) fn begin(
+        &mut self,
+        frame: &mut Frame<'_>,
+        packet: PacketContext<'_>,
+    ) -> Result<Verdict, Stop> {
+        let PacketContext { headers, plan, .. } = packet;
         let key = &headers.key;
         let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: key.destination() });
         let Some(frontend) = endpoint.and_then(|endpoint| plan.listeners.get(&endpoint)) else {
             return Ok(self.without_frontend(key));
         };
         let is_later = matches!(headers.kind, Kind::LaterFragment { .. });
-        let is_repeatable = frontend.is_dsr() && frontend.pool.is_hashed;
-        if (headers.is_error() || is_later) && !is_repeatable {
+        if (headers.is_error() || is_later) && !is_repeatable(frontend) {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
         self.check_source(key)?;
@@ -112,31 +116,50 @@ impl Forwarder {
         }
         self.check_begin(frontend, frame, packet)?;
         let target = self.find_target(frontend, packet)?;
-        let cut = fit(frame, headers, Path::to(target.hop, !frontend.is_dsr()))?;
-        if is_later {
-            // Its first has gone there, and has been forgotten or was never recorded.
-            return Ok(forward_unrecorded(frame, headers, target, cut));
-        }
-        // One that is under way was let in by whoever has forgotten it.
-        let slots = self.take_slots((frontend, target.server), begins(headers), now)?;
-        match self.record(packet, target) {
-            Ok(id) => self.forward((id, Direction::ToServer), PacketRole::First, frame, packet),
-            Err(stop) => {
-                slots.give_back();
-                match stop {
-                    // In passthrough nobody could tell whose the answer is.
-                    Stop::Refused(DropReason::TableFull | DropReason::TableShareFull) if is_repeatable => {
-                        Ok(forward_unrecorded(frame, headers, target, cut))
-                    }
-                    stop => Err(stop),
-                }
-            }
+        match self.begin_at(target, frame, packet).inspect_err(|_| give_back(frontend, packet))? {
+            Begun::Recorded(id) => self.forward((id, Direction::ToServer), PacketRole::First, frame, packet),
+            Begun::Unrecorded(cut) => Ok(forward_unrecorded(frame, headers, target, cut)),
         }
     }
 
+    /// Takes what a flow needs, and records it, if it is to be recorded.
+    fn begin_at(
+        &mut self,
+        target: ChosenServer<'_>,
+        frame: &Frame<'_>,
+        packet: PacketContext<'_>,
+    ) -> Result<Begun, Stop> {
+        let PacketContext { headers, now, .. } = packet;
+        let ChosenServer { frontend, server, hop, .. } = target;
+        let cut = fit(frame, headers, Path::to(hop, !frontend.is_dsr()))?;
+        if matches!(headers.kind, Kind::LaterFragment { .. }) {
+            // Its first has gone there, and has been forgotten or was never recorded.
+            return Ok(Begun::Unrecorded(cut));
+        }
+        // One that is under way was let in by whoever has forgotten it.
+        let slots = self.take_slots((frontend, server), begins(headers), now)?;
+        self.record(packet, target).map(Begun::Recorded).or_else(|stop| {
+            slots.give_back();
+            match stop {
+                // In passthrough nobody could tell whose the answer is.
+                Stop::Refused(DropReason::TableFull | DropReason::TableShareFull)
+                    if is_repeatable(frontend) =>
+                {
+                    Ok(Begun::Unrecorded(cut))
+                }
+                stop => Err(stop),
+            }
+        })
+    }
+
     /// Whether a packet for this frontend may begin a flow, whichever server it gets.
-    fn check_begin(&self, frontend: &Frontend, frame: &Frame<'_>, packet: Packet<'_>) -> Result<(), Stop> {
-        let Packet { headers, plan, .. } = packet;
+    fn check_begin(
+        &self,
+        frontend: &PlannedFrontend,
+        frame: &Frame<'_>,
+        packet: PacketContext<'_>,
+    ) -> Result<(), Stop> {
+        let PacketContext { headers, plan, .. } = packet;
         let (key, is_new) = (&headers.key, begins(headers));
         if !is_new && (!frontend.is_dsr() || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
@@ -159,23 +182,28 @@ impl Forwarder {
     }
 
     /// Chooses a server of the frontend, and finds the way to it.
-    fn find_target<'a>(&mut self, frontend: &'a Frontend, packet: Packet<'a>) -> Result<Target<'a>, Stop> {
-        let Packet { headers, plan, now } = packet;
+    fn find_target<'a>(
+        &mut self,
+        frontend: &'a PlannedFrontend,
+        packet: PacketContext<'a>,
+    ) -> Result<ChosenServer<'a>, Stop> {
+        let PacketContext { headers, plan, now } = packet;
         let (key, is_new) = (&headers.key, begins(headers));
         let server = match self.choose(frontend, key.source(), key.destination()) {
             Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
             chosen => chosen,
         };
         let way = server.and_then(|server| {
-            let next_hop = self.find_next_hop(To::chosen(server, frontend), plan)?;
-            self.check_client(key, frontend, server, now)?;
-            if is_new {
-                self.check_source_limits(key, frontend, now)?;
+            let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
+            let target = ChosenServer::new(frontend, server, next_hop, plan)?;
+            if !frontend.is_dsr() {
+                self.check_client(key, frontend, server, now)?;
             }
-            Ok((server, next_hop))
+            self.check_source_limits(frontend, packet)?;
+            Ok(target)
         });
-        // Those that are refused for want of something count: a flood has used it up. One that waits for its next hop comes
-        // again.
+        // SYNs that are refused for want of something count: a flood has used it up. A SYN that waits for its next hop
+        // comes again.
         let is_for_nobody = matches!(
             &way,
             Err(Stop::Silent(_)
@@ -189,23 +217,22 @@ impl Forwarder {
         if is_new && headers.is_tcp() && !is_for_nobody {
             self.begun += 1;
         }
-        let (server, next_hop) = way?;
-        Target::new(frontend, server, next_hop, plan)
+        way
     }
 
     /// An ICMP error about what a server has sent to its client directly, whose flow is not recorded, or not yet: it
     /// goes where the client's packets hash to, and begins nothing.
     fn forward_unrecorded_error(
         &mut self,
-        frontend: &Frontend,
+        frontend: &PlannedFrontend,
         frame: &mut Frame<'_>,
-        packet: Packet<'_>,
+        packet: PacketContext<'_>,
     ) -> Result<Verdict, Stop> {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
-        let next_hop = self.find_next_hop(To::chosen(server, frontend), plan)?;
-        let target = Target::new(frontend, server, next_hop, plan)?;
+        let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
+        let target = ChosenServer::new(frontend, server, next_hop, plan)?;
         fit_error(headers, target.hop)?;
         Ok(forward_unrecorded(frame, headers, target, None))
     }
@@ -231,20 +258,20 @@ impl Forwarder {
 
     fn choose<'a>(
         &self,
-        frontend: &'a Frontend,
+        frontend: &'a PlannedFrontend,
         client: SocketAddr,
         vip: SocketAddr,
-    ) -> Result<&'a Server, Stop> {
+    ) -> Result<&'a PlannedServer, Stop> {
         // A client that tries again after a reset comes back to the same server; see `allocate`.
         let reset = self.replaced.as_ref().filter(|old| old.state() == FlowState::Closed);
         let again = reset.and_then(|old| {
-            let is_same = |server: &Arc<Server>| server.id == old.server_id();
+            let is_same = |server: &Arc<PlannedServer>| server.id == old.server_id();
             let index = frontend.pool.servers.iter().position(is_same)?;
             let same = &frontend.pool.servers[index];
             let has_room = same.slots.has_room(same.max_connections);
             (frontend.pool.servers[index].is_eligible && has_room).then_some(same)
         });
-        let picked = || match frontend.pool.pick.pick(client, vip) {
+        let picked = || match frontend.pool.picker.pick(client, vip) {
             Picked::Server(index) => Ok(&frontend.pool.servers[index]),
             Picked::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
             Picked::Nobody => Err(Stop::Refused(DropReason::NoServer)),
@@ -256,8 +283,8 @@ impl Forwarder {
         Ok(server)
     }
 
-    fn record(&mut self, packet: Packet<'_>, target: Target<'_>) -> Result<FlowId, Stop> {
-        let Target { frontend, server, next_hop, .. } = target;
+    fn record(&mut self, packet: PacketContext<'_>, target: ChosenServer<'_>) -> Result<FlowId, Stop> {
+        let ChosenServer { frontend, server, next_hop, .. } = target;
         let key = &packet.headers.key;
         let addr = server.addr_for(key.dst_port);
         let endpoint = (addr.ip().into(), addr.port());
@@ -267,7 +294,7 @@ impl Forwarder {
             false => {
                 // Looked up now so that it is resolved by the time of the answer.
                 let to_client =
-                    self.find_next_hop(To::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
+                    self.find_next_hop(Recipient::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
                 (View::BothSides, self.allocate(endpoint, key.protocol, packet.now)?, to_client)
             }
         };
@@ -296,8 +323,9 @@ impl Forwarder {
             }
         };
         if let Some(evicted) = &inserted.evicted {
-            self.has_given_way(evicted, Shortage::Table, packet.now);
+            self.has_given_way((inserted.id, evicted), Shortage::Table, packet.now);
         }
+        self.note_begin(inserted.id, flow.segment, packet.now);
         Ok(inserted.id)
     }
 
@@ -324,7 +352,7 @@ impl Forwarder {
     }
 
     /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
-    pub(super) fn find_next_hop(&mut self, to: To, plan: &Plan) -> Result<u32, Stop> {
+    pub(super) fn find_next_hop(&mut self, to: Recipient, plan: &Plan) -> Result<u32, Stop> {
         self.look_for_next_hop(to, plan, false)
     }
 
@@ -334,17 +362,17 @@ impl Forwarder {
         let hop = flow.rewrite(Direction::ToClient).next_hop;
         if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
             // When the answer comes, or came already, it finds what is known then.
-            let _ = self.look_for_next_hop(To::end(flow, Direction::ToClient), plan, true);
+            let _ = self.look_for_next_hop(Recipient::end(flow, Direction::ToClient), plan, true);
         }
     }
 
-    fn look_for_next_hop(&mut self, to: To, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
+    fn look_for_next_hop(&mut self, to: Recipient, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
         to.lookup(&plan.network).map_err(|unreachable| match unreachable {
             Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
             Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
             Unreachable::Unresolved { ip, interface } => {
-                let is_client = matches!(to, To::Client(client) if client == ip);
-                let neighbour = Wanted { interface, ip, is_ours: !is_client, is_repeated };
+                let is_client = matches!(to, Recipient::Client(client) if client == ip);
+                let neighbour = WantedNeighbour { interface, ip, is_ours: !is_client, is_repeated };
                 self.events.unresolved = Some((interface, ip));
                 let wanted = &mut self.events.wanted;
                 let most = if is_client { MAX_CLIENTS_WANTED } else { MAX_WANTED };
@@ -357,10 +385,17 @@ impl Forwarder {
     }
 }
 
+/// What has become of a packet without a flow.
+enum Begun {
+    Recorded(FlowId),
+    /// It is sent on all the same.
+    Unrecorded(Option<Cut>),
+}
+
 /// The connection slots that a flow has taken at its frontend and its server.
 pub(super) struct TakenSlots<'a> {
-    pub(super) frontend: &'a Frontend,
-    pub(super) server: &'a Server,
+    pub(super) frontend: &'a PlannedFrontend,
+    pub(super) server: &'a PlannedServer,
 }
 
 impl TakenSlots<'_> {
@@ -370,15 +405,20 @@ impl TakenSlots<'_> {
     }
 }
 
+/// Whether each packet of a flow goes where the others go, without a record of it.
+fn is_repeatable(frontend: &PlannedFrontend) -> bool {
+    frontend.is_dsr() && frontend.pool.is_hashed
+}
+
 /// Sends a packet to the server it hashes to, without a record: those after it hash to the same. Better than to
 /// refuse it, where forged packets may have filled the table.
 fn forward_unrecorded(
     frame: &mut Frame<'_>,
     headers: &Headers,
-    target: Target<'_>,
+    target: ChosenServer<'_>,
     cut: Option<Cut>,
 ) -> Verdict {
-    let Target { frontend, server, next_hop, hop } = target;
+    let ChosenServer { frontend, server, next_hop, hop } = target;
     let key = &headers.key;
     let addr = server.addr_for(key.dst_port);
     let (dst, dst_port) = match frontend.pool.dsr {

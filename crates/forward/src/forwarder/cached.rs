@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Forwarder;
 use super::give_way::MAX_LOOKED_AT;
 use crate::{
-    ACK, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress, SYN, Seen, Segment,
-    Share, View,
+    ACK, CachedActivity, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress,
+    SYN, Segment, Share, View,
 };
 use convey_model::{FlowKey, NextHops, Timestamp};
 
@@ -38,6 +38,7 @@ impl Forwarder {
             // A FIN can only be one of the flow before.
             if segment.flags & FIN == 0 && flow.may_complete(segment.seq) {
                 self.open(id, Progress { sent, acked: segment.ack }, now);
+                self.note_segment(id, direction, segment);
             }
             return self.hear_of_server(id, before);
         }
@@ -61,7 +62,13 @@ impl Forwarder {
         self.catch_up(id);
         for (direction, key) in keys(self.flows.get(id)) {
             let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
-            if let Some(Seen { progress: Some(Progress { sent, acked }), is_finished: true, at, .. }) = seen {
+            if let Some(CachedActivity {
+                progress: Some(Progress { sent, acked }),
+                is_finished: true,
+                at,
+                ..
+            }) = seen
+            {
                 let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
                 self.hear_fin_event(id, direction, fin, at);
             }
@@ -74,7 +81,10 @@ impl Forwarder {
         let Some(cache) = &mut self.cache else { return };
         let flow = self.flows.get(id);
         match (flow.is_cached(), flow.may_be_cached()) {
-            (false, true) => put(&mut **cache, flow, server_side(flow, &self.network)),
+            (false, true) => {
+                put(&mut **cache, flow, server_side(flow, &self.network));
+                self.note_cached(id);
+            }
             (true, false) => remove(&mut **cache, flow),
             _ => return,
         }
@@ -135,7 +145,7 @@ impl Forwarder {
     /// good lead there. From now on the cache takes the server's packets from that one.
     pub(super) fn accept_server_from(&mut self, id: FlowId, interface: u32) {
         let flow = self.flows.get(id);
-        // What is known of a handshake is put in when it ends.
+        // A handshake goes in when it ends.
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
         {
             put_one(&mut **cache, flow, Direction::ToClient, &flow.server(), Some(interface));
@@ -243,7 +253,7 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u3
 fn put_one(cache: &mut dyn FlowCache, flow: &Flow, direction: Direction, key: &FlowKey, from: Option<u32>) {
     let rewrite = flow.rewrite(direction);
     let seen = if flow.is_cached() { cache.seen(key) } else { None };
-    // What it has seen of a handshake is less than what was seen here.
+    // The cache has seen less of a handshake than this worker.
     let seen = seen.filter(|seen| !seen.is_opening);
     let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
     let view = flow.view();

@@ -12,9 +12,9 @@
 use super::adopt::share;
 use super::give_way::is_crowd;
 use super::source_limits::is_at_limit;
-use super::{Forwarder, Stop};
+use super::{Forwarder, PacketContext, Stop, journal};
 use crate::flow::Class;
-use crate::plan::{Frontend, Plan, Server};
+use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::shares::Occupancy;
 use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
@@ -25,10 +25,12 @@ struct Claim<'a> {
     client: Addr,
     protocol: u8,
     port: (Addr, u16),
-    frontend: &'a Frontend,
-    server: &'a Server,
+    frontend: &'a PlannedFrontend,
+    server: &'a PlannedServer,
     /// How often it counts already among its client's open flows.
     own: u32,
+    /// The same of its source.
+    own_at_source: u32,
 }
 
 impl<'a> Claim<'a> {
@@ -38,9 +40,10 @@ impl<'a> Claim<'a> {
         let frontend = plan.listeners.get(&endpoint)?;
         let server = plan.servers.get(&flow.server_id())?;
         // A flow of before a reload may have begun at another frontend: that one's slots are no longer limited.
-        let is_its = frontend.id == flow.frontend_id() && flow.view() == View::BothSides;
-        let (port, own) = (flow.server_place(), u32::from(flow.class().is_open()));
-        is_its.then_some(Claim { client: key.src, protocol: key.protocol, port, frontend, server, own })
+        let is_its = frontend.id == flow.frontend_id() && flow.view() == frontend.view;
+        let [own, own_at_source] = [flow.class().is_open(), flow.is_counted()].map(u32::from);
+        let (port, client, protocol) = (flow.server_place(), key.src, key.protocol);
+        is_its.then_some(Claim { client, protocol, port, frontend, server, own, own_at_source })
     }
 }
 
@@ -49,16 +52,14 @@ impl Forwarder {
     pub(super) fn check_client(
         &mut self,
         key: &FlowKey,
-        frontend: &Frontend,
-        server: &Server,
+        frontend: &PlannedFrontend,
+        server: &PlannedServer,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        if frontend.is_dsr() {
-            return Ok(());
-        }
         let addr = server.addr_for(key.dst_port);
         let port = (addr.ip().into(), addr.port());
-        let claim = Claim { client: key.src, protocol: key.protocol, port, frontend, server, own: 0 };
+        let (client, protocol, own, own_at_source) = (key.src, key.protocol, 0, 0);
+        let claim = Claim { client, protocol, port, frontend, server, own, own_at_source };
         let own = Share::new(View::BothSides, key.protocol);
         let may_begin = match self.beyond(&claim) {
             None => true,
@@ -68,16 +69,35 @@ impl Forwarder {
         if may_begin { Ok(()) } else { Err(Stop::Refused(DropReason::ClientLimit)) }
     }
 
-    /// Whether a datagram of a client would make a stream of a flow beyond the client's share.
+    /// Whether a datagram of a client would make a stream of a flow beyond what the client may have. At the limit of its source a
+    /// silent one gives way to it.
     #[inline]
-    pub(super) fn is_stream_beyond(&self, id: FlowId, direction: Direction, plan: &Plan) -> bool {
-        let flow = self.flows.get(id);
-        flow.state() == FlowState::UdpAnswered
-            && direction == Direction::ToServer
-            && Claim::of_open(flow, plan).is_some_and(|claim| self.end_of(&claim).is_some())
+    pub(super) fn is_stream_beyond(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        packet: PacketContext<'_>,
+    ) -> bool {
+        if self.flows.get(id).state() != FlowState::UdpAnswered || direction == Direction::ToClient {
+            return false;
+        }
+        let PacketContext { plan, now, .. } = packet;
+        let Some(claim) = Claim::of_open(self.flows.get(id), plan) else { return false };
+        match self.end_of(&claim) {
+            Some(End::SourceLimit) => {
+                let ip = claim.client.ip();
+                let Some(silent) = self.find_silent_of_source(claim.frontend, ip, None, now) else {
+                    return true;
+                };
+                self.end_beyond((silent, End::SourceLimit), plan, now, &mut |_, _| {});
+                self.beyond(&claim).is_some()
+            }
+            end => end.is_some(),
+        }
     }
 
-    /// Ends connections that were opened beyond their client's share, the newest first.
+    /// Ends connections that were opened beyond what their client may have, the newest first; at the limit of a source rather one
+    /// that has been silent.
     pub(super) fn end_those_beyond(
         &mut self,
         plan: &Plan,
@@ -85,18 +105,35 @@ impl Forwarder {
         mut reset: impl FnMut(&[u8], u32),
     ) {
         while let Some(id) = self.flows.next_opened() {
-            let claim = Claim::of_open(self.flows.get(id), plan);
-            if let Some(end) = claim.and_then(|claim| self.end_of(&claim)) {
-                let mut flow = self.flows.remove(id);
-                self.take_leave(&mut flow, plan, now, &mut reset);
-                self.let_go(&flow, end);
-            }
+            let Some(claim) = Claim::of_open(self.flows.get(id), plan) else { continue };
+            let Some(end) = self.end_of(&claim) else { continue };
+            let silent = match end {
+                End::SourceLimit => {
+                    self.find_silent_of_source(claim.frontend, claim.client.ip(), Some(id), now)
+                }
+                _ => None,
+            };
+            self.end_beyond((silent.unwrap_or(id), end), plan, now, &mut reset);
         }
+    }
+
+    /// Ends a flow for what its client may have.
+    fn end_beyond(
+        &mut self,
+        (id, end): (FlowId, End),
+        plan: &Plan,
+        now: Timestamp,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        let mut flow = self.flows.remove(id);
+        self.take_leave((&mut flow, end), plan, now, reset);
+        self.note_gone(id, &flow, journal::end_of(&flow, end), now);
+        self.let_go(&flow, end);
     }
 
     /// Why an open flow may not be: its client has its share without it, or its source what it may have.
     fn end_of(&self, claim: &Claim<'_>) -> Option<End> {
-        match is_at_limit(claim.frontend, claim.client, claim.own) {
+        match is_at_limit(claim.frontend, claim.client, claim.own_at_source) {
             true => Some(End::SourceLimit),
             false => self.beyond(claim).map(|_| End::ClientLimit),
         }
@@ -104,13 +141,17 @@ impl Forwarder {
 
     /// Of what its client has its share; `None` if it has of nothing, or needs none.
     fn beyond(&self, claim: &Claim<'_>) -> Option<Resource> {
+        if claim.frontend.is_dsr() {
+            return None;
+        }
         self.beyond_share(claim).filter(|_| !claim.frontend.trusts(claim.client.ip()))
     }
 
     fn beyond_share(&self, claim: &Claim<'_>) -> Option<Resource> {
         let Claim { protocol, port, frontend, server, .. } = *claim;
         let limits = (frontend.max_connections, server.max_connections);
-        // Who has its share of one server's slots is to get another server, as where that one is full; it has chosen already.
+        // A client that has its share of one server's slots is to get another server, as where that one is full; it has
+        // chosen already.
         let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
         let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
         let rooms = [
@@ -143,7 +184,7 @@ impl Forwarder {
         all.saturating_sub(claim.own)
     }
 
-    /// What flows hold that would give way now is left. Else SYNs that somebody forges would take everybody's share away.
+    /// Counts what flows hold that would give way now as left. Else forged SYNs would take everybody's share away.
     fn yielding(&self, held: Resource, protocol: u8, all: u32) -> u32 {
         let count = |share, class| self.flows.count_of(held, share, class);
         let own = Share::new(View::BothSides, protocol);

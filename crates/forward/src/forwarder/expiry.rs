@@ -1,11 +1,12 @@
-//! What time does: flows that have been silent for too long end, and after a new plan all are looked at.
+//! Ends flows that have been silent for too long, and looks at all of them after a new plan.
 
 use std::time::Duration;
 
 use super::adopt::reroute;
+use super::journal::end_of;
 use super::{Forwarder, cached, refuse};
 use crate::plan::Plan;
-use crate::{End, Flow, View};
+use crate::{End, Flow, FlowId, View};
 use convey_model::Timestamp;
 
 /// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
@@ -18,11 +19,10 @@ const BUDGET: u32 = 4_096;
 const POOLS: usize = 1_024;
 
 impl Forwarder {
-    /// Lets time pass: expires flows, and after a new plan looks at every flow once, a slice at a time.
-    /// `reset` is given frames that tell clients their server is gone, and both sides of a connection that they have been
-    /// silent for too long or that it is beyond its client's share, with the interface to send them on.
-    /// Call it before the first frame, and about as often as batches of frames come. Returns whether there is
-    /// more to be done that need not wait.
+    /// Lets time pass: expires flows, and after a new plan looks at every flow once, a slice at a time. `reset` is given
+    /// resets, each with the interface to send it on. They tell clients that their server is gone. They tell both sides
+    /// of a connection that it was silent for too long, or that it is beyond its client's share. Call it before the first
+    /// frame, and about as often as batches of frames come. Returns whether there is more to be done that need not wait.
     pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
         self.adopt(plan);
         self.widen(now);
@@ -30,13 +30,13 @@ impl Forwarder {
         self.end_those_beyond(plan, now, &mut reset);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
-        for (flow, _) in gone.iter_mut().filter(|(_, end)| *end == End::Silent) {
-            self.take_leave(flow, plan, now, &mut reset);
+        for (_, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == End::Silent) {
+            self.take_leave((flow, *end), plan, now, &mut reset);
         }
         if let Some(from) = self.sweep {
             let (served, answer) = (&self.served, &mut self.answer);
             let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
-            self.sweep = self.flows.sweep(now, from, BUDGET, |flow| {
+            self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
                 let end = served.end_of(flow);
                 let is_rerouted = reroute(flow, plan);
                 match cache.as_deref_mut().filter(|_| flow.is_cached()) {
@@ -60,7 +60,7 @@ impl Forwarder {
                     {
                         reset(answer, interface);
                     }
-                    gone.push((flow.clone(), end));
+                    gone.push((id, flow.clone(), end));
                 }
                 end.is_none()
             });
@@ -71,7 +71,10 @@ impl Forwarder {
                 self.sweep = Some(0);
             }
         }
-        gone.iter().for_each(|(flow, end)| self.let_go(flow, *end));
+        for (id, flow, end) in &gone {
+            self.note_gone(*id, flow, end_of(flow, *end), now);
+            self.let_go(flow, *end);
+        }
         let served = &self.served;
         let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
         let has_more_pools = self.ports.as_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
@@ -79,7 +82,7 @@ impl Forwarder {
     }
 
     /// Forgets flows that have been silent for too long. Returns whether that was all of them.
-    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(Flow, End)>) -> bool {
+    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(FlowId, Flow, End)>) -> bool {
         for _ in 0..BUDGET {
             let Some(id) = self.flows.due(now) else { return true };
             let flow = self.flows.get(id);
@@ -88,8 +91,8 @@ impl Forwarder {
             }
             let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
             match self.flows.expire_or_requeue(id, last, now) {
-                Some(flow) if flow.is_open_connection() => gone.push((flow, End::Silent)),
-                Some(flow) => gone.push((flow, End::Own)),
+                Some(flow) if flow.is_open_connection() => gone.push((id, flow, End::Silent)),
+                Some(flow) => gone.push((id, flow, End::Own)),
                 // Less and less often: a client may never finish what it has announced.
                 None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
                     let silence = self.flows.silence(self.flows.get(id), now);
@@ -101,16 +104,17 @@ impl Forwarder {
         self.flows.due(now).is_none()
     }
 
-    /// Tells both sides of a connection that it is no longer forwarded: who speaks first would wait in vain. In DSR nobody is
-    /// told, as another balancer may forward it, or this one again by hash.
+    /// Tells both sides of a connection that it is no longer forwarded: a side that speaks first would wait in vain. In DSR
+    /// nobody is told of silence, as another balancer may forward it, or this one again by hash.
     pub(super) fn take_leave(
         &mut self,
-        flow: &mut Flow,
+        (flow, end): (&mut Flow, End),
         plan: &Plan,
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
-        if flow.view() == View::ClientSide || !self.silence.allow(now) {
+        let goes_on = flow.view() == View::ClientSide && end == End::Silent;
+        if goes_on || !self.silence.allow(now) {
             return;
         }
         if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {

@@ -11,10 +11,11 @@ use super::begin::TakenSlots;
 use super::cached::MAX_ASKED;
 use super::refuse::Stop;
 use crate::flow::Class;
-use crate::plan::{Frontend, Plan, Server};
+use crate::journal::FlowEnd;
+use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::workers::Others;
-use crate::{Direction, End, Flow, FlowId, Full, Share, View, Workers};
+use crate::{Direction, End, Flow, FlowId, Full, Share, View, WorkerPeers};
 use convey_model::{Addr, DropReason, FlowKey, Shortage, Timestamp};
 use convey_wire as wire;
 
@@ -30,7 +31,7 @@ const MANY: u32 = 32;
 const HANDSHAKE: Duration = Duration::from_millis(100);
 
 /// So does a flow of UDP that has been silent for longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const UDP_SILENCE: Duration = Duration::from_secs(1);
 
 /// How many servers of a frontend are looked at for one with flows that may give way.
 const SERVERS: usize = 16;
@@ -46,15 +47,15 @@ const MAX_FAREWELLS: usize = 4;
 
 /// Connection slots that have run out.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct ExhaustedSlots<'a> {
     held: Resource,
     slots: &'a convey_model::Slots,
     limit: u32,
 }
 
-impl Wanted<'_> {
+impl ExhaustedSlots<'_> {
     /// Whether more are taken than there may be, without those that are about to be given back.
-    fn is_exceeded(&self, workers: &Workers) -> bool {
+    fn is_exceeded(&self, workers: &WorkerPeers) -> bool {
         let leaving = workers.leaving(self.held);
         self.slots.open().saturating_sub(leaving) > self.limit
     }
@@ -96,7 +97,7 @@ impl Forwarder {
     /// there are none left, it takes those of flows that give way: they are given back when that is told of.
     pub(super) fn take_slots<'a>(
         &mut self,
-        (frontend, server): (&'a Frontend, &'a Server),
+        (frontend, server): (&'a PlannedFrontend, &'a PlannedServer),
         limited: bool,
         now: Timestamp,
     ) -> Result<TakenSlots<'a>, Stop> {
@@ -108,7 +109,7 @@ impl Forwarder {
             if !slots[n].try_take(limits[n].filter(|_| limited)) {
                 slots[n].try_take(None);
                 let limit = limits[n].unwrap_or(u32::MAX);
-                wanted[n] = Some(Wanted { held: held[n], slots: slots[n], limit });
+                wanted[n] = Some(ExhaustedSlots { held: held[n], slots: slots[n], limit });
             }
         }
         let taken = TakenSlots { frontend, server };
@@ -122,11 +123,11 @@ impl Forwarder {
     /// The server that a new flow goes to where all are at their limit: of some, the one with most flows that may give way.
     pub(super) fn choose_among_full<'a>(
         &self,
-        frontend: &'a Frontend,
+        frontend: &'a PlannedFrontend,
         key: &FlowKey,
-    ) -> Result<&'a Server, Stop> {
+    ) -> Result<&'a PlannedServer, Stop> {
         let pool = &frontend.pool;
-        let is_client = |server: &Server| frontend.is_dsr() && Addr::from(server.addr.ip()) == key.src;
+        let is_client = |server: &PlannedServer| frontend.is_dsr() && Addr::from(server.addr.ip()) == key.src;
         let weight = |index: usize| {
             let held = Resource::ServerSlot(pool.servers[index].id);
             let of_share = |share: Share| {
@@ -138,7 +139,7 @@ impl Forwarder {
             (Share::all().map(of_share).sum::<u32>(), others.unestablished, others.streams)
         };
         // Each client begins at one of its own.
-        let from = pool.pick.hash(key.source(), key.destination());
+        let from = pool.picker.hash(key.source(), key.destination());
         let some = from_on(from, pool.servers.len())
             .filter(|&n| pool.servers[n].is_eligible && !is_client(&pool.servers[n]));
         let most = some.map(|n| (weight(n), n)).reduce(|a, b| if b.0 > a.0 { b } else { a });
@@ -164,10 +165,10 @@ impl Forwarder {
             while left > 0
                 && wanted.is_exceeded(&workers)
                 && let Some(id) = self.find_for_slot(&wanted, Share::all(), now)
-                // What began after that may be what the slot was taken for.
+                // The slot may have been taken for a flow that began after that.
                 && self.flows.get(id).since < request.at(now).0
             {
-                // First: who sees the promise is to know what becomes of it.
+                // First: a worker that sees the promise is to know what becomes of it.
                 let flow = self.flows.get(id);
                 let (frontend, server) = (flow.frontend_id(), flow.server_id());
                 workers.leave(frontend, server);
@@ -183,7 +184,7 @@ impl Forwarder {
     }
 
     /// Has flows give way for each of these slots. Returns whether there are enough.
-    fn free_slots(&mut self, wanted: [Option<Wanted<'_>>; 2], new: Share, now: Timestamp) -> bool {
+    fn free_slots(&mut self, wanted: [Option<ExhaustedSlots<'_>>; 2], new: Share, now: Timestamp) -> bool {
         let shares = || std::iter::once(new).chain(Share::all().filter(move |share| *share != new));
         let mut victims = [None; 2];
         for (victim, slot) in victims.iter_mut().zip(&wanted) {
@@ -197,7 +198,7 @@ impl Forwarder {
                 return true;
             }
         }
-        let is_there = |(slot, victim): (&Option<Wanted<'_>>, &Option<FlowId>)| {
+        let is_there = |(slot, victim): (&Option<ExhaustedSlots<'_>>, &Option<FlowId>)| {
             slot.is_none() || victim.is_some() || slot.is_some_and(|slot| self.ask_others(&slot, now))
         };
         if !wanted.iter().zip(&victims).all(is_there) {
@@ -220,7 +221,7 @@ impl Forwarder {
 
     /// Asks other workers to end a flow for a slot that is taken beyond the limit meanwhile. In DSR the half-open ones may have
     /// opened untold, and streams may be in use: so no more are asked for at once than there are workers, and of streams one.
-    fn ask_others(&self, slot: &Wanted<'_>, now: Timestamp) -> bool {
+    fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
         let Others { unestablished, streams } = self.workers.others(slot.held);
         let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MANY;
         let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
@@ -229,11 +230,11 @@ impl Forwarder {
 
     fn find_for_slot(
         &mut self,
-        slot: &Wanted<'_>,
+        slot: &ExhaustedSlots<'_>,
         shares: impl Iterator<Item = Share> + Clone,
         now: Timestamp,
     ) -> Option<FlowId> {
-        let Wanted { held, limit: all, .. } = *slot;
+        let ExhaustedSlots { held, limit: all, .. } = *slot;
         let others = self.workers.others(held);
         let scarce = Scarce { held, shortage: Shortage::ConnectionSlots, all, others };
         self.find_victim(scarce, shares, now)
@@ -307,7 +308,7 @@ impl Forwarder {
             return None;
         }
         let is_handshake = class == Class::HalfOpen && !share.is_udp();
-        let patience = if is_handshake { HANDSHAKE } else { PATIENCE };
+        let patience = if is_handshake { HANDSHAKE } else { UDP_SILENCE };
         let idle = |last: Timestamp| now.since(last) >= patience;
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();
@@ -370,19 +371,20 @@ impl Forwarder {
 
     fn evict(&mut self, id: FlowId, shortage: Shortage, now: Timestamp) {
         let flow = self.flows.remove(id);
-        self.has_given_way(&flow, shortage, now);
+        self.has_given_way((id, &flow), shortage, now);
     }
 
     /// A flow is no longer in the table because another took what it had.
-    pub(super) fn has_given_way(&mut self, flow: &Flow, shortage: Shortage, now: Timestamp) {
+    pub(super) fn has_given_way(&mut self, (id, flow): (FlowId, &Flow), shortage: Shortage, now: Timestamp) {
         if !flow.is_over() {
             self.evicted[shortage as usize] += 1;
         }
         if flow.state().is_handshake() {
-            let is_early = self.flows.silence(flow, now) < PATIENCE;
+            let is_early = self.flows.silence(flow, now) < UDP_SILENCE;
             self.displaced += u64::from(is_early);
             self.say_farewell(flow, now);
         }
+        self.note_gone(id, flow, FlowEnd::Evicted, now);
         self.let_go(flow, End::Own);
     }
 
@@ -416,7 +418,7 @@ pub(super) fn is_crowd(half_open: u32, all: u32) -> bool {
 }
 
 /// What is wanted of the frontend or server that has this slot; `None` if it is gone or has no limit.
-fn wanted(held: Resource, plan: &Plan) -> Option<Wanted<'_>> {
+fn wanted(held: Resource, plan: &Plan) -> Option<ExhaustedSlots<'_>> {
     let (slots, limit) = match held {
         Resource::FrontendSlot(id) => {
             let frontend = plan.frontends.iter().find(|frontend| frontend.id == id)?;
@@ -428,7 +430,7 @@ fn wanted(held: Resource, plan: &Plan) -> Option<Wanted<'_>> {
         }
         Resource::TableEntry | Resource::Port(..) => return None,
     };
-    limit.map(|limit| Wanted { held, slots, limit })
+    limit.map(|limit| ExhaustedSlots { held, slots, limit })
 }
 
 /// Some of `len` indices, from one on and round.

@@ -3,7 +3,7 @@
 use super::begin::is_martian;
 use super::fit::fit_error;
 use super::refuse::Stop;
-use super::{Forwarder, Packet, owners};
+use super::{Forwarder, PacketContext, owners};
 use crate::{Direction, FlowId, Forwarded, Frame, PacketRole, Verdict};
 use convey_model::DropReason;
 use convey_wire::{self as wire, Headers};
@@ -16,7 +16,7 @@ impl Forwarder {
         id: FlowId,
         direction: Direction,
         frame: &mut Frame<'_>,
-        packet: Packet<'_>,
+        packet: PacketContext<'_>,
     ) -> Result<Verdict, Stop> {
         self.catch_up(id);
         let (flow, headers) = (self.flows.get(id), packet.headers);
@@ -51,8 +51,8 @@ pub(super) fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), St
     }
 }
 
-/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams. Who sends it
-/// in the server's name from elsewhere does not have the link-layer address that leads to the server.
+/// Whether by an ICMP error that goes this way a server says itself that nobody takes its flow's datagrams. Somebody who
+/// forges it from elsewhere does not have the link-layer address that leads to the server.
 fn is_refusal(direction: Direction, frame: &Frame<'_>, headers: &Headers) -> bool {
     direction == Direction::ToClient
         && !headers.is_tcp()

@@ -9,10 +9,10 @@ use crate::queues::Resource;
 use convey_model::Timestamp;
 
 /// A look costs 64 flows. In a shortage every packet would take one, and none would find more than the last.
-const MOMENT: Duration = Duration::from_millis(50);
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Searches that are remembered; of two at the same place the last.
-const PLACES: usize = 256;
+const REMEMBERED_SEARCHES: usize = 256;
 
 /// Searches that have found nothing, and when.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ type Search = (Resource, Share, Class);
 
 impl InUse {
     pub(super) fn new() -> InUse {
-        InUse(vec![None; PLACES].into())
+        InUse(vec![None; REMEMBERED_SEARCHES].into())
     }
 
     /// Notes that all flows that could give way for this are in use.
@@ -35,14 +35,14 @@ impl InUse {
     /// Whether all were a moment ago.
     pub(super) fn are_all(&self, held: Resource, share: Share, class: Class, now: Timestamp) -> bool {
         let search = (held, share, class);
-        self.0[place(&search)].is_some_and(|(known, at)| known == search && now.since(at) < MOMENT)
+        self.0[place(&search)].is_some_and(|(known, at)| known == search && now.since(at) < LOOK_PAUSE)
     }
 }
 
 fn place(search: &Search) -> usize {
     let mut hasher = DefaultHasher::new();
     search.hash(&mut hasher);
-    hasher.finish() as usize % PLACES
+    hasher.finish() as usize % REMEMBERED_SEARCHES
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::refuse::Stop;
-use super::{ACKNOWLEDGED_AFTER, Forwarder, Packet};
+use super::{ACKNOWLEDGED_AFTER, Forwarder, PacketContext};
 use crate::{Direction, Flow, FlowId, Frame, View};
 use convey_model::{DropReason, Timestamp};
 use convey_wire as wire;
@@ -16,9 +16,9 @@ use convey_wire as wire;
 /// No link of IPv6 takes less (RFC 8200, section 5), and who says so is not to be believed (RFC 8201, section 4).
 pub(super) const NARROW: u32 = 1280;
 
-/// What packets to such a client are cut into, in bytes, by [`Flow::narrowness`]. A flow has no room for a number. 1,400 fits
-/// most tunnels. Every host takes 576 (RFC 791, section 3.1), and a router whose link does not cuts them further: to cut
-/// them shorter here would let a liar have us send very many.
+/// The lengths that packets to such a client are cut to, in bytes, by [`Flow::narrowness`]. A flow has no room for a number.
+/// 1,400 fits most tunnels. Every host takes 576 (RFC 791, section 3.1), and a router whose link does not cuts them further:
+/// to cut them shorter here would let a liar have us send very many.
 const LENGTHS: [u32; 4] = [u32::MAX, 1400, NARROW, 576];
 
 /// The longest packet that the path to a flow's client takes, as far as routers have told.
@@ -44,7 +44,7 @@ const MAX_NARROWED: usize = 65_536;
 pub(super) struct Narrowed(VecDeque<(Timestamp, FlowId)>);
 
 impl Default for Narrowed {
-    /// Without any, with room for all: whoever fills it has nothing allocated.
+    /// Without any, with room for all: filling it allocates nothing.
     fn default() -> Self {
         Narrowed(VecDeque::with_capacity(MAX_NARROWED))
     }
@@ -74,6 +74,15 @@ impl Forwarder {
         }
     }
 
+    /// Of a flow that another forwarder has had: if its path is narrow, packets are cut for as long as if it had been told now.
+    pub(super) fn keep_narrow(&mut self, id: FlowId, now: Timestamp) {
+        if self.flows.get(id).is_narrow()
+            && let Some(other) = self.narrowed.push(id, now)
+        {
+            self.widen_flow(other, now);
+        }
+    }
+
     fn widen_flow(&mut self, id: FlowId, now: Timestamp) {
         if !self.flows.set_wide(id) {
             return;
@@ -90,7 +99,7 @@ impl Forwarder {
         id: FlowId,
         direction: Direction,
         frame: &Frame<'_>,
-        Packet { headers, plan, now }: Packet<'_>,
+        PacketContext { headers, plan, now }: PacketContext<'_>,
     ) -> Result<(), Stop> {
         let flow = self.flows.get(id);
         if direction != Direction::ToServer || flow.view() != View::BothSides {

@@ -1,6 +1,6 @@
-//! What is not forwarded, and who is told.
+//! Refuses packets, and tells their senders.
 
-use super::{Forwarder, Packet};
+use super::{Forwarder, PacketContext};
 use crate::plan::Plan;
 use crate::{Flow, Frame, Verdict, View};
 use convey_model::{Addr, DropReason};
@@ -33,7 +33,7 @@ impl Stop {
 
 impl Forwarder {
     /// Turns the reason to stop into a verdict, and the answer, if there is to be one.
-    pub(super) fn refuse(&mut self, stop: Stop, frame: &Frame<'_>, packet: Packet<'_>) -> Verdict {
+    pub(super) fn refuse(&mut self, stop: Stop, frame: &Frame<'_>, packet: PacketContext<'_>) -> Verdict {
         let (headers, reason) = (packet.headers, stop.reason());
         // RFC 1122, section 3.2.2; RFC 9293, section 3.10.7.1.
         let may_be_answered = !headers.is_error()
@@ -106,7 +106,8 @@ fn own_address(headers: &Headers, plan: &Plan) -> Addr {
     let network = &plan.network;
     let towards = network.hop_to(headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
-    // Who proxies on an address of ours makes it the end of no way that a packet is forwarded on.
+    // A proxied frontend on an address of ours does not make it the end of any way that a packet is forwarded
+    // on.
     let listen = || plan.frontends.iter().flat_map(|frontend| &frontend.listen);
     let is_vip = |addr: &Addr| listen().any(|listen| listen.ip() == addr.ip());
     let is_local = |addr: &Addr| addr.bytes()[..2] == [0xfe, 0x80];

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::plan::{ByView, Plan, Pool};
-use crate::port_ranges::PortRanges;
+use crate::plan::{ByView, Plan, PlannedPool};
+use crate::port_ranges::PortsByKey;
 use crate::{End, Flow, NatPorts, View};
-use convey_model::{Access, Addr, Draining, DsrKind, Endpoint, Listen, OnDown, UDP};
+use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
 type FlowEndpoint = (Addr, u16, u8);
@@ -15,7 +15,7 @@ type FlowEndpoint = (Addr, u16, u8);
 /// The port of a server that has none of its own: its flows keep that of the frontend.
 const ANY_PORT: u16 = 0;
 
-/// The addresses a plan knows. What drains is among them.
+/// The addresses a plan knows, with those of frontends and servers that drain.
 ///
 /// Flows are held against addresses and not against the numbers of frontends and servers: those change when
 /// something is renamed or moved to another backend, which must not cut a connection.
@@ -26,12 +26,12 @@ const ANY_PORT: u16 = 0;
 pub(super) struct Served {
     /// Ours: no client has them.
     own: HashSet<Addr>,
-    listen: PortRanges<(Addr, u8)>,
+    listen: PortsByKey<(Addr, u8)>,
     /// The ports that clients may ask for, at any address, by protocol.
-    asked: PortRanges<u8>,
-    draining: Arc<Draining>,
+    asked: PortsByKey<u8>,
+    draining: Arc<DrainingEndpoints>,
     /// Where that listens.
-    drained: Arc<PortRanges<(Addr, u8)>>,
+    drained: Arc<PortsByKey<(Addr, u8)>>,
     /// Those where connections go on without us.
     outlasting: HashSet<FlowEndpoint>,
     servers: HashSet<FlowEndpoint>,
@@ -41,7 +41,7 @@ pub(super) struct Served {
     reset: ByView<HashSet<u32>>,
     /// How packets get to each server in DSR, by its number.
     ways: HashMap<u32, DsrKind>,
-    /// Who may come in, where not everybody may.
+    /// The clients that may come in, where not everybody may.
     access: AccessByAddress,
 }
 
@@ -72,7 +72,7 @@ impl Served {
         let vips = vips.chain(plan.proxied.iter().map(Listen::ip));
         let vips = vips.map(Addr::from).chain(drained.iter().map(|((addr, _), _)| *addr));
         let snat = ports.iter().flat_map(|ports| ports.addresses().iter().copied());
-        let down = |pool: &Arc<Pool>| {
+        let down = |pool: &Arc<PlannedPool>| {
             let down = pool.servers.iter().filter(|server| !server.is_up);
             down.map(|server| server.id).collect::<Vec<_>>()
         };
@@ -80,7 +80,7 @@ impl Served {
             let resetting = plan.pools.iter().filter(move |pool| *pool.on_down.of(view) == OnDown::Reset);
             resetting.flat_map(down).collect()
         };
-        let way = |pool: &Arc<Pool>| {
+        let way = |pool: &Arc<PlannedPool>| {
             let (servers, way) = (pool.servers.iter(), pool.dsr);
             servers.map(|server| (server.id, way)).collect::<Vec<_>>()
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Frontend, Pick, Picked, Plan, Pool, Server};
+use super::{Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker};
 use crate::state::View;
 use convey_model::{Addr, NextHops, Protocol};
 
@@ -22,15 +22,15 @@ impl Plan {
         servers: &[SocketAddr],
         network: NextHops,
     ) -> Plan {
-        let pick = EqualShares(servers.len() as u64);
-        let servers = (1..).zip(servers).map(|(id, addr)| Arc::new(Server::new(id, *addr))).collect();
-        let pool = Arc::new(Pool::new(servers, Arc::new(pick)));
-        let frontend = Frontend::new(1, view, protocol, vip, pool);
+        let picker = EqualShares(servers.len() as u64);
+        let servers = (1..).zip(servers).map(|(id, addr)| Arc::new(PlannedServer::new(id, *addr))).collect();
+        let pool = Arc::new(PlannedPool::new(servers, Arc::new(picker)));
+        let frontend = PlannedFrontend::new(1, view, protocol, vip, pool);
         Plan::new(1, vec![Arc::new(frontend)], Arc::new(network))
     }
 }
 
-impl Pick for EqualShares {
+impl ServerPicker for EqualShares {
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
         self.hash(client, vip)
             .checked_rem(self.0)
@@ -56,17 +56,17 @@ mod tests {
         for (servers, each) in [(&servers[..], 850..1150), (&servers[..1], 3000..3001)] {
             let network = NextHops::default();
             let plan = Plan::balancing(View::ClientSide, Protocol::Tcp, vip, servers, network);
-            let pick = &plan.pools[0].pick;
+            let picker = &plan.pools[0].picker;
             let mut shares = vec![0; servers.len()];
             for port in 1..=3000 {
                 let client = ([203, 0, 113, 9], port).into();
-                let Picked::Server(index) = pick.pick(client, vip) else { panic!("nobody") };
-                assert_eq!(pick.pick(client, vip), Picked::Server(index));
+                let Picked::Server(index) = picker.pick(client, vip) else { panic!("nobody") };
+                assert_eq!(picker.pick(client, vip), Picked::Server(index));
                 shares[index] += 1;
             }
             assert!(shares.iter().all(|share| each.contains(share)), "{shares:?}");
         }
         let nobody = Plan::balancing(View::ClientSide, Protocol::Tcp, vip, &[], NextHops::default());
-        assert_eq!(nobody.pools[0].pick.pick(vip, vip), Picked::Nobody);
+        assert_eq!(nobody.pools[0].picker.pick(vip, vip), Picked::Nobody);
     }
 }

@@ -377,7 +377,7 @@ proptest! {
         prop_assert_eq!(heard.flags, FIN_ACK, "its own does");
     }
 
-    /// Whoever does not see a connection needs both of its numbers, and one of them exactly.
+    /// A sender that does not see a connection needs both of its numbers, and one of them exactly.
     #[test]
     fn who_guesses_changes_nothing(
         flags in 0..32u8,
@@ -393,7 +393,8 @@ proptest! {
         let heard = after.hear(&mut pending, (BothSides, Established), from, guess);
         prop_assert!(heard.flags & (SYN | FIN | RST) == 0 && !heard.ends_other, "{:?}", heard);
         prop_assert_eq!(after.acked, before.acked);
-        // What comes in where the server is may acknowledge what has passed behind a gap. It moves nothing else.
+        // A segment from the server's side may acknowledge bytes that have passed behind a gap. It moves nothing
+        // else.
         let is_acknowledged = from == ToClient && after.sent == guess.ack && ack > 0;
         prop_assert!(after.sent == before.sent || is_acknowledged, "{:?}", after);
     }

@@ -17,7 +17,7 @@ const REST: Duration = Duration::from_secs(60);
 /// retired, many together, and lead nowhere; flows are taken off them; after a rest they are free.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Indices {
-    of: HashMap<Key, u32>,
+    of: HashMap<NextHopKey, u32>,
     /// How many there are, whosever they are.
     len: u32,
     free: VecDeque<u32>,
@@ -29,16 +29,16 @@ pub(super) struct Indices {
 
 /// What tells next hops apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct NextHopKey {
     interface: u32,
     neighbour: Addr,
     /// The route's.
     mtu: Option<u32>,
 }
 
-impl Key {
-    pub(super) fn new(interface: u32, neighbour: IpAddr, mtu: Option<u32>) -> Key {
-        Key { interface, neighbour: neighbour.into(), mtu }
+impl NextHopKey {
+    pub(super) fn new(interface: u32, neighbour: IpAddr, mtu: Option<u32>) -> NextHopKey {
+        NextHopKey { interface, neighbour: neighbour.into(), mtu }
     }
 }
 
@@ -49,12 +49,12 @@ impl Indices {
     }
 
     /// The one that a next hop has.
-    pub(super) fn get(&self, key: &Key) -> Option<u32> {
+    pub(super) fn get(&self, key: &NextHopKey) -> Option<u32> {
         self.of.get(key).copied()
     }
 
     /// The one that it has or gets; `None` if all below `most` are taken.
-    pub(super) fn get_or_give(&mut self, key: Key, most: usize) -> Option<u32> {
+    pub(super) fn get_or_give(&mut self, key: NextHopKey, most: usize) -> Option<u32> {
         if let Some(index) = self.get(&key) {
             return Some(index);
         }

@@ -26,6 +26,11 @@ impl Bucket {
         true
     }
 
+    /// Puts one back that was taken at this rate.
+    pub(super) fn give_back(&mut self, rate: NonZeroU32) {
+        self.0 = Timestamp(self.0.0.saturating_sub(SECOND.div_ceil(rate.get().into())));
+    }
+
     /// When it is full, if nothing is taken.
     pub(super) fn is_full_at(&self) -> Timestamp {
         self.0

@@ -12,21 +12,22 @@ use convey_model::{Prefix, fits};
 /// The connections of all clients that wait.
 #[derive(Debug, Default)]
 pub(crate) struct ShareQueue {
-    queues: Mutex<Queues>,
+    queues: Mutex<ShareQueues>,
     len: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Queues {
+struct ShareQueues {
     frontends: HashMap<u32, FrontendQueues>,
     tickets: u64,
 }
 
-/// Those that wait at one frontend, a queue for each client.
+/// The connections that wait at one frontend, a queue for each client.
 #[derive(Debug, Default)]
 struct FrontendQueues {
     queues: HashMap<Prefix, ClientQueue>,
-    /// Who may go on before whom. A share is a threshold for how many a client has: where the first does not fit, nobody does.
+    /// The order in which clients may go on. A share is a threshold for how many a client has: where the first does not fit,
+    /// nobody does.
     order: BTreeMap<Rank, Prefix>,
 }
 
@@ -66,7 +67,7 @@ impl ShareQueue {
         if room == 0 || !fits(queues.len(frontend, client), room) {
             return None;
         }
-        // Before its connections are counted: whoever ends one later sees that somebody waits.
+        // Before its connections are counted: a thread that ends one later sees that somebody waits.
         self.len.fetch_add(1, Ordering::SeqCst);
         queues.tickets += 1;
         let (ticket, call) = (queues.tickets, Arc::default());
@@ -106,12 +107,12 @@ impl ShareQueue {
         }
     }
 
-    fn queues(&self) -> MutexGuard<'_, Queues> {
+    fn queues(&self) -> MutexGuard<'_, ShareQueues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queues {
+impl ShareQueues {
     fn len(&self, frontend: u32, client: Prefix) -> u32 {
         let queue = self.frontends.get(&frontend).and_then(|at| at.queues.get(&client));
         queue.map_or(0, |queue| queue.waiting.len() as u32)

@@ -160,7 +160,7 @@ impl World {
         if let Some((counted, waiting)) = self.all.count_or_wait(client, &self.frontend, MANY) {
             self.open.push(Connection { client, counted, waiting, has_slot: false });
         }
-        // Who waits looks once.
+        // A connection that waits looks once.
         self.look(self.open.len() - 1);
         self.have_called_ones_look();
     }

@@ -6,7 +6,7 @@ use convey_model::{Protocol, ProxyVersion};
 use convey_proxy_protocol::{Addresses, Header, parse, write};
 
 use super::socket::Datagrams;
-use super::table::Key;
+use super::table::SessionKey;
 use crate::header_error::HeaderError;
 
 /// Datagrams of one client.
@@ -34,13 +34,13 @@ impl<'a> Inbound<'a> {
     }
 
     /// The session that it belongs to, at the address that was `asked`.
-    pub(super) fn key(&self, asked: Option<IpAddr>) -> Key {
+    pub(super) fn key(&self, asked: Option<IpAddr>) -> SessionKey {
         let peer = self.datagrams.meta.addr;
         match &self.header {
-            None => Key { client: peer, via: None, asked },
+            None => SessionKey { client: peer, via: None, asked },
             Some(header) => {
                 let client = header.addresses.map_or(peer, |addresses| addresses.client());
-                Key { client, via: Some(peer), asked }
+                SessionKey { client, via: Some(peer), asked }
             }
         }
     }
@@ -107,7 +107,7 @@ mod tests {
         let by_proxy = Inbound::behind_header(Datagrams { bytes: local, meta: &meta }).unwrap();
         let direct = Inbound::of(Datagrams { bytes: b"x", meta: &meta });
         for (inbound, via) in [(by_proxy, Some(meta.addr)), (direct, None)] {
-            assert_eq!(inbound.key(None), Key { client: meta.addr, via, asked: None });
+            assert_eq!(inbound.key(None), SessionKey { client: meta.addr, via, asked: None });
             for (vip, asked) in [(VIP, VIP), ("0.0.0.0:53", "192.0.2.9:53")] {
                 let mut written = Vec::new();
                 inbound.write_header(ProxyVersion::V2, vip.parse().unwrap(), &mut written);

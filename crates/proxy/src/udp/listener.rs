@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::relay::Relay;
 use super::sockets::{Listening, WeakListening};
-use crate::handover::Session;
+use crate::handover::HandedSession;
 use crate::worker::Context;
 
 /// While a listener drains, who is silent for this long has finished: idle clients do not hold a stop up.
@@ -23,7 +23,7 @@ const FINISHED: Duration = Duration::from_secs(2);
 const PULSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
 /// A listener that runs.
-pub(crate) struct Listener {
+pub(crate) struct UdpListener {
     orders: mpsc::UnboundedSender<Order>,
     socket: WeakListening,
 }
@@ -34,14 +34,14 @@ enum Order {
     /// Begin sessions again.
     Resume,
     /// Read nothing, and tell the sessions.
-    Hold(oneshot::Sender<Vec<Session>>),
+    Hold(oneshot::Sender<Vec<HandedSession>>),
     /// Read again.
     Release,
     /// End: the sessions go on in another process.
     Leave,
 }
 
-impl Listener {
+impl UdpListener {
     /// Starts to serve clients of a socket that is bound to `vip`.
     ///
     /// Goes on with the `sessions` of another process.
@@ -49,14 +49,14 @@ impl Listener {
         vip: SocketAddr,
         listening: Listening,
         context: Arc<Context>,
-        sessions: Vec<Session>,
-    ) -> Listener {
+        sessions: Vec<HandedSession>,
+    ) -> UdpListener {
         let (orders, received) = mpsc::unbounded_channel();
         let mut relay = Relay::new(vip, listening.clone(), context);
         sessions.into_iter().for_each(|session| relay.restore(session));
         let socket = listening.downgrade();
-        tokio::spawn(Task::new(relay, listening).run(received));
-        Listener { orders, socket }
+        tokio::spawn(ListenerTask::new(relay, listening).run(received));
+        UdpListener { orders, socket }
     }
 
     /// The socket once more, for another process.
@@ -64,9 +64,9 @@ impl Listener {
         self.socket.socket()
     }
 
-    /// Reads nothing until [`Listener::release`]; what comes waits. Returns the sessions for another process, which has the
-    /// same sockets.
-    pub(crate) fn hold(&self) -> oneshot::Receiver<Vec<Session>> {
+    /// Reads nothing until [`UdpListener::release`]; datagrams that come wait. Returns the sessions for another process,
+    /// which has the same sockets.
+    pub(crate) fn hold(&self) -> oneshot::Receiver<Vec<HandedSession>> {
         let (sessions, held) = oneshot::channel();
         let _ = self.orders.send(Order::Hold(sessions));
         held
@@ -99,7 +99,7 @@ impl Listener {
     }
 }
 
-struct Task {
+struct ListenerTask {
     relay: Relay,
     listening: Listening,
     /// When it ends at the latest, if there is a limit; set while it drains.
@@ -112,10 +112,10 @@ struct Task {
     has_left: bool,
 }
 
-impl Task {
-    fn new(relay: Relay, listening: Listening) -> Task {
+impl ListenerTask {
+    fn new(relay: Relay, listening: Listening) -> ListenerTask {
         listening.busy();
-        Task { relay, listening, until: None, is_done: false, is_held: false, has_left: false }
+        ListenerTask { relay, listening, until: None, is_done: false, is_held: false, has_left: false }
     }
 
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -195,7 +195,7 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+impl Drop for ListenerTask {
     fn drop(&mut self) {
         if !self.is_done {
             self.listening.done();

@@ -3,6 +3,7 @@
 //!
 //! One task for each address of each worker does all that is to be done there, a batch of datagrams at a time.
 
+mod by_source;
 mod inbound;
 mod listener;
 mod refusals;
@@ -14,8 +15,8 @@ mod socket;
 mod sockets;
 mod table;
 
-pub(super) use listener::Listener;
-pub(super) use sockets::{Listening, Sockets, receive_buffer};
+pub(super) use listener::UdpListener;
+pub(super) use sockets::{Listening, UdpSockets, receive_buffer};
 
 use convey_model::Slots;
 

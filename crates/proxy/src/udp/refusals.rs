@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::header_error::HeaderError;
-use crate::lines::{Event, Lines, Untold};
+use crate::lines::{ClientLines, Event, Untold};
 
 /// Those of one worker and address. A flood of one kind hides none of the other.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Refusals {
     }
 
     /// What the log may tell now of the frontend with this number, and how many more there were.
-    pub(super) fn take(&mut self, frontend: u32, lines: &Lines) -> [Option<(Refusal, Untold)>; 2] {
+    pub(super) fn take(&mut self, frontend: u32, lines: &ClientLines) -> [Option<(Refusal, Untold)>; 2] {
         [self.untrusted.take(), self.wrong.take()].map(|last| {
             let last = last?;
             Some((last, lines.take_all(frontend, last.why.event(), last.count)?))
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn of_each_kind_the_last_is_told_and_how_many_more_there_were() {
-        let (lines, mut refusals) = (Lines::default(), Refusals::default());
+        let (lines, mut refusals) = (ClientLines::default(), Refusals::default());
         let peer = |n| IpAddr::from([192, 0, 2, n]);
         for n in 1..=3 {
             refusals.add(peer(n), HeaderError::Cut);

@@ -1,5 +1,8 @@
 //! The sessions of one listening socket, and the datagrams to and from their servers.
 
+mod begin;
+mod handover;
+
 use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,18 +18,15 @@ use rustix::time::Timespec;
 
 use super::inbound::Inbound;
 use super::refusals::{Refusal, Refusals};
-use super::send::{Run, To, is_refusal};
-use super::session::Session;
-use super::slot::SessionSlot;
+use super::send::{Destination, Run, is_refusal};
+use super::session::UdpSession;
 use super::socket::{self, BUFFERS, Datagrams, ReceiveBuffers};
 use super::sockets::Listening;
-use super::table::{Key, Table};
-use crate::handover;
+use super::table::{SessionKey, SessionTable};
 use crate::header_error::HeaderError;
-use crate::source;
 use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
-use convey_model::{CountedSource, Endpoint, Protocol, Timestamp, client_of};
+use convey_model::{Endpoint, Protocol, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
 
@@ -35,7 +35,7 @@ const EVENTS: usize = 64;
 
 thread_local! {
     /// The sessions of one worker. Those of all its addresses are in one table, for they make room for each other.
-    static SESSIONS: RefCell<Table<Session>> = RefCell::new(Table::new());
+    static SESSIONS: RefCell<SessionTable<UdpSession>> = RefCell::new(SessionTable::new());
 }
 
 /// What all datagrams of a batch go by.
@@ -76,7 +76,7 @@ impl Relay {
             context,
             overruns: socket::overruns(listening.socket()),
             listening,
-            address: SESSIONS.with_borrow_mut(Table::open),
+            address: SESSIONS.with_borrow_mut(SessionTable::open),
             drains: false,
             frontend: None,
             generation: 0,
@@ -102,69 +102,6 @@ impl Relay {
             }
         });
         idle
-    }
-
-    /// The sessions for another process, which has the same listening socket; first the one that was silent longest. One
-    /// whose socket cannot be handed over, for want of descriptors, begins anew there.
-    pub(super) fn sessions(&self) -> Vec<handover::Session> {
-        SESSIONS.with_borrow(|sessions| {
-            let all = sessions.of_address(self.address);
-            let handed = all.filter_map(|(key, session, [answered, is_stream])| {
-                let socket = session.socket().try_clone().ok()?.into();
-                let Key { client, via, asked } = key;
-                let server = session.server();
-                let (vip, worker) = (self.vip, self.context.core - self.context.shared.columns.start);
-                Some(handover::Session {
-                    vip,
-                    worker,
-                    client,
-                    via,
-                    asked,
-                    server,
-                    answered,
-                    is_stream,
-                    socket,
-                })
-            });
-            handed.collect()
-        })
-    }
-
-    /// Goes on with a session of another process, unless its server or its frontend's place for it is no longer there:
-    /// then the client's next datagram begins one.
-    pub(super) fn restore(&mut self, known: handover::Session) {
-        let snapshot = self.load_snapshot();
-        let Some(frontend) = self.frontend.clone() else { return };
-        let key = Key { client: known.client, via: known.via, asked: known.asked };
-        let now = self.now();
-        let downstream = self.downstream(known.client, now);
-        if !frontend.config.access.admits(known.client.ip()) {
-            return;
-        }
-        let mut source = source::count(&frontend, known.client.ip(), now).ok().flatten();
-        let client = (known.client, None);
-        let slot = SessionSlot::take(client, &mut source, &frontend, &self.context, &snapshot);
-        let Ok(slot) = slot else { return };
-        let session = Session::known(downstream, slot, self.generation, known.server, known.socket.into());
-        let Some(mut session) = session else { return };
-        if known.is_stream {
-            session.become_stream();
-        }
-        SESSIONS.with_borrow_mut(|sessions| {
-            let number = sessions.insert((self.address, frontend.live.id), key, session, now);
-            sessions.set(number, [known.answered, known.is_stream]);
-            let _ = self.listen_to(sessions, number);
-        });
-    }
-
-    /// Ends all sessions here: they go on in another process.
-    pub(super) fn leave(&mut self) {
-        let now = self.now();
-        SESSIONS.with_borrow_mut(|sessions| {
-            while let Some(left) = sessions.expire(self.address, Duration::ZERO, now) {
-                left.end(None);
-            }
-        });
     }
 
     /// Counts what the socket had no room for since the last time.
@@ -209,7 +146,12 @@ impl Relay {
     }
 
     /// What one sender has sent: of one client or, by a proxy, of several.
-    fn forward_all(&mut self, sessions: &mut Table<Session>, datagrams: Datagrams<'_>, moment: Moment<'_>) {
+    fn forward_all(
+        &mut self,
+        sessions: &mut SessionTable<UdpSession>,
+        datagrams: Datagrams<'_>,
+        moment: Moment<'_>,
+    ) {
         let frontend = self.frontend.as_ref();
         let accepts = frontend.is_some_and(|frontend| frontend.config.accept_proxy);
         let sends = frontend.is_some_and(|frontend| frontend.pool.config.send_proxy.is_some());
@@ -251,7 +193,7 @@ impl Relay {
 
     fn forward_one(
         &mut self,
-        sessions: &mut Table<Session>,
+        sessions: &mut SessionTable<UdpSession>,
         inbound: Inbound<'_>,
         moment: Moment<'_>,
     ) -> Result<(), Counter> {
@@ -278,13 +220,18 @@ impl Relay {
             if let Some(version) = session.send_proxy() {
                 inbound.write_header(version, self.vip, &mut self.header);
             }
-            match Run::of(datagrams).send(&self.header, session.socket(), To::Server(session.server())) {
+            match Run::of(datagrams).send(
+                &self.header,
+                session.socket(),
+                Destination::Server(session.server()),
+            ) {
                 Ok(()) => {
                     session.count(Counter::PacketsRx, datagrams.count());
                     session.count(Counter::BytesRx, datagrams.bytes.len() as u64);
                     return Ok(());
                 }
-                // What a router said of an earlier datagram, and this one has not been sent; or it never can be.
+                // A router said so of an earlier datagram, and this one has not been sent. Or it is too long to
+                // be sent at all.
                 Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {
                     is_too_long = true;
                     attempts.repeat();
@@ -299,110 +246,10 @@ impl Relay {
         Err(if is_too_long { Counter::DroppedUnsent } else { Counter::DroppedNoServer })
     }
 
-    /// A session for a client that has none; returns its number. Where there is no room, another gives way.
-    fn begin(
-        &mut self,
-        sessions: &mut Table<Session>,
-        key: Key,
-        Moment { snapshot, now }: Moment<'_>,
-        attempts: &mut Attempts,
-    ) -> Result<usize, Counter> {
-        let Some(frontend) = self.frontend.clone().filter(|_| !self.drains) else {
-            return Err(Counter::DroppedDraining);
-        };
-        if !frontend.config.access.admits(key.client.ip()) {
-            return Err(Counter::RefusedAccess);
-        }
-        if key.asked.is_some_and(|asked| self.is_for_many(asked)) {
-            return Err(Counter::DroppedNotUnicast);
-        }
-        if key.peer().port() == 0 {
-            return Err(Counter::DroppedUnsent); // nobody can be answered there
-        }
-        // The server would be sent an answer, which it answers, and so on without end.
-        if snapshot.server_endpoints.contain(Protocol::Udp, key.peer(), self.vip.port()) {
-            return Err(Counter::DroppedLoop);
-        }
-        // Of UDP one socket alone is bound to an address and port.
-        let from = self.context.own_sockets_at(Endpoint::udp(key.peer()), snapshot).pop();
-        let path = from.map(|socket| socket.path);
-        if path.as_ref().is_some_and(|path| path.has(frontend.live.id)) {
-            return Err(Counter::DroppedLoop);
-        }
-        let mut source = count_source(sessions, &frontend, key, now)?;
-        let downstream = self.downstream(key.client, now);
-        let (generation, context) = (self.generation, self.context.clone());
-        let mut open = || {
-            *attempts = Attempts::default(); // there may be room now that there was none
-            let client = (key.client, path.clone());
-            let slot = SessionSlot::take(client, &mut source, &frontend, &context, snapshot)?;
-            Session::open(downstream, slot, generation, attempts)
-        };
-        let mut opened = open();
-        // It may need room at its frontend and in the process: for each reason one session gives way.
-        let mut found = None;
-        while let Err(reason) = opened
-            && found.replace(reason) != Some(reason)
-            && let Some(other) = self.evict_for(sessions, key, reason, now)
-        {
-            other.end(Some(Counter::Evicted));
-            opened = open();
-        }
-        let number = sessions.insert((self.address, frontend.live.id), key, opened?, now);
-        self.listen_to(sessions, number)?;
-        Ok(number)
-    }
-
-    /// Takes out the session that gives way to a new one, which found no room for this reason. Clients with many
-    /// questions make room among their own, so that they do not push out others'.
-    fn evict_for(
-        &self,
-        sessions: &mut Table<Session>,
-        key: Key,
-        reason: Counter,
-        now: Timestamp,
-    ) -> Option<Session> {
-        let frontend = self.frontend.as_ref()?;
-        let client = client_of(key.client.ip());
-        let is_own = |other: &Key| client.contains(other.client.ip());
-        let id = frontend.live.id;
-        match reason {
-            Counter::DroppedFull | Counter::DroppedNoResources => {
-                let has_many = self.context.shared.clients.has_many_questions(key.client.ip());
-                let own = if has_many { sessions.evict_question_of(id, is_own) } else { None };
-                own.or_else(|| {
-                    let is_here = reason == Counter::DroppedFull;
-                    if is_here && !frontend.live.slots.has_room(frontend.config.max_connections) {
-                        return sessions.evict_of(id, now);
-                    }
-                    // Its servers are full, or the process.
-                    sessions.evict(id, |other| !is_here || other.is_of(&frontend.pool), now)
-                })
-            }
-            Counter::DroppedClientLimit => {
-                sessions.evict_question_of(id, is_own).or_else(|| sessions.evict_stream_of(id, is_own, now))
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether an address that was asked is one of many hosts: then each worker's socket has got a copy, and no answer
-    /// can come from there.
-    fn is_for_many(&mut self, asked: IpAddr) -> bool {
-        if self.asked == Some(asked) {
-            return false;
-        }
-        let is_for_many = socket::is_for_many(asked);
-        if !is_for_many {
-            self.asked = Some(asked);
-        }
-        is_for_many
-    }
-
     /// Has the session go to a server that is there.
     fn keep_or_replace_server(
         &self,
-        sessions: &mut Table<Session>,
+        sessions: &mut SessionTable<UdpSession>,
         number: usize,
         attempts: &mut Attempts,
     ) -> Result<(), Counter> {
@@ -413,27 +260,27 @@ impl Relay {
             Ok(false) => Ok(()),
             Ok(true) => self.listen_to(sessions, number),
             Err(reason) => {
-                over(sessions, number);
+                fail(sessions, number, reason);
                 Err(reason)
             }
         }
     }
 
     /// Has the session's socket tell of answers. If it cannot, the session is over.
-    fn listen_to(&self, sessions: &mut Table<Session>, number: usize) -> Result<(), Counter> {
+    fn listen_to(&self, sessions: &mut SessionTable<UdpSession>, number: usize) -> Result<(), Counter> {
         let Some((_, session)) = sessions.get_mut(number) else { return Ok(()) };
         let event = EventData::new_u64(number as u64);
         if epoll::add(self.listening.answers(), session.socket(), event, EventFlags::IN).is_err() {
-            over(sessions, number);
+            fail(sessions, number, Counter::DroppedNoResources);
             return Err(Counter::DroppedNoResources);
         }
         Ok(())
     }
 
     /// Returns whether nothing of the session's server is left.
-    fn answer_one(&self, sessions: &mut Table<Session>, number: usize, now: Timestamp) -> bool {
+    fn answer_one(&self, sessions: &mut SessionTable<UdpSession>, number: usize, now: Timestamp) -> bool {
         let Some((key, session)) = sessions.get_mut(number) else { return true };
-        let (socket, to) = (self.listening.socket(), To::Client(key.peer(), key.asked));
+        let (socket, to) = (self.listening.socket(), Destination::Client(key.peer(), key.asked));
         let mut taken = 0;
         let heard = BUFFERS.with_borrow_mut(|batch| {
             let mut received = batch.receive(self.listening.state(), session.socket())?.peekable();
@@ -497,14 +344,16 @@ impl Relay {
         if before.is_none_or(|before| before.config.access == *access) {
             return;
         }
-        let denied = |key: &Key| !access.admits(key.client.ip());
+        let denied = |key: &SessionKey| !access.admits(key.client.ip());
         let ended = SESSIONS.with_borrow_mut(|sessions| sessions.remove_where(self.address, denied));
         ended.into_iter().for_each(|session| session.end(Some(Counter::AccessDenied)));
     }
 
-    fn downstream(&self, client: SocketAddr, now: Timestamp) -> Downstream {
+    fn downstream(&self, SessionKey { client, via, .. }: SessionKey, now: Timestamp) -> Downstream {
         let began = self.context.started + Duration::from_nanos(now.0);
-        Downstream { client, vip: self.vip, protocol: Protocol::Udp, core: self.context.core, began }
+        let proxy = via.filter(|proxy| *proxy != client);
+        let (vip, core) = (self.vip, self.context.core);
+        Downstream { client, proxy, vip, protocol: Protocol::Udp, core, began }
     }
 
     fn now(&self) -> Timestamp {
@@ -518,30 +367,10 @@ impl Drop for Relay {
     }
 }
 
-/// Counts a new session of a client at its source. Of one that has as many as it may have, a question gives way: it can have been
-/// forged.
-fn count_source(
-    sessions: &mut Table<Session>,
-    frontend: &Frontend,
-    key: Key,
-    now: Timestamp,
-) -> Result<Option<CountedSource>, Counter> {
-    let ip = key.client.ip();
-    let counted = source::count(frontend, ip, now);
-    if !matches!(counted, Err(Counter::RefusedSourceConnections)) {
-        return counted;
-    }
-    let Some(sources) = &frontend.sources else { return counted };
-    let source = sources.source_of(ip);
-    let is_of_source = |other: &Key| sources.source_of(other.client.ip()) == source;
-    let Some(other) = sessions.evict_question_of(frontend.live.id, is_of_source) else { return counted };
-    other.end(Some(Counter::Evicted));
-    source::count(frontend, ip, now)
-}
-
-fn over(sessions: &mut Table<Session>, number: usize) {
+/// The session is over: its client's datagram could not be forwarded.
+fn fail(sessions: &mut SessionTable<UdpSession>, number: usize, reason: Counter) {
     if let Some(session) = sessions.remove(number) {
-        session.end(None);
+        session.fail(reason);
     }
 }
 
@@ -551,7 +380,7 @@ mod tests {
 
     use tokio::runtime::Handle;
 
-    use super::super::sockets::Sockets;
+    use super::super::sockets::UdpSockets;
     use super::*;
     use crate::worker::Reserved;
     use crate::worker::tests::{LOADS, context};
@@ -567,7 +396,8 @@ mod tests {
         frontend.config.protocol = Protocol::Udp;
         let snapshot = fixture::snapshot(vec![Arc::new(frontend)], vec![pool]);
         let snapshot = Snapshot { generation: 1, ..snapshot };
-        let sockets = Sockets::bind(at_vip, [&Handle::current()], [], 65_536, Reserved::default()).unwrap();
+        let sockets =
+            UdpSockets::bind(at_vip, [&Handle::current()], [], 65_536, Reserved::default()).unwrap();
         let mut relay = Relay::new(at_vip, sockets.split().next().unwrap(), context(snapshot));
         let clients = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         clients.iter().for_each(|client| _ = client.send_to(b"who?", at_vip).unwrap());

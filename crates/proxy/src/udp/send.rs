@@ -1,7 +1,8 @@
 //! Sending datagrams on, many with one system call.
 //!
-//! What fails says nothing of the next: the path of one client may be too narrow for what has been joined, and those of
-//! all others not. (`quinn-udp`, which we receive with, joins nothing and marks nothing any more once it has seen an error.)
+//! A failure says nothing of the next datagrams: the path of one client may be too narrow for joined ones, and the paths of
+//! all others wide enough. (`quinn-udp`, which we receive with, joins nothing and marks nothing any more once it has seen an
+//! error.)
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,7 +16,7 @@ use super::socket::{Datagrams, ReceiveBuffers};
 
 /// Where datagrams go.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum To {
+pub(super) enum Destination {
     /// To the server that the socket is connected to.
     Server(SocketAddr),
     /// To this client, from this address of ours if there are several.
@@ -88,18 +89,18 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// Those of the socket; then some of the datagrams may have been sent.
-    pub(super) fn send(&self, header: &[u8], socket: &UdpSocket, to: To) -> io::Result<()> {
-        let mut control = Control::default();
+    pub(super) fn send(&self, header: &[u8], socket: &UdpSocket, to: Destination) -> io::Result<()> {
+        let mut control = ControlMessages::default();
         if let Some(ecn) = self.ecn {
             control.mark(to, ecn as u8);
         }
-        if let To::Client(_, Some(from)) = to {
+        if let Destination::Client(_, Some(from)) = to {
             control.send_from(from);
         }
         // A connected socket knows its way; with the server's address it would look for it again.
         let address = match to {
-            To::Server(_) => None,
-            To::Client(client, _) => Some(SockAddr::from(client)),
+            Destination::Server(_) => None,
+            Destination::Client(client, _) => Some(SockAddr::from(client)),
         };
         let send = |parts: &[IoSlice<'_>], control| send_message(socket, parts, address.as_ref(), control);
         let parts = &self.parts[..self.len];
@@ -148,21 +149,21 @@ pub(super) fn is_refusal(error: &io::Error) -> bool {
 /// Control messages, as the kernel reads them: of each its length, level, type and data, aligned like a `usize`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control {
+struct ControlMessages {
     bytes: [u8; 96],
     len: usize,
 }
 
-impl Default for Control {
-    fn default() -> Control {
-        Control { bytes: [0; 96], len: 0 }
+impl Default for ControlMessages {
+    fn default() -> ControlMessages {
+        ControlMessages { bytes: [0; 96], len: 0 }
     }
 }
 
-impl Control {
+impl ControlMessages {
     /// Marks what is sent with this code point (RFC 3168).
-    fn mark(&mut self, to: To, ecn: u8) {
-        let (To::Server(addr) | To::Client(addr, _)) = to;
+    fn mark(&mut self, to: Destination, ecn: u8) {
+        let (Destination::Server(addr) | Destination::Client(addr, _)) = to;
         let (level, kind) = match addr {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -210,7 +211,7 @@ fn send_message(
     socket: &UdpSocket,
     parts: &[IoSlice<'_>],
     to: Option<&SockAddr>,
-    control: &Control,
+    control: &ControlMessages,
 ) -> io::Result<()> {
     let (name, name_len) = to.map_or((ptr::null(), 0), |to| (to.as_ptr(), to.len()));
     #[expect(unsafe_code, reason = "no crate sends with marks and segments without state of its own")]
@@ -278,7 +279,7 @@ mod tests {
         plain.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let bytes: Vec<u8> = (0..2_500).map(|byte| byte as u8).collect();
         let mut meta = RecvMeta::default();
-        let to = To::Client(plain.local_addr().unwrap(), None);
+        let to = Destination::Client(plain.local_addr().unwrap(), None);
         Run::of(datagrams(&bytes, &mut meta, 1_000)).send(&[], &socket, to).unwrap();
         let mut buffer = [0; 2_000];
         for expected in bytes.chunks(1_000) {
@@ -292,7 +293,7 @@ mod tests {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let socket = connect(server.local_addr().unwrap()).unwrap();
-        let to = To::Server(server.local_addr().unwrap());
+        let to = Destination::Server(server.local_addr().unwrap());
         for (bytes, stride, expected) in [
             (&b"abcdefgh"[..], 3, &[&b"HEADabc"[..], b"HEADdef", b"HEADgh"][..]),
             (b"alone", 5, &[b"HEADalone"]),
@@ -315,8 +316,8 @@ mod tests {
         let (bytes, mut meta) = ([7; 2_500], RecvMeta::default());
         let run = Run::of(datagrams(&bytes, &mut meta, 1_000));
         let not_ours = Some(IpAddr::from([192, 0, 2, 1]));
-        run.send(&[], &socket, To::Client(client.addr(), not_ours)).unwrap_err();
-        run.send(&[], &socket, To::Client(client.addr(), None)).unwrap();
+        run.send(&[], &socket, Destination::Client(client.addr(), not_ours)).unwrap_err();
+        run.send(&[], &socket, Destination::Client(client.addr(), None)).unwrap();
         let received = client.receive();
         assert_eq!(received.len(), 1, "one for all three");
         assert_eq!((received[0].0.as_slice(), received[0].1.stride), (&bytes[..], 1_000));
@@ -327,7 +328,7 @@ mod tests {
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let to = To::Client(client.local_addr().unwrap(), None);
+        let to = Destination::Client(client.local_addr().unwrap(), None);
         let bytes: Vec<Vec<u8>> = (0..).zip(lengths).map(|(n, length)| vec![n; *length]).collect();
         let mut metas: Vec<RecvMeta> = vec![RecvMeta::default(); lengths.len()];
         metas.iter_mut().enumerate().for_each(|(n, meta)| meta.ecn = ecn(n));
@@ -375,13 +376,13 @@ mod tests {
             let mut meta = RecvMeta::default();
             meta.ecn = ecn;
             let answer = Run::of(datagrams(b"answer", &mut meta, 6));
-            answer.send(&[], &socket, To::Client(client.addr(), Some(from))).unwrap();
+            answer.send(&[], &socket, Destination::Client(client.addr(), Some(from))).unwrap();
             let (_, heard) = client.receive()[0];
             assert_eq!((heard.ecn, heard.addr.ip()), (ecn, from));
 
             let to_server = connect(client.addr()).unwrap();
             let question = Run::of(datagrams(b"question", &mut meta, 8));
-            question.send(&[], &to_server, To::Server(client.addr())).unwrap();
+            question.send(&[], &to_server, Destination::Server(client.addr())).unwrap();
             let (bytes, heard) = client.receive().remove(0);
             assert_eq!((bytes.as_slice(), heard.ecn), (&b"question"[..], ecn));
         }

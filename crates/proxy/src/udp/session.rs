@@ -9,13 +9,15 @@ use log::debug;
 use super::slot::SessionSlot;
 use super::socket;
 use crate::own_sockets::OwnSocket;
+use crate::tally::{Tally, termination_for};
 use crate::upstream::{Attempts, Downstream, Permit, Unavailable};
+use convey_access_log::Termination;
 use convey_model::ProxyVersion;
-use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
+use convey_snapshot::{Frontend, Pool};
 
 /// A session, counted from its beginning on. Dropped before it has ended, it was cut.
-pub(super) struct Session {
+pub(super) struct UdpSession {
     upstream: Upstream,
     slot: SessionSlot,
     downstream: Downstream,
@@ -24,6 +26,10 @@ pub(super) struct Session {
     /// Whether the server has refused what it was sent last.
     is_refused: bool,
     ended: bool,
+    /// How it ended, and why, if not in the usual way.
+    ending: Option<(Termination, Option<&'static str>)>,
+    /// For the access log, if there is one.
+    tally: Option<Box<Tally>>,
 }
 
 /// A server, and the socket that is connected to it.
@@ -35,7 +41,7 @@ struct Upstream {
     _own: Option<OwnSocket>,
 }
 
-impl Session {
+impl UdpSession {
     /// Finds a server for a client that has a `slot` of its frontend, in the snapshot of this `generation`.
     ///
     /// # Errors
@@ -45,10 +51,10 @@ impl Session {
         mut slot: SessionSlot,
         generation: u64,
         attempts: &mut Attempts,
-    ) -> Result<Session, Counter> {
+    ) -> Result<UdpSession, Counter> {
         let upstream = connect(&downstream, &slot, &slot.frontend.pool, attempts)?;
         slot.opened();
-        Ok(Session { upstream, slot, downstream, generation, is_refused: false, ended: false })
+        Ok(UdpSession::new(upstream, slot, downstream, generation))
     }
 
     /// One that another process has begun, in the snapshot of this `generation`. `None` if its server is no longer there.
@@ -58,13 +64,22 @@ impl Session {
         generation: u64,
         server: SocketAddr,
         socket: UdpSocket,
-    ) -> Option<Session> {
+    ) -> Option<UdpSession> {
         let mut permit = Permit::at(&slot.frontend.pool, server, &downstream)?;
         let _own = slot.remember(&socket, server);
         permit.opened();
         slot.opened();
         let upstream = Upstream { socket, server, permit, _own };
-        Some(Session { upstream, slot, downstream, generation, is_refused: false, ended: false })
+        Some(UdpSession::new(upstream, slot, downstream, generation))
+    }
+
+    fn new(upstream: Upstream, slot: SessionSlot, downstream: Downstream, generation: u64) -> UdpSession {
+        let mut tally = slot.tally(downstream.began);
+        if let Some(tally) = &mut tally {
+            tally.moves_to(&upstream.permit, upstream.server);
+        }
+        let (is_refused, ended, ending) = (false, false, None);
+        UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, tally }
     }
 
     /// Its socket towards the server.
@@ -80,6 +95,16 @@ impl Session {
     /// The PROXY header that its server expects.
     pub(super) fn send_proxy(&self) -> Option<ProxyVersion> {
         self.upstream.permit.send_proxy()
+    }
+
+    /// Where its client came to.
+    pub(super) fn frontend(&self) -> &Frontend {
+        &self.slot.frontend
+    }
+
+    /// Whether its source has it among its sessions.
+    pub(super) fn is_counted_at_source(&self) -> bool {
+        self.slot.is_counted_at_source()
     }
 
     /// Whether its server is one of this backend's.
@@ -116,6 +141,9 @@ impl Session {
         let upstream = found?;
         self.upstream.permit.is_replaced();
         self.upstream = upstream;
+        if let Some(tally) = &mut self.tally {
+            tally.moves_to(&self.upstream.permit, self.upstream.server);
+        }
         Ok(true)
     }
 
@@ -147,14 +175,32 @@ impl Session {
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.slot.count(counter, n);
         self.upstream.permit.count(counter, n);
+        match (&self.tally, counter) {
+            (Some(tally), Counter::BytesRx) => tally.count(n, 0),
+            (Some(tally), Counter::BytesTx) => tally.count(0, n),
+            _ => {}
+        }
     }
 
     /// Ends it, for a reason if it is an early end.
     pub(super) fn end(mut self, reason: Option<Counter>) {
         self.ended = true;
+        self.ending = Some(termination_for(reason, Termination::Expired));
         if let Some(reason) = reason {
             self.slot.count(reason, 1);
         }
+    }
+
+    /// Ends it here, for it goes on in another process.
+    pub(super) fn leave(mut self) {
+        self.ended = true;
+        self.ending = Some((Termination::Left, None));
+    }
+
+    /// Ends it because its client's datagram could not be forwarded, for this reason.
+    pub(super) fn fail(mut self, reason: Counter) {
+        self.ended = true;
+        self.ending = Some((Termination::Refused, Some(reason.drop_label())));
     }
 
     fn count_overruns(&self) {
@@ -165,11 +211,15 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for UdpSession {
     fn drop(&mut self) {
         self.count_overruns();
         if !self.ended {
             self.slot.count(Counter::Cut, 1);
+        }
+        if let Some(tally) = self.tally.take() {
+            let ending = self.ending.unwrap_or_else(|| termination_for(Some(Counter::Cut), Termination::Cut));
+            (*tally).end(&self.downstream, &self.slot.frontend, ending);
         }
     }
 }

@@ -4,9 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::clients::Counted;
-use crate::own_sockets::{OwnSocket, Path};
+use crate::own_sockets::{FrontendPath, OwnSocket};
+use crate::tally::Tally;
 use crate::worker::Context;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::stats::{Counter, Traffic};
@@ -19,11 +21,11 @@ pub(super) struct SessionSlot {
     context: Arc<Context>,
     is_open: bool,
     /// How the client came here, if it is one of ours.
-    path: Option<Arc<Path>>,
+    path: Option<Arc<FrontendPath>>,
     /// Among its client's sessions.
     counted: Counted,
     /// Among its source's, where these have a limit.
-    _source: Option<CountedSource>,
+    source: Option<CountedSource>,
     /// Whether it gives way to any new one.
     is_question: bool,
 }
@@ -34,7 +36,7 @@ impl SessionSlot {
     /// # Errors
     /// Why there is none, and its datagram is dropped.
     pub(super) fn take(
-        (client, path): (SocketAddr, Option<Arc<Path>>),
+        (client, path): (SocketAddr, Option<Arc<FrontendPath>>),
         source: &mut Option<CountedSource>,
         frontend: &Arc<Frontend>,
         context: &Arc<Context>,
@@ -57,8 +59,8 @@ impl SessionSlot {
         sessions.questions.try_take(None);
         let (frontend, context) = (frontend.clone(), context.clone());
         let totals = snapshot.totals.clone();
-        let (_source, is_open) = (source.take(), false);
-        Ok(SessionSlot { frontend, totals, context, is_open, path, counted, _source, is_question: true })
+        let (source, is_open) = (source.take(), false);
+        Ok(SessionSlot { frontend, totals, context, is_open, path, counted, source, is_question: true })
     }
 
     /// Remembers a socket towards a server.
@@ -67,9 +69,19 @@ impl SessionSlot {
         own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
     }
 
+    /// What the access log will tell of the session, if there is one.
+    pub(super) fn tally(&self, began: Instant) -> Option<Box<Tally>> {
+        Tally::begin(&self.context.shared.access_log, began)
+    }
+
     /// Where failures of servers are told.
     pub(super) fn failures(&self) -> &mpsc::Sender<ConnectFailures> {
         &self.context.shared.failures
+    }
+
+    /// Whether its source has it among its sessions.
+    pub(super) fn is_counted_at_source(&self) -> bool {
+        self.source.is_some()
     }
 
     /// The client has sent again after an answer.

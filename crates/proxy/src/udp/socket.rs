@@ -22,7 +22,8 @@ const LARGEST: usize = 65_536;
 /// Prepares a listening socket for [`ReceiveBuffers::receive`].
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // That forbids fragments and asks for times. What we send on is as long as its sender made it, and may need them.
+    // That forbids fragments and asks for times. A datagram that we send on is as long as its sender made it, and may
+    // need fragments.
     if socket.local_addr()?.is_ipv4() {
         set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
     } else {

@@ -34,7 +34,7 @@ pub(crate) fn receive_buffer(addresses: usize) -> usize {
 /// The sockets of one address, one for each worker. The kernel spreads clients over them by their number, so none is
 /// closed while a client of any other has a session: the others would get each other's clients. And one that nobody
 /// reads would swallow its clients' datagrams, so there is nothing left that could fail once they are bound.
-pub(crate) struct Sockets {
+pub(crate) struct UdpSockets {
     places: Vec<WorkerSockets>,
     /// Workers that are not done with theirs.
     busy: AtomicUsize,
@@ -53,11 +53,11 @@ struct WorkerSockets {
 /// The socket of one worker. It keeps those of the others open.
 #[derive(Clone)]
 pub(crate) struct Listening {
-    all: Arc<Sockets>,
+    all: Arc<UdpSockets>,
     worker: usize,
 }
 
-impl Sockets {
+impl UdpSockets {
     /// Binds `addr` for the workers that have these runtimes: for all or, where there is an error, for none. `ours` are
     /// the addresses that this process has bound; the descriptors are `reserved`.
     pub(crate) fn bind<'a>(
@@ -66,14 +66,14 @@ impl Sockets {
         ours: impl IntoIterator<Item = SocketAddr>,
         receive_buffer: usize,
         reserved: Reserved,
-    ) -> io::Result<Arc<Sockets>> {
+    ) -> io::Result<Arc<UdpSockets>> {
         check_is_free(addr, Type::DGRAM, ours)?;
         let place = |runtime: &Handle| {
             let _its_own = runtime.enter();
             WorkerSockets::bind(addr, receive_buffer)
         };
         let places = runtimes.into_iter().map(place).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
+        Ok(Arc::new(UdpSockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
     /// Takes those that another process has bound, of as many workers.
@@ -84,7 +84,7 @@ impl Sockets {
         handed: Vec<OwnedFd>,
         runtimes: impl ExactSizeIterator<Item = &'a Handle>,
         reserved: Reserved,
-    ) -> io::Result<Arc<Sockets>> {
+    ) -> io::Result<Arc<UdpSockets>> {
         let (theirs, ours) = (handed.len(), runtimes.len());
         if theirs != ours {
             return Err(io::Error::other(format!(
@@ -96,11 +96,11 @@ impl Sockets {
             WorkerSockets::new(socket.into())
         };
         let places = handed.into_iter().zip(runtimes).map(place).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Sockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
+        Ok(Arc::new(UdpSockets { places, busy: AtomicUsize::new(0), _reserved: reserved }))
     }
 
     /// Each worker's, in order.
-    pub(crate) fn split(self: Arc<Sockets>) -> impl Iterator<Item = Listening> {
+    pub(crate) fn split(self: Arc<UdpSockets>) -> impl Iterator<Item = Listening> {
         (0..self.places.len()).map(move |worker| Listening { all: self.clone(), worker })
     }
 }
@@ -134,7 +134,7 @@ fn readiness<T: Into<OwnedFd> + AsRawFd>(source: T) -> io::Result<AsyncFd<T>> {
 
 /// One that keeps nothing open.
 pub(super) struct WeakListening {
-    all: Weak<Sockets>,
+    all: Weak<UdpSockets>,
     worker: usize,
 }
 
@@ -214,14 +214,16 @@ mod tests {
     fn an_address_that_somebody_has_bound_is_refused() {
         let (runtime, addr) = (runtime(), free());
         let _first =
-            Sockets::bind(addr, [runtime.handle()], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
-        assert!(Sockets::bind(addr, [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).is_err());
+            UdpSockets::bind(addr, [runtime.handle()], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
+        assert!(
+            UdpSockets::bind(addr, [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).is_err()
+        );
     }
 
     #[test]
     fn each_worker_is_told_of_what_comes_to_its_own_socket() {
         let runtimes = [(); 2].map(|()| runtime());
-        let sockets = Sockets::bind(
+        let sockets = UdpSockets::bind(
             free(),
             runtimes.each_ref().map(Runtime::handle),
             [],
@@ -243,7 +245,7 @@ mod tests {
     fn no_worker_is_done_before_all_are() {
         let runtime = runtime();
         let sockets =
-            Sockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
+            UdpSockets::bind(free(), [runtime.handle(); 2], [], RECEIVE_BUFFER, Reserved::default()).unwrap();
         let workers: Vec<Listening> = sockets.split().collect();
         workers.iter().for_each(Listening::busy);
         workers[0].done();

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use convey_model::Timestamp;
-use lists::{Links, List, Of};
+use convey_model::{Prefix, Timestamp};
+use lists::{ListKind, SessionLinks, SessionList};
 
 /// What the datagrams of one session have in common, at the address that one socket is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    /// Who asks.
+pub(super) struct SessionKey {
+    /// The client.
     pub(super) client: SocketAddr,
     /// The proxy that it asks by, where PROXY headers say who the client is.
     pub(super) via: Option<SocketAddr>,
@@ -23,7 +23,7 @@ pub(super) struct Key {
     pub(super) asked: Option<IpAddr>,
 }
 
-impl Key {
+impl SessionKey {
     /// Where its datagrams come from, and answers go to.
     pub(super) fn peer(&self) -> SocketAddr {
         self.via.unwrap_or(self.client)
@@ -37,40 +37,42 @@ impl Key {
 /// has a list of its questions in that order, and one of its streams, first the one whose server was silent longest: for
 /// those that give way.
 ///
-/// Nothing proves that a client exists: who forges two datagrams around an answer makes a stream. Only the server's
+/// Nothing proves that a client exists: two forged datagrams around an answer make a stream. Only the server's
 /// datagrams cannot be forged.
 #[derive(Debug)]
-pub(super) struct Table<T> {
-    entries: Slab<Entry<T>>,
+pub(super) struct SessionTable<T> {
+    entries: Slab<SessionEntry<T>>,
     addresses: Slab<Address>,
-    groups: Slab<Group>,
+    groups: Slab<FrontendSessions>,
     /// The group of each frontend that has sessions.
     of_frontends: HashMap<u32, usize>,
+    /// The sessions that are counted at their source, by frontend and source: first the one whose server was silent longest.
+    sources: HashMap<(u32, Option<Prefix>), SessionList>,
 }
 
 /// Where clients come to: one listening socket.
 #[derive(Debug, Default)]
 struct Address {
-    numbers: HashMap<Key, usize>,
-    active: List,
+    numbers: HashMap<SessionKey, usize>,
+    active: SessionList,
 }
 
 /// The sessions of one frontend.
 #[derive(Debug)]
-struct Group {
+struct FrontendSessions {
     frontend: u32,
     len: usize,
     /// Of questions and of streams.
-    lists: [List; 2],
+    lists: [SessionList; 2],
 }
 
-/// Number of a list in [`Group::lists`].
+/// Number of a list in [`FrontendSessions::lists`].
 const QUESTIONS: usize = 0;
 const STREAMS: usize = 1;
 
 #[derive(Debug)]
-struct Entry<T> {
-    key: Key,
+struct SessionEntry<T> {
+    key: SessionKey,
     session: T,
     address: usize,
     group: usize,
@@ -80,14 +82,16 @@ struct Entry<T> {
     served: Timestamp,
     answered: bool,
     is_stream: bool,
-    /// Its neighbours in the list of its address, and in that of its frontend.
-    links: [Links; 2],
+    /// Where it is counted.
+    source: Option<Prefix>,
+    /// Its neighbours in the list of its address, in that of its frontend, and in that of its source.
+    links: [SessionLinks; 3],
 }
 
-impl<T> Table<T> {
-    pub(super) fn new() -> Table<T> {
+impl<T> SessionTable<T> {
+    pub(super) fn new() -> SessionTable<T> {
         let (entries, addresses, groups) = (Slab::new(), Slab::new(), Slab::new());
-        Table { entries, addresses, groups, of_frontends: HashMap::new() }
+        SessionTable { entries, addresses, groups, of_frontends: HashMap::new(), sources: HashMap::new() }
     }
 
     /// An address that clients come to; returns its number, for all that follows.
@@ -109,12 +113,12 @@ impl<T> Table<T> {
     }
 
     /// The number of a session.
-    pub(super) fn find(&self, address: usize, key: &Key) -> Option<usize> {
+    pub(super) fn find(&self, address: usize, key: &SessionKey) -> Option<usize> {
         self.addresses[address].numbers.get(key).copied()
     }
 
     /// The session with this number, and its key.
-    pub(super) fn get_mut(&mut self, number: usize) -> Option<(Key, &mut T)> {
+    pub(super) fn get_mut(&mut self, number: usize) -> Option<(SessionKey, &mut T)> {
         self.entries.get_mut(number).map(|entry| (entry.key, &mut entry.session))
     }
 
@@ -123,28 +127,35 @@ impl<T> Table<T> {
     pub(super) fn insert(
         &mut self,
         (address, frontend): (usize, u32),
-        key: Key,
+        key: SessionKey,
         session: T,
         now: Timestamp,
     ) -> usize {
         let groups = &mut self.groups;
-        let new = || groups.insert(Group { frontend, len: 0, lists: [List::default(); 2] });
+        let new = || groups.insert(FrontendSessions { frontend, len: 0, lists: [SessionList::default(); 2] });
         let group = *self.of_frontends.entry(frontend).or_insert_with(new);
         self.groups[group].len += 1;
         let (served, links) = (now, Default::default());
-        let (answered, is_stream) = (false, false);
-        let entry = Entry { key, session, address, group, active: now, served, answered, is_stream, links };
+        let (answered, is_stream, source, active) = (false, false, None, now);
+        let entry =
+            SessionEntry { key, session, address, group, active, served, answered, is_stream, source, links };
         let number = self.entries.insert(entry);
         self.addresses[address].numbers.insert(key, number);
-        self.append(number, Of::Address);
-        self.append(number, Of::Frontend);
+        self.append(number, ListKind::Address);
+        self.append(number, ListKind::Frontend);
         number
+    }
+
+    /// A session that has just been inserted is counted at this source.
+    pub(super) fn set_source(&mut self, number: usize, source: Prefix) {
+        self.entries[number].source = Some(source);
+        self.append(number, ListKind::Source);
     }
 
     /// The sessions of an address, first the one that was silent longest: each with its key, whether its client was answered
     /// and whether it is a stream.
-    pub(super) fn of_address(&self, address: usize) -> impl Iterator<Item = (Key, &T, [bool; 2])> {
-        let next = |number: &usize| self.entries[*number].links[Of::Address as usize].next;
+    pub(super) fn of_address(&self, address: usize) -> impl Iterator<Item = (SessionKey, &T, [bool; 2])> {
+        let next = |number: &usize| self.entries[*number].links[ListKind::Address as usize].next;
         let numbers = std::iter::successors(self.addresses[address].active.first, next);
         numbers.map(|number| {
             let entry = &self.entries[number];
@@ -154,10 +165,10 @@ impl<T> Table<T> {
 
     /// What is known of a session that has just been inserted, for it began elsewhere.
     pub(super) fn set(&mut self, number: usize, [answered, is_stream]: [bool; 2]) {
-        self.unlink(number, Of::Frontend);
+        self.unlink(number, ListKind::Frontend);
         let entry = &mut self.entries[number];
         (entry.answered, entry.is_stream) = (answered, is_stream);
-        self.append(number, Of::Frontend);
+        self.append(number, ListKind::Frontend);
     }
 
     /// The client of a session has sent again. Returns whether that makes it a stream.
@@ -166,15 +177,15 @@ impl<T> Table<T> {
         entry.active = now;
         let has_become_one = entry.answered && !entry.is_stream;
         let was_stream = entry.is_stream;
-        self.renew(number, Of::Address);
-        // What a stream's client sends keeps no place for it.
+        self.renew(number, ListKind::Address);
+        // A datagram of a stream's client keeps no place for it.
         if !was_stream {
-            self.unlink(number, Of::Frontend);
+            self.unlink(number, ListKind::Frontend);
             let entry = &mut self.entries[number];
             if has_become_one {
                 (entry.is_stream, entry.served) = (true, now);
             }
-            self.append(number, Of::Frontend);
+            self.append(number, ListKind::Frontend);
         }
         has_become_one
     }
@@ -183,17 +194,28 @@ impl<T> Table<T> {
     pub(super) fn answered(&mut self, number: usize, now: Timestamp) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         (entry.active, entry.served, entry.answered) = (now, now, true);
-        self.renew(number, Of::Address);
-        self.renew(number, Of::Frontend);
+        let is_counted = entry.source.is_some();
+        self.renew(number, ListKind::Address);
+        self.renew(number, ListKind::Frontend);
+        if is_counted {
+            self.renew(number, ListKind::Source);
+        }
     }
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, number: usize) -> Option<T> {
-        self.entries.get(number)?;
-        self.unlink(number, Of::Address);
-        self.unlink(number, Of::Frontend);
-        let Entry { key, session, address, group, .. } = self.entries.remove(number);
+        let is_counted = self.entries.get(number)?.source.is_some();
+        self.unlink(number, ListKind::Address);
+        self.unlink(number, ListKind::Frontend);
+        if is_counted {
+            self.unlink(number, ListKind::Source);
+        }
+        let SessionEntry { key, session, address, group, source, .. } = self.entries.remove(number);
         self.addresses[address].numbers.remove(&key);
+        let at_source = (self.groups[group].frontend, source);
+        if is_counted && self.sources.get(&at_source).is_some_and(|list| list.first.is_none()) {
+            self.sources.remove(&at_source);
+        }
         self.groups[group].len -= 1;
         if self.groups[group].len == 0 {
             let gone = self.groups.remove(group);
@@ -203,7 +225,7 @@ impl<T> Table<T> {
     }
 
     /// Takes out the sessions of an address that are meant. Looks at all of them.
-    pub(super) fn remove_where(&mut self, address: usize, is_meant: impl Fn(&Key) -> bool) -> Vec<T> {
+    pub(super) fn remove_where(&mut self, address: usize, is_meant: impl Fn(&SessionKey) -> bool) -> Vec<T> {
         let all = self.addresses[address].numbers.iter();
         let meant: Vec<usize> = all.filter(|(key, _)| is_meant(key)).map(|(_, number)| *number).collect();
         meant.into_iter().filter_map(|number| self.remove(number)).collect()

@@ -23,10 +23,12 @@ use tokio::time::Instant;
 
 use convey_model::Protocol;
 
-/// The client's side: who asks for a server.
+/// The client's side of a connection that needs a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Downstream {
     pub(crate) client: SocketAddr,
+    /// The proxy that came in its name, if a PROXY header names the client.
+    pub(crate) proxy: Option<SocketAddr>,
     /// The address that the client asked.
     pub(crate) vip: SocketAddr,
     pub(crate) protocol: Protocol,

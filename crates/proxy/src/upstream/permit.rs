@@ -56,6 +56,11 @@ impl Permit {
         &self.pool.servers[self.index]
     }
 
+    /// The names of the backend and of the server.
+    pub(crate) fn names(&self) -> (Arc<str>, Arc<str>) {
+        (self.pool.live.name.clone(), self.server().live.name.clone())
+    }
+
     /// What lines of the log call the server: `backend/server`.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.pool.config.name, self.server().config.name)

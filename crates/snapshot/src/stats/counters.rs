@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Everything that is counted, per frontend, backend and server alike. What cannot happen to one of them
-/// stays zero there.
+/// Everything that is counted, per frontend, backend and server alike. A counter of something that cannot
+/// happen to one of them stays zero there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Connections accepted, sessions begun (frontend) or given to a server (backend, server).
@@ -48,7 +48,7 @@ pub enum Counter {
     Loop,
     /// Ended with nothing sent: the client's address had as many connections as it may.
     ClientLimit,
-    /// Ended with nothing sent: who opened it may not send PROXY headers here.
+    /// Ended with nothing sent: the peer may not send PROXY headers here.
     ProxyUntrusted,
     /// Ended with nothing sent: it began with no PROXY header, or a wrong one.
     ProxyHeaderInvalid,
@@ -76,7 +76,7 @@ pub enum Counter {
     DroppedLoop,
     /// Datagrams dropped: the client's address had as many sessions as it may.
     DroppedClientLimit,
-    /// Datagrams dropped: who sent them may not send PROXY headers here.
+    /// Datagrams dropped: the sender may not send PROXY headers here.
     DroppedProxyUntrusted,
     /// Datagrams dropped: they began with no PROXY header of version 2, or a wrong one.
     DroppedProxyHeader,
@@ -146,6 +146,11 @@ impl Counter {
     pub fn label(self) -> &'static str {
         let mut all = Counter::ENDS.iter().chain(&Counter::REFUSALS);
         all.find(|(reason, _)| *reason == self).map_or("", |(_, label)| label)
+    }
+
+    /// The label of a drop; empty for what is not one.
+    pub fn drop_label(self) -> &'static str {
+        Counter::DROPS.iter().find(|(drop, _)| *drop == self).map_or("", |(_, label)| label)
     }
 }
 

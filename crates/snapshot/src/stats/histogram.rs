@@ -10,16 +10,16 @@ use crossbeam_utils::CachePadded;
 const BOUNDS: usize = 15;
 
 /// Upper bounds of buckets, ascending, in microseconds.
-pub type Bounds = [u64; BOUNDS];
+pub(crate) type Bounds = [u64; BOUNDS];
 
 /// For connects: from a tenth of a millisecond, which a host on the link takes, to more than anybody waits.
-pub const CONNECT_TIMES: Bounds = [
+pub(crate) const CONNECT_TIMES: Bounds = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000,
 ];
 
 /// For sessions: from a millisecond to a day.
-pub const SESSION_TIMES: Bounds = {
+pub(crate) const SESSION_TIMES: Bounds = {
     const SECOND: u64 = 1_000_000;
     const MINUTE: u64 = 60 * SECOND;
     const HOUR: u64 = 60 * MINUTE;
@@ -68,7 +68,7 @@ pub struct Distribution {
 
 impl Histogram {
     /// Nothing yet, for `cores` writers.
-    pub fn new(bounds: &'static Bounds, cores: usize) -> Self {
+    pub(crate) fn new(bounds: &'static Bounds, cores: usize) -> Self {
         Histogram { bounds, cores: (0..cores).map(|_| CachePadded::default()).collect() }
     }
 

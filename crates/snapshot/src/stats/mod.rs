@@ -1,9 +1,10 @@
-//! What happened, in numbers: per-core counters that the data path writes and readers sum up.
+//! The counters: the data path writes them per core, and readers sum them up.
 
 mod counters;
 mod histogram;
 mod packets;
 
 pub use counters::{Counter, Traffic};
-pub use histogram::{Bounds, CONNECT_TIMES, Distribution, Histogram, SESSION_TIMES};
+pub(crate) use histogram::{CONNECT_TIMES, SESSION_TIMES};
+pub use histogram::{Distribution, Histogram};
 pub use packets::{Gauge, PacketStats, STATES, Syns};

@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 
 use convey_model::{CacheOutcome, DropReason, Handshakes, Layer, Shortage};
 
-/// Most states that flows can have; whoever counts them sees to it that there are no more.
+/// Most states that flows can have; the code that counts them must not have more.
 pub const STATES: usize = 16;
 
 /// What a worker has just now.
@@ -27,7 +27,7 @@ pub enum Gauge {
 /// A set of counters for each thread of the pipeline; each has one writer.
 #[derive(Debug)]
 pub struct PacketStats {
-    threads: Box<[CachePadded<Thread>]>,
+    threads: Box<[CachePadded<ThreadCounts>]>,
     /// Counted by the kernel.
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
     /// Counted by the kernel.
@@ -42,11 +42,11 @@ pub struct PacketStats {
 /// What has become of SYNs to frontends since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Syns {
-    /// Those that reached a worker.
+    /// SYNs that reached a worker.
     pub begun: u64,
     /// Connections that were opened: their handshakes are complete.
     pub finished: u64,
-    /// Those that the kernel dropped because of a flood.
+    /// SYNs that the kernel dropped because of a flood.
     pub refused: u64,
     /// Of those that were dropped, the ones that came again and reached a worker.
     pub repeated: u64,
@@ -55,7 +55,7 @@ pub struct Syns {
 }
 
 #[derive(Debug, Default)]
-struct Thread {
+struct ThreadCounts {
     drops: Drops,
     /// Drops that another thread reports.
     reported_drops: Drops,
@@ -197,7 +197,7 @@ impl PacketStats {
         self.outcomes[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Who forwards open flows, by the interface that they come in on.
+    /// The part that forwards open flows, by the interface that they come in on.
     pub fn layers(&self) -> BTreeMap<String, Layer> {
         self.layers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -247,7 +247,7 @@ impl PacketStats {
         self.sum(|thread| &thread.gauges[index(gauge)])
     }
 
-    fn sum(&self, of: impl Fn(&Thread) -> &AtomicU64) -> u64 {
+    fn sum(&self, of: impl Fn(&ThreadCounts) -> &AtomicU64) -> u64 {
         self.threads.iter().map(|thread| of(thread).load(Ordering::Relaxed)).sum()
     }
 }

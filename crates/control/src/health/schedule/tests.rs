@@ -36,7 +36,7 @@ async fn server(response: &'static str) -> SocketAddr {
     addr
 }
 
-async fn first_outcome(addr: SocketAddr, check: HealthCheck) -> Outcome {
+async fn first_outcome(addr: SocketAddr, check: HealthCheck) -> ProbeOutcome {
     let (sender, mut receiver) = mpsc::channel(1);
     let mut schedule = Schedule::new(sender, 16);
     schedule.set(HashMap::from([(key(addr), check)]));
@@ -115,7 +115,7 @@ async fn a_server_that_never_answers_fails_by_timeout() {
     assert_eq!(outcome.reason, "no answer within 50ms");
 }
 
-async fn udp_outcome(server: &UdpSocket, timeout: u64) -> Outcome {
+async fn udp_outcome(server: &UdpSocket, timeout: u64) -> ProbeOutcome {
     let check = HealthCheck { timeout: Duration::from_millis(timeout), ..check(ProbeKind::Udp) };
     first_outcome(server.local_addr().unwrap(), check).await
 }
@@ -179,7 +179,8 @@ async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
     }
 }
 
-/// Who refuses nothing to one address may refuse it to another: its kernel limits what it tells each of them.
+/// A server that refuses nothing to one address may refuse it to another: its kernel limits what it tells
+/// each of them.
 #[tokio::test]
 async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
     let echo = UdpSocket::bind("127.0.0.1:0").await.unwrap();

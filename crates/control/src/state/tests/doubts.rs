@@ -4,18 +4,24 @@ use super::*;
 use convey_model::OutlierDetection;
 
 /// A backend of two servers whose check takes half a second, and the first one's key.
-fn checked(kind: ProbeKind) -> (State, ServerKey) {
+fn checked(kind: ProbeKind) -> (ControlState, ServerKey) {
     let mut config = two_servers();
     config.backends[0].health_check =
         HealthCheck { kind, timeout: SECOND / 2, fall: 3, ..config.backends[0].health_check.clone() };
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let a = key_of(&config, 0);
     state.configure(config, Timestamp(0));
     (state, a)
 }
 
 /// So many clients have failed in a row; how many probes that asks for.
-fn fail(state: &mut State, server: &ServerKey, in_a_row: u32, is_forgeable: bool, now: Timestamp) -> usize {
+fn fail(
+    state: &mut ControlState,
+    server: &ServerKey,
+    in_a_row: u32,
+    is_forgeable: bool,
+    now: Timestamp,
+) -> usize {
     let error = "refused".into();
     let failures =
         ConnectFailures { server: server.clone(), in_a_row, error, protocol: Protocol::Tcp, is_forgeable };
@@ -36,7 +42,7 @@ fn a_server_goes_down_for_its_clients_only_once_a_probe_fails_too() {
     assert_eq!(fail(&mut state, &a, 4, false, at(2)), 0, "it is being asked");
     state.on_confirmation(&a, Finding::Failure, at(3));
     let (snapshot, changes) = state.take_update().unwrap();
-    assert_eq!((chosen(&snapshot), changes[0].change), (vec!["b".to_owned()], Change::Down));
+    assert_eq!((chosen(&snapshot), changes[0].change), (vec!["b".to_owned()], HealthTransition::Down));
     assert_eq!(changes[0].reason, "3 connects in a row failed: refused");
     assert_eq!(fail(&mut state, &a, 5, false, at(9_000)), 0, "it is down");
 }
@@ -96,7 +102,7 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
         backend.health_check.kind = kind;
         backend.outlier_detection = Some(OutlierDetection::default());
         let a = key_of(&config, 0);
-        let mut state = State::new(1);
+        let mut state = ControlState::new(1);
         state.configure(config, at(0));
         let error = "refused".into();
         let failures =
@@ -118,7 +124,7 @@ fn refusals_that_anybody_can_make_up_eject_nobody_unless_a_probe_is_refused_too(
         state.on_connect_failures(&failures, at(9_000));
         assert_eq!(state.take_doubts().len(), 1);
         state.on_confirmation(&a, Finding::Failure, at(9_001));
-        assert!(matches!(state.take_update().unwrap().1[0].change, Change::Ejected(_)));
+        assert!(matches!(state.take_update().unwrap().1[0].change, HealthTransition::Ejected(_)));
     }
 }
 
@@ -143,7 +149,7 @@ fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at
         backend.health_check.port = Some(8_080);
         backend.outlier_detection = Some(OutlierDetection::default());
         let server = key_of(&config, 0);
-        let mut state = State::new(1);
+        let mut state = ControlState::new(1);
         state.configure(config, at(0));
         let error = "refused".to_owned();
         let protocol = Protocol::Udp;
@@ -153,7 +159,7 @@ fn a_server_without_a_port_is_asked_at_that_of_its_health_check_and_any_other_at
     }
 }
 
-/// Whoever asks ports that nobody listens on is refused by servers that are well.
+/// Healthy servers refuse a client that asks ports that nobody listens on.
 #[test]
 fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -165,7 +171,7 @@ fn refusals_of_closed_ports_take_out_no_server_that_keeps_clients_ports() {
             backend.health_check.port = Some(5_060);
             backend.outlier_detection = outlier;
             let server = key_of(&config, 0);
-            let mut state = State::new(1);
+            let mut state = ControlState::new(1);
             state.configure(config, at(0));
             let error = "refused".to_owned();
             let failures =

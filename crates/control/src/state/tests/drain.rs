@@ -6,7 +6,7 @@ use convey_model::Algorithm;
 const AT: fn(u64) -> Timestamp = |seconds| Timestamp(seconds * SECOND.as_nanos() as u64);
 
 /// In passthrough mode, with ten seconds to finish.
-fn patient(servers: Vec<Server>) -> Config {
+fn patient(servers: Vec<ServerConfig>) -> Config {
     let mut patient = config(servers);
     patient.timeouts.drain = 10 * SECOND;
     patient.frontends[0].mode = Mode::Passthrough;
@@ -40,7 +40,7 @@ fn nothing() -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn a_server_that_is_taken_out_drains_for_its_time_and_is_gone() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     assert_eq!(draining(&state.configure(both(), AT(0))), nothing());
     assert_eq!(state.due(), None);
     assert_eq!(draining(&state.configure(only_a(), AT(5))), (vec![], vec!["10.0.0.3:80".into()]));
@@ -54,7 +54,7 @@ fn a_server_that_is_taken_out_drains_for_its_time_and_is_gone() {
 
 #[test]
 fn a_frontend_that_moves_drains_where_it_was() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(both(), AT(0));
     let moved = state.configure(listening("10.0.0.1:81"), AT(1));
     assert_eq!(draining(&moved), (vec![VIP.into()], vec![]));
@@ -66,7 +66,7 @@ fn a_frontend_that_moves_drains_where_it_was() {
 
 #[test]
 fn further_reloads_do_not_prolong_it() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(both(), AT(0));
     state.configure(only_a(), AT(1));
     for second in 2..11 {
@@ -77,7 +77,7 @@ fn further_reloads_do_not_prolong_it() {
 
 #[test]
 fn an_address_that_is_still_configured_somewhere_does_not_drain() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(both(), AT(0));
     let mut renamed = patient(vec![server("a", "10.0.0.2:80"), server("new-name", "10.0.0.3:80")]);
     renamed.frontends[0].name = "new-name".into();
@@ -86,7 +86,7 @@ fn an_address_that_is_still_configured_somewhere_does_not_drain() {
 
 #[test]
 fn without_time_to_finish_what_is_gone_is_gone_at_once() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(both(), AT(0));
     let mut impatient = only_a();
     impatient.timeouts.drain = Duration::ZERO;
@@ -96,7 +96,7 @@ fn without_time_to_finish_what_is_gone_is_gone_at_once() {
 
 #[test]
 fn in_proxy_mode_connections_need_no_snapshot_to_go_on() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(two_servers(), AT(0));
     state.configure(config(vec![server("a", "10.0.0.2:80")]), AT(1));
     assert_eq!(state.due(), None);
@@ -108,7 +108,7 @@ fn at_the_end_connections_outlast_us_where_any_balancer_finds_their_server() {
         let mut config = both();
         config.frontends[0].mode = mode;
         config.backends[0].algorithm = algorithm;
-        let mut state = State::new(1);
+        let mut state = ControlState::new(1);
         state.configure(config.clone(), AT(0));
         let listen: BTreeSet<Endpoint> = config.frontends[0].endpoints().collect();
         let outlasting = state.end().outlasting.clone();
@@ -122,7 +122,7 @@ fn at_the_end_connections_outlast_us_where_any_balancer_finds_their_server() {
 
 #[test]
 fn who_stops_serves_what_is_there_and_who_ends_serves_nobody() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let before = state.configure(both(), AT(0));
     assert!(!before.stopping);
     let stopping = state.stop();

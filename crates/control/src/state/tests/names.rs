@@ -1,12 +1,12 @@
 //! Servers that are known by name.
 
 use super::*;
-use convey_model::{NamedServer, Records, ServerSettings};
+use convey_model::{DnsRecords, NamedServer, ServerSettings};
 
 const HOST: &str = "app.internal";
 
 /// [`config`] with a server `app`, known by name, beside the others.
-fn named(servers: Vec<Server>) -> Config {
+fn named(servers: Vec<ServerConfig>) -> Config {
     let mut config = config(servers);
     config.backends[0].named = vec![NamedServer {
         name: "app".into(),
@@ -18,12 +18,12 @@ fn named(servers: Vec<Server>) -> Config {
 }
 
 fn found(addresses: &[&str]) -> Lookup {
-    let v4 = Ok(Records::new(addresses.iter().map(|ip| ip.parse().unwrap()), 60 * SECOND));
+    let v4 = Ok(DnsRecords::new(addresses.iter().map(|ip| ip.parse().unwrap()), 60 * SECOND));
     Lookup {
         host: HOST.into(),
         name_servers: vec![],
         v4,
-        v6: Ok(Records::default()),
+        v6: Ok(DnsRecords::default()),
         from_hosts: false,
         refused: BTreeSet::new(),
     }
@@ -35,7 +35,7 @@ fn failed() -> Lookup {
 }
 
 /// Answers the lookup that is due, and returns the snapshot that follows from it, if one does.
-fn answer(state: &mut State, lookup: Lookup) -> Option<Arc<Snapshot>> {
+fn answer(state: &mut ControlState, lookup: Lookup) -> Option<Arc<Snapshot>> {
     let now = state.due().unwrap();
     assert_eq!(state.take_due_names(now), [HOST]);
     state.on_lookup(lookup, now);
@@ -44,7 +44,7 @@ fn answer(state: &mut State, lookup: Lookup) -> Option<Arc<Snapshot>> {
 
 #[test]
 fn a_name_that_does_not_resolve_at_the_start_has_no_server_until_it_does() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let snapshot = state.configure(named(vec![]), Timestamp(0));
     assert_eq!(chosen(&snapshot), [""; 0]);
     let snapshot = answer(&mut state, failed()).unwrap();
@@ -56,7 +56,7 @@ fn a_name_that_does_not_resolve_at_the_start_has_no_server_until_it_does() {
 
 #[test]
 fn a_lookup_before_the_configuration_gives_it_its_servers_from_the_start() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let config = named(vec![]);
     assert_eq!(state.unknown_names(&config), [HOST]);
     state.learn(found(&["10.0.0.3"]), Timestamp(0));
@@ -67,7 +67,7 @@ fn a_lookup_before_the_configuration_gives_it_its_servers_from_the_start() {
 
 #[test]
 fn a_server_whose_record_goes_leaves_and_those_that_stay_keep_health_counters_and_connections() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
     let before = answer(&mut state, found(&["10.0.0.3", "10.0.0.4"])).unwrap();
     let stays = before.pools[0].servers[1].clone();
@@ -86,7 +86,7 @@ fn a_server_whose_record_goes_leaves_and_those_that_stay_keep_health_counters_an
 
 #[test]
 fn an_answer_that_changes_nothing_publishes_nothing() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(named(vec![]), Timestamp(0));
     assert!(answer(&mut state, found(&["10.0.0.3"])).is_some());
     assert!(answer(&mut state, found(&["10.0.0.3"])).is_none());
@@ -97,7 +97,7 @@ fn an_answer_that_changes_nothing_publishes_nothing() {
 
 #[test]
 fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(named(vec![server("b", "10.0.0.9:80")]), Timestamp(0));
     answer(&mut state, found(&["10.0.0.3"]));
     let snapshot = state.configure(config(vec![server("b", "10.0.0.9:80")]), Timestamp(9));
@@ -106,7 +106,7 @@ fn a_name_is_looked_up_no_longer_once_the_file_has_it_no_more() {
 
 #[test]
 fn names_are_asked_for_at_once_when_the_name_servers_change_and_late_answers_of_the_old_ones_are_nothing() {
-    let (mut state, mut config) = (State::new(1), named(vec![]));
+    let (mut state, mut config) = (ControlState::new(1), named(vec![]));
     state.configure(config.clone(), Timestamp(0));
     answer(&mut state, found(&["10.0.0.3"]));
     let due = state.due().unwrap();
@@ -129,7 +129,7 @@ fn names_are_asked_for_at_once_when_the_name_servers_change_and_late_answers_of_
 
 #[test]
 fn an_address_that_leads_back_to_the_frontend_is_no_server() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(named(vec![]), Timestamp(0));
     let vip = VIP.parse::<SocketAddr>().unwrap().ip().to_string();
     assert_eq!(chosen(&answer(&mut state, found(&[&vip, "10.0.0.3"])).unwrap()), ["app/10.0.0.3"]);
@@ -141,11 +141,14 @@ const EJECTED: Duration = Duration::from_secs(200);
 
 /// A server of [`HOST`] is there, has `before` happen to it, is missing from so many answers, a minute each, and comes
 /// back.
-fn come_back(answers: usize, before: impl Fn(&mut State, &ServerKey, Timestamp)) -> (State, Arc<Snapshot>) {
+fn come_back(
+    answers: usize,
+    before: impl Fn(&mut ControlState, &ServerKey, Timestamp),
+) -> (ControlState, Arc<Snapshot>) {
     let mut config = named(vec![]);
     let outlier = model::OutlierDetection { base_ejection_time: EJECTED, ..Default::default() };
     config.backends[0].outlier_detection = Some(outlier);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, Timestamp(0));
     let both = ["10.0.0.3", "10.0.0.4"];
     let first = answer(&mut state, found(&both)).unwrap();
@@ -168,8 +171,9 @@ fn come_back(answers: usize, before: impl Fn(&mut State, &ServerKey, Timestamp))
 
 #[test]
 fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_and_counters() {
-    let refuse =
-        |state: &mut State, server: &ServerKey, now| state.on_probe(server, false, "refused".into(), now);
+    let refuse = |state: &mut ControlState, server: &ServerKey, now| {
+        state.on_probe(server, false, "refused".into(), now)
+    };
     let (state, snapshot) = come_back(1, refuse);
     let server = &snapshot.pools[0].servers[0];
     assert_eq!(
@@ -186,7 +190,7 @@ fn a_server_whose_record_was_missing_from_an_answer_comes_back_with_its_health_a
 
 #[test]
 fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_rest_of_its_time() {
-    let eject = |state: &mut State, server: &ServerKey, now| {
+    let eject = |state: &mut ControlState, server: &ServerKey, now| {
         let (server, error) = (server.clone(), "reset".into());
         let failures =
             ConnectFailures { server, in_a_row: 5, error, protocol: Protocol::Tcp, is_forgeable: false };
@@ -196,11 +200,11 @@ fn a_server_whose_record_was_missing_from_an_answer_is_still_ejected_for_the_res
     assert_eq!(chosen(&snapshot), ["app/10.0.0.4"]);
     assert_eq!(state.due(), Some(Timestamp(1).after(EJECTED)));
     state.on_time(Timestamp(1).after(EJECTED));
-    assert_eq!(state.take_update().unwrap().1[0].change, Change::Returned);
+    assert_eq!(state.take_update().unwrap().1[0].change, HealthTransition::Returned);
 
     let (mut state, _) = come_back(4, eject);
     assert!(state.due() < Some(Timestamp(0).after(240 * SECOND)), "that is over: it returns at once");
     state.on_time(Timestamp(0).after(240 * SECOND));
     let (snapshot, changes) = state.take_update().unwrap();
-    assert_eq!((chosen(&snapshot).len(), changes[0].change), (2, Change::Returned));
+    assert_eq!((chosen(&snapshot).len(), changes[0].change), (2, HealthTransition::Returned));
 }

@@ -21,7 +21,7 @@ fn at(seconds: f64) -> Timestamp {
 }
 
 /// Clients fail at this server of the first backend, as often as it takes.
-fn fail(state: &mut State, server: usize, now: Timestamp) {
+fn fail(state: &mut ControlState, server: usize, now: Timestamp) {
     let server = key_of(state.config().unwrap(), server);
     let error = "reset before an answer".into();
     state.on_connect_failures(
@@ -52,14 +52,14 @@ fn shares(snapshot: &Snapshot) -> Vec<usize> {
 
 #[test]
 fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_next_time() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let live = state.configure(judged(2), at(0.0)).pools[0].servers[0].live.clone();
     assert_eq!(state.due(), None);
     fail(&mut state, 0, at(1.0));
     let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot), ejected(&snapshot)), (vec!["b".to_owned()], vec!["a"]));
     let change = &changes[0];
-    assert_eq!((change.change, change.eligible, change.of), (Change::Ejected(30 * SECOND), 1, 2));
+    assert_eq!((change.change, change.eligible, change.of), (HealthTransition::Ejected(30 * SECOND), 1, 2));
     assert_eq!(change.reason, "2 connections in a row failed: reset before an answer");
     assert!(snapshot.pools[0].servers[0].health.up, "it is not down: what it serves goes on");
 
@@ -69,11 +69,11 @@ fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_
     state.on_time(at(31.0));
     let (snapshot, changes) = state.take_update().unwrap();
     assert_eq!((chosen(&snapshot).len(), ejected(&snapshot).len()), (2, 0));
-    assert_eq!((changes[0].change, changes[0].eligible), (Change::Returned, 2));
+    assert_eq!((changes[0].change, changes[0].eligible), (HealthTransition::Returned, 2));
     assert_eq!(state.due(), None);
 
     fail(&mut state, 0, at(32.0));
-    assert_eq!(state.take_update().unwrap().1[0].change, Change::Ejected(60 * SECOND));
+    assert_eq!(state.take_update().unwrap().1[0].change, HealthTransition::Ejected(60 * SECOND));
     assert_eq!(live.ejections(), 2);
 }
 
@@ -82,7 +82,7 @@ fn no_more_servers_are_ejected_at_once_than_the_share_allows() {
     for (servers, percent, most) in [(4, 50, 2), (5, 50, 2), (8, 10, 1), (3, 1, 1), (2, 50, 1)] {
         let mut config = judged(servers);
         config.backends[0].outlier_detection.as_mut().unwrap().max_ejection_percent = percent;
-        let mut state = State::new(1);
+        let mut state = ControlState::new(1);
         state.configure(config, at(0.0));
         (0..servers).for_each(|server| fail(&mut state, server, at(1.0)));
         let (snapshot, changes) = state.take_update().unwrap();
@@ -100,12 +100,12 @@ fn the_last_server_that_takes_connections_is_never_ejected() {
     let mut all = judged(3);
     all.backends[0].outlier_detection.as_mut().unwrap().max_ejection_percent = 100;
     all.backends[0].servers[2].settings.weight = 0;
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(all, at(0.0));
     fail(&mut state, 1, at(1.0));
     fail(&mut state, 0, at(1.0));
     assert_eq!(ejected(&state.take_update().unwrap().0), ["b"]);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(judged(1), at(0.0));
     fail(&mut state, 0, at(1.0));
     assert!(state.take_update().is_none());
@@ -116,7 +116,7 @@ fn an_ejected_server_serves_when_all_others_are_down() {
     let mut config = judged(2);
     config.backends[0].health_check.kind = ProbeKind::Tcp;
     let b = key_of(&config, 1);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, at(0.0));
     fail(&mut state, 0, at(1.0));
     assert_eq!(chosen(&state.take_update().unwrap().0), ["b"]);
@@ -131,7 +131,7 @@ fn an_ejected_server_serves_when_all_others_are_down() {
 fn with_outlier_detection_failed_connects_are_no_failed_probes() {
     let mut config = judged(2);
     config.backends[0].health_check.kind = ProbeKind::Tcp; // and one would do
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, at(0.0));
     fail(&mut state, 0, at(1.0));
     let (snapshot, changes) = state.take_update().unwrap();
@@ -140,7 +140,7 @@ fn with_outlier_detection_failed_connects_are_no_failed_probes() {
 
 #[test]
 fn a_reload_leaves_ejected_servers_out_unless_it_ends_outlier_detection() {
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(judged(2), at(0.0));
     fail(&mut state, 0, at(1.0));
     state.take_update();
@@ -160,7 +160,7 @@ fn slow(algorithm: Algorithm) -> Config {
 }
 
 /// A server goes down and comes back at second 100.
-fn bounce(state: &mut State, server: &ServerKey) -> Arc<Snapshot> {
+fn bounce(state: &mut ControlState, server: &ServerKey) -> Arc<Snapshot> {
     state.on_probe(server, false, "refused".into(), at(90.0));
     state.take_update();
     state.on_probe(server, true, "connected".into(), at(100.0));
@@ -172,7 +172,7 @@ fn a_server_that_comes_back_gets_a_share_that_grows_to_its_own_in_time() {
     for algorithm in [Algorithm::RoundRobin, Algorithm::PowerOfTwo] {
         let config = slow(algorithm);
         let a = key_of(&config, 0);
-        let mut state = State::new(1);
+        let mut state = ControlState::new(1);
         state.configure(config, at(0.0));
         let mut seen = vec![(0, shares(&bounce(&mut state, &a))[0])];
         while let Some(due) = state.due() {
@@ -198,7 +198,7 @@ fn a_server_that_comes_back_gets_a_share_that_grows_to_its_own_in_time() {
 fn the_server_with_the_fewest_connections_is_spared_while_it_comes_back() {
     let config = slow(Algorithm::LeastConnections);
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, at(0.0));
     let snapshot = bounce(&mut state, &a);
     let pool = &snapshot.pools[0];
@@ -215,7 +215,7 @@ fn the_server_with_the_fewest_connections_is_spared_while_it_comes_back() {
 fn a_server_that_returns_from_an_ejection_comes_back_slowly_too() {
     let mut config = judged(2);
     config.backends[0].slow_start = 10 * SECOND;
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config, at(0.0));
     fail(&mut state, 0, at(1.0));
     state.take_update();
@@ -230,7 +230,7 @@ fn a_server_that_returns_from_an_ejection_comes_back_slowly_too() {
 fn servers_are_not_slow_when_the_program_starts_nor_when_the_algorithm_hashes() {
     let config = slow(Algorithm::RoundRobin);
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     let percent = |snapshot: &Snapshot| snapshot.pools[0].servers[0].health.percent;
     assert_eq!(percent(&state.configure(config, at(0.0))), 100);
     state.on_probe(&a, true, "connected".into(), at(1.0));
@@ -245,7 +245,7 @@ fn servers_are_not_slow_when_the_program_starts_nor_when_the_algorithm_hashes() 
 fn a_reload_goes_on_where_a_share_was_and_a_server_that_goes_down_begins_again() {
     let config = slow(Algorithm::RoundRobin);
     let a = key_of(&config, 0);
-    let mut state = State::new(1);
+    let mut state = ControlState::new(1);
     state.configure(config.clone(), at(0.0));
     bounce(&mut state, &a);
     let percent = |snapshot: &Snapshot| snapshot.pools[0].servers[0].health.percent;

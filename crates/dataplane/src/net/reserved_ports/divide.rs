@@ -1,20 +1,20 @@
-//! Who needs which of the reserved ports. Pure.
+//! Divides the reserved ports among the processes that need them. Pure.
 
 use crate::net::PortRanges;
 
-/// What is to be reserved, and who gives it back.
+/// The ports to reserve, and the processes that give them back.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Divided {
     /// All reserved ports.
     pub(super) list: PortRanges,
-    /// Those that the process at hand has to give back.
+    /// Ports that the process at hand has to give back.
     pub(super) added: PortRanges,
-    /// Those that each of the others has to give back from now on, besides what it had.
+    /// Ports that each of the others has to give back from now on, besides its own.
     pub(super) handed: Vec<PortRanges>,
 }
 
 /// Of `now`, `orphans` were added by processes that are gone. A process needs `wanted`, and each of the others what is
-/// in `others`. What nobody needs is given back; what was not added by any of them is nobody's to give back.
+/// in `others`. Ports that nobody needs are given back. Ports that none of them has added are nobody's to give back.
 pub(super) fn divide(
     now: &PortRanges,
     orphans: &PortRanges,

@@ -1,6 +1,7 @@
-//! What each process has added to the reserved ports: a file for each, which it holds locked. A lock ends with its process,
-//! however that ends, and is seen from any other PID namespace. What others hand to a process that runs stands in a second
-//! file beside the locked one; it is replaced as a whole, so that who is killed meanwhile loses nothing.
+//! The ports that each process has added to the reserved ones: a file for each process, which it holds locked. A lock ends
+//! with its process, however that ends, and is seen from any other PID namespace. Ports that others hand to a process that
+//! runs stand in a second file beside the locked one. It is replaced as a whole, so that a process that is killed meanwhile
+//! loses nothing.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};
@@ -21,15 +22,15 @@ use crate::net::PortRanges;
 const NAMESPACE_COOKIE: libc::c_int = 71;
 
 /// How often is looked whether another process is done with the directory, and how many times.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+const MAX_LOCK_TRIES: u32 = 100;
 
 /// Most records of processes that are gone, of all network namespaces together; those last changed longest ago give way.
 /// A namespace that is gone takes nothing back, and nobody else can tell that it is.
 const MAX_STALE: usize = 256;
 
 /// No record is as long.
-const LONGEST: u64 = 1 << 20;
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 
 /// How the names of all records begin.
 const RECORD: &str = "reserved-ports.ns-";
@@ -40,23 +41,23 @@ const HANDED: &str = ".handed";
 const NEW: &str = ".new";
 
 /// The records of this network namespace. Other processes wait meanwhile.
-pub(super) struct Records {
+pub(super) struct PortRecords {
     directory: PathBuf,
     /// How the names of their files begin.
     prefix: String,
     boot: String,
     /// Whose processes run.
-    live: Vec<Record>,
+    live: Vec<PortRecord>,
     /// Whose do not.
-    stale: Vec<Record>,
+    stale: Vec<PortRecord>,
     /// This process's, which ends.
-    ended: Option<Record>,
+    ended: Option<PortRecord>,
     _lock: File,
 }
 
 /// One process's.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct PortRecord {
     path: PathBuf,
     /// Locked, if it is ours.
     file: File,
@@ -81,19 +82,20 @@ pub(super) fn prepare_for(of_all: &Path, user: u32, group: u32) -> io::Result<()
     lchown(own, Some(user), Some(group))
 }
 
-fn make(directory: &Path) -> io::Result<()> {
+/// Makes a directory for this user alone, unless it is there.
+pub(super) fn make(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
 }
 
-impl Records {
+impl PortRecords {
     /// Those in a directory, which is made if need be.
     ///
     /// # Errors
     /// The directory or a file in it is another user's or may be written by others; or somebody keeps it for seconds.
-    pub(super) fn open(directory: &Path) -> io::Result<Records> {
+    pub(super) fn open(directory: &Path) -> io::Result<PortRecords> {
         make(directory)?;
         let metadata = fs::symlink_metadata(directory)?;
         if !metadata.is_dir() || !is_ours(&metadata) {
@@ -103,12 +105,12 @@ impl Records {
         let mut looks = 0;
         while !try_lock(&lock)? {
             looks += 1;
-            if looks > LOOKS {
+            if looks > MAX_LOCK_TRIES {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "another process has it locked"));
             }
-            thread::sleep(LOOK);
+            thread::sleep(LOCK_PAUSE);
         }
-        let mut records = Records {
+        let mut records = PortRecords {
             directory: directory.to_owned(),
             prefix: format!("{RECORD}{}.", namespace()?),
             boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
@@ -148,7 +150,7 @@ impl Records {
             };
             let (wanted, added) = handed.unwrap_or(first);
             let is_stale = try_lock(&file)?;
-            let record = Record { path: entry.path(), file, wanted, added };
+            let record = PortRecord { path: entry.path(), file, wanted, added };
             if is_stale { self.stale.push(record) } else { self.live.push(record) }
         }
         forget_oldest(others)
@@ -156,7 +158,7 @@ impl Records {
 
     fn contents(&self, file: &File) -> Option<(PortRanges, PortRanges)> {
         let mut text = String::new();
-        let _ = file.take(LONGEST).read_to_string(&mut text);
+        let _ = file.take(MAX_RECORD_BYTES).read_to_string(&mut text);
         parse(&text, &self.boot)
     }
 
@@ -165,8 +167,8 @@ impl Records {
         &self.directory
     }
 
-    /// What processes have added that are gone, if `now` are the reserved ports. One of which some are not there any more
-    /// says nothing: it was killed before it added them, or the list was set anew.
+    /// The ports of `now`, the reserved ones, that were added by processes that are gone. A record with ports that are
+    /// no longer reserved says nothing: its process was killed before it added them, or the list was set anew.
     pub(super) fn orphans(&self, now: &PortRanges) -> PortRanges {
         let stale = self.stale.iter().map(|record| &record.added);
         let there = stale.filter(|added| added.without(now).is_empty());
@@ -181,11 +183,11 @@ impl Records {
     }
 
     /// A record of this process's.
-    pub(super) fn create(&self, wanted: &PortRanges, added: &PortRanges) -> io::Result<Record> {
+    pub(super) fn create(&self, wanted: &PortRanges, added: &PortRanges) -> io::Result<PortRecord> {
         let name = format!("{}{}.{:08x}", self.prefix, std::process::id(), fastrand::u32(..));
         let path = self.directory.join(name);
         let file = options().create_new(true).open(&path)?;
-        let record = Record { path, file, wanted: wanted.clone(), added: added.clone() };
+        let record = PortRecord { path, file, wanted: wanted.clone(), added: added.clone() };
         let text = record.text(&self.boot);
         let written = try_lock(&record.file).and_then(|_| (&record.file).write_all(text.as_bytes()));
         written.inspect_err(|_| record.remove())?;
@@ -193,14 +195,15 @@ impl Records {
     }
 
     /// Counts a record of this process's, which ends, among those of processes that are gone.
-    pub(super) fn give_up(&mut self, own: &Record) -> io::Result<()> {
+    pub(super) fn give_up(&mut self, own: &PortRecord) -> io::Result<()> {
         let at = self.live.iter().position(|record| record.path == own.path);
         let at = at.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its record is gone"))?;
         self.ended = Some(self.live.swap_remove(at));
         Ok(())
     }
 
-    /// Forgets those that are gone: what of theirs others need these have to give back, each as much as is said.
+    /// Forgets the processes that are gone. The others have to give back the ports of theirs that they need:
+    /// each the ports in `handed`.
     pub(super) fn hand_on(&mut self, handed: &[PortRanges]) -> io::Result<()> {
         for (record, more) in self.live.iter_mut().zip(handed).filter(|(_, more)| !more.is_empty()) {
             record.added = record.added.with(more);
@@ -211,10 +214,11 @@ impl Records {
     }
 }
 
-impl Record {
+impl PortRecord {
     /// Takes its file away.
     pub(super) fn remove(&self) {
-        // It is empty or told of already: whoever finds it does nothing. Without it the others are nobody's.
+        // The record is empty or told of already: a process that finds it does nothing. Without it the other
+        // files are nobody's.
         for path in [self.path.clone(), beside(&self.path, HANDED), beside(&self.path, NEW)] {
             let _ = fs::remove_file(path);
         }
@@ -223,7 +227,7 @@ impl Record {
     /// Says anew what another process has added. Its own file stays, for that is what it holds locked.
     fn replace(&self, boot: &str) -> io::Result<()> {
         let new = beside(&self.path, NEW);
-        // Whoever wrote it was killed.
+        // A process that was killed has left it.
         let _ = fs::remove_file(&new);
         let mut file = options().create_new(true).open(&new)?;
         file.write_all(self.text(boot).as_bytes())?;
@@ -339,23 +343,23 @@ mod tests {
     fn a_record_is_live_while_it_is_held_and_told_of_once() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("convey");
-        let records = Records::open(&place).unwrap();
+        let records = PortRecords::open(&place).unwrap();
         assert_eq!(fs::metadata(&place).unwrap().mode() & 0o777, 0o700);
         let record = records.create(&ports("40-50"), &ports("41-50")).unwrap();
         drop(records);
-        let records = Records::open(&place).unwrap();
+        let records = PortRecords::open(&place).unwrap();
         assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![ports("40-50")], ports("")));
         drop(records);
         // As if its process were killed.
         drop(record);
         // A child that another test begins at this moment has the lock, too, until it runs its program.
-        let looks = std::iter::repeat_with(|| Records::open(&place).unwrap());
+        let looks = std::iter::repeat_with(|| PortRecords::open(&place).unwrap());
         let mut records = looks.take(1_000).find(|records| records.wanted().is_empty()).expect("it is stale");
         assert_eq!(records.orphans(&ports("40-60")), ports("41-50"));
         assert_eq!(records.orphans(&ports("45-60")), ports(""), "another's, or not added yet");
         records.hand_on(&[]).unwrap();
         drop(records);
-        let records = Records::open(&place).unwrap();
+        let records = PortRecords::open(&place).unwrap();
         assert_eq!((records.wanted(), records.orphans(&ports("41-50"))), (vec![], ports("")));
     }
 
@@ -365,7 +369,7 @@ mod tests {
     #[test]
     fn who_is_killed_while_it_hands_ports_to_another_process_loses_none() {
         if let Some(place) = std::env::var_os(KILLED) {
-            let mut records = Records::open(Path::new(&place)).unwrap();
+            let mut records = PortRecords::open(Path::new(&place)).unwrap();
             // The kernel kills whoever writes to a file now.
             setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
             let _ = records.hand_on(&[ports("50-60")]);
@@ -373,9 +377,9 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("convey");
-        let record = Records::open(&place).unwrap().create(&ports("40-70"), &ports("40-50")).unwrap();
+        let record = PortRecords::open(&place).unwrap().create(&ports("40-70"), &ports("40-50")).unwrap();
         let added = || {
-            let records = Records::open(&place).unwrap();
+            let records = PortRecords::open(&place).unwrap();
             records.live.iter().map(|record| record.added.to_string()).collect::<Vec<_>>()
         };
         let name = "who_is_killed_while_it_hands_ports_to_another_process_loses_none";
@@ -385,9 +389,9 @@ mod tests {
         assert_eq!(killed.status().unwrap().signal(), Some(libc::SIGXFSZ));
         assert_eq!(added(), ["40-50"]);
 
-        Records::open(&place).unwrap().hand_on(&[ports("50-60")]).unwrap();
+        PortRecords::open(&place).unwrap().hand_on(&[ports("50-60")]).unwrap();
         assert_eq!(added(), ["40-60"]);
-        let mut records = Records::open(&place).unwrap();
+        let mut records = PortRecords::open(&place).unwrap();
         records.give_up(&record).unwrap();
         assert_eq!(records.orphans(&ports("1-99")), ports("40-60"));
         records.hand_on(&[]).unwrap();
@@ -400,7 +404,7 @@ mod tests {
     fn records_of_other_network_namespaces_are_bounded_and_the_newest_stay() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("convey");
-        drop(Records::open(&place).unwrap());
+        drop(PortRecords::open(&place).unwrap());
         let held = options().create_new(true).open(place.join(format!("{RECORD}9999.1.held"))).unwrap();
         assert!(try_lock(&held).unwrap());
         let at = |second| UNIX_EPOCH + Duration::from_secs(second);
@@ -409,7 +413,7 @@ mod tests {
             let name = format!("{RECORD}9999{number}.1.00000000");
             options().create_new(true).open(place.join(name)).unwrap().set_modified(at(number)).unwrap();
         }
-        drop(Records::open(&place).unwrap());
+        drop(PortRecords::open(&place).unwrap());
         let name = |number| place.join(format!("{RECORD}9999{number}.1.00000000"));
         assert!(place.join(format!("{RECORD}9999.1.held")).exists(), "its process runs");
         assert!((0..10).all(|number| !name(number).exists()));
@@ -440,12 +444,12 @@ mod tests {
         fs::set_permissions(place("open"), fs::Permissions::from_mode(0o777)).unwrap();
         fs::write(place("file"), "").unwrap();
         for name in ["link", "open", "file", "missing/convey"] {
-            assert!(Records::open(&place(name)).is_err(), "{name}");
+            assert!(PortRecords::open(&place(name)).is_err(), "{name}");
         }
         // A link in place of the lock.
         fs::create_dir(place("ours")).unwrap();
         fs::set_permissions(place("ours"), fs::Permissions::from_mode(0o700)).unwrap();
         symlink(place("file"), place("ours/reserved-ports.lock")).unwrap();
-        assert!(Records::open(&place("ours")).is_err());
+        assert!(PortRecords::open(&place("ours")).is_err());
     }
 }

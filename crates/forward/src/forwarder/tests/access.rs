@@ -64,7 +64,7 @@ fn connections_of_a_client_that_a_reload_denies_end_and_others_go_on(family: Fam
         if let Some(kernel) = &lab.kernel {
             assert!(kernel.entries() <= 2, "the entries of the other are left");
         }
-        // Who is let in again begins anew.
+        // A client that is let in again begins anew.
         lab.change(|world| world.frontends[0].access = Access::default());
         lab.send(lab.client(1).syn().seq(900));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{
-    ENOUGH, Family, Kernel, LAN, Lab, Outcome, Seen, Size, TestServer, WAN, error_about, neighbour,
+    ENOUGH, Family, LAN, Lab, MockKernel, Outcome, Seen, Size, TestServer, WAN, error_about, neighbour,
     told_with_cache,
 };
 use crate::{ACK, FIN, FlowState, Segment};
@@ -252,7 +252,7 @@ fn open_untold(lab: &mut Lab, n: u16, syn: &Seen) {
     lab.is_deaf = false;
 }
 
-fn kernel(lab: &Lab) -> &Kernel {
+fn kernel(lab: &Lab) -> &MockKernel {
     lab.kernel.as_ref().expect("the story is told with a cache")
 }
 

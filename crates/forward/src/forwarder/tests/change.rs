@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour, wanted};
 use crate::End;
 use crate::plan::ByView;
-use convey_model::{DropReason, FlowTimeouts, OnDown, Wanted};
+use convey_model::{DropReason, FlowTimeouts, OnDown, WantedNeighbour};
 use convey_wire::TestPacket;
 
 told_over_both_families! {
@@ -253,7 +253,7 @@ fn a_client_on_the_link_is_asked_for_as_a_client(family: Family) {
     let client = SocketAddr::new(family.server_ip(77), 5_000).to_string();
     lab.send(TestPacket::from(client).to(family.vip()).syn());
     let asked = std::mem::take(&mut lab.forwarder.events().wanted);
-    assert_eq!(asked, [Wanted { is_ours: false, ..wanted(LAN, family.server_ip(77)) }]);
+    assert_eq!(asked, [WantedNeighbour { is_ours: false, ..wanted(LAN, family.server_ip(77)) }]);
 }
 
 fn forged_clients_on_the_link_leave_room_to_ask_for_a_server(family: Family) {

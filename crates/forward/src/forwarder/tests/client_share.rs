@@ -162,7 +162,8 @@ fn one_client_with_all_streams_it_can_get_leaves_ports_for_others(family: Family
     // All of them are in use all the time; others for a second.
     for round in 0..20 {
         lab.wait(Duration::from_millis(200));
-        // Some streams are looked at for one that is not in use; who asks again has the next ones looked at.
+        // Some streams are looked at for one that is not in use; a client that asks again has the next ones
+        // looked at.
         let mut again = || {
             lab.wait(Duration::from_millis(20));
             talk(&mut lab, 1 + round)

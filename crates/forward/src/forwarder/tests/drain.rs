@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::change::{assert_go_on, busy, is_of_first};
 use super::lab::{Family, Lab, Outcome, Seen, TestServer, World};
 use crate::End;
-use convey_model::{Draining, DropReason, Endpoint};
+use convey_model::{DrainingEndpoints, DropReason, Endpoint};
 use convey_wire::TestPacket;
 
 told_over_both_families! {
@@ -36,7 +36,7 @@ fn move_frontend_elsewhere(world: &mut World) {
 }
 
 fn time_is_over(world: &mut World) {
-    world.draining = Draining::default();
+    world.draining = DrainingEndpoints::default();
 }
 
 /// The clients that are told, by number.

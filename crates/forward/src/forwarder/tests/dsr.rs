@@ -108,7 +108,7 @@ fn whoever_sends_data_is_not_forgotten_before_the_cache_is_asked(family: Family)
         lab.send(lab.client(n).seq(101).ack(501));
         lab.send(lab.client(n).seq(101).ack(501).payload(b"hi"));
     }
-    // Who forges what completes a handshake pushes out others who do.
+    // Forged completions of handshakes push out other forged ones.
     for n in 1_000..5_000 {
         lab.handle(&lab.client(n).syn().seq(100));
         lab.handle(&lab.client(n).seq(101).ack(501));

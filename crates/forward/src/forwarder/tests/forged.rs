@@ -25,7 +25,7 @@ fn count(lab: &Lab, state: FlowState) -> u32 {
     lab.forwarder.flows().count(state)
 }
 
-/// TcpSequence that are nobody's, as far from any as they can be.
+/// Sequence numbers that are nobody's, as far from any as they can be.
 const GUESS: u32 = 1 << 30;
 
 /// The end of a connection, by whoever sends this.

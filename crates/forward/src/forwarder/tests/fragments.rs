@@ -102,7 +102,7 @@ fn fragments_whose_first_is_lost_are_dropped_and_others_pass(family: Family) {
     let sent = arrive(&mut lab, &other, LAN);
     assert_eq!((sent.len(), Seen::put_together(&sent).len()), (4, 1));
     assert_eq!(arrive(&mut lab, &lost[..1], LAN).len(), 1, "it is too late for the others");
-    // Who does not know the first says so.
+    // A forwarder that does not know the first says so.
     let mut unsorted = lost[1].clone();
     assert_eq!(lab.handle_frame(&mut unsorted, None), Outcome::Dropped(DropReason::FragmentUnmatched));
 }

@@ -5,82 +5,25 @@ mod world;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 pub(super) use self::seen::Seen;
-pub(super) use self::world::{LAN, TestFrontend, TestServer, WAN, World, neighbour, wanted};
+pub(super) use self::world::{TestFrontend, TestServer, World, wanted};
 use crate::Plan;
 use crate::forwarder::{Path, fit};
 use crate::plan::ByView;
-pub(super) use crate::testing::{Kernel, told_with_cache};
+pub(super) use crate::testing::{MockKernel, told_with_cache};
 use crate::{
-    Cut, End, Ended, Forwarder, Fragments, Frame, Ids, Later, Loops, NatPorts, PacketRole, PortSplit,
-    Settings, Verdict, Workers, cut, number_segments,
+    Cut, End, Ended, Forwarder, Fragments, Frame, IpIds, Later, Loops, NatPorts, PacketRole, PortSplit,
+    Settings, Verdict, WorkerPeers, cut, number_segments,
 };
+pub(super) use convey_model::fixture::network::{Family, LAN, WAN, neighbour};
 use convey_model::{
-    Algorithm, Draining, DropReason, DsrKind, FlowTimeouts, Mode, Neighbour, NextHop, OnDown, Protocol,
+    Algorithm, DrainingEndpoints, DropReason, DsrKind, FlowTimeouts, Mode, NextHop, OnDown, Protocol,
     Timestamp,
 };
 use convey_wire::{self as wire, Checksum, Headers, IcmpError, Kind, TestPacket};
-
-/// Of addresses. Its stories are told over each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub(super) const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-    /// One address or the other.
-    pub(super) fn pick<T>(self, v4: T, v6: T) -> T {
-        match self {
-            Family::V4 => v4,
-            Family::V6 => v6,
-        }
-    }
-
-    /// Where clients connect to.
-    pub(super) fn vip(self) -> &'static str {
-        self.pick("192.0.2.1:80", "[2001:db8:2::1]:80")
-    }
-
-    /// The VIP without its port.
-    pub(super) fn vip_ip(self) -> &'static str {
-        self.pick("192.0.2.1", "2001:db8:2::1")
-    }
-
-    /// Our own address towards the clients.
-    pub(super) fn own_ip(self) -> &'static str {
-        self.pick("192.0.2.2", "2001:db8:2::2")
-    }
-
-    /// What servers see as their clients' address.
-    pub(super) fn snat(self) -> &'static str {
-        self.pick("10.0.0.1", "fd00::1")
-    }
-
-    /// The server with this number.
-    pub(super) fn server_ip(self, id: u8) -> IpAddr {
-        let hex = u16::from_str_radix(&id.to_string(), 16).unwrap();
-        let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, hex);
-        self.pick(Ipv4Addr::new(10, 0, 0, id).into(), v6.into())
-    }
-
-    /// Who leads to the clients.
-    pub(super) fn router(self) -> Neighbour {
-        let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0xfe);
-        neighbour(WAN, self.pick(Ipv4Addr::new(192, 0, 2, 254).into(), link_local.into()), 0xfe)
-    }
-
-    /// The address and port of client `n`.
-    pub(super) fn client_addr(self, n: u16) -> String {
-        let (ip, port) = (1 + n % 200, 5_000 + n);
-        self.pick(format!("198.51.100.{ip}:{port}"), format!("[2001:db8:100:{ip}::1]:{port}"))
-    }
-}
 
 /// The balancer, in front of servers 11 to 13.
 pub(super) struct Lab {
@@ -90,7 +33,7 @@ pub(super) struct Lab {
     pub(super) plan: Plan,
     pub(super) world: World,
     /// What forwards in the balancer's place, if the story is told so.
-    pub(super) kernel: Option<Kernel>,
+    pub(super) kernel: Option<MockKernel>,
     /// Whether the balancer hears of FINs only when it is told to.
     pub(super) is_deaf: bool,
     /// Flows begun, as far as verdicts tell.
@@ -102,7 +45,7 @@ pub(super) struct Lab {
     /// What servers were told of handshakes that gave way.
     pub(super) farewells: Vec<Seen>,
     fragments: Fragments<Vec<u8>>,
-    ids: Ids,
+    ids: IpIds,
 }
 
 /// How large things are; `ports` are those from 40000 on.
@@ -168,7 +111,7 @@ impl Lab {
             on_down: ByView::both(OnDown::Reset),
             algorithm: Algorithm::Ring,
             frontends: vec![TestFrontend::new(0, mode, family.vip())],
-            draining: Draining::default(),
+            draining: DrainingEndpoints::default(),
             stopping: false,
             outlasting: BTreeSet::new(),
             flow_timeouts: FlowTimeouts::default(),
@@ -179,10 +122,16 @@ impl Lab {
             servers_by_both: false,
             servers_by_wan: false,
         };
-        let kernel = Kernel::of_story();
-        let cache = kernel.as_ref().map(Kernel::cache);
-        let settings =
-            Settings { ports, capacity, workers: Workers::alone(), seed: 42, cache, loops: Loops::new(7) };
+        let kernel = MockKernel::of_story();
+        let cache = kernel.as_ref().map(MockKernel::cache);
+        let settings = Settings {
+            ports,
+            capacity,
+            workers: WorkerPeers::alone(),
+            seed: 42,
+            cache,
+            loops: Loops::new(7),
+        };
         let mut lab = Lab {
             family,
             forwarder: Forwarder::new(settings),
@@ -195,8 +144,8 @@ impl Lab {
             unrecorded: 0,
             heard: [0; 2],
             farewells: Vec::new(),
-            fragments: Fragments::new(Ids::new(0)),
-            ids: Ids::new(0),
+            fragments: Fragments::new(IpIds::new(0)),
+            ids: IpIds::new(0),
         };
         lab.change(|_| {});
         lab
@@ -207,10 +156,10 @@ impl Lab {
         let snat = self.family.snat().parse::<IpAddr>().unwrap().into();
         let split = PortSplit::new(40_000..=49_999, others + 1);
         let has_ports = self.world.frontends[0].mode == Mode::Passthrough;
-        let together = Workers::together(usize::from(others) + 1).into_iter().zip(0..);
+        let together = WorkerPeers::together(usize::from(others) + 1).into_iter().zip(0..);
         let mut all = together.map(|(workers, n)| {
             let ports = has_ports.then(|| NatPorts::of_worker(vec![snat], &split, n, 7));
-            let cache = self.kernel.as_ref().map(Kernel::cache);
+            let cache = self.kernel.as_ref().map(MockKernel::cache);
             let (capacity, loops) = (ENOUGH.capacity, Loops::new(7));
             Forwarder::new(Settings { ports, capacity, workers, seed: 42, cache, loops })
         });
@@ -358,7 +307,7 @@ impl Lab {
 
     /// Tells the balancer of what the cache tells of.
     pub(super) fn hear_cache(&mut self) {
-        for (key, segment) in self.kernel.iter().flat_map(Kernel::events) {
+        for (key, segment) in self.kernel.iter().flat_map(MockKernel::events) {
             self.forwarder.on_cached(&key, segment, self.now);
             self.heard[0] += self.forwarder.events().answered.drain(..).count();
         }

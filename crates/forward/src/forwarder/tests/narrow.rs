@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::handover::{handed, take};
 use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, told_with_cache};
 use convey_model::DropReason;
 use convey_wire::{self as wire, IcmpError, TestPacket};
@@ -122,6 +123,24 @@ fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
 }
 
 #[test]
+fn a_path_that_was_narrow_in_another_process_is_tried_again_too() {
+    told_with_cache(|| {
+        let (mut old, mut new) = (Lab::passthrough(Family::V4).udp(), Lab::passthrough(Family::V4).udp());
+        let (reply, answer) = stream(&mut old);
+        too_big(&mut old, Family::V4, &answer, 68);
+        new.now = old.now;
+        assert_eq!(take(&mut new, &handed(&mut old)), 1);
+        let packet = reply.payload(&[7; 1_472]);
+        for _ in 0..6 {
+            assert_eq!(pieces(new.handle(&packet)).len(), 3);
+            new.wait(Duration::from_secs(101));
+        }
+        new.send(packet.clone());
+        assert_eq!(new.forwarder.flows().cached(), 1);
+    });
+}
+
+#[test]
 fn pieces_are_as_long_as_the_narrowest_hop_told_of_takes_in_three_steps() {
     let family = Family::V4;
     let mut lab = Lab::passthrough(family).udp();
@@ -201,7 +220,7 @@ fn segments_of_one_packet_have_no_number_of_the_next() {
         let packet = syn.reply().seq(1_501).ack(101).payload(&vec![8; len]).may_be_cut(id);
         match lab.handle_frame(&mut packet.bytes(), segment_size) {
             Outcome::Fragments(segments, WAN) => numbers.extend(segments.iter().map(|frame| number(frame))),
-            // Whoever cuts it counts on.
+            // The interface that cuts it counts on.
             Outcome::Segments(seen, payload) => {
                 let count = (len as u16).div_ceil(payload);
                 numbers.extend((0..count).map(|n| number(&seen.frame).wrapping_add(n)));

@@ -20,7 +20,7 @@ const SIZE: Size = Size { capacity: 8, ports: 3 };
 enum Step {
     /// Client number, and what it sends.
     Client(u16, Content),
-    /// Whoever got the packet before the last so many answers it.
+    /// The server that got the packet before the last so many answers it.
     Server(usize, Content),
     /// A router has an error about the packet before the last so many that was sent on, towards the servers or the
     /// clients.
@@ -203,7 +203,7 @@ impl Story {
         Ok(outcome)
     }
 
-    /// Whoever is told, is told of a packet that it sent itself.
+    /// Checks that the receiver of an error had sent the packet itself.
     fn error(&mut self, back: usize, to_client: bool, error: IcmpError) -> Result<(), TestCaseError> {
         let (family, is_nat) = (self.lab.family, matches!(self.mode, TestMode::Passthrough));
         let (router, vip) = (family.pick("10.9.9.9", "fd09::9"), family.vip().to_owned());

@@ -76,7 +76,7 @@ fn a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it(family: Family)
     assert_eq!(lab.change(|world| world.frontends[0].listen = vec![range(family, LAST + 9)]), []);
     assert_eq!(lab.send(client(family, 2, LAST + 9).syn()).to.port(), LAST + 9);
     lab.send(client(family, 1, LAST).seq(101).ack(501));
-    // What drains goes on until its time is over.
+    // Ports that drain go on until their time is over.
     let drained = [LAST, LAST + 9].map(|port| Endpoint::tcp(at(family, port)));
     let resets = lab.change(|world| {
         world.frontends[0].listen = vec![range(family, LAST - 1)];

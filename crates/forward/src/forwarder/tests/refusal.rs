@@ -114,7 +114,7 @@ fn what_cannot_be_a_client_begins_no_flow(family: Family) {
         ("192.0.2.1:80", looped),
         ("192.0.2.1:4000", looped),
         ("192.0.2.2:4000", looped),
-        ("10.0.0.1:40000", looped),
+        ("10.0.0.254:40000", looped),
     ];
     let v6 = [
         ("[::1]:4000", martian),
@@ -127,7 +127,7 @@ fn what_cannot_be_a_client_begins_no_flow(family: Family) {
         ("[2001:db8:2::1]:80", looped),
         ("[2001:db8:2::1]:4000", looped),
         ("[2001:db8:2::2]:4000", looped),
-        ("[fd00::1]:40000", looped),
+        ("[fd00::fe]:40000", looped),
     ];
     for (from, reason) in family.pick(&v4[..], &v6[..]) {
         for lab in [&mut passthrough, &mut dsr] {

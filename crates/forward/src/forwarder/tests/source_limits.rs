@@ -1,11 +1,12 @@
 //! One source with all that it may have: it gets no more, whatever it tries.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::lab::{Family, Lab, Outcome, Seen};
 use crate::{End, Forwarder, Frame};
-use convey_model::{DropReason, Limits, OverLimit, Sources};
+use convey_model::{DropReason, Limits, OverLimit, Prefix, Sources};
 use convey_wire as wire;
 
 told_over_both_families! {
@@ -18,6 +19,12 @@ told_over_both_families! {
     a_limit_that_comes_by_a_reload_counts_what_is_open_already,
     all_workers_count_a_source_together,
     streams_of_a_source_are_counted_too,
+    in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on,
+    in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_in_use,
+    forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_is_in_use,
+    trusted_clients_take_nothing_of_their_source,
+    what_another_limit_refuses_takes_nothing_of_the_rate,
+    what_is_not_counted_takes_nothing_away_when_it_ends,
 }
 
 /// Connection `k` of one client.
@@ -109,7 +116,7 @@ fn a_source_has_so_many_open_at_once_and_again_when_one_has_ended(family: Family
         lab.tick();
         assert_eq!(counted(&lab), 1);
         assert!(connect(&mut lab, own(3)).is_ok());
-        // Those that fall silent count no longer.
+        // Flows that fall silent count no longer.
         lab.wait(Duration::from_secs(3 * 3_600));
         lab.tick();
         assert_eq!((lab.forwarder.flows().len(), counted(&lab)), (0, 0));
@@ -147,6 +154,132 @@ fn in_dsr_a_handshake_counts_before_any_data_and_until_its_end(family: Family) {
     lab.send(lab.client(own(0)).fin().seq(102).ack(501));
     assert_eq!(counted(&lab), 0);
     assert!(begin(&mut lab, own(1)).is_ok());
+}
+
+fn in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on(family: Family) {
+    let mut lab = Lab::dsr(family);
+    limit(&mut lab, at_once(2));
+    (0..6).for_each(|k| _ = begin(&mut lab, own(k)).unwrap());
+    (0..6).for_each(|k| _ = lab.send(lab.client(own(k)).seq(101).ack(501)));
+    let told = lab.tick();
+    assert_eq!((lab.ends(), told.len(), counted(&lab)), (vec![End::SourceLimit; 4], 4, 2));
+    assert!(told.iter().all(|reset| reset.flags == "R" && reset.seq == 501));
+    // A client that ignores the reset gets no further.
+    let data = lab.client(own(5)).seq(101).ack(501).payload(b"x");
+    assert_eq!(lab.answer(data).1, DropReason::SourceConnections);
+    lab.send(lab.client(own(0)).seq(101).ack(501).payload(b"x"));
+}
+
+fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_in_use(family: Family) {
+    let mut lab = Lab::dsr(family);
+    limit(&mut lab, at_once(3));
+    connect(&mut lab, own(0)).unwrap();
+    let forge = |lab: &mut Lab, k: u16| {
+        let begun = begin(lab, own(k)).is_ok();
+        if begun {
+            lab.send(lab.client(own(k)).seq(101).ack(501));
+        }
+        lab.tick();
+        begun
+    };
+    assert!(forge(&mut lab, 10) && forge(&mut lab, 11) && !forge(&mut lab, 12));
+    lab.wait(Duration::from_millis(1_300));
+    // In place of the first that was forged; that is reset where its client is.
+    begin(&mut lab, own(1)).unwrap();
+    lab.send(lab.client(own(1)).seq(101).ack(501).payload(b"x"));
+    let told = lab.tick();
+    assert_eq!((lab.ends(), counted(&lab)), (vec![End::SourceLimit], 3));
+    assert!(told[0].to.port() == 5_000 + own(10) || told[0].to.port() == 5_000 + own(11), "{told:?}");
+    for k in 20..60 {
+        lab.wait(Duration::from_millis(100));
+        forge(&mut lab, k);
+    }
+    // Data that passes is forgeable, too; but what has sent some is not ended.
+    [0, 1].iter().for_each(|k| _ = lab.send(lab.client(own(*k)).seq(102).ack(501).payload(b"y")));
+    assert_eq!(counted(&lab), 3);
+}
+
+fn forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_is_in_use(family: Family) {
+    let mut lab = Lab::passthrough(family).udp();
+    limit(&mut lab, at_once(2));
+    // Two datagrams around an answer.
+    let exchange = |lab: &mut Lab, n: u16| {
+        let Outcome::Sent(seen) = lab.handle(&lab.client(n).udp()) else { return None };
+        lab.send(seen.reply().udp());
+        lab.send(lab.client(n).udp());
+        lab.tick();
+        Some(seen)
+    };
+    (10..12).for_each(|k| _ = exchange(&mut lab, own(k)).unwrap());
+    assert!(exchange(&mut lab, own(0)).is_none());
+    lab.wait(Duration::from_millis(1_300));
+    let real = exchange(&mut lab, own(0)).unwrap();
+    assert_eq!((lab.ends(), counted(&lab)), (vec![End::SourceLimit], 2));
+    for k in 20..60 {
+        lab.wait(Duration::from_millis(100));
+        // Only the server can keep it in use.
+        lab.send(real.reply().udp());
+        exchange(&mut lab, own(k));
+    }
+    let seen = lab.send(lab.client(own(0)).udp());
+    assert_eq!(seen.from, real.from, "it is the same flow");
+    assert_eq!(counted(&lab), 2);
+    assert!(lab.ends().iter().all(|end| *end == End::SourceLimit));
+    // One that has only begun pushes nobody out.
+    lab.wait(Duration::from_millis(1_300));
+    lab.send(lab.client(own(70)).udp());
+    lab.tick();
+    assert!(lab.ends().is_empty() && counted(&lab) == 2);
+}
+
+fn trusted_clients_take_nothing_of_their_source(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let trusted = Prefix::of(lab.family.client_addr(7).parse::<SocketAddr>().unwrap().ip(), 128);
+        let limits = Limits { ipv4_prefix: 24, ipv6_prefix: 48, ..at_once(1) };
+        lab.change(|world| world.frontends[0].trusted_clients = vec![trusted]);
+        limit(&mut lab, limits);
+        (0..3).for_each(|k| _ = connect(&mut lab, 7 + own(k)).unwrap());
+        assert_eq!(counted(&lab), 0);
+        // Nor does one of them give back what is not theirs.
+        connect(&mut lab, own(0)).unwrap();
+        lab.send(lab.client(7 + own(0)).rst().seq(102));
+        lab.tick();
+        assert_eq!(counted(&lab), 1);
+        assert_eq!(connect(&mut lab, own(1)).map(|_| ()), Err(DropReason::SourceConnections));
+        // The same where a limit comes later.
+        limit(&mut lab, limits);
+        assert_eq!(counted(&lab), 1);
+    }
+}
+
+fn what_another_limit_refuses_takes_nothing_of_the_rate(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        lab.change(|world| world.frontends[0].max_connections = Some(1));
+        limit(&mut lab, rate(1, 1));
+        connect(&mut lab, 1).unwrap();
+        assert!((0..3).all(|k| begin(&mut lab, own(k)).map(|_| ()) == Err(DropReason::MaxConnections)));
+        lab.change(|world| world.frontends[0].max_connections = None);
+        assert!(begin(&mut lab, own(0)).is_ok());
+        assert_eq!(begin(&mut lab, own(1)).map(|_| ()), Err(DropReason::SourceRate));
+    }
+}
+
+fn what_is_not_counted_takes_nothing_away_when_it_ends(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    limit(&mut lab, Limits { ipv6_prefix: 128, ..at_once(2) });
+    let sources = lab.world.frontends[0].sources.clone().unwrap();
+    // All places are taken, then one is free again.
+    let other = |n: u32| IpAddr::from(Ipv4Addr::from_bits(0x0b00_0000 + n));
+    let places = 4 * Sources::CAPACITY as u32;
+    let counted_there: Vec<u32> = (0..places).filter(|n| sources.opened(other(*n))).collect();
+    assert_eq!(counted_there.len(), Sources::CAPACITY);
+    connect(&mut lab, own(0)).unwrap();
+    assert_eq!(counted(&lab), 0);
+    counted_there.into_iter().for_each(|n| sources.closed(other(n)));
+    connect(&mut lab, own(1)).unwrap();
+    lab.send(lab.client(own(0)).rst().seq(102));
+    lab.tick();
+    assert_eq!(counted(&lab), 1);
 }
 
 fn a_limit_that_comes_by_a_reload_counts_what_is_open_already(family: Family) {

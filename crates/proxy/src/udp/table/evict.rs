@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use super::lists::Of;
-use super::{Key, QUESTIONS, STREAMS, Table};
-use convey_model::Timestamp;
+use super::lists::ListKind;
+use super::{QUESTIONS, STREAMS, SessionKey, SessionTable};
+use convey_model::{Prefix, Timestamp};
 
 /// Sessions that are looked at for one of a certain client.
 const MAX_LOOKS: usize = 64;
 
 /// A stream whose server has sent nothing for this long may give way.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SERVER_SILENCE: Duration = Duration::from_secs(1);
 
-impl<T> Table<T> {
+impl<T> SessionTable<T> {
     /// Takes out the session of a frontend that gives way to a new one: of its questions the one that was silent longest.
     /// So questions long answered go first, and forged clients push out each other. Streams go last, first the one whose
     /// server was silent longest, and none whose server has just sent.
@@ -43,11 +43,11 @@ impl<T> Table<T> {
     }
 
     /// The same, of the questions of a frontend whose key is one of these. Only so many are looked at, the longest silent
-    /// ones: who has most of them is found there.
+    /// ones: the client that has most of them is found there.
     pub(in crate::udp) fn evict_question_of(
         &mut self,
         frontend: u32,
-        is_one: impl Fn(&Key) -> bool,
+        is_one: impl Fn(&SessionKey) -> bool,
     ) -> Option<T> {
         let found = self.find_first(self.group(frontend)?, QUESTIONS, is_one)?;
         self.remove(found)
@@ -57,11 +57,27 @@ impl<T> Table<T> {
     pub(in crate::udp) fn evict_stream_of(
         &mut self,
         frontend: u32,
-        is_one: impl Fn(&Key) -> bool,
+        is_one: impl Fn(&SessionKey) -> bool,
         now: Timestamp,
     ) -> Option<T> {
         let found = self.find_first(self.group(frontend)?, STREAMS, is_one)?;
         self.is_unserved(found, now).then(|| self.remove(found))?
+    }
+
+    /// Takes out a session that is counted at a source, for another one of that: a question first, then a stream whose server is
+    /// silent. Of each the one whose server was silent longest. Only so many are looked at.
+    pub(in crate::udp) fn evict_of_source(
+        &mut self,
+        frontend: u32,
+        source: Prefix,
+        now: Timestamp,
+    ) -> Option<T> {
+        let first = self.sources.get(&(frontend, Some(source)))?.first;
+        let next = |number: &usize| self.entries[*number].links[ListKind::Source as usize].next;
+        let some = || std::iter::successors(first, next).take(MAX_LOOKS);
+        let question = some().find(|number| !self.entries[*number].is_stream);
+        let number = question.or_else(|| some().find(|number| self.is_unserved(*number, now)))?;
+        self.remove(number)
     }
 
     fn group(&self, frontend: u32) -> Option<usize> {
@@ -75,8 +91,8 @@ impl<T> Table<T> {
             .filter(|number| list == QUESTIONS || self.is_unserved(*number, now))
     }
 
-    fn find_first(&self, group: usize, list: usize, is_one: impl Fn(&Key) -> bool) -> Option<usize> {
-        let next = |number: &usize| self.entries[*number].links[Of::Frontend as usize].next;
+    fn find_first(&self, group: usize, list: usize, is_one: impl Fn(&SessionKey) -> bool) -> Option<usize> {
+        let next = |number: &usize| self.entries[*number].links[ListKind::Frontend as usize].next;
         let mut some = std::iter::successors(self.groups[group].lists[list].first, next).take(MAX_LOOKS);
         some.find(|number| is_one(&self.entries[*number].key))
     }
@@ -88,6 +104,6 @@ impl<T> Table<T> {
     }
 
     fn is_unserved(&self, number: usize, now: Timestamp) -> bool {
-        now.since(self.entries[number].served) >= PATIENCE
+        now.since(self.entries[number].served) >= SERVER_SILENCE
     }
 }

@@ -1,35 +1,37 @@
 //! The order of a table's sessions: lists through their entries. Pure.
 
-use super::Table;
+use super::SessionTable;
 
 /// Which of an entry's lists.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Of {
+pub(super) enum ListKind {
     Address,
     Frontend,
+    /// That of its source, where it is counted there.
+    Source,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Links {
+pub(super) struct SessionLinks {
     pub(super) previous: Option<usize>,
     pub(super) next: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct List {
+pub(super) struct SessionList {
     pub(super) first: Option<usize>,
     pub(super) last: Option<usize>,
 }
 
-impl<T> Table<T> {
+impl<T> SessionTable<T> {
     /// Makes an entry the last of a list that it is in.
-    pub(super) fn renew(&mut self, number: usize, of: Of) {
+    pub(super) fn renew(&mut self, number: usize, of: ListKind) {
         self.unlink(number, of);
         self.append(number, of);
     }
 
     /// Makes an entry the last of a list that it is not in.
-    pub(super) fn append(&mut self, number: usize, of: Of) {
+    pub(super) fn append(&mut self, number: usize, of: ListKind) {
         let list = self.list_of(number, of);
         let previous = list.last.replace(number);
         if previous.is_none() {
@@ -38,12 +40,12 @@ impl<T> Table<T> {
         if let Some(previous) = previous {
             self.entries[previous].links[of as usize].next = Some(number);
         }
-        self.entries[number].links[of as usize] = Links { previous, next: None };
+        self.entries[number].links[of as usize] = SessionLinks { previous, next: None };
     }
 
     /// Takes an entry out of a list that it is in.
-    pub(super) fn unlink(&mut self, number: usize, of: Of) {
-        let Links { previous, next } = self.entries[number].links[of as usize];
+    pub(super) fn unlink(&mut self, number: usize, of: ListKind) {
+        let SessionLinks { previous, next } = self.entries[number].links[of as usize];
         match previous {
             Some(previous) => self.entries[previous].links[of as usize].next = next,
             None => self.list_of(number, of).first = next,
@@ -54,11 +56,15 @@ impl<T> Table<T> {
         }
     }
 
-    fn list_of(&mut self, number: usize, of: Of) -> &mut List {
+    fn list_of(&mut self, number: usize, of: ListKind) -> &mut SessionList {
         let entry = &self.entries[number];
         match of {
-            Of::Address => &mut self.addresses[entry.address].active,
-            Of::Frontend => &mut self.groups[entry.group].lists[usize::from(entry.is_stream)],
+            ListKind::Address => &mut self.addresses[entry.address].active,
+            ListKind::Frontend => &mut self.groups[entry.group].lists[usize::from(entry.is_stream)],
+            ListKind::Source => {
+                let source = (self.groups[entry.group].frontend, entry.source);
+                self.sources.entry(source).or_default()
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use super::*;
 const WEB: u32 = 7;
 const DNS: u32 = 8;
 
-fn key(port: u16) -> Key {
-    Key { client: SocketAddr::from(([192, 0, 2, 1], port)), via: None, asked: None }
+fn key(port: u16) -> SessionKey {
+    SessionKey { client: SocketAddr::from(([192, 0, 2, 1], port)), via: None, asked: None }
 }
 
 fn at(seconds: u64) -> Timestamp {
@@ -17,8 +17,8 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 /// A table whose clients have sent once, a second after each other; their sessions are named by their ports.
-fn asked_by(ports: &[u16]) -> Table<u16> {
-    let mut table = Table::new();
+fn asked_by(ports: &[u16]) -> SessionTable<u16> {
+    let mut table = SessionTable::new();
     assert_eq!(table.open(), 0);
     (1..).zip(ports).for_each(|(second, port)| {
         table.insert((0, WEB), key(*port), *port, at(second));
@@ -28,14 +28,17 @@ fn asked_by(ports: &[u16]) -> Table<u16> {
 
 #[test]
 fn a_client_is_found_again_by_its_address_and_the_one_it_asked() {
-    let mut table = Table::new();
+    let mut table = SessionTable::new();
     let [here, there] = [(); 2].map(|()| table.open());
     let [first, second] = [1, 2].map(|host| Some(IpAddr::from([10, 0, 0, host])));
-    let one = table.insert((here, WEB), Key { asked: first, ..key(1) }, "one", at(0));
-    let two = table.insert((here, WEB), Key { asked: second, ..key(1) }, "two", at(0));
-    assert_eq!(table.find(here, &Key { asked: first, ..key(1) }), Some(one));
-    assert_eq!(table.find(here, &Key { asked: second, ..key(1) }), Some(two));
-    assert_eq!([table.find(here, &key(1)), table.find(there, &Key { asked: first, ..key(1) })], [None; 2]);
+    let one = table.insert((here, WEB), SessionKey { asked: first, ..key(1) }, "one", at(0));
+    let two = table.insert((here, WEB), SessionKey { asked: second, ..key(1) }, "two", at(0));
+    assert_eq!(table.find(here, &SessionKey { asked: first, ..key(1) }), Some(one));
+    assert_eq!(table.find(here, &SessionKey { asked: second, ..key(1) }), Some(two));
+    assert_eq!(
+        [table.find(here, &key(1)), table.find(there, &SessionKey { asked: first, ..key(1) })],
+        [None; 2]
+    );
     assert_eq!(table.get_mut(two).unwrap().1, &"two");
 }
 
@@ -89,9 +92,9 @@ fn a_client_that_makes_room_does_so_among_its_own() {
     let stream = table.find(0, &key(2)).unwrap();
     table.answered(stream, at(5));
     table.sent(stream, at(6));
-    let is_even = |key: &Key| key.client.port().is_multiple_of(2);
+    let is_even = |key: &SessionKey| key.client.port().is_multiple_of(2);
     assert_eq!([(); 2].map(|()| table.evict_question_of(WEB, is_even)), [Some(4), None]);
-    let is_odd = |key: &Key| !is_even(key);
+    let is_odd = |key: &SessionKey| !is_even(key);
     assert_eq!(
         [table.evict_stream_of(WEB, is_odd, at(7)), table.evict_stream_of(WEB, is_even, at(6))],
         [None; 2]
@@ -103,9 +106,30 @@ fn a_client_that_makes_room_does_so_among_its_own() {
     assert_eq!(many.evict_question_of(WEB, |key| key.client.port() > 63), Some(64));
 }
 
+#[test]
+fn a_source_makes_room_among_its_own_however_many_others_there_are() {
+    let [own, others] = ["192.0.2.1", "192.0.2.2"].map(|net| net.parse().unwrap());
+    let mut table = asked_by(&(1..=1_000).collect::<Vec<_>>());
+    for port in 1..=1_000 {
+        let number = table.find(0, &key(port)).unwrap();
+        table.set_source(number, if port > 997 { own } else { others });
+        if port != 999 {
+            table.answered(number, at(2_000));
+            table.sent(number, at(2_000));
+        }
+    }
+    table.answered(table.find(0, &key(998)).unwrap(), at(2_003));
+    // The question first, then the stream whose server is silent; none that is in use, and none of others.
+    let evicted = [(); 3].map(|()| table.evict_of_source(WEB, own, at(2_003)));
+    assert_eq!(evicted, [Some(999), Some(1_000), None]);
+    assert_eq!(table.evict_of_source(DNS, own, at(3_000)), None, "another frontend");
+    assert_eq!(table.evict_of_source(WEB, own, at(3_000)), Some(998));
+    assert_eq!(table.sources.len(), 1, "nothing is remembered of who has none");
+}
+
 /// Questions of two addresses of one frontend, and of one of another, in this order.
-fn of_two_frontends(order: &[(usize, u32)]) -> Table<u16> {
-    let mut table = Table::new();
+fn of_two_frontends(order: &[(usize, u32)]) -> SessionTable<u16> {
+    let mut table = SessionTable::new();
     (0..3).for_each(|_| _ = table.open());
     (1..).zip(order).for_each(|(n, place)| _ = table.insert(*place, key(n), n, at(n.into())));
     table

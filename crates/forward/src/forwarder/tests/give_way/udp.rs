@@ -29,7 +29,7 @@ fn forged_questions_leave_every_client_a_port_and_cut_no_stream(family: Family) 
         .collect();
     for round in 0..400 {
         (0..100).for_each(|n| drop(ask(&mut lab, 1_000 + round * 100 + n)));
-        // Who was answered can ask again, by the same way.
+        // A client that was answered can ask again, by the same way.
         let (client, before) = (100 + round, 99 + round);
         let seen = ask(&mut lab, client);
         assert_eq!(lab.send(seen.reply()).to.to_string(), family.client_addr(client));

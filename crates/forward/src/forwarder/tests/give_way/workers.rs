@@ -68,7 +68,7 @@ fn no_more_give_way_to_others_than_there_are_slots_beyond_the_limit(family: Fami
     lab.send(lab.client(1).rst().seq(101));
     lab.send(lab.client(2).rst().seq(101));
     expire_due(&mut lab);
-    // What gives way counts as taken until the end of its worker's batch.
+    // A slot that gives way counts as taken until the end of its worker's batch.
     for other in &mut others[..2] {
         std::mem::swap(&mut lab.forwarder, other);
         lab.tick();

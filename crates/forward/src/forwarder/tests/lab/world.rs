@@ -5,21 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::Family;
 use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
+use convey_model::fixture::network::{Family, LAN, WAN, interfaces, routes};
 use convey_model::{
-    Access, Algorithm, Draining, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Interface, Limits, Listen,
-    Mode, Neighbour, OnDown, Prefix, Protocol, Route, RouteHop, ServerEndpoints, Slots, Sources, Timestamp,
-    WHOLE, Wanted, fixture,
+    Access, Algorithm, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Limits, Listen,
+    Mode, Neighbour, OnDown, Prefix, Protocol, RouteHop, ServerEndpoints, Slots, Sources, Timestamp, WHOLE,
+    WantedNeighbour, fixture,
 };
 
 use crate::View;
-use crate::plan::{ByView, Frontend, Pick, Picked, Plan, Pool, Server};
-
-/// Towards the clients, MTU 1500. It holds the VIP.
-pub(crate) const WAN: u32 = 1;
-/// Towards the servers.
-pub(crate) const LAN: u32 = 2;
+use crate::plan::{ByView, Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker};
 
 /// What may change while packets flow.
 pub(crate) struct World {
@@ -29,7 +24,7 @@ pub(crate) struct World {
     pub(crate) algorithm: Algorithm,
     /// Each with a backend of all servers.
     pub(crate) frontends: Vec<TestFrontend>,
-    pub(crate) draining: Draining,
+    pub(crate) draining: DrainingEndpoints,
     pub(crate) stopping: bool,
     pub(crate) outlasting: BTreeSet<Endpoint>,
     pub(crate) flow_timeouts: FlowTimeouts,
@@ -113,8 +108,8 @@ impl TestServer {
         (self.id, self.slots) = (self.id + 100, Arc::default());
     }
 
-    fn at(&self, port: u16) -> Arc<Server> {
-        Arc::new(Server {
+    fn at(&self, port: u16) -> Arc<PlannedServer> {
+        Arc::new(PlannedServer {
             id: self.id,
             addr: SocketAddr::new(self.ip, port),
             is_up: self.up,
@@ -128,10 +123,10 @@ impl TestServer {
 /// Chooses as the program does.
 struct Chooser {
     table: Box<dyn Balancer>,
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<PlannedServer>>,
 }
 
-impl Pick for Chooser {
+impl ServerPicker for Chooser {
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
         match self.table.pick(flow_hash(HashOn::Tuple, client, vip), self) {
             Some(index) => Picked::Server(index),
@@ -155,13 +150,9 @@ impl Loads for Chooser {
     }
 }
 
-pub(crate) const fn neighbour(interface: u32, ip: IpAddr, mac: u8) -> Neighbour {
-    Neighbour { interface, ip, mac: [2, 0, 0, 0, 0, mac] }
-}
-
 /// A server or a router that is asked for.
-pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> Wanted {
-    Wanted { interface, ip, is_ours: true, is_repeated: false }
+pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> WantedNeighbour {
+    WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }
 }
 
 impl World {
@@ -196,9 +187,9 @@ impl World {
         }
     }
 
-    fn frontend(&self, frontend: &TestFrontend) -> Arc<Frontend> {
+    fn frontend(&self, frontend: &TestFrontend) -> Arc<PlannedFrontend> {
         let servers: Vec<_> = self.servers.iter().map(|server| server.at(frontend.server_port())).collect();
-        let member = |(server, known): (&Arc<Server>, &TestServer)| Member {
+        let member = |(server, known): (&Arc<PlannedServer>, &TestServer)| Member {
             identity: Identity::new(HashKey::default(), &format!("s{}", known.ip), server.addr),
             weight: known.weight,
             percent: WHOLE,
@@ -206,14 +197,14 @@ impl World {
         };
         let members: Vec<_> = servers.iter().zip(&self.servers).map(member).collect();
         let table = build(self.algorithm, &members, frontend.turn.clone());
-        let pool = Pool {
-            pick: Arc::new(Chooser { table, servers: servers.clone() }),
+        let pool = PlannedPool {
+            picker: Arc::new(Chooser { table, servers: servers.clone() }),
             servers,
             is_hashed: self.algorithm.hashes(),
             dsr: frontend.dsr,
             on_down: self.on_down,
         };
-        Arc::new(Frontend {
+        Arc::new(PlannedFrontend {
             id: frontend.id,
             view: if frontend.mode == Mode::Dsr { View::ClientSide } else { View::BothSides },
             protocol: frontend.protocol,
@@ -234,38 +225,17 @@ impl World {
     }
 
     /// The same as a file has it.
-    fn configured(&self, frontend: &TestFrontend) -> (convey_model::Frontend, convey_model::Backend) {
+    fn configured(
+        &self,
+        frontend: &TestFrontend,
+    ) -> (convey_model::FrontendConfig, convey_model::BackendConfig) {
         let name = format!("frontend{}", frontend.id);
         let addr = |server: &TestServer| SocketAddr::new(server.ip, frontend.server_port()).to_string();
         let servers = self.servers.iter().map(|server| fixture::server("s", &addr(server))).collect();
-        let backend = convey_model::Backend { dsr: frontend.dsr, ..fixture::backend(&name, servers) };
+        let backend = convey_model::BackendConfig { dsr: frontend.dsr, ..fixture::backend(&name, servers) };
         let listen: Vec<&str> = frontend.listen.iter().map(String::as_str).collect();
         let (mode, protocol) = (frontend.mode, frontend.protocol);
         let config = fixture::frontend(&name, &listen, &name);
-        (convey_model::Frontend { mode, protocol, ..config }, backend)
+        (convey_model::FrontendConfig { mode, protocol, ..config }, backend)
     }
-}
-
-fn interfaces(wan_mtu: u32, lan_mtu: u32) -> [Interface; 2] {
-    let interface = |index, mtu, addresses: &[&str]| Interface {
-        mtu,
-        mtu_v6: mtu,
-        ..fixture::interface(index, addresses)
-    };
-    [
-        interface(WAN, wan_mtu, &["192.0.2.1", "192.0.2.2", "2001:db8:2::1", "2001:db8:2::2", "fe80::2"]),
-        interface(LAN, lan_mtu, &["10.0.0.1", "fd00::1", "fe80::1"]),
-    ]
-}
-
-fn routes(router: Option<IpAddr>, server_router: Option<IpAddr>) -> [Route; 6] {
-    let [v4, v6] = Family::BOTH.map(|family| Some(router.unwrap_or(family.router().ip)));
-    [
-        fixture::route("10.0.0.0/24", LAN, server_router),
-        fixture::route("192.0.2.0/24", WAN, None),
-        fixture::route("0.0.0.0/0", WAN, v4),
-        fixture::route("fd00::/64", LAN, server_router),
-        fixture::route("2001:db8:2::/64", WAN, None),
-        fixture::route("::/0", WAN, v6),
-    ]
 }

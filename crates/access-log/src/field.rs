@@ -1,0 +1,209 @@
+//! The fields of a line. Pure.
+
+use std::fmt::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, SystemTime};
+
+use humantime::format_rfc3339_millis;
+
+use super::{Record, ServedBy};
+
+macro_rules! fields {
+    ($($variant:ident, $name:literal, $doc:literal;)+) => {
+        /// A field of a line.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Field {
+            $(#[doc = $doc] $variant,)+
+        }
+
+        impl Field {
+            /// All of them, in the order of a line in JSON.
+            pub const ALL: &[Field] = &[$(Field::$variant),+];
+
+            /// The name in templates and in JSON.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Field::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+fields! {
+    Time, "time", "When it ended.";
+    StartTime, "start_time", "When it began.";
+    Mode, "mode", "How it was forwarded.";
+    Protocol, "protocol", "TCP or UDP.";
+    ClientAddr, "client_addr", "The client's address and port.";
+    ClientIp, "client_ip", "The client's address.";
+    ClientPort, "client_port", "The client's port.";
+    ProxyAddr, "proxy_addr", "The address and port of the proxy whose PROXY header names the client.";
+    Frontend, "frontend", "The frontend's name.";
+    ListenAddr, "listen_addr", "The address and port that the client asked.";
+    ListenIp, "listen_ip", "The address that the client asked.";
+    ListenPort, "listen_port", "The port that the client asked.";
+    Backend, "backend", "The backend's name.";
+    Server, "server", "`backend/server`.";
+    ServerAddr, "server_addr", "The server's address and port.";
+    BytesRx, "bytes_rx", "Bytes from the client.";
+    BytesTx, "bytes_tx", "Bytes to the client.";
+    QueueMs, "queue_ms", "Milliseconds that it waited for a connection slot and a server.";
+    ConnectMs, "connect_ms", "Milliseconds until a server had accepted, retries included.";
+    TotalMs, "total_ms", "Milliseconds from its beginning to its end.";
+    Retries, "retries", "Further servers that were tried.";
+    Termination, "termination", "How it ended.";
+    Reason, "reason", "Why it ended early.";
+}
+
+/// What a field holds of a record.
+pub(super) enum Value<'a> {
+    /// It is not known, or there is none.
+    None,
+    Word(&'a str),
+    /// `backend/server`: two names.
+    Names(&'a str, &'a str),
+    /// Something without quotes or spaces.
+    Address(SocketAddr),
+    Ip(IpAddr),
+    Time(SystemTime),
+    Number(u64),
+    Milliseconds(Duration),
+}
+
+impl Field {
+    /// What it holds of a record that ended at this time of the wall clock.
+    pub(super) fn of(self, record: &Record, ended: SystemTime) -> Value<'_> {
+        let time = |time: Option<Duration>| time.map_or(Value::None, Value::Milliseconds);
+        let bytes = |bytes: Option<u64>| bytes.map_or(Value::None, Value::Number);
+        match self {
+            Field::Time => Value::Time(ended),
+            Field::StartTime => Value::Time(ended.checked_sub(record.total).unwrap_or(ended)),
+            Field::Mode => Value::Word(record.mode.name()),
+            Field::Protocol => Value::Word(record.protocol.name()),
+            Field::ClientAddr => Value::Address(record.client),
+            Field::ClientIp => Value::Ip(record.client.ip()),
+            Field::ClientPort => Value::Number(record.client.port().into()),
+            Field::ProxyAddr => record.proxy.map_or(Value::None, Value::Address),
+            Field::Frontend => Value::Word(&record.frontend),
+            Field::ListenAddr => Value::Address(record.listen),
+            Field::ListenIp => Value::Ip(record.listen.ip()),
+            Field::ListenPort => Value::Number(record.listen.port().into()),
+            Field::Backend => Value::Word(&record.backend),
+            Field::Server => match &record.server {
+                Some(ServedBy { name, .. }) => Value::Names(&record.backend, name),
+                None => Value::None,
+            },
+            Field::ServerAddr => {
+                record.server.as_ref().map_or(Value::None, |server| Value::Address(server.addr))
+            }
+            Field::BytesRx => bytes(record.bytes_rx),
+            Field::BytesTx => bytes(record.bytes_tx),
+            Field::QueueMs => time(record.queued),
+            Field::ConnectMs => time(record.connect),
+            Field::TotalMs => time(Some(record.total)),
+            Field::Retries => Value::Number(record.retries.into()),
+            Field::Termination => Value::Word(record.termination.name()),
+            Field::Reason => record.reason.map_or(Value::None, Value::Word),
+        }
+    }
+}
+
+impl Value<'_> {
+    /// As text: what is not there is `-`.
+    pub(super) fn write_text(&self, out: &mut String) -> fmt::Result {
+        match self {
+            Value::None => out.write_char('-'),
+            Value::Word(word) => write_word(out, &[word]),
+            Value::Names(backend, server) => write_word(out, &[backend, "/", server]),
+            Value::Address(SocketAddr::V4(addr)) => {
+                write_ip(out, (*addr.ip()).into())?;
+                out.push(':');
+                write_number(out, addr.port().into());
+                Ok(())
+            }
+            Value::Address(addr @ SocketAddr::V6(_)) => write!(out, "{addr}"),
+            Value::Ip(ip) => write_ip(out, *ip),
+            Value::Time(time) => write!(out, "{}", format_rfc3339_millis(*time)),
+            Value::Number(n) => {
+                write_number(out, *n);
+                Ok(())
+            }
+            Value::Milliseconds(time) => {
+                write_milliseconds(out, *time);
+                Ok(())
+            }
+        }
+    }
+
+    /// As JSON: what is not there is `null`.
+    pub(super) fn write_json(&self, out: &mut String) -> fmt::Result {
+        match self {
+            Value::None => out.write_str("null"),
+            Value::Word(word) => write_string(out, &[word]),
+            Value::Names(backend, server) => write_string(out, &[backend, "/", server]),
+            Value::Number(_) | Value::Milliseconds(_) => self.write_text(out),
+            Value::Address(_) | Value::Ip(_) | Value::Time(_) => {
+                out.write_char('"')?;
+                self.write_text(out)?;
+                out.write_char('"')
+            }
+        }
+    }
+}
+
+/// Quoted if it would not be one word else, or not be told from nothing: some names come from DNS.
+fn write_word(out: &mut String, parts: &[&str]) -> fmt::Result {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'=';
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || c == '"' || c == '=';
+    // Nearly all are of ASCII: bytes are faster than characters.
+    let is_one_word = |part: &&str| part.bytes().all(is_plain) || !part.contains(is_odd);
+    if !parts.iter().all(is_one_word) || matches!(parts, ["" | "-"]) {
+        return write!(out, "{:?}", parts.concat());
+    }
+    parts.iter().for_each(|part| out.push_str(part));
+    Ok(())
+}
+
+fn write_string(out: &mut String, parts: &[&str]) -> fmt::Result {
+    let needs_no_escape = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if !parts.iter().all(|part| part.bytes().all(needs_no_escape)) {
+        out.push_str(&serde_json::to_string(&parts.concat()).map_err(|_| fmt::Error)?);
+        return Ok(());
+    }
+    out.push('"');
+    parts.iter().for_each(|part| out.push_str(part));
+    out.push('"');
+    Ok(())
+}
+
+/// As `Display` has it; of IPv4 faster.
+fn write_ip(out: &mut String, ip: IpAddr) -> fmt::Result {
+    let IpAddr::V4(ip) = ip else { return write!(out, "{ip}") };
+    for (n, octet) in ip.octets().into_iter().enumerate() {
+        if n > 0 {
+            out.push('.');
+        }
+        write_number(out, octet.into());
+    }
+    Ok(())
+}
+
+fn write_number(out: &mut String, n: u64) {
+    out.push_str(itoa::Buffer::new().format(n));
+}
+
+/// With microseconds behind the point.
+fn write_milliseconds(out: &mut String, time: Duration) {
+    write_number(out, time.as_secs().saturating_mul(1_000).saturating_add(time.subsec_millis().into()));
+    let micros = time.subsec_micros() % 1_000;
+    out.push('.');
+    out.push_str(if micros < 10 {
+        "00"
+    } else if micros < 100 {
+        "0"
+    } else {
+        ""
+    });
+    write_number(out, micros.into());
+}

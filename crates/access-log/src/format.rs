@@ -1,0 +1,225 @@
+//! What a line looks like: text, JSON, or a template. Pure.
+
+use std::time::SystemTime;
+
+use super::{Field, Record};
+
+/// The line unless another is wanted.
+const TEXT: &str = "{time} mode={mode} protocol={protocol} client_addr={client_addr} proxy_addr={proxy_addr} frontend={frontend} \
+    listen_addr={listen_addr} server={server} server_addr={server_addr} bytes_rx={bytes_rx} bytes_tx={bytes_tx} \
+    queue_ms={queue_ms} connect_ms={connect_ms} total_ms={total_ms} retries={retries} termination={termination} \
+    reason={reason}";
+
+/// Makes a line of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Format {
+    /// As the configuration has it.
+    source: String,
+    parts: Option<Vec<Part>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Field(Field),
+}
+
+/// Why a template cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FormatError {
+    /// There is no field of this name.
+    UnknownField(String),
+    /// A brace that has no other; a brace itself is written twice.
+    Unbalanced,
+    /// It is neither the name of a format nor has it a field.
+    NoField,
+}
+
+impl Default for Format {
+    fn default() -> Format {
+        let parts = parse(TEXT).unwrap_or_default();
+        Format { source: "text".to_owned(), parts: Some(parts) }
+    }
+}
+
+impl Format {
+    /// `text`, `json`, or a template such as `{client_ip} {server} {total_ms}`. Braces themselves are written twice.
+    ///
+    /// # Errors
+    /// The template has a field that nobody knows, none at all, or a single brace.
+    pub fn parse(source: &str) -> Result<Format, FormatError> {
+        let parts = match source {
+            "text" => return Ok(Format::default()),
+            "json" => None,
+            template => {
+                let parts = parse(template)?;
+                if !parts.iter().any(|part| matches!(part, Part::Field(_))) {
+                    return Err(FormatError::NoField);
+                }
+                Some(parts)
+            }
+        };
+        Ok(Format { source: source.to_owned(), parts })
+    }
+
+    /// As the configuration has it.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Appends the line of a record that ended at this time of the wall clock.
+    pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
+        let written = match &self.parts {
+            Some(parts) => parts.iter().try_for_each(|part| match part {
+                Part::Text(text) => {
+                    out.push_str(text);
+                    Ok(())
+                }
+                Part::Field(field) => field.of(record, ended).write_text(out),
+            }),
+            None => write_json(out, record, ended),
+        };
+        debug_assert!(written.is_ok(), "a string takes everything");
+        out.push('\n');
+    }
+}
+
+fn write_json(out: &mut String, record: &Record, ended: SystemTime) -> std::fmt::Result {
+    for (n, field) in Field::ALL.iter().enumerate() {
+        out.push_str(if n == 0 { "{\"" } else { ",\"" });
+        out.push_str(field.name());
+        out.push_str("\":");
+        field.of(record, ended).write_json(out)?;
+    }
+    out.push('}');
+    Ok(())
+}
+
+fn parse(template: &str) -> Result<Vec<Part>, FormatError> {
+    let (mut parts, mut text, mut rest) = (Vec::new(), String::new(), template);
+    while let Some(at) = rest.find(['{', '}']) {
+        let (before, from) = rest.split_at(at);
+        text.push_str(before);
+        let brace = &from[..1];
+        if from[1..].starts_with(brace) {
+            text.push_str(brace);
+            rest = &from[2..];
+            continue;
+        }
+        let (name, after) =
+            from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or(FormatError::Unbalanced)?;
+        let field = Field::ALL.iter().find(|field| field.name() == name);
+        let field = *field.ok_or_else(|| FormatError::UnknownField(name.to_owned()))?;
+        parts.extend([Part::Text(std::mem::take(&mut text)), Part::Field(field)]);
+        rest = after;
+    }
+    text.push_str(rest);
+    parts.push(Part::Text(text));
+    parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use convey_model::{Mode, Protocol, Timestamp};
+
+    use super::super::{ServedBy, Termination};
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            ended: Timestamp(0),
+            total: Duration::from_micros(25_001),
+            queued: Some(Duration::ZERO),
+            connect: None,
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
+            client: "[2001:db8::7]:5000".parse().unwrap(),
+            proxy: None,
+            listen: "10.0.0.1:80".parse().unwrap(),
+            frontend: "my \"web\"".into(),
+            backend: "app".into(),
+            server: Some(ServedBy { name: "a".into(), addr: "10.0.0.2:8080".parse().unwrap() }),
+            bytes_rx: Some(312),
+            bytes_tx: Some(0),
+            retries: 1,
+            termination: Termination::Reset,
+            reason: Some("client_reset"),
+        }
+    }
+
+    fn line(source: &str, record: &Record) -> String {
+        let mut line = String::new();
+        let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        Format::parse(source).unwrap().write(&mut line, record, ended);
+        line
+    }
+
+    #[test]
+    fn text_is_words_with_names() {
+        assert_eq!(
+            line("text", &record()),
+            "1970-01-01T00:00:01.000Z mode=proxy protocol=tcp client_addr=[2001:db8::7]:5000 proxy_addr=- \
+             frontend=\"my \\\"web\\\"\" listen_addr=10.0.0.1:80 server=app/a server_addr=10.0.0.2:8080 bytes_rx=312 \
+             bytes_tx=0 queue_ms=0.000 connect_ms=- total_ms=25.001 retries=1 termination=reset reason=client_reset\n"
+        );
+        let refused = Record { server: None, reason: None, bytes_tx: None, ..record() };
+        assert!(line("text", &refused).contains(" server=- server_addr=- bytes_rx=312 bytes_tx=- "));
+    }
+
+    #[test]
+    fn addresses_numbers_and_times_are_written_as_rust_writes_them() {
+        for client in ["0.0.0.0:0", "255.10.1.99:65535", "[::ffff:1.2.3.4]:1", "[fe80::1%3]:80"] {
+            for micros in [0, 9, 10, 99, 100, 999, 1_000, 61_000_042, u64::MAX / 1_000] {
+                let (client, total) = (client.parse::<SocketAddr>().unwrap(), Duration::from_micros(micros));
+                let record = Record { client, total, bytes_rx: Some(micros), ..record() };
+                let expected =
+                    format!("{client} {} {micros} {}.{:03}\n", client.ip(), micros / 1_000, micros % 1_000);
+                assert_eq!(line("{client_addr} {client_ip} {bytes_rx} {total_ms}", &record), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn json_is_an_object_with_every_field() {
+        let line = line("json", &Record { server: None, ..record() });
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(object.as_object().unwrap().len(), Field::ALL.len());
+        assert_eq!(object["frontend"], "my \"web\"");
+        assert_eq!(object["server"], serde_json::Value::Null);
+        assert_eq!(object["total_ms"], 25.001);
+        assert_eq!(object["start_time"], "1970-01-01T00:00:00.974Z");
+        assert_eq!(object["bytes_tx"], 0);
+    }
+
+    #[test]
+    fn a_template_has_fields_and_text() {
+        assert_eq!(line("{client_ip} -> {{{server}}} {bytes_rx}", &record()), "2001:db8::7 -> {app/a} 312\n");
+        for (template, error) in [
+            ("{clint}", FormatError::UnknownField("clint".into())),
+            ("{}", FormatError::UnknownField(String::new())),
+            ("{client_ip", FormatError::Unbalanced),
+            ("client}", FormatError::Unbalanced),
+            ("jsn", FormatError::NoField),
+            ("", FormatError::NoField),
+        ] {
+            assert_eq!(Format::parse(template), Err(error), "{template}");
+        }
+    }
+
+    #[test]
+    fn no_name_makes_a_line_of_its_own_or_another_field() {
+        let forged = "a\nb end=closed \u{1b}[2J\u{2028}\\";
+        let served = ServedBy { name: forged.into(), addr: "10.0.0.2:8080".parse().unwrap() };
+        let record = Record { frontend: "-".into(), server: Some(served), ..record() };
+        let text = line("{frontend} {server}", &record);
+        assert_eq!(text, "\"-\" \"app/a\\nb end=closed \\u{1b}[2J\\u{2028}\\\\\"\n");
+        let json = line("json", &record);
+        assert_eq!(json.lines().count(), 1, "{json}");
+        let object: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(object["server"], format!("app/{forged}"));
+    }
+}

@@ -1,0 +1,158 @@
+//! From the data path to the thread that writes: a bounded queue that never makes anybody wait, nor wakes anybody.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::Record;
+use convey_model::Timestamp;
+
+/// Records that may wait: those of a twentieth of a second at 300,000 connections a second.
+const MAX_WAITING: usize = 1 << 14;
+
+/// The data path's end of the access log. It is off until somebody asks for [`AccessLog::records`] and turns it on.
+#[derive(Debug)]
+pub struct AccessLog {
+    /// The clock of the records.
+    now: fn() -> Timestamp,
+    /// 0: it is off; else one record in so many is kept, by chance.
+    one_in: AtomicU32,
+    queue: OnceLock<(Sender<Record>, Receiver<Record>)>,
+    lost: AtomicU64,
+}
+
+/// The writer's end.
+#[derive(Debug, Clone)]
+pub struct Records(Receiver<Record>);
+
+impl Default for AccessLog {
+    /// One that stays off.
+    fn default() -> AccessLog {
+        AccessLog::new(Timestamp::default)
+    }
+}
+
+impl AccessLog {
+    /// One that is off, whose records go by this clock.
+    pub fn new(now: fn() -> Timestamp) -> AccessLog {
+        AccessLog { now, one_in: AtomicU32::new(0), queue: OnceLock::new(), lost: AtomicU64::new(0) }
+    }
+
+    /// Now, by the clock of the records.
+    pub fn now(&self) -> Timestamp {
+        (self.now)()
+    }
+
+    /// Whether one more is to be logged: it is on, and this one is among those that are kept. No more than a load while it
+    /// is off.
+    #[inline]
+    pub fn chooses_one(&self) -> bool {
+        match self.one_in.load(Ordering::Relaxed) {
+            0 => false,
+            1 => true,
+            one_in => fastrand::u32(..one_in) == 0,
+        }
+    }
+
+    /// Logs what `make` says, if it has anything to say, it is on, and there is room. Never waits.
+    pub fn put(&self, make: impl FnOnce() -> Option<Record>) {
+        let Some((queue, _)) = self.queue.get().filter(|_| self.is_on()) else { return };
+        // While it is full nothing is made, either.
+        let is_lost = queue.is_full() || make().is_some_and(|record| queue.try_send(record).is_err());
+        if is_lost {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether anything is logged.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.one_in.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps one record in so many from now on; 0 turns it off.
+    pub fn keep_one_in(&self, records: u32) {
+        self.one_in.store(records, Ordering::Relaxed);
+    }
+
+    /// Counts lines that could not be written.
+    pub fn lose(&self, lines: u64) {
+        self.lost.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// Records that found no room so far, and lines that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// What is to be written. The memory is taken with the first call.
+    pub fn records(&self) -> Records {
+        Records(self.queue.get_or_init(|| bounded(MAX_WAITING)).1.clone())
+    }
+}
+
+impl Records {
+    /// The next one, if there is one. To be asked from time to time: nobody is woken for a record.
+    pub fn next(&self) -> Option<Record> {
+        self.0.try_recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+    use std::time::Duration;
+
+    use convey_model::{Mode, Protocol};
+
+    use super::super::Termination;
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            ended: Timestamp(0),
+            total: Duration::ZERO,
+            queued: None,
+            connect: None,
+            mode: Mode::Proxy,
+            protocol: Protocol::Tcp,
+            client: "10.0.0.7:5000".parse().unwrap(),
+            proxy: None,
+            listen: "10.0.0.1:80".parse().unwrap(),
+            frontend: "web".into(),
+            backend: "app".into(),
+            server: None,
+            bytes_rx: None,
+            bytes_tx: None,
+            retries: 0,
+            termination: Termination::Closed,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn a_million_records_that_nobody_writes_take_the_memory_of_a_few_and_are_counted() {
+        let log = AccessLog::default();
+        assert!(!log.chooses_one());
+        log.put(|| panic!("it is off"));
+        let records = log.records();
+        log.keep_one_in(1);
+        let record = record();
+        (0..1_000_000).filter(|_| log.chooses_one()).for_each(|_| log.put(|| Some(record.clone())));
+        assert_eq!(log.lost(), 1_000_000 - MAX_WAITING as u64);
+        assert_eq!(iter::from_fn(|| records.next()).count(), MAX_WAITING);
+        log.keep_one_in(0);
+        log.put(|| panic!("it is off"));
+    }
+
+    #[test]
+    fn a_sample_is_one_in_so_many() {
+        let log = AccessLog::default();
+        let records = log.records();
+        log.keep_one_in(10);
+        let kept = (0..50_000).filter(|_| log.chooses_one()).count();
+        assert!((4_500..5_500).contains(&kept), "{kept}");
+        assert!(records.next().is_none() && log.lost() == 0);
+    }
+}

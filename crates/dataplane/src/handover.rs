@@ -1,0 +1,253 @@
+//! Flows that leave for another process, and flows that come from one: an upgrade.
+//!
+//! Orders go to the workers, and answers come back. A worker that has told its flows handles no frame until it is told to go on,
+//! or ends. A worker that awaits flows keeps the newest frames meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, select};
+
+use super::accounting::Accounting;
+use super::queues::Batch;
+use super::worker::Worker;
+use super::{Buffer, Pipeline, Sight};
+use convey_forward::{CacheEvent, KnownFlow};
+use convey_model::{FlowKey, Timestamp};
+use convey_snapshot::stats::Counter;
+use convey_wire::TcpFlags;
+
+/// How long a worker may take to do as it is told.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How old a frame may become while it waits for the flows of another process. Its sender has sent it again by then.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// What a worker is told between two batches of frames.
+pub(super) enum Order {
+    /// Handle no frames, and tell the flows.
+    Hold(Sender<ToldFlows>),
+    /// While it holds: tell what the flow cache has seen since.
+    TellEvents(Sender<Vec<CacheEvent>>),
+    /// Handle frames, those that wait first.
+    Release,
+    /// Go on with these flows. Keep of the frames that wait those that came since then, and handle them with [`Order::Release`].
+    Restore(Vec<KnownFlow>, Timestamp, Arc<Sight>, Sender<LostFlows>),
+    /// Another process's flow cache has seen this.
+    Hear(Vec<CacheEvent>),
+}
+
+/// The flows of one worker, which handles no frame.
+pub struct ToldFlows {
+    /// Since when it handles none.
+    pub since: Timestamp,
+    /// Those that have been as they are for longest come first.
+    pub flows: Vec<KnownFlow>,
+}
+
+/// How many open flows cannot go on here.
+pub type LostFlows = usize;
+
+/// Answers of the workers that are on their way.
+pub struct Answers<T>(Vec<Receiver<T>>);
+
+impl<T> Answers<T> {
+    /// Waits for all of them. `None` if a worker does not answer.
+    pub fn wait(self) -> Option<Vec<T>> {
+        self.0.into_iter().map(|answer| answer.recv_timeout(ORDER_TIMEOUT).ok()).collect()
+    }
+}
+
+impl Pipeline {
+    /// Has the workers handle no frame until [`Pipeline::release_workers`], and tell their flows. Frames wait meanwhile, and the flow
+    /// cache goes on.
+    pub fn hold_workers(&self) -> Answers<ToldFlows> {
+        self.ask_workers(|_| (), |(), answer| Order::Hold(answer))
+    }
+
+    /// While the workers hold: what the flow cache has seen since they told their flows.
+    pub fn cache_events(&self) -> Answers<Vec<CacheEvent>> {
+        self.ask_workers(|_| (), |(), answer| Order::TellEvents(answer))
+    }
+
+    /// Has the workers handle frames: again, or once the flows of another process go on here.
+    pub fn release_workers(&self) {
+        self.orders.iter().for_each(|orders| _ = orders.send(Order::Release));
+    }
+
+    /// Has the workers go on with these flows, whose owners have the numbers of this sight. They handle the frames that came `since`
+    /// with [`Pipeline::release_workers`]: whoever finds that flows are lost must not answer their packets.
+    pub fn restore(&self, flows: Vec<KnownFlow>, since: Timestamp, sight: &Arc<Sight>) -> Answers<LostFlows> {
+        let mut shares = self.by_worker(flows, |flow| &flow.client);
+        self.ask_workers(
+            |worker| std::mem::take(&mut shares[worker]),
+            |share, answer| Order::Restore(share, since, sight.clone(), answer),
+        )
+    }
+
+    /// Tells the workers what the flow cache of another process has seen of the flows that they went on with.
+    pub fn hear(&self, events: Vec<CacheEvent>) {
+        for (orders, share) in self.orders.iter().zip(self.by_worker(events, |(key, _)| key)) {
+            let _ = orders.send(Order::Hear(share));
+        }
+        self.wake_workers();
+    }
+
+    fn by_worker<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &FlowKey) -> Vec<Vec<T>> {
+        let mut shares: Vec<Vec<T>> = self.orders.iter().map(|_| Vec::new()).collect();
+        for item in items {
+            if let Some(share) = shares.get_mut(usize::from(self.dispatch().worker(key(&item)))) {
+                share.push(item);
+            }
+        }
+        shares
+    }
+
+    fn ask_workers<P, T>(
+        &self,
+        mut part: impl FnMut(usize) -> P,
+        order: impl Fn(P, Sender<T>) -> Order,
+    ) -> Answers<T> {
+        let ask = |(worker, orders): (usize, &Sender<Order>)| {
+            let (tell, answer) = bounded(1);
+            let _ = orders.send(order(part(worker), tell));
+            answer
+        };
+        let answers = self.orders.iter().enumerate().map(ask).collect();
+        self.wake_workers();
+        Answers(answers)
+    }
+}
+
+/// Whether the flow cache may have left a segment with these flags to a worker.
+fn opens_or_ends(flags: TcpFlags) -> bool {
+    flags.syn() || flags.fin() || flags.rst()
+}
+
+/// What a worker does once it has obeyed.
+pub(super) enum Duty {
+    Forward,
+    End,
+}
+
+/// Frames that wait for the flows of another process: the newest.
+#[derive(Default)]
+pub(super) struct Backlog {
+    awaits_flows: bool,
+    frames: VecDeque<(Timestamp, Batch)>,
+}
+
+impl Backlog {
+    pub(super) fn new(awaits_flows: bool) -> Backlog {
+        Backlog { awaits_flows, frames: VecDeque::new() }
+    }
+
+    #[inline]
+    pub(super) fn awaits_flows(&self) -> bool {
+        self.awaits_flows
+    }
+
+    /// The oldest frames that are to be handled.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Batch> {
+        self.frames.pop_front().map(|(_, batch)| batch)
+    }
+}
+
+impl Worker {
+    /// Carries out orders until frames may be handled.
+    pub(super) fn obey(&mut self, accounting: &mut Accounting) -> Duty {
+        let mut holds = false;
+        while holds || self.backlog.awaits_flows || !self.orders.is_empty() {
+            let order =
+                if self.backlog.awaits_flows { self.order_or_frames() } else { self.orders.recv().ok() };
+            let Some(order) = order else { return Duty::End };
+            match order {
+                Order::Hold(answer) => {
+                    holds = true;
+                    let since = (self.now)();
+                    self.hear(since);
+                    let flows = self.forwarder.known_flows();
+                    // Of those that have just ended, too: this process may have no other moment for it.
+                    self.release_slots(accounting);
+                    let _ = answer.send(ToldFlows { since, flows });
+                }
+                Order::TellEvents(answer) => _ = answer.send(self.events.take().collect()),
+                Order::Release => (holds, self.backlog.awaits_flows) = (false, false),
+                Order::Restore(flows, since, sight, answer) => {
+                    let lost = self.restore(&flows, &sight, accounting);
+                    self.choose_frames(since, flows.iter().any(|flow| flow.was_cached));
+                    let _ = answer.send(lost);
+                }
+                Order::Hear(events) => {
+                    let now = (self.now)();
+                    events.iter().for_each(|(key, segment)| self.forwarder.on_cached(key, *segment, now));
+                }
+            }
+        }
+        Duty::Forward
+    }
+
+    /// Takes note of what the flow cache has told.
+    fn hear(&mut self, now: Timestamp) {
+        for (key, segment) in self.events.take() {
+            self.forwarder.on_cached(&key, segment, now);
+        }
+    }
+
+    /// The next order; keeps the frames that come before it. `None` if there will be none.
+    fn order_or_frames(&mut self) -> Option<Order> {
+        loop {
+            select! {
+                recv(self.orders) -> order => return order.ok(),
+                recv(self.frames) -> batch => self.keep(batch.ok()?),
+            }
+        }
+    }
+
+    fn keep(&mut self, batch: Batch) {
+        let now = (self.now)();
+        self.backlog.frames.push_back((now, batch));
+        while let Some((since, _)) = self.backlog.frames.front()
+            && (now.since(*since) > MAX_WAIT || self.budget.is_short())
+        {
+            if let Some(batch) = self.backlog.next() {
+                let _ = self.free_batches.try_send(batch); // full: nobody needs them
+            }
+        }
+    }
+
+    /// Goes on with flows of another process. Returns how many that are open cannot.
+    fn restore(&mut self, flows: &[KnownFlow], sight: &Sight, accounting: &mut Accounting) -> LostFlows {
+        let now = (self.now)();
+        accounting.use_snapshot(&sight.snapshot);
+        self.forwarder.keep_journal(self.access_log.is_on());
+        let mut lost = 0;
+        for flow in flows {
+            match self.forwarder.restore(flow, &sight.plan, now) {
+                Some(restored) if !restored.is_over => accounting.count(restored.owners, Counter::Opened, 1),
+                Some(_) => {}
+                None => lost += usize::from(flow.is_open()),
+            }
+        }
+        self.forwarder.flush_cache();
+        lost
+    }
+
+    /// Keeps the frames that nobody else has handled: they came since the other process has stopped, and its flow cache has not
+    /// forwarded them.
+    fn choose_frames(&mut self, since: Timestamp, has_cached: bool) {
+        let forwarder = &self.forwarder;
+        let was_forwarded = |frame: &Buffer| {
+            frame
+                .headers
+                .as_ref()
+                .is_ok_and(|headers| !opens_or_ends(headers.flags) && forwarder.is_in_cache(&headers.key))
+        };
+        self.backlog.frames.retain(|(at, _)| *at >= since);
+        for (_, batch) in &mut self.backlog.frames {
+            batch.parcels.retain(|(_, frame)| !(has_cached && was_forwarded(frame)));
+        }
+    }
+}

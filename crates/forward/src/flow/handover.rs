@@ -1,0 +1,68 @@
+//! A flow that another process has had, and what the next one is told of it.
+
+use super::{Flow, FlowFlags, FrontendMark, short};
+use crate::handover::KnownFlow;
+use crate::list::FlowLinks;
+use crate::state::{FlowState, View};
+use crate::tcp_sequence::TcpSequence;
+use crate::wheel::Slot;
+use convey_model::{TCP, UDP};
+
+/// What a flow's flags tell the next process that other fields do not.
+const NOTES: u8 = FlowFlags::MET | FlowFlags::NARROW | FlowFlags::CLIENTS_FIN;
+
+impl Flow {
+    /// One that another process has recorded, with its next hops here. In no list.
+    pub(crate) fn restored(known: &KnownFlow, next_hops: [u32; 2]) -> Flow {
+        let KnownFlow { client, server, .. } = known;
+        let set = |flag, yes| if yes { flag } else { 0 };
+        let flags = set(FlowFlags::UDP, client.protocol == UDP)
+            | set(FlowFlags::CLIENT_SIDE, known.view == View::ClientSide)
+            | set(FlowFlags::L2_DSR, known.is_l2_dsr)
+            | known.notes & NOTES;
+        Flow {
+            client: client.src,
+            vip: client.dst,
+            server: server.src,
+            client_port: client.src_port,
+            vip_port: client.dst_port,
+            server_port: server.src_port,
+            snat_port: server.dst_port,
+            flags: FlowFlags(flags),
+            state: known.state,
+            slot: Slot::NONE,
+            deadline: known.deadline,
+            snat: server.dst,
+            next_hops: next_hops.map(short),
+            server_id: known.server_id,
+            frontend: FrontendMark(known.frontend_id & FrontendMark::ID),
+            sequence: TcpSequence::known(known.sequence),
+            since: known.since,
+            links: [FlowLinks::NONE; 2],
+        }
+    }
+
+    /// What another process needs to go on with it.
+    pub(crate) fn known(&self) -> KnownFlow {
+        KnownFlow {
+            client: self.client(),
+            server: self.server(),
+            view: self.view(),
+            is_l2_dsr: self.is_l2_dsr(),
+            was_cached: self.is_cached(),
+            state: self.state,
+            server_id: self.server_id,
+            frontend_id: self.frontend_id(),
+            deadline: self.deadline,
+            since: self.since,
+            sequence: self.sequence.numbers(),
+            notes: self.flags.0 & NOTES,
+            journal: [0; 4],
+        }
+    }
+
+    /// Whether there are flows of this protocol in this state.
+    pub(crate) fn fits(protocol: u8, state: FlowState) -> bool {
+        matches!(protocol, TCP | UDP) && state.is_udp() == (protocol == UDP)
+    }
+}

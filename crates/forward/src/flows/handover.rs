@@ -1,0 +1,54 @@
+//! Flows that another table had, and what the next one is told.
+
+use super::{FlowId, FlowTable, Full, tick_from};
+use crate::flow::{AtSource, Flow};
+use crate::handover::KnownFlow;
+use crate::shares::Share;
+use crate::wheel::Slot;
+use crate::{Direction, View};
+use convey_model::{FlowKey, Timestamp};
+
+impl FlowTable {
+    /// Records a flow that another table had, with its next hops here. It makes no room for itself.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room.
+    pub(crate) fn restore(
+        &mut self,
+        known: &KnownFlow,
+        next_hops: [u32; 2],
+        now: Timestamp,
+    ) -> Result<FlowId, Full> {
+        debug_assert!(self.lookup(&known.client).is_none(), "{:?} is there", known.client);
+        if self.victim(Share::new(known.view, known.client.protocol))?.is_some() {
+            return Err(Full::Table);
+        }
+        let mut flow = Flow::restored(known, next_hops);
+        let latest = tick_from(now) + self.timeouts[flow.state as usize];
+        // What the cache of the other table has forwarded has not moved its deadline yet.
+        flow.deadline = if known.was_cached { latest } else { flow.deadline.min(latest) };
+        self.counts[flow.state as usize] += 1;
+        let (class, at_source, since) = (flow.class(), flow.at_source(), Timestamp(flow.since));
+        let id = self.place(flow);
+        self.wheel.add(&mut self.flows, id.0);
+        self.shares.insert(&mut self.flows, id.0, class, since.min(now));
+        self.note_at_source(id, AtSource::Nothing, at_source);
+        self.index.insert(self.hash(&known.client), id, Direction::ToServer);
+        if known.view == View::BothSides {
+            self.index.insert(self.hash(&known.server), id, Direction::ToClient);
+        }
+        Ok(id)
+    }
+
+    /// All flows.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = FlowId> + use<> {
+        let used: Vec<u32> =
+            (0..self.flows.len() as u32).filter(|id| self.flows[*id as usize].slot != Slot::NONE).collect();
+        used.into_iter().map(FlowId)
+    }
+
+    /// Whether the flow cache was told to forward packets with this key.
+    pub(crate) fn is_in_cache(&self, key: &FlowKey) -> bool {
+        self.lookup(key).is_some_and(|(id, _)| self.get(id).is_cached())
+    }
+}

@@ -1,0 +1,92 @@
+//! Flows that leave for another forwarder, and flows that come from one.
+
+use super::Forwarder;
+use super::begin::{Recipient, UNRESOLVED};
+use crate::handover::KnownFlow;
+use crate::plan::Plan;
+use crate::{Direction, FlowId, FlowOwners, View};
+use convey_model::{Endpoint, Timestamp};
+
+/// A flow that goes on here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restored {
+    /// Whom it is counted for.
+    pub owners: FlowOwners,
+    /// Whether it is over, and only its last packets are still to come: then it is counted no more.
+    pub is_over: bool,
+}
+
+impl Forwarder {
+    /// What another forwarder needs to go on with the flows, with what the cache has seen of them by now: those first that have been
+    /// as they are for longest. They stay here.
+    pub fn known_flows(&mut self) -> Vec<KnownFlow> {
+        let ids: Vec<FlowId> = self.flows.ids().collect();
+        let known = ids.into_iter().map(|id| {
+            self.ask_cache(id);
+            let journal = self.journal.as_ref().map_or([0; 4], |journal| journal.words(id));
+            KnownFlow { journal, ..self.flows.get(id).known() }
+        });
+        let mut known: Vec<KnownFlow> = known.collect();
+        known.sort_unstable_by_key(|flow| flow.since);
+        known
+    }
+
+    /// Goes on with a flow of another forwarder, whose frontend and server have the numbers of this plan. Its slots are taken.
+    /// `None` if it cannot go on here: its frontend or server is gone, its SNAT port is not ours, or there is no room.
+    pub fn restore(&mut self, known: &KnownFlow, plan: &Plan, now: Timestamp) -> Option<Restored> {
+        self.adopt(plan);
+        let key = &known.client;
+        let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
+        let frontend = plan.listeners.get(&endpoint).filter(|frontend| frontend.id == known.frontend_id)?;
+        let server = plan.servers.get(&known.server_id)?;
+        let is_as_before = frontend.view == known.view && frontend.is_l2_dsr() == known.is_l2_dsr;
+        let is_nat = known.view == View::BothSides;
+        let is_new =
+            self.flows.lookup(key).is_none() && !(is_nat && self.flows.lookup(&known.server).is_some());
+        if !is_as_before || !is_new {
+            return None;
+        }
+        let place = (known.server.src, known.server.src_port);
+        let snat = (known.server.dst, known.server.dst_port);
+        if is_nat && !self.ports.as_mut()?.take(place, key.protocol, snat) {
+            return None;
+        }
+        let next_hops = self.next_hops_of(known, plan);
+        let Ok(id) = self.flows.restore(known, next_hops, now) else {
+            if let (Some(ports), true) = (&mut self.ports, is_nat) {
+                ports.release(place, key.protocol, snat);
+            }
+            return None;
+        };
+        if let Some(journal) = &mut self.journal {
+            journal.restore(id, known.journal);
+        }
+        self.keep_narrow(id, now);
+        let flow = self.flows.get(id);
+        let (owners, is_over) = (super::owners(flow), flow.is_over());
+        // A flow that is over has given its slots back.
+        if !is_over {
+            frontend.slots.try_take(None);
+            server.slots.try_take(None);
+        }
+        if self.flows.get(id).next_hop(Direction::ToServer) != UNRESOLVED {
+            self.update_in_cache(id);
+        }
+        Some(Restored { owners, is_over })
+    }
+
+    /// Where packets of such a flow go here: to the server, and to the client.
+    fn next_hops_of(&mut self, known: &KnownFlow, plan: &Plan) -> [u32; 2] {
+        let server = known.server.src.ip();
+        let to_server =
+            if known.is_l2_dsr { Recipient::ServerOnLink(server) } else { Recipient::Server(server) };
+        let to_server = self.find_next_hop(to_server, plan).unwrap_or(UNRESOLVED);
+        let to_client = match known.view {
+            View::BothSides => {
+                self.find_next_hop(Recipient::Client(known.client.src.ip()), plan).unwrap_or(UNRESOLVED)
+            }
+            View::ClientSide => UNRESOLVED,
+        };
+        [to_server, to_client]
+    }
+}

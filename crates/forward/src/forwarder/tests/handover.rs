@@ -1,0 +1,134 @@
+//! Another process goes on with the flows of this one.
+
+use std::time::Duration;
+
+use super::lab::{Family, Lab, Seen};
+use crate::{KnownFlow, decode, encode};
+use convey_wire::TestPacket;
+
+told_over_both_families! {
+    connections_go_on_as_they_were_and_end_as_they_would_have,
+    what_is_begun_afterwards_takes_no_port_of_a_flow_that_came_along,
+    datagrams_go_on_to_their_server,
+    a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time,
+    a_flow_of_a_server_that_is_gone_does_not_come_along,
+}
+
+/// The flows of a balancer as another one reads them.
+pub(super) fn handed(lab: &mut Lab) -> Vec<KnownFlow> {
+    decode(&encode(&lab.forwarder.known_flows())).unwrap()
+}
+
+/// Another balancer in the same world takes them; how many.
+pub(super) fn take(other: &mut Lab, flows: &[KnownFlow]) -> usize {
+    let Lab { forwarder, plan, now, .. } = other;
+    let taken = flows.iter().filter(|flow| forwarder.restore(flow, plan, *now).is_some()).count();
+    forwarder.flush_cache();
+    taken
+}
+
+/// The same frame but for what is counted anew for each packet.
+fn same(one: &Seen, other: &Seen) -> bool {
+    (one.interface, one.to, one.mac, &one.flags, one.seq)
+        == (other.interface, other.to, other.mac, &other.flags, other.seq)
+}
+
+fn connections_go_on_as_they_were_and_end_as_they_would_have(family: Family) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        let is_dsr = !old.world.frontends[0].mode.has_snat();
+        let connect = |lab: &mut Lab, n: u16| {
+            let syn = lab.send(lab.client(n).syn().seq(100));
+            if !is_dsr {
+                lab.send(syn.reply().syn().seq(500).ack(101));
+            }
+            lab.send(lab.client(n).seq(101).ack(501).payload(b"hello"));
+            syn
+        };
+        let syns: Vec<Seen> = (0..50).map(|n| connect(&mut old, n)).collect();
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 50);
+        assert_eq!((new.forwarder.flows().len(), new.frontend_slots()), (50, 50));
+        for (n, syn) in (0..).zip(&syns) {
+            let packet = |lab: &Lab| lab.client(n).seq(106).ack(501).payload(b"more");
+            let [before, after] = [&mut old, &mut new].map(|lab| lab.send(packet(lab)));
+            assert!(same(&before, &after), "{before:?} {after:?}");
+            if !is_dsr {
+                let answer = || syn.reply().seq(501).ack(110).payload(b"so be it");
+                let [before, after] = [&mut old, &mut new].map(|lab| lab.send(answer()));
+                assert!(same(&before, &after), "{before:?} {after:?}");
+            }
+        }
+        for (n, syn) in (0..).zip(&syns) {
+            new.send(new.client(n).fin().seq(110).ack(501));
+            if !is_dsr {
+                new.send(syn.reply().fin().seq(501).ack(111));
+                new.send(new.client(n).seq(111).ack(502));
+            }
+        }
+        assert_eq!(new.ended(), 50);
+        assert_eq!(new.frontend_slots(), 0);
+        new.wait(Duration::from_secs(4_000));
+        assert_eq!((new.forwarder.flows().len(), new.forwarder.snat_ports_in_use()), (0, 0));
+    }
+}
+
+fn what_is_begun_afterwards_takes_no_port_of_a_flow_that_came_along(family: Family) {
+    let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
+    let ports: Vec<u16> = (0..200).map(|n| old.connect(n).from.port()).collect();
+    // In another order than they were handed out in.
+    let mut flows = handed(&mut old);
+    flows.sort_by_key(|flow| flow.server.dst_port.reverse_bits());
+    assert_eq!(take(&mut new, &flows), 200);
+    assert_eq!(new.forwarder.snat_ports_in_use(), 200);
+    assert_eq!(take(&mut new, &flows), 0, "they are there");
+    for n in 1_000..1_400 {
+        let syn = new.connect(n);
+        let taken = flows
+            .iter()
+            .any(|flow| (flow.server.dst_port, flow.server.source().ip()) == (syn.from.port(), syn.to.ip()));
+        assert!(!taken, "client {n} got port {} of {ports:?}", syn.from.port());
+    }
+    assert_eq!(new.forwarder.snat_ports_in_use(), 600);
+}
+
+fn datagrams_go_on_to_their_server(family: Family) {
+    let (mut old, mut new) = (Lab::passthrough(family).udp(), Lab::passthrough(family).udp());
+    let ask = |lab: &Lab, n| -> TestPacket { lab.client(n).udp().payload(b"who?") };
+    let questions: Vec<Seen> = (0..20).map(|n| old.send(ask(&old, n))).collect();
+    let flows = handed(&mut old);
+    assert_eq!(take(&mut new, &flows), 20);
+    for (n, question) in (0..).zip(&questions) {
+        let answer = new.send(question.reply().udp().payload(b"me"));
+        assert_eq!(answer.to.to_string(), family.client_addr(n));
+        let again = new.send(ask(&new, n));
+        assert_eq!((again.to, again.from), (question.to, question.from));
+    }
+}
+
+fn a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time(family: Family) {
+    let (mut old, mut new) = (Lab::passthrough(family).udp(), Lab::passthrough(family).udp());
+    let question = old.send(old.client(1).udp().payload(b"who?"));
+    for _ in 0..29 {
+        old.send(question.reply().udp().payload(b"me"));
+        old.send(old.client(1).udp().payload(b"go on"));
+        old.wait(Duration::from_secs(10));
+    }
+    let flows = handed(&mut old);
+    new.now = old.now;
+    assert_eq!(take(&mut new, &flows), 1);
+    new.wait(Duration::from_secs(280));
+    assert_eq!(new.forwarder.flows().len(), 1, "silent for 290 seconds of 300");
+    new.wait(Duration::from_secs(30));
+    assert_eq!(new.forwarder.flows().len(), 0);
+}
+
+fn a_flow_of_a_server_that_is_gone_does_not_come_along(family: Family) {
+    let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
+    (0..60).for_each(|n| drop(old.connect(n)));
+    let flows = handed(&mut old);
+    new.change(|world| drop(world.servers.remove(0)));
+    let gone = flows.iter().filter(|flow| !new.plan.servers.contains_key(&flow.server_id)).count();
+    assert!((1..60).contains(&gone));
+    assert_eq!(take(&mut new, &flows), 60 - gone);
+    assert_eq!(new.forwarder.snat_ports_in_use(), 60 - gone);
+}

@@ -1,0 +1,114 @@
+//! What is told of flows that have ended: how, and how many bytes passed, whoever forwarded them.
+
+use std::time::Duration;
+
+use super::lab::{Family, Lab};
+use crate::{FlowEnd, FlowRecord, View};
+
+told_over_both_families! {
+    a_connection_is_told_of_once_with_the_bytes_of_both_sides,
+    who_has_reset_refused_or_gone_silent_is_told,
+    handshakes_that_nobody_finishes_are_not_told_of,
+    an_exchange_of_datagrams_is_told_of_when_it_is_forgotten,
+    nothing_is_told_of_a_flow_that_began_before_somebody_wanted_to_know,
+}
+
+fn listened(mut lab: Lab) -> Lab {
+    lab.forwarder.keep_journal(true);
+    lab
+}
+
+fn records(lab: &mut Lab) -> Vec<FlowRecord> {
+    lab.forwarder.events().records.drain(..).collect()
+}
+
+/// What is told of the only one: how it ended, and its bytes.
+fn only(lab: &mut Lab) -> (FlowEnd, [Option<u64>; 2]) {
+    let told = records(lab);
+    assert_eq!(told.len(), 1, "{told:?}");
+    (told[0].how, [told[0].bytes_rx, told[0].bytes_tx])
+}
+
+fn a_connection_is_told_of_once_with_the_bytes_of_both_sides(family: Family) {
+    for lab in Lab::both_modes(family) {
+        let mut lab = listened(lab);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.handle(&syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        lab.wait(Duration::from_secs(1));
+        lab.handle(&syn.reply().seq(501).ack(103).payload(b"hello"));
+        lab.send(lab.client(1).seq(103).ack(506));
+        lab.send(lab.client(1).seq(103).ack(506).fin());
+        lab.handle(&syn.reply().seq(506).ack(104).fin());
+        lab.send(lab.client(1).seq(104).ack(507));
+        let told = records(&mut lab);
+        lab.wait(Duration::from_secs(600));
+        assert_eq!(records(&mut lab), []);
+        let [record] = told[..] else { panic!("{told:?}") };
+        let sent = (record.view == View::BothSides).then_some(5);
+        let told = (record.how, record.bytes_rx, record.bytes_tx);
+        assert_eq!(told, (FlowEnd::Finished, Some(2), sent), "{record:?}");
+        assert_eq!(record.client.source().to_string(), family.client_addr(1));
+        assert_eq!(record.ended.since(record.began), Duration::from_secs(1));
+    }
+}
+
+fn who_has_reset_refused_or_gone_silent_is_told(family: Family) {
+    let mut lab = listened(Lab::passthrough(family));
+    lab.connect(1);
+    lab.send(lab.client(1).seq(101).ack(501).rst());
+    assert_eq!(only(&mut lab), (FlowEnd::ClientReset, [Some(0); 2]));
+
+    let syn = lab.connect(2);
+    lab.send(lab.client(2).seq(101).ack(501).payload(b"hi"));
+    lab.send(syn.reply().seq(501).ack(103).rst());
+    assert_eq!(only(&mut lab), (FlowEnd::ServerReset, [Some(2), Some(0)]));
+
+    let syn = lab.send(lab.client(3).syn().seq(100));
+    lab.send(syn.reply().seq(0).ack(101).rst());
+    assert_eq!(only(&mut lab), (FlowEnd::Refused, [Some(0); 2]));
+
+    lab.connect(4);
+    lab.send(lab.client(4).seq(101).ack(501).payload(b"hi"));
+    lab.wait(Duration::from_secs(7_500));
+    assert_eq!(only(&mut lab), (FlowEnd::Silent, [Some(2), Some(0)]));
+}
+
+fn handshakes_that_nobody_finishes_are_not_told_of(family: Family) {
+    for lab in Lab::both_modes(family) {
+        let mut lab = listened(lab);
+        for n in 0..100 {
+            let syn = lab.send(lab.client(n).syn().seq(100));
+            lab.handle(&syn.reply().syn().seq(500).ack(101));
+        }
+        lab.wait(Duration::from_secs(100));
+        assert_eq!((records(&mut lab), lab.forwarder.flows().len()), (vec![], 0));
+    }
+}
+
+fn an_exchange_of_datagrams_is_told_of_when_it_is_forgotten(family: Family) {
+    let mut lab = listened(Lab::passthrough(family).udp());
+    let question = lab.send(lab.client(1).udp().payload(b"who?"));
+    lab.send(question.reply().payload(b"you!!"));
+    lab.wait(Duration::from_secs(40));
+    assert_eq!(only(&mut lab), (FlowEnd::Expired, [Some(4), Some(5)]));
+    // A stream passes by, where there is a cache.
+    let question = lab.send(lab.client(2).udp().payload(b"who?"));
+    lab.send(question.reply().payload(b"you!!"));
+    lab.send(lab.client(2).udp().payload(b"go on"));
+    lab.wait(Duration::from_secs(400));
+    let bytes = if lab.kernel.is_none() { [Some(9), Some(5)] } else { [None; 2] };
+    assert_eq!(only(&mut lab), (FlowEnd::Expired, bytes));
+}
+
+fn nothing_is_told_of_a_flow_that_began_before_somebody_wanted_to_know(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    let mut lab = listened(lab);
+    lab.close(1, &syn);
+    assert_eq!(records(&mut lab), []);
+    let syn = lab.connect(2);
+    lab.forwarder.keep_journal(false);
+    lab.close(2, &syn);
+    assert_eq!(records(&mut lab), []);
+}

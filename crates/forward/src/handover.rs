@@ -1,0 +1,296 @@
+//! Handing flows over to another forwarder, as at an upgrade of the program: it goes on where this one stopped. Pure.
+//!
+//! Both must count time from the same moment. [`encode`] and [`decode`] are for two processes: a format with a version and a
+//! checksum, not memory. So two builds of the program may lay flows out as they like.
+
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::flow::Flow;
+use super::state::{FlowState, Segment, View};
+use convey_model::{Addr, FlowKey};
+
+/// The state of a flow, in whichever process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownFlow {
+    /// Key of the client's packets: from the client to the VIP.
+    pub client: FlowKey,
+    /// Key of the server's packets as they leave it.
+    pub server: FlowKey,
+    /// Whose packets pass.
+    pub view: View,
+    /// Packets go to the server by its link-layer address alone.
+    pub is_l2_dsr: bool,
+    /// Whether the flow cache forwarded its packets.
+    pub was_cached: bool,
+    /// How far it is.
+    pub state: FlowState,
+    /// The server, by the number that both sides have agreed on.
+    pub server_id: u32,
+    /// The frontend, likewise.
+    pub frontend_id: u32,
+    /// When it will have been silent for too long: ticks of a quarter of a second.
+    pub(crate) deadline: u32,
+    /// When it came to be as it is, in nanoseconds.
+    pub(crate) since: u64,
+    /// How far client and server have got.
+    pub(crate) sequence: [u32; 3],
+    /// The rest of its state: whether it was met under way, how narrow its path is, which FIN waits to be believed.
+    pub(crate) notes: u8,
+    /// The journal's notes on it; zeroes if none.
+    pub(crate) journal: [u64; 4],
+}
+
+impl KnownFlow {
+    /// The same flow, where its server and frontend have these numbers.
+    #[must_use]
+    pub fn owned_by(&self, server_id: u32, frontend_id: u32) -> KnownFlow {
+        KnownFlow { server_id, frontend_id, ..*self }
+    }
+
+    /// Whether somebody would notice its loss: it is open, as far as can be told.
+    pub fn is_open(&self) -> bool {
+        !self.state.is_over(self.view) && !self.state.is_handshake() && self.state != FlowState::UdpNew
+    }
+}
+
+/// Why flows of another process cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unreadable {
+    /// It is none.
+    #[error("this is no table of flows")]
+    NoTable,
+    /// Another version of convey has written it.
+    #[error("the flows are in format {0}, and this version reads format {VERSION}")]
+    Version(u32),
+    /// It is not what was written.
+    #[error("the table of flows is damaged")]
+    Damaged,
+}
+
+/// A segment that the flow cache has forwarded, by the key of its packet: of a handshake, or a FIN.
+pub type CacheEvent = (FlowKey, Segment);
+
+/// The format. Another number for whatever an older version would read wrongly.
+const VERSION: u32 = 1;
+
+/// Magic, version, number of records.
+const HEADER: usize = 8 + 4 + 8;
+
+/// Bytes of the checksum at the end.
+const CHECKSUM: usize = 8;
+
+/// What a table has one of in each row.
+pub trait TableRow: Sized {
+    /// The first bytes of the table.
+    const MAGIC: &[u8; 8];
+    /// Bytes of a row.
+    const LEN: usize;
+    /// Adds a row.
+    fn write(&self, bytes: &mut Vec<u8>);
+    /// Reads a row. `None` if it makes no sense.
+    fn read(row: &[u8]) -> Option<Self>;
+}
+
+/// A table as bytes: little-endian, the version in front, a checksum behind.
+pub fn encode<R: TableRow>(records: &[R]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + records.len() * R::LEN + CHECKSUM);
+    bytes.extend(R::MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((records.len() as u64).to_le_bytes());
+    records.iter().for_each(|record| record.write(&mut bytes));
+    bytes.extend(xxh3_64(&bytes).to_le_bytes());
+    bytes
+}
+
+/// The records of such a table.
+///
+/// # Errors
+/// [`Unreadable`]; nothing is read then.
+pub fn decode<R: TableRow>(bytes: &[u8]) -> Result<Vec<R>, Unreadable> {
+    let mut rest = ByteReader(bytes);
+    if rest.take::<8>() != Some(*R::MAGIC) {
+        return Err(Unreadable::NoTable);
+    }
+    let version = rest.u32().ok_or(Unreadable::Damaged)?;
+    if version != VERSION {
+        return Err(Unreadable::Version(version));
+    }
+    let (written, checksum) = bytes.split_last_chunk::<CHECKSUM>().ok_or(Unreadable::Damaged)?;
+    if xxh3_64(written) != u64::from_le_bytes(*checksum) {
+        return Err(Unreadable::Damaged);
+    }
+    let (count, rows) = (rest.u64(), written.get(HEADER..).ok_or(Unreadable::Damaged)?);
+    if rows.len() % R::LEN != 0 || count != Some((rows.len() / R::LEN) as u64) {
+        return Err(Unreadable::Damaged);
+    }
+    rows.chunks_exact(R::LEN).map(|row| R::read(row).ok_or(Unreadable::Damaged)).collect()
+}
+
+impl TableRow for CacheEvent {
+    const MAGIC: &[u8; 8] = b"cvyevent";
+    const LEN: usize = 2 * 16 + 2 * 2 + 2 + 3 * 4;
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        let (key, segment) = self;
+        [&key.src, &key.dst].iter().for_each(|addr| bytes.extend(addr.bytes()));
+        [key.src_port, key.dst_port].iter().for_each(|port| bytes.extend(port.to_le_bytes()));
+        bytes.extend([key.protocol, segment.flags]);
+        [segment.seq, segment.ack, segment.len].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    }
+
+    fn read(row: &[u8]) -> Option<CacheEvent> {
+        let mut from = ByteReader(row);
+        let (src, dst) = (from.addr()?, from.addr()?);
+        let (src_port, dst_port) = (from.u16()?, from.u16()?);
+        let [protocol, flags] = from.take()?;
+        let segment = Segment { flags, seq: from.u32()?, ack: from.u32()?, len: from.u32()? };
+        Some((FlowKey { src, dst, src_port, dst_port, protocol, reserved: [0; 3] }, segment))
+    }
+}
+
+impl TableRow for KnownFlow {
+    const MAGIC: &[u8; 8] = b"cvyflows";
+    const LEN: usize = 4 * 16 + 4 * 2 + 4 + 2 * 4 + 4 + 8 + 3 * 4 + 4 * 8;
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        let (client, server) = (&self.client, &self.server);
+        for addr in [&client.src, &client.dst, &server.src, &server.dst] {
+            bytes.extend(addr.bytes());
+        }
+        for port in [client.src_port, client.dst_port, server.src_port, server.dst_port] {
+            bytes.extend(port.to_le_bytes());
+        }
+        let view = u8::from(self.view == View::ClientSide)
+            | u8::from(self.is_l2_dsr) << 1
+            | u8::from(self.was_cached) << 2;
+        bytes.extend([client.protocol, self.state as u8, view, self.notes]);
+        bytes.extend(self.server_id.to_le_bytes());
+        bytes.extend(self.frontend_id.to_le_bytes());
+        bytes.extend(self.deadline.to_le_bytes());
+        bytes.extend(self.since.to_le_bytes());
+        self.sequence.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        self.journal.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    }
+
+    fn read(row: &[u8]) -> Option<KnownFlow> {
+        let mut from = ByteReader(row);
+        let [client, vip, server, snat] = [from.addr()?, from.addr()?, from.addr()?, from.addr()?];
+        let [client_port, vip_port, server_port, snat_port] =
+            [from.u16()?, from.u16()?, from.u16()?, from.u16()?];
+        let [protocol, state, view, notes] = from.take()?;
+        let key = |src, dst, src_port, dst_port| FlowKey {
+            src,
+            dst,
+            src_port,
+            dst_port,
+            protocol,
+            reserved: [0; 3],
+        };
+        Some(KnownFlow {
+            client: key(client, vip, client_port, vip_port),
+            server: key(server, snat, server_port, snat_port),
+            view: if view & 1 != 0 { View::ClientSide } else { View::BothSides },
+            is_l2_dsr: view & 2 != 0,
+            was_cached: view & 4 != 0,
+            state: *FlowState::ALL.get(usize::from(state))?,
+            server_id: from.u32()?,
+            frontend_id: from.u32()?,
+            deadline: from.u32()?,
+            since: from.u64()?,
+            sequence: [from.u32()?, from.u32()?, from.u32()?],
+            notes,
+            journal: [from.u64()?, from.u64()?, from.u64()?, from.u64()?],
+        })
+        .filter(|flow| Flow::fits(flow.client.protocol, flow.state))
+    }
+}
+
+/// Bytes that are still to be read.
+struct ByteReader<'a>(&'a [u8]);
+
+impl ByteReader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn addr(&mut self) -> Option<Addr> {
+        self.take().map(Addr::v6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FIN, NewFlow, SYN};
+
+    fn known() -> Vec<KnownFlow> {
+        let client = FlowKey::tcp("203.0.113.9:4242".parse().unwrap(), "192.0.2.1:80".parse().unwrap());
+        let server = FlowKey::tcp("10.0.0.1:8080".parse().unwrap(), "10.0.0.254:40000".parse().unwrap());
+        let new = NewFlow {
+            client,
+            server,
+            view: View::BothSides,
+            is_l2_dsr: false,
+            server_id: 7,
+            frontend_id: 9,
+            to_server: 1,
+            to_client: 2,
+            segment: Segment { flags: SYN, seq: 1_000, ack: 0, len: 1 },
+        };
+        let v6 = |port| format!("[2001:db8::1]:{port}").parse().unwrap();
+        let other = NewFlow {
+            client: FlowKey::tcp(v6(5), v6(6)),
+            server: FlowKey::tcp(v6(7), v6(5)),
+            view: View::ClientSide,
+            is_l2_dsr: true,
+            ..new
+        };
+        [new, other].iter().map(|new| Flow::new(new).known()).collect()
+    }
+
+    #[test]
+    fn flows_are_read_as_they_were_written() {
+        assert_eq!(decode(&encode(&known())), Ok(known()));
+        assert_eq!(decode::<KnownFlow>(&encode::<KnownFlow>(&[])), Ok(Vec::new()));
+        for known in known() {
+            assert_eq!(Flow::restored(&known, [1, 2]).known(), known);
+        }
+        let known = KnownFlow { was_cached: true, journal: [1, 2, 3, u64::MAX], ..known()[0] };
+        assert_eq!(decode(&encode(&[known])), Ok(vec![known]));
+        let event = (known.client, Segment { flags: FIN, seq: 1, ack: 2, len: 3 });
+        assert_eq!(decode(&encode(&[event, event])), Ok(vec![event, event]));
+    }
+
+    #[test]
+    fn what_is_damaged_or_of_another_version_is_refused() {
+        let bytes = encode(&known());
+        assert_eq!(decode::<KnownFlow>(b"something else"), Err(Unreadable::NoTable));
+        assert_eq!(decode::<CacheEvent>(&bytes), Err(Unreadable::NoTable));
+        let mut newer = bytes.clone();
+        newer[8] = 2;
+        assert_eq!(decode::<KnownFlow>(&newer), Err(Unreadable::Version(2)));
+        for len in [8, 12, 20, bytes.len() - 1] {
+            assert_eq!(decode::<KnownFlow>(&bytes[..len]), Err(Unreadable::Damaged), "{len} bytes");
+        }
+        for at in 12..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x10;
+            assert_eq!(decode::<KnownFlow>(&flipped), Err(Unreadable::Damaged), "byte {at}");
+        }
+    }
+}

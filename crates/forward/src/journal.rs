@@ -1,0 +1,297 @@
+//! The notes on each flow beside its entry, for a log of flows: when it began, and how many bytes have passed.
+//!
+//! The flow cache forwards most packets without telling. So bytes of TCP come from its sequence numbers: payload, modulo
+//! 4 GiB in each direction. Of UDP they are known until the cache forwards it. DSR does not see what servers send.
+
+use super::{ACK, Direction, FlowId, FlowOwners, FlowState, SYN, Segment, View};
+use convey_model::{FlowKey, Timestamp};
+
+/// A flow that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// Key of the client's packets: from the client to the VIP.
+    pub client: FlowKey,
+    /// Key of the server's packets as they leave it.
+    pub server: FlowKey,
+    /// Whose segments passed.
+    pub view: View,
+    /// Whose it was.
+    pub owners: FlowOwners,
+    /// When its first packet came.
+    pub began: Timestamp,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// Payload bytes from the client, of TCP modulo 4 GiB; `None`: some passed uncounted.
+    pub bytes_rx: Option<u64>,
+    /// Payload bytes to the client, the same.
+    pub bytes_tx: Option<u64>,
+    /// How it ended.
+    pub how: FlowEnd,
+}
+
+/// How a flow ended, in more words than counters have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowEnd {
+    /// Both sides have finished; in DSR the client has.
+    Finished,
+    /// The client has reset it.
+    ClientReset,
+    /// The server has reset it.
+    ServerReset,
+    /// The server has answered its SYN with a reset.
+    Refused,
+    /// UDP: nothing has come for the time that it is remembered.
+    Expired,
+    /// TCP: the same of a connection that was open.
+    Silent,
+    /// It made room for another one.
+    Evicted,
+    /// It was opened beyond its client's share.
+    ClientLimit,
+    /// It was opened when its source had as many as it may have.
+    SourceLimit,
+    /// Its client may no longer come in.
+    Denied,
+    /// Its server was down.
+    ServerGone,
+    /// Its server or frontend was taken away, or we stop.
+    Cut,
+    /// For us alone: we stop, and it goes on (DSR).
+    Left,
+}
+
+/// Notes of the flows of one table, by their names. All memory is reserved at once; the kernel provides it as flows use it.
+#[derive(Debug)]
+pub(super) struct Journal {
+    notes: Vec<Words>,
+}
+
+/// A note, in words that a table of zeroes is made of without touching it.
+type Words = [u64; 4];
+
+/// What is noted of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Note {
+    /// `None`: it began before there was a journal, or its end was told.
+    pub(super) began: Option<Timestamp>,
+    /// TCP: the number of the client's first byte, and of the server's once it is known.
+    client_base: u32,
+    server_base: Option<u32>,
+    /// UDP: payload bytes that passed here.
+    bytes: [u64; 2],
+    /// Bytes may have passed that were not counted.
+    is_partial: bool,
+}
+
+const HAS_SERVER_BASE: u64 = 1 << 63;
+const IS_PARTIAL: u64 = 1 << 62;
+
+impl Note {
+    fn from_words([began, bases, rx, tx]: Words) -> Note {
+        let began = began.checked_sub(1).map(Timestamp);
+        Note {
+            began,
+            client_base: bases as u32,
+            server_base: (tx & HAS_SERVER_BASE != 0).then_some((bases >> 32) as u32),
+            bytes: [rx, tx & !(HAS_SERVER_BASE | IS_PARTIAL)],
+            is_partial: tx & IS_PARTIAL != 0,
+        }
+    }
+
+    fn words(self) -> Words {
+        let Note { began, client_base, server_base, bytes: [rx, tx], is_partial } = self;
+        let began = began.map_or(0, |began| began.0.saturating_add(1));
+        let bases = u64::from(client_base) | u64::from(server_base.unwrap_or_default()) << 32;
+        let flag = |flag, is_set| if is_set { flag } else { 0 };
+        let flags = flag(HAS_SERVER_BASE, server_base.is_some()) | flag(IS_PARTIAL, is_partial);
+        [began, bases, rx, tx | flags]
+    }
+
+    /// Payload bytes of a TCP connection from and to the client, if they are known, by how far its sides have got and the
+    /// state before its end.
+    pub(super) fn tcp_bytes(&self, state: FlowState, view: View, sent: [u32; 2]) -> [Option<u64>; 2] {
+        // A FIN takes a number.
+        let (client_fin, server_fin) = match state {
+            FlowState::HalfClosedByClient => (1, 0),
+            FlowState::HalfClosedByServer => (0, 1),
+            FlowState::Closing | FlowState::TimeWait => (1, 1),
+            _ => (0, 0),
+        };
+        let count = |to: u32, from: u32, fin: u32| {
+            let bytes = to.wrapping_sub(from).wrapping_sub(fin);
+            // The FIN has not been counted yet.
+            u64::from(if bytes == u32::MAX { 0 } else { bytes })
+        };
+        let [client, server] = sent;
+        let to_client = match self.server_base {
+            Some(base) => Some(count(server, base, server_fin)),
+            // It has sent no SYN.
+            None => (state == FlowState::SynSent).then_some(0),
+        };
+        let bytes = [Some(count(client, self.client_base, client_fin)), to_client];
+        self.known(view, bytes)
+    }
+
+    /// The same of UDP.
+    pub(super) fn udp_bytes(&self, view: View) -> [Option<u64>; 2] {
+        self.known(view, self.bytes.map(Some))
+    }
+
+    fn known(&self, view: View, [rx, tx]: [Option<u64>; 2]) -> [Option<u64>; 2] {
+        match (self.is_partial, view) {
+            (true, _) => [None; 2],
+            (false, View::BothSides) => [rx, tx],
+            (false, View::ClientSide) => [rx, None],
+        }
+    }
+}
+
+impl Journal {
+    /// For the flows of a table of this capacity: 32 bytes each.
+    pub(super) fn new(capacity: u32) -> Journal {
+        Journal { notes: vec![[0; 4]; capacity as usize] }
+    }
+
+    /// What is noted of a flow.
+    pub(super) fn get(&self, id: FlowId) -> Note {
+        self.notes.get(id.0 as usize).map_or(Note::default(), |words| Note::from_words(*words))
+    }
+
+    /// A flow begins with this segment.
+    pub(super) fn begin(&mut self, id: FlowId, segment: Segment, now: Timestamp) {
+        let is_syn = segment.flags & SYN != 0;
+        let is_tcp = segment.flags != 0;
+        let note = Note {
+            began: Some(now),
+            client_base: segment.seq.wrapping_add(u32::from(is_syn)),
+            server_base: (is_tcp && !is_syn).then_some(segment.ack),
+            bytes: [0; 2],
+            // Of one that is met under way nobody knows what has passed before.
+            is_partial: is_tcp && !is_syn,
+        };
+        self.set(id, note);
+    }
+
+    /// A segment of a flow has passed that is believed.
+    pub(super) fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment) {
+        let note = self.get(id);
+        if note.server_base.is_some() {
+            return;
+        }
+        let base = match direction {
+            Direction::ToClient if segment.flags & SYN != 0 => segment.seq.wrapping_add(1),
+            Direction::ToServer if segment.flags & (SYN | ACK) == ACK => segment.ack,
+            _ => return,
+        };
+        self.set(id, Note { server_base: Some(base), ..note });
+    }
+
+    /// Payload bytes of a datagram have passed.
+    pub(super) fn count(&mut self, id: FlowId, direction: Direction, bytes: u64) {
+        if let Some(words) = self.notes.get_mut(id.0 as usize) {
+            let mut note = Note::from_words(*words);
+            note.bytes[direction as usize] += bytes;
+            *words = note.words();
+        }
+    }
+
+    /// Packets of a flow pass uncounted from now on.
+    pub(super) fn lose_count(&mut self, id: FlowId) {
+        self.set(id, Note { is_partial: true, ..self.get(id) });
+    }
+
+    /// Nothing more will be told of a flow.
+    pub(super) fn forget(&mut self, id: FlowId) {
+        self.set(id, Note::default());
+    }
+
+    /// What is noted of a flow, for another process.
+    pub(super) fn words(&self, id: FlowId) -> [u64; 4] {
+        self.notes.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Goes on with what another process has noted of a flow.
+    pub(super) fn restore(&mut self, id: FlowId, words: [u64; 4]) {
+        if let Some(note) = self.notes.get_mut(id.0 as usize) {
+            *note = words;
+        }
+    }
+
+    fn set(&mut self, id: FlowId, note: Note) {
+        if let Some(words) = self.notes.get_mut(id.0 as usize) {
+            *words = note.words();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: FlowId = FlowId(3);
+
+    fn begun(flags: u8, seq: u32, ack: u32) -> Journal {
+        let mut journal = Journal::new(8);
+        journal.begin(ID, Segment { flags, seq, ack, len: 1 }, Timestamp(0));
+        journal
+    }
+
+    #[test]
+    fn a_note_comes_out_as_it_went_in() {
+        let note = Note {
+            began: Some(Timestamp(0)),
+            client_base: u32::MAX,
+            server_base: Some(7),
+            bytes: [1 << 40, 9],
+            is_partial: true,
+        };
+        for note in
+            [note, Note { began: None, server_base: None, is_partial: false, ..note }, Note::default()]
+        {
+            assert_eq!(Note::from_words(note.words()), note);
+        }
+    }
+
+    #[test]
+    fn bytes_of_tcp_are_what_its_numbers_say_without_syn_and_fin() {
+        let mut journal = begun(SYN, u32::MAX, 0);
+        journal.hear(ID, Direction::ToClient, Segment { flags: SYN | ACK, seq: 99, ack: 0, len: 1 });
+        journal.hear(ID, Direction::ToServer, Segment { flags: ACK, seq: 0, ack: 500, len: 0 });
+        let note = journal.get(ID);
+        for (state, view, sent, bytes) in [
+            (FlowState::Established, View::BothSides, [10, 300], [Some(10), Some(200)]),
+            (FlowState::TimeWait, View::BothSides, [11, 301], [Some(10), Some(200)]),
+            (FlowState::TimeWait, View::BothSides, [0, 100], [Some(0), Some(0)]),
+            // The servers' packets pass elsewhere.
+            (FlowState::HalfClosedByClient, View::ClientSide, [11, 0], [Some(10), None]),
+        ] {
+            assert_eq!(note.tcp_bytes(state, view, sent), bytes, "{state:?} {view:?} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_answered_no_syn_has_sent_nothing() {
+        let note = begun(SYN, 9, 0).get(ID);
+        assert_eq!(note.tcp_bytes(FlowState::SynSent, View::BothSides, [10, 0]), [Some(0), Some(0)]);
+        assert_eq!(note.tcp_bytes(FlowState::Established, View::BothSides, [10, 0]), [Some(0), None]);
+    }
+
+    #[test]
+    fn of_a_connection_met_under_way_nobody_knows_what_passed_before() {
+        let note = begun(ACK, 1_000, 50).get(ID);
+        assert_eq!(note.tcp_bytes(FlowState::Established, View::BothSides, [1_010, 80]), [None; 2]);
+    }
+
+    #[test]
+    fn datagrams_count_until_the_cache_forwards_them() {
+        let mut journal = begun(0, 0, 0);
+        journal.count(ID, Direction::ToServer, 5);
+        journal.count(ID, Direction::ToClient, 7);
+        assert_eq!(journal.get(ID).udp_bytes(View::BothSides), [Some(5), Some(7)]);
+        assert_eq!(journal.get(ID).udp_bytes(View::ClientSide), [Some(5), None]);
+        journal.lose_count(ID);
+        assert_eq!(journal.get(ID).udp_bytes(View::BothSides), [None; 2]);
+        journal.forget(ID);
+        assert_eq!(journal.get(ID), Note::default());
+    }
+}

@@ -1,0 +1,147 @@
+//! Sessions among those of their clients' sources, where the frontend has limits for these.
+
+use super::session::UdpSession;
+use super::table::{SessionKey, SessionTable};
+use crate::source;
+use convey_model::{CountedSource, Timestamp};
+use convey_snapshot::Frontend;
+use convey_snapshot::stats::Counter;
+
+/// Counts a new session of a client at its source. Of one that has as many as it may have, a session gives way that can have been
+/// forged: a question, or a stream whose server is silent.
+pub(super) fn count(
+    sessions: &mut SessionTable<UdpSession>,
+    frontend: &Frontend,
+    key: SessionKey,
+    now: Timestamp,
+) -> Result<Option<CountedSource>, Counter> {
+    let ip = key.client.ip();
+    let counted = source::count(frontend, ip, now);
+    if !matches!(counted, Err(Counter::RefusedSourceConnections)) {
+        return counted;
+    }
+    let Some(sources) = &frontend.sources else { return counted };
+    let limits = frontend.config.limits;
+    sources.begin(ip, &limits.without_connections(), now).map_err(source::reason)?;
+    let Some(other) = sessions.evict_of_source(frontend.live.id, sources.source_of(ip), now) else {
+        sources.give_back(ip, &limits);
+        return counted;
+    };
+    other.end(Some(Counter::Evicted));
+    sources.begin_counted(ip, &limits.without_rate(), now).map_err(|excess| {
+        sources.give_back(ip, &limits);
+        source::reason(excess)
+    })
+}
+
+/// Adds a session, and has it be found by its source if it is counted there. Returns its number.
+pub(super) fn insert(
+    sessions: &mut SessionTable<UdpSession>,
+    address: usize,
+    (key, session): (SessionKey, UdpSession),
+    now: Timestamp,
+) -> usize {
+    let frontend = session.frontend();
+    let sources = frontend.sources.as_ref().filter(|_| session.is_counted_at_source());
+    let source = sources.map(|sources| sources.source_of(key.client.ip()));
+    let frontend = frontend.live.id;
+    let number = sessions.insert((address, frontend), key, session, now);
+    if let Some(source) = source {
+        sessions.set_source(number, source);
+    }
+    number
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+    use std::sync::Arc;
+
+    use tokio::runtime::Handle;
+
+    use super::super::relay::Relay;
+    use super::super::sockets::UdpSockets;
+    use super::*;
+    use crate::handover;
+    use crate::worker::Reserved;
+    use crate::worker::tests::context;
+    use convey_model::{Excess, Limits, Protocol, Sources};
+    use convey_snapshot::{Health, Snapshot, fixture};
+
+    /// A frontend whose sources may begin one session, with one server.
+    struct Story {
+        vip: SocketAddr,
+        server: UdpSocket,
+        sources: Arc<Sources>,
+        relay: Relay,
+    }
+
+    const LIMITS: Limits = Limits {
+        connections_per_source: None,
+        rate_per_source: Some(std::num::NonZeroU32::MIN),
+        burst: None,
+        ipv4_prefix: 32,
+        ipv6_prefix: 64,
+        action: convey_model::OverLimit::Reset,
+        first_byte_timeout: None,
+    };
+
+    impl Story {
+        fn new(health: Health) -> Story {
+            let [server, free] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+            let (at_server, vip) = (server.local_addr().unwrap(), free.local_addr().unwrap());
+            drop(free);
+            let pool = fixture::pool("dns", vec![(fixture::server("a", &at_server.to_string()), health)]);
+            let mut frontend = Arc::into_inner(fixture::frontend("dns", &[&vip.to_string()], &pool)).unwrap();
+            (frontend.config.protocol, frontend.config.limits) = (Protocol::Udp, LIMITS);
+            let sources = Arc::new(Sources::new(&LIMITS));
+            frontend.sources = Some(sources.clone());
+            let snapshot = fixture::snapshot(vec![Arc::new(frontend)], vec![pool]);
+            let snapshot = Snapshot { generation: 1, ..snapshot };
+            let sockets =
+                UdpSockets::bind(vip, [&Handle::current()], [], 65_536, Reserved::default()).unwrap();
+            let relay = Relay::new(vip, sockets.split().next().unwrap(), context(snapshot));
+            Story { vip, server, sources, relay }
+        }
+
+        /// Begins one more half a second after the start.
+        fn begin_soon(&self) -> Result<(), Excess> {
+            self.sources.begin([127, 0, 0, 1].into(), &LIMITS, Timestamp(500_000_000))
+        }
+
+        fn open(&self) -> u32 {
+            self.sources.open([127, 0, 0, 1].into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_datagram_that_gets_no_server_takes_nothing_of_the_rate() {
+        let mut story = Story::new(fixture::down("refused", Default::default()));
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"?", story.vip).unwrap();
+        assert!(story.relay.forward());
+        assert_eq!((story.open(), story.begin_soon()), (0, Ok(())));
+    }
+
+    #[tokio::test]
+    async fn sessions_of_another_process_go_on_whatever_their_source_may_begin() {
+        let mut story = Story::new(fixture::up());
+        let sockets = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        for socket in sockets {
+            let server = story.server.local_addr().unwrap();
+            socket.connect(server).unwrap();
+            let (vip, client) = (story.vip, ([127, 0, 0, 1], socket.local_addr().unwrap().port()).into());
+            story.relay.restore(handover::HandedSession {
+                vip,
+                worker: 0,
+                client,
+                via: None,
+                asked: None,
+                server,
+                answered: true,
+                is_stream: true,
+                socket: socket.into(),
+            });
+        }
+        assert_eq!((story.open(), story.begin_soon()), (3, Ok(())));
+    }
+}

@@ -1,0 +1,67 @@
+//! Sessions that another process goes on with, and those that another process had.
+
+use std::time::Duration;
+
+use super::{Relay, SESSIONS};
+use crate::handover::HandedSession;
+use crate::source;
+use crate::udp::by_source;
+use crate::udp::session::UdpSession;
+use crate::udp::slot::SessionSlot;
+use crate::udp::table::SessionKey;
+
+impl Relay {
+    /// The sessions for another process, which has the same listening socket; first the one that was silent longest. One
+    /// whose socket cannot be handed over, for want of descriptors, begins anew there.
+    pub(in crate::udp) fn sessions(&self) -> Vec<HandedSession> {
+        SESSIONS.with_borrow(|sessions| {
+            let all = sessions.of_address(self.address);
+            let handed = all.filter_map(|(key, session, [answered, is_stream])| {
+                let socket = session.socket().try_clone().ok()?.into();
+                let SessionKey { client, via, asked } = key;
+                let server = session.server();
+                let (vip, worker) = (self.vip, self.context.core - self.context.shared.columns.start);
+                Some(HandedSession { vip, worker, client, via, asked, server, answered, is_stream, socket })
+            });
+            handed.collect()
+        })
+    }
+
+    /// Goes on with a session of another process, unless its server or its frontend's place for it is no longer there:
+    /// then the client's next datagram begins one.
+    pub(in crate::udp) fn restore(&mut self, known: HandedSession) {
+        let snapshot = self.load_snapshot();
+        let Some(frontend) = self.frontend.clone() else { return };
+        let key = SessionKey { client: known.client, via: known.via, asked: known.asked };
+        let now = self.now();
+        let downstream = self.downstream(key, now);
+        if !frontend.config.access.admits(known.client.ip()) {
+            return;
+        }
+        // It began elsewhere, and takes nothing of what its source may begin here.
+        let mut source = source::count_open(&frontend, known.client.ip());
+        let client = (known.client, None);
+        let slot = SessionSlot::take(client, &mut source, &frontend, &self.context, &snapshot);
+        let Ok(slot) = slot else { return };
+        let session = UdpSession::known(downstream, slot, self.generation, known.server, known.socket.into());
+        let Some(mut session) = session else { return };
+        if known.is_stream {
+            session.become_stream();
+        }
+        SESSIONS.with_borrow_mut(|sessions| {
+            let number = by_source::insert(sessions, self.address, (key, session), now);
+            sessions.set(number, [known.answered, known.is_stream]);
+            let _ = self.listen_to(sessions, number);
+        });
+    }
+
+    /// Ends all sessions here: they go on in another process.
+    pub(in crate::udp) fn leave(&mut self) {
+        let now = self.now();
+        SESSIONS.with_borrow_mut(|sessions| {
+            while let Some(left) = sessions.expire(self.address, Duration::ZERO, now) {
+                left.leave();
+            }
+        });
+    }
+}

@@ -1,0 +1,234 @@
+//! The end of a process: what is open may finish.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::ExitCode;
+
+use log::{error, info, warn};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+use super::{Asked, Control, LogFiles, Paths, Request, RunningBalancer, Signals, Statistics, Wish, requests};
+use crate::app::socket_store;
+use crate::app::upgrade::Heir;
+use crate::model::Endpoint;
+use crate::stats::Counter;
+
+/// The signal by which service managers end processes: also those that are left once the main one has ended.
+const SIGTERM: u8 = 15;
+
+impl RunningBalancer {
+    /// Has the service manager keep the listening sockets of TCP for the next process, if it starts one. Returns their places.
+    pub(super) async fn keep_sockets(&self) -> BTreeSet<Endpoint> {
+        if !socket_store::is_restart() {
+            return BTreeSet::new();
+        }
+        let listening = self.task.data_path.listening().await;
+        let statistics = self.statistics.socket().map(|(_, socket)| socket);
+        let sockets: Vec<BorrowedFd<'_>> =
+            listening.values().flatten().chain(&statistics).map(AsFd::as_fd).collect();
+        match self.manager.keeps(&sockets) {
+            Ok(()) => {
+                info!("stopping: the service manager keeps {} sockets, new clients wait", sockets.len());
+                listening.into_keys().collect()
+            }
+            Err(error) => {
+                warn!("the service manager cannot keep the sockets, new clients are refused: {error}");
+                BTreeSet::new()
+            }
+        }
+    }
+
+    /// Lets connections finish for `timeouts.drain`, which begins with a signal if another process serves instead.
+    /// Somebody else has the sockets of the `places`. One signal more ends at once, with the exit code a shell expects of a program
+    /// ended by that signal.
+    pub(super) async fn drain(
+        self,
+        places: BTreeSet<Endpoint>,
+        successor: Succession<'_>,
+        signals: &mut Signals,
+    ) -> ExitCode {
+        let RunningBalancer { task, events, reload, statistics, control, manager, log, .. } = self;
+        let (published, totals) = (task.snapshot.clone(), task.snapshot.load().totals.clone());
+        let open = task.data_path.open_connections();
+        let open = || open(&totals);
+        let outlasting = task.data_path.outlasting_connections();
+        let patience = Cell::new(published.load().timeouts.drain);
+        let is_succeeded = matches!(successor, Succession::Serves { .. });
+        let waits = matches!(successor, Succession::Serves { is_told: false, .. });
+        let (limit, limited) = oneshot::channel();
+        let begin_limit = || {
+            // A reload may have changed it.
+            patience.set(published.load().timeouts.drain);
+            info!("stopping: {} open connections have {:?} to finish", open(), patience.get());
+            manager.is_stopping(open(), patience.get());
+            let _ = limit.send(patience.get());
+        };
+        let is_told = matches!(successor, Succession::Serves { is_told: true, .. });
+        let mut ending =
+            Ending { signals, reload, control, statistics, log, successor, has_heir_ended: false, is_told };
+        let cut_before = totals.sum(Counter::Cut);
+        let told = async {
+            if waits {
+                info!("stopping: {} open connections go on until they end", open());
+                ending.is_told_to_stop().await?;
+            }
+            begin_limit();
+            ending.is_told_to_hurry(is_succeeded).await
+        };
+        let second = async {
+            let code = told.await.map_or_else(|code| code, |signal| 128 + signal);
+            (code, open(), outlasting(&published.load()))
+        };
+        let over = async {
+            match limited.await {
+                Ok(patience) => sleep(patience).await,
+                Err(_) => pending().await,
+            }
+        };
+        let outlasting = tokio::select! {
+            // First of all it says how many there are.
+            biased;
+            // Counted before this branch runs: by then the drain has been given up, and they are being cut.
+            (code, open, outlasting) = second => {
+                warn!("stopped at once: {} connections were cut", open - outlasting);
+                tell_of(outlasting);
+                return ExitCode::from(code);
+            }
+            outlasting = Paths::stop(task, events, places, over) => outlasting,
+        };
+        match totals.sum(Counter::Cut) - cut_before {
+            0 if outlasting == 0 => info!("stopped: every connection had ended"),
+            0 => info!("stopped"),
+            cut => warn!("stopped: {cut} connections were cut after {:?}", patience.get()),
+        }
+        tell_of(outlasting);
+        ExitCode::SUCCESS
+    }
+}
+
+/// The process that serves instead of one that ends.
+pub(super) enum Succession<'a> {
+    /// Nobody, or somebody whom this process does not know.
+    None,
+    /// Another process has taken over; it is the heir of this one unless a service manager looks after it. Somebody may have told
+    /// this one to stop since.
+    Serves { heir: &'a mut Option<Heir>, is_told: bool },
+}
+
+impl Succession<'_> {
+    fn heir(&mut self) -> Option<&mut Heir> {
+        match self {
+            Succession::None => None,
+            Succession::Serves { heir, .. } => heir.as_mut(),
+        }
+    }
+
+    /// Waits until the heir has ended. Returns its exit code.
+    async fn end(&mut self) -> u8 {
+        match self.heir() {
+            Some(heir) => heir.end().await,
+            None => pending().await,
+        }
+    }
+}
+
+/// Stays for as long as the heir of this process lives, and passes signals on to it. Returns its exit code.
+pub(super) async fn outlive(mut heir: Heir, signals: &mut Signals, log: &LogFiles) -> u8 {
+    info!("process {} goes on; this one waits for its end", heir.process());
+    log.end_access_log();
+    loop {
+        tokio::select! {
+            code = heir.end() => return code,
+            wish = signals.next() => {
+                if wish == Wish::Reopen {
+                    log.reopen();
+                }
+                heir.pass_on(wish.signal());
+            }
+        }
+    }
+}
+
+/// What is still asked of a process that ends.
+struct Ending<'a> {
+    signals: &'a mut Signals,
+    reload: mpsc::Sender<()>,
+    control: Option<Control>,
+    statistics: Statistics,
+    log: LogFiles,
+    successor: Succession<'a>,
+    has_heir_ended: bool,
+    /// Whether this process has been told to stop, and its heir with it.
+    is_told: bool,
+}
+
+impl Ending<'_> {
+    /// Waits for a signal that ends at once; returns its number, or the exit code of an heir that has failed. For a process that `is_succeeded` by another one, SIGTERM is none:
+    /// systemd sends it a second time to whatever is left once the main process has ended.
+    async fn is_told_to_hurry(&mut self, is_succeeded: bool) -> Result<u8, u8> {
+        loop {
+            let signal = self.is_told_to_stop().await?;
+            if !is_succeeded || signal != SIGTERM {
+                return Ok(signal);
+            }
+            info!("stopping: another SIGTERM changes nothing; SIGINT or SIGQUIT ends this process at once");
+        }
+    }
+
+    /// Waits for a signal to stop; returns its number, or the exit code of an heir that has failed.
+    async fn is_told_to_stop(&mut self) -> Result<u8, u8> {
+        loop {
+            tokio::select! {
+                wish = self.signals.next() => {
+                    let is_told_again = self.is_told && wish == Wish::Stop(SIGTERM);
+                    if let Some(heir) = self.successor.heir()
+                        && !is_told_again
+                    {
+                        heir.pass_on(wish.signal());
+                    }
+                    match wish {
+                        Wish::Stop(signal) => {
+                            self.is_told = true;
+                            return Ok(signal);
+                        }
+                        Wish::Reopen => self.log.reopen(),
+                        Wish::Reload => _ = self.reload.try_send(()),
+                        Wish::Upgrade if self.successor.heir().is_some() => {}
+                        Wish::Upgrade => warn!("no upgrade: this process is stopping"),
+                    }
+                },
+                code = self.successor.end(), if !self.has_heir_ended => {
+                    self.has_heir_ended = true;
+                    if code == 0 && self.is_told {
+                        continue;
+                    }
+                    if code == 0 {
+                        // Somebody has told it alone to stop.
+                        self.is_told = true;
+                        return Ok(SIGTERM);
+                    }
+                    error!("the process that serves instead has ended with {code}: this one ends, too");
+                    return Err(code);
+                }
+                Request { what, answer } = requests(&mut self.control) => {
+                    let _ = answer.send(match what {
+                        Asked::Upgrade => Err("this process is stopping".to_owned()),
+                        Asked::Release => {
+                            self.statistics.give_up().await;
+                            Ok("statistics are served here no longer".to_owned())
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn tell_of(outlasting: u64) {
+    if outlasting > 0 {
+        info!("{outlasting} connections in dsr mode go on when convey starts again, or by another balancer");
+    }
+}

@@ -1,0 +1,124 @@
+//! Capabilities: those that convey's modes need, and no others.
+//!
+//! Linux keeps them by thread. The worker threads of proxy mode give up theirs when they start.
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
+
+use super::user::User;
+use crate::config::Config;
+use crate::model::Mode;
+
+/// Ports below this one take a privilege, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
+/// What the modes of a configuration need, now and after a reload.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Needed {
+    by_modes: CapabilitySet,
+    /// Programs that convey starts gain nothing: then the bounding set makes no difference.
+    gains_none: bool,
+}
+
+impl Needed {
+    pub(super) fn by(config: &Config) -> Needed {
+        let has = |kind: fn(Mode) -> bool| config.frontends_where(kind).next().is_some();
+        let mut by_modes = CapabilitySet::empty();
+        if has(Mode::is_proxied) || config.stats.listen.port() < FIRST_UNPRIVILEGED_PORT {
+            by_modes |= CapabilitySet::NET_BIND_SERVICE;
+        }
+        if has(Mode::forwards_packets) {
+            by_modes |= CapabilitySet::NET_RAW
+                | CapabilitySet::NET_ADMIN
+                | CapabilitySet::BPF
+                | CapabilitySet::PERFMON;
+            if !knows_bpf_capability() {
+                // Before Linux 5.8 BPF is among what only these allow.
+                by_modes |= CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_RESOURCE;
+            }
+        }
+        Needed { by_modes, gains_none: config.privileges.no_new_privileges }
+    }
+
+    pub(super) fn by_modes(self) -> CapabilitySet {
+        self.by_modes
+    }
+
+    /// Has this thread, and those that it starts, keep these alone. Returns them by name.
+    ///
+    /// # Errors
+    /// Why it has more: words for an operator.
+    pub(super) fn keep(self) -> Result<String, String> {
+        let wanted = if User::is_root() { self.by_modes | OF_ROOT } else { self.by_modes };
+        let has_more = |error: Errno| format!("convey has more capabilities than its modes need: {error}");
+        let sets = capabilities(None).map_err(has_more)?;
+        let bounded = bound(wanted);
+        let held = sets.permitted & wanted;
+        // The ambient set follows these.
+        let kept =
+            CapabilitySets { effective: held, permitted: held, inheritable: sets.inheritable & wanted };
+        set_capabilities(None, kept).map_err(has_more)?;
+        match bounded {
+            Err(error) if !self.gains_none => {
+                Err(format!("programs that convey starts may have more capabilities: {error}"))
+            }
+            _ => Ok(names(held)),
+        }
+    }
+}
+
+/// What root has beside them: files of other users, socket buffers beyond `net.core.rmem_max` and what killed processes have
+/// left, pipes beyond `fs.pipe-user-pages-soft`.
+const OF_ROOT: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::SYS_RESOURCE);
+
+/// Has no program that is started get any but these.
+pub(super) fn bound(wanted: CapabilitySet) -> Result<(), Errno> {
+    for other in CapabilitySet::all().difference(wanted).iter() {
+        match remove_capability_from_bounding_set(other) {
+            // A kernel that does not know it has none to take away.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// As `getpcaps` writes them.
+pub(super) fn names(set: CapabilitySet) -> String {
+    let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    if names.is_empty() { "no capabilities".to_owned() } else { names.join(", ") }
+}
+
+fn knows_bpf_capability() -> bool {
+    rustix::thread::capability_is_in_bounding_set(CapabilitySet::BPF).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn needed(text: &str) -> String {
+        let text = format!("{text}\n[backends.a]\nservers.a.addr = '10.0.0.2:80'\n");
+        names(Needed::by(&config::parse("c.toml", &text).unwrap().config).by_modes())
+    }
+
+    #[test]
+    fn each_mode_needs_its_own() {
+        let web = "frontends.web = { listen_addr = '10.0.0.1:80', backend = 'a' }";
+        let packets = "CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF";
+        assert_eq!(needed(web), "CAP_NET_BIND_SERVICE");
+        assert_eq!(needed(&format!("mode = 'passthrough'\n{web}")), packets);
+        let low = format!("mode = 'passthrough'\nstats.port = 70\n{web}");
+        assert_eq!(needed(&low), packets.replace("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE, CAP_NET_ADMIN"));
+    }
+
+    #[test]
+    fn capabilities_have_the_names_that_an_operator_knows() {
+        assert_eq!(names(CapabilitySet::empty()), "no capabilities");
+        assert_eq!(names(CapabilitySet::NET_RAW | CapabilitySet::BPF), "CAP_NET_RAW, CAP_BPF");
+    }
+}

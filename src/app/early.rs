@@ -1,0 +1,56 @@
+//! What comes before the first thread, and before anything is served: the answer to a process that is to be upgraded, the
+//! configuration, and what is given up by it.
+
+use std::io;
+
+use super::confine::Confined;
+use super::upgrade::{self, Predecessor};
+use crate::config::watch::FirstLook;
+use crate::config::{LoadError, Loaded};
+use crate::control::ConfigFile;
+
+/// What a balancer begins with.
+pub(super) struct Early {
+    /// The process that has started this one to take its place.
+    pub(super) predecessor: Option<Predecessor>,
+    pub(super) file: ConfigFile,
+    /// The file before it was loaded.
+    pub(super) first_look: io::Result<FirstLook>,
+    pub(super) loaded: Result<Loaded, LoadError>,
+    pub(super) confined: Confined,
+}
+
+impl Early {
+    /// Answers, loads and gives up what the file says. To be called while the process has one thread. A file that cannot be read
+    /// is left to the start, which says why.
+    ///
+    /// # Errors
+    /// The two processes do not understand each other, or the user that the file names cannot be had: words for an operator.
+    pub(super) fn begin(file: ConfigFile) -> Result<Early, String> {
+        let predecessor = upgrade::greet().map_err(|error| format!("{error:#}"))?;
+        let mut early = Early { predecessor, ..Early::unconfined(file) };
+        if let Ok(loaded) = &early.loaded {
+            let confined = Confined::by(&early.file, &loaded.config);
+            let refuse = |why: &String| {
+                early.predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
+            };
+            early.confined = confined.inspect_err(refuse)?;
+            let privileges = &loaded.config.privileges;
+            // A reload must be able to read it, too.
+            if (privileges.user.is_some() || privileges.landlock)
+                && let Err(unreadable) = early.file.load()
+            {
+                early.loaded = Err(unreadable);
+            }
+        }
+        Ok(early)
+    }
+
+    /// Only loads: for servers that are shown.
+    pub(super) fn unconfined(file: ConfigFile) -> Early {
+        // Looking begins before loading: a save between the two is not missed.
+        let first_look = FirstLook::new(&file.path);
+        let loaded = file.load();
+        Early { predecessor: None, file, first_look, loaded, confined: Confined::default() }
+    }
+}

@@ -1,0 +1,164 @@
+//! The flows of the packet modes on their way: in a memory file that nobody can change any more, and by which names the two
+//! processes know frontends and servers that have other numbers in each.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+use crate::dataplane::{Answers, ToldFlows};
+use crate::forward::{CacheEvent, KnownFlow, decode, encode};
+use crate::model::{ServerKey, Timestamp};
+use crate::snapshot::Snapshot;
+
+/// Flows of workers that handle no frame for the moment. Their owners have the numbers of the snapshot.
+pub(in crate::app) struct HeldFlows {
+    pub(in crate::app) flows: Answers<ToldFlows>,
+    pub(in crate::app) snapshot: Arc<Snapshot>,
+}
+
+/// The same on their way.
+pub(super) struct SentFlows {
+    pub(super) file: OwnedFd,
+    /// Since when no frame is handled.
+    pub(super) since: Timestamp,
+    pub(super) owners: Owners,
+}
+
+/// The same as another process has told of them.
+#[derive(Debug, Default)]
+pub(in crate::app) struct HandedFlows {
+    flows: Vec<KnownFlow>,
+    since: Timestamp,
+    owners: Owners,
+}
+
+/// Flows that can go on by this process's numbers.
+pub(in crate::app) struct OwnedFlows {
+    pub(in crate::app) flows: Vec<KnownFlow>,
+    /// Since when nobody handles frames.
+    pub(in crate::app) since: Timestamp,
+    /// How many open ones have no frontend or server here.
+    pub(in crate::app) lost: usize,
+}
+
+/// The numbers of frontends and servers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Owners {
+    pub(super) servers: HashMap<u32, ServerKey>,
+    pub(super) frontends: HashMap<u32, String>,
+}
+
+impl Owners {
+    /// In this snapshot.
+    fn of(snapshot: &Snapshot) -> Owners {
+        let servers = snapshot.pools.iter().flat_map(|pool| {
+            pool.servers.iter().map(|server| {
+                let key = ServerKey {
+                    backend: pool.config.name.clone(),
+                    server: server.config.name.clone(),
+                    addr: server.config.addr,
+                };
+                (server.live.id, key)
+            })
+        });
+        let frontends = snapshot.frontends.iter();
+        let frontends = frontends.map(|frontend| (frontend.live.id, frontend.config.name.clone()));
+        Owners { servers: servers.collect(), frontends: frontends.collect() }
+    }
+}
+
+impl HeldFlows {
+    /// Waits for them.
+    pub(super) fn wait(self) -> Result<SentFlows, String> {
+        let told = self.flows.wait().ok_or("a worker thread does not tell its flows")?;
+        let since = told.iter().map(|told| told.since).min().unwrap_or_default();
+        let flows: Vec<KnownFlow> = told.into_iter().flat_map(|told| told.flows).collect();
+        let file = write(&encode(&flows)).map_err(|error| format!("cannot write the flows: {error}"))?;
+        Ok(SentFlows { file, since, owners: Owners::of(&self.snapshot) })
+    }
+}
+
+impl HandedFlows {
+    /// Reads what another process has written.
+    pub(super) fn read(file: OwnedFd, since: Timestamp, owners: Owners) -> anyhow::Result<HandedFlows> {
+        Ok(HandedFlows { flows: decode(&read(file)?)?, since, owners })
+    }
+
+    /// How many of them are open.
+    pub(in crate::app) fn open(&self) -> usize {
+        self.flows.iter().filter(|flow| flow.is_open()).count()
+    }
+
+    /// Gives them the numbers that their frontends and servers have in this snapshot.
+    pub(in crate::app) fn owned_by(self, snapshot: &Snapshot) -> OwnedFlows {
+        let Owners { servers, frontends } = Owners::of(snapshot);
+        let servers: HashMap<ServerKey, u32> = servers.into_iter().map(|(id, key)| (key, id)).collect();
+        let frontends: HashMap<String, u32> = frontends.into_iter().map(|(id, name)| (name, id)).collect();
+        let known = |flow: &KnownFlow| {
+            let server_id = *servers.get(self.owners.servers.get(&flow.server_id)?)?;
+            let frontend_id = *frontends.get(self.owners.frontends.get(&flow.frontend_id)?)?;
+            Some(flow.owned_by(server_id, frontend_id))
+        };
+        let open = self.open();
+        let flows: Vec<KnownFlow> = self.flows.iter().filter_map(known).collect();
+        let lost = open - flows.iter().filter(|flow| flow.is_open()).count();
+        OwnedFlows { flows, since: self.since, lost }
+    }
+}
+
+/// What the flow cache has seen, in a file.
+pub(super) fn write_events(events: &[CacheEvent]) -> io::Result<OwnedFd> {
+    write(&encode(events))
+}
+
+/// What is in such a file.
+pub(super) fn read_events(file: OwnedFd) -> anyhow::Result<Vec<CacheEvent>> {
+    Ok(decode(&read(file)?)?)
+}
+
+/// The changes that a writer can no longer make to the file.
+const SEALS: SealFlags =
+    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
+
+fn write(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = memfd_create("convey-flows", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = File::from(file);
+    file.write_all(bytes)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file.into())
+}
+
+fn read(file: OwnedFd) -> anyhow::Result<Vec<u8>> {
+    anyhow::ensure!(fcntl_get_seals(&file)?.contains(SEALS), "the file of flows may still change");
+    let (mut file, mut bytes) = (File::from(file), Vec::new());
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_cannot_be_changed_and_is_read_whole() {
+        let file = write(b"flows").unwrap();
+        let mut writer = File::from(file.try_clone().unwrap());
+        assert!(writer.write_all(b"more").is_err());
+        assert_eq!(read(file).unwrap(), b"flows");
+    }
+
+    #[test]
+    fn a_file_that_may_change_and_one_that_is_no_table_are_refused() {
+        let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        let error = read(open).unwrap_err();
+        assert_eq!(error.to_string(), "the file of flows may still change");
+        let error = read_events(write(b"nonsense").unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), "this is no table of flows");
+        assert_eq!(read_events(write_events(&[]).unwrap()).unwrap(), []);
+    }
+}

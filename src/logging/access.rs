@@ -1,0 +1,246 @@
+//! Writes the access log: a thread looks twenty times a second for records that wait, and nobody has to wake it.
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use convey_access_log::{AccessLog, Format, Record, Records};
+
+use super::outlet::{Lost, Outlet};
+use super::{LAST_WORDS, now as wall_clock};
+use crate::model::Timestamp;
+
+/// Between two looks for records.
+const WRITE_EVERY: Duration = Duration::from_millis(50);
+
+/// Bytes of lines that are written at once.
+const BATCH: usize = 1 << 16;
+
+/// How often it is told at most that lines are lost.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// Records written between two looks for commands.
+const MAX_AT_ONCE: usize = 1 << 14;
+
+/// The access log, and the thread that writes it once it has been turned on.
+#[derive(Debug, Clone)]
+pub(crate) struct AccessWriter(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    log: Arc<AccessLog>,
+    commands: Mutex<Option<Sender<WriterCommand>>>,
+    /// Commands that are to leave the outlet and have not been obeyed.
+    leaves: Arc<AtomicU32>,
+}
+
+#[derive(Debug)]
+enum WriterCommand {
+    /// Lines look so from now on, and go there if that changes; `None`: there are no more.
+    Follow(Option<(Format, Option<Outlet>)>),
+    /// The file is opened again.
+    Reopen,
+    /// It is told when everything is written that waits by now.
+    Flush(SyncSender<()>),
+}
+
+impl AccessWriter {
+    /// One that is off. `now` is the clock of the records.
+    pub(crate) fn new(now: fn() -> Timestamp) -> AccessWriter {
+        let log = Arc::new(AccessLog::new(now));
+        AccessWriter(Arc::new(Inner { log, commands: Mutex::default(), leaves: Arc::default() }))
+    }
+
+    /// Where the data path puts records.
+    pub(crate) fn log(&self) -> Arc<AccessLog> {
+        self.0.log.clone()
+    }
+
+    /// Writes one record in so many from now on, in this format; `outlet` is where to, if that changes.
+    ///
+    /// # Errors
+    /// There is no thread to be had: nothing is written.
+    pub(crate) fn turn_on(&self, format: Format, outlet: Option<Outlet>, one_in: u32) -> io::Result<()> {
+        let Inner { log, commands, leaves } = &*self.0;
+        let mut commands = commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if commands.is_none() {
+            let (sender, receiver) = mpsc::channel();
+            let (log, records, leaves) = (log.clone(), log.records(), leaves.clone());
+            let writer = Writer { log, records, leaves, out: None, failing: Failing::default() };
+            thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&receiver))?;
+            *commands = Some(sender);
+        }
+        if let Some(commands) = &*commands {
+            leaves.fetch_add(u32::from(outlet.is_some()), Ordering::Relaxed);
+            let _ = commands.send(WriterCommand::Follow(Some((format, outlet))));
+        }
+        log.keep_one_in(one_in);
+        Ok(())
+    }
+
+    /// Writes nothing from now on.
+    pub(crate) fn turn_off(&self) {
+        self.0.log.keep_one_in(0);
+        let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(commands) = &*commands {
+            self.0.leaves.fetch_add(1, Ordering::Relaxed);
+            let _ = commands.send(WriterCommand::Follow(None));
+        }
+    }
+
+    /// Opens its file again, if it goes to one.
+    pub(crate) fn reopen(&self) {
+        self.send(WriterCommand::Reopen);
+    }
+
+    /// Waits until what waits is written, for a second at most, and tells what was lost.
+    pub(crate) fn flush(&self) {
+        let (done, is_done) = mpsc::sync_channel(1);
+        if self.send(WriterCommand::Flush(done)) {
+            let _ = is_done.recv_timeout(LAST_WORDS);
+        }
+        match self.0.log.lost() {
+            0 => {}
+            lost => log::warn!("{lost} lines of the access log were lost since the start"),
+        }
+    }
+
+    /// Whether there is a thread that takes it.
+    fn send(&self, command: WriterCommand) -> bool {
+        let commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.as_ref().is_some_and(|commands| commands.send(command).is_ok())
+    }
+}
+
+/// What the thread has.
+struct Writer {
+    log: Arc<AccessLog>,
+    records: Records,
+    leaves: Arc<AtomicU32>,
+    /// `None`: it is off.
+    out: Option<(Format, Outlet)>,
+    failing: Failing,
+}
+
+/// What is told of lines that cannot be written.
+#[derive(Debug, Default)]
+struct Failing {
+    /// How many there are since it was told that all is well.
+    lost: u64,
+    told: Option<Timestamp>,
+    is_told: bool,
+    /// The reader was given up last.
+    is_stalled: bool,
+}
+
+impl Writer {
+    fn run(mut self, commands: &Receiver<WriterCommand>) {
+        loop {
+            let is_all = self.write_what_waits();
+            let command = match self.out {
+                None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => commands.recv_timeout(if is_all { WRITE_EVERY } else { Duration::ZERO }),
+            };
+            match command {
+                Ok(command) => self.obey(command),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn obey(&mut self, command: WriterCommand) {
+        match command {
+            WriterCommand::Follow(wanted) => {
+                // Earlier lines go to the earlier outlet.
+                self.write_what_waits();
+                let before = self.out.take();
+                if wanted.as_ref().is_none_or(|(_, outlet)| outlet.is_some()) {
+                    self.leaves.fetch_sub(1, Ordering::Relaxed);
+                    self.failing = Failing::default();
+                }
+                self.out = wanted.and_then(|(format, outlet)| {
+                    let outlet = outlet.or_else(|| before.map(|(_, outlet)| outlet))?;
+                    Some((format, outlet))
+                });
+            }
+            WriterCommand::Reopen => {
+                let Some((_, outlet)) = &mut self.out else { return };
+                match outlet.reopen() {
+                    Ok(true) => log::info!("SIGUSR1: the access log's file was opened again"),
+                    Ok(false) => {}
+                    Err(error) => log::error!(
+                        "cannot open the access log's file again: {error}; lines go on to the old one"
+                    ),
+                }
+            }
+            WriterCommand::Flush(done) => {
+                self.write_what_waits();
+                let _ = done.send(());
+            }
+        }
+    }
+
+    /// Returns whether nothing is left.
+    fn write_what_waits(&mut self) -> bool {
+        let mut lines = String::new();
+        let (now, wall) = (self.log.now(), wall_clock());
+        for _ in 0..MAX_AT_ONCE {
+            let Some(record) = self.records.next() else {
+                self.write(&mut lines);
+                return true;
+            };
+            if let Some((format, _)) = &self.out {
+                format.write(&mut lines, &record, wall_time(&record, now, wall));
+            }
+            if lines.len() >= BATCH {
+                self.write(&mut lines);
+            }
+        }
+        self.write(&mut lines);
+        false
+    }
+
+    fn write(&mut self, lines: &mut String) {
+        let Some((_, outlet)) = self.out.as_mut().filter(|_| !lines.is_empty()) else { return lines.clear() };
+        let leaves = || self.leaves.load(Ordering::Relaxed) > 0;
+        if self.failing.is_stalled && leaves() {
+            self.log.lose(lines.lines().count() as u64);
+            return lines.clear();
+        }
+        match outlet.write(lines.as_bytes(), leaves) {
+            Ok(()) => self.failing.is_over(),
+            Err(lost) => {
+                self.log.lose(lost.lines);
+                self.failing.tell(&lost, self.log.now());
+            }
+        }
+        lines.clear();
+    }
+}
+
+impl Failing {
+    fn tell(&mut self, Lost { lines, error }: &Lost, now: Timestamp) {
+        self.lost += lines;
+        self.is_stalled = error.kind() == ErrorKind::TimedOut;
+        if self.told.is_none_or(|told| now.since(told) >= REPORT_EVERY) {
+            (self.told, self.is_told) = (Some(now), true);
+            log::error!("cannot write the access log: {error}; lines are lost, {} so far", self.lost);
+        }
+    }
+
+    fn is_over(&mut self) {
+        self.is_stalled = false;
+        if std::mem::take(&mut self.is_told) {
+            log::info!("the access log is written again; {} lines were lost", std::mem::take(&mut self.lost));
+        }
+    }
+}
+
+/// When a record ended, by the wall clock.
+fn wall_time(record: &Record, now: Timestamp, wall: SystemTime) -> SystemTime {
+    wall.checked_sub(now.since(record.ended)).unwrap_or(wall)
+}

@@ -1,0 +1,197 @@
+//! Another process takes the place of the one that runs: open connections go on, and clients that come meanwhile are served.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use convey_lab::Role;
+use convey_testkit::{Ran, TcpServer, binary, connect, ping, run, wait_for};
+
+use crate::case::{Case, Story, stories};
+use crate::config::Config;
+use crate::network::Network;
+
+pub(crate) fn stories() -> Vec<Story> {
+    let short = stories![
+        upgrades_under_load_cut_no_connection_and_refuse_no_client,
+        a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
+    ];
+    let long = stories![long when |_| true => ten_upgrades_under_load_cut_no_connection_and_refuse_no_client];
+    [short, long].concat()
+}
+
+fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
+    upgrade_under_load(case, 2);
+}
+
+fn ten_upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
+    upgrade_under_load(case, 10);
+}
+
+/// Connections that speak all the time, connections that are silent meanwhile, and clients that come and go.
+fn upgrade_under_load(case: Case, upgrades: usize) {
+    let mut network = Network::new(case, 2, 2);
+    let program = Program::install(&network);
+    network.balance_by(program.command(&network), &Config { servers: vec![(1, "")], ..Config::new(2) });
+    let network = &network;
+    let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
+    network.wait_for_health(1, true);
+    let begin = || network.inside(Role::Client(1), || connect(network.vip()));
+    let mut silent: Vec<_> = (0..20).map(|_| begin()).collect();
+    let mut speaking: Vec<_> = (0..40).map(|_| begin()).collect();
+    silent.iter_mut().chain(&mut speaking).for_each(|stream| ping(stream).unwrap());
+    // Who has not recorded them sends half of them to the other server, in DSR, too.
+    network.save(&Config::new(2));
+    network.wait_for_health(2, true);
+    let (stop, spoken, came) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let goes_on = || {
+        let before = [&spoken, &came].map(|count| count.load(Ordering::Relaxed));
+        wait_for("clients", || {
+            let now = [&spoken, &came].map(|count| count.load(Ordering::Relaxed));
+            (now[0] > before[0] + 200 && now[1] > before[1] + 10).then_some(())
+        });
+    };
+    thread::scope(|scope| {
+        // Whatever fails ends the others.
+        let _stop = Stop(&stop);
+        for some in speaking.chunks_mut(20) {
+            scope.spawn(|| {
+                let mut all = (0..some.len()).cycle();
+                until(&stop, &spoken, || ping(&mut some[all.next().unwrap()]).unwrap());
+            });
+        }
+        scope.spawn(|| {
+            network.inside(Role::Client(2), || {
+                until(&stop, &came, || ping(&mut connect(network.vip())).unwrap())
+            });
+        });
+        for n in 1..=upgrades {
+            goes_on();
+            program.replace();
+            program.upgrade(network, n);
+        }
+        goes_on();
+    });
+    silent.iter_mut().for_each(|stream| ping(stream).unwrap());
+    // Each process but the last one has nothing left: it waits for the end of the next one, since no service manager does.
+    wait_for("every process before it to be done", || {
+        (network.log(Role::Balancer).matches("this one waits for its end").count() == upgrades).then_some(())
+    });
+    assert_eq!(network.convey(|convey| convey.ended()), None);
+    // Ends that the kernel saw while nobody listened have been told.
+    drop((silent, speaking));
+    wait_for("every end to be known", || {
+        (network.stat("/frontends/web/current_connections") == 0).then_some(())
+    });
+}
+
+fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let program = Program::install(&network);
+    let config = Config { servers: vec![(1, "")], ..Config::new(1) };
+    network.balance_by(program.command(&network), &config);
+    let network = &network;
+    let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
+    network.wait_for_health(1, true);
+    let begin = || network.inside(Role::Client(1), || connect(network.vip()));
+    let mut open: Vec<_> = (0..20).map(|_| begin()).collect();
+    let mut go_on = || open.iter_mut().for_each(|stream| ping(stream).unwrap());
+    let refused = |why: &str| {
+        let ran = program.ask(network);
+        assert!(ran.code == Some(1) && ran.stderr.contains(why), "{why:?} is not in {ran:?}");
+        assert!(network.log(Role::Balancer).contains("this process goes on"));
+        ping(&mut begin()).unwrap();
+    };
+    go_on();
+    program.replace_by("exit 3");
+    refused("ended before it was ready (exit status: 3)");
+    go_on();
+    // Its server is no longer in the file, and the process that runs lets them finish. The new one notices once it has their flows.
+    program.replace();
+    network.save(&Config { servers: vec![(2, "")], ..Config::new(2) });
+    network.wait_for_health(2, true);
+    let (stop, spoken) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        // They speak meanwhile: the new process sees their packets and answers none.
+        scope.spawn(|| until(&stop, &spoken, &mut go_on));
+        wait_for("connections that speak", || (spoken.load(Ordering::Relaxed) > 0).then_some(()));
+        refused("20 of 20 open flows cannot go on in the new process");
+    });
+    go_on();
+    network.save(&config);
+    network.wait_for_health(1, true);
+    program.upgrade(network, 1);
+    go_on();
+    ping(&mut begin()).unwrap();
+}
+
+/// A program file of its own.
+struct Program(PathBuf);
+
+impl Program {
+    fn install(network: &Network) -> Program {
+        let program = Program(network.path("convey"));
+        program.replace();
+        program
+    }
+
+    fn command(&self, network: &Network) -> Command {
+        network.lab.command(Role::Balancer, &self.0)
+    }
+
+    /// Installs it again: another file of the same name.
+    fn replace(&self) {
+        self.put(PathBuf::from(binary().get_program()));
+    }
+
+    /// Installs a shell script in its place.
+    fn replace_by(&self, line: &str) {
+        let script = self.0.with_extension("sh");
+        fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        self.put(script);
+    }
+
+    /// By another process: one that a thread beside us starts would inherit the file that is being written, and nobody may run
+    /// a file that somebody could write.
+    fn put(&self, from: PathBuf) {
+        let new = self.0.with_extension("new");
+        assert_eq!(run(Command::new("cp").args([&from, &new])).code, Some(0));
+        fs::rename(new, &self.0).unwrap();
+    }
+
+    /// `convey upgrade`.
+    fn ask(&self, network: &Network) -> Ran {
+        let mut command = network.lab.command(Role::Balancer, binary().get_program());
+        run(command.arg("upgrade").arg("--config").arg(network.path("config.toml")))
+    }
+
+    /// The same, which works for the `n`th time.
+    fn upgrade(&self, network: &Network, n: usize) {
+        let ran = self.ask(network);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        wait_for("the old process to say so", || {
+            (network.log(Role::Balancer).matches("upgraded: process ").count() == n).then_some(())
+        });
+    }
+}
+
+/// Does something again and again.
+fn until(stop: &AtomicBool, done: &AtomicU64, mut act: impl FnMut()) {
+    while !stop.load(Ordering::Relaxed) {
+        act();
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
