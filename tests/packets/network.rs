@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::thread;
 
 use convey_lab::{INTERFACE, Lab, LabPlan, Role};
 use convey_testkit::{Nginx, Process, Ran, TcpServer, ask, binary, run, wait_for};
@@ -228,6 +229,7 @@ impl Network {
 
     /// Starts one on another address.
     pub(crate) fn nginx_on(&self, number: u8, addr: SocketAddr) -> Nginx {
+        self.receive_by_flow(Role::Server(number));
         let command = self.lab.command(Role::Server(number), "nginx");
         let nginx = Nginx::spawn(command, self.directory.path(), &format!("s{number}"), addr);
         let own = self.address(Role::Server(number));
@@ -235,6 +237,16 @@ impl Network {
             wait_for(&format!("nginx on {own}"), || TcpStream::connect(own).ok());
         });
         nginx
+    }
+
+    /// Has one core receive all packets of a connection, as network cards do (RSS). A veth has each packet received on the core
+    /// that sent it, and before Linux 6.19 a request is reset which is looked up on one core at the moment that its connection
+    /// is made on another: `inet_ehash_insert` took the half-open socket out before the open one was in.
+    fn receive_by_flow(&self, role: Role) {
+        let cores = thread::available_parallelism().map_or(1, usize::from).min(32);
+        let file = format!("/sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus");
+        let steer = format!("echo {:x} > {file}", (1_u64 << cores) - 1);
+        self.lab.run(role, "sh", &["-c", &steer]).unwrap();
     }
 
     /// Starts a server of our own.

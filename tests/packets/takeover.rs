@@ -77,7 +77,24 @@ fn connections_go_on(case: Case, dsr: DsrKind) {
         assert_eq!(check_to_end(&mut File::open(path).unwrap()), BYTES);
     }
     let summary = wrk.stop();
-    assert_eq!(summary.failed, 0, "{}", summary.text);
+    assert_eq!(summary.failed, 0, "{}{}", summary.text, seen_by(&network));
+}
+
+/// What both balancers, the client and the servers counted, to tell who ended a connection.
+fn seen_by(network: &Network) -> String {
+    let balancers = [Role::Balancer, Role::Standby].map(|role| {
+        let counted = network.stat_of(role, "/packets");
+        format!("{role}: drops {}, flows {}, cache {}", counted["drops"], counted["flows"], counted["cache"])
+    });
+    let hosts = [Role::Client(2), Role::Server(1), Role::Server(2), Role::Server(3)].map(|role| {
+        let counted = network.lab.run(role, "nstat", &["-as"]).unwrap();
+        let lines = counted.lines().filter(|line| line.starts_with("Tcp"));
+        format!(
+            "{role}: {}",
+            lines.flat_map(|line| line.split_whitespace().take(2)).collect::<Vec<_>>().join(" ")
+        )
+    });
+    balancers.into_iter().chain(hosts).fold(String::new(), |told, line| told + &line + "\n")
 }
 
 /// Each stream is the datagrams of one port of the client's.
