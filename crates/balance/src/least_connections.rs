@@ -25,7 +25,8 @@ impl Balancer for LeastConnections {
         let start = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(self.servers.len())?;
         let (before, after) = self.servers.split_at(start);
         let mut best: Option<(usize, Load)> = None;
-        for &(index, weight) in after.iter().chain(before) {
+        // By `for_each`, the two slices make two plain loops.
+        after.iter().chain(before).for_each(|&(index, weight)| {
             let index = index as usize;
             // What it would have with this connection.
             let load = Load { connections: u64::from(loads.active(index)) + 1, weight };
@@ -33,7 +34,7 @@ impl Balancer for LeastConnections {
             if better && loads.usable(index) {
                 best = Some((index, load));
             }
-        }
+        });
         best.map(|(index, _)| index)
     }
 }
