@@ -49,6 +49,8 @@ impl Digest {
         };
         let (lost, won) = pending.summary.as_ref().map_or((0, 0), |summary| (summary.lost, summary.won));
         let (lost, won) = match change.change {
+            // `/stats` has the newest reason.
+            HealthTransition::StillDown => return None,
             HealthTransition::Up | HealthTransition::Returned => (lost, won + 1),
             HealthTransition::Down | HealthTransition::Ejected(_) => (lost + 1, won),
         };
@@ -126,6 +128,7 @@ mod tests {
             assert_eq!(digest.take(change("app/10.0.0.4", HealthTransition::Down), Timestamp(5)), None);
         }
         assert_eq!(digest.take(change("app/10.0.0.5", HealthTransition::Up), Timestamp(9)), None);
+        assert_eq!(digest.take(change("app/10.0.0.4", HealthTransition::StillDown), Timestamp(9)), None);
         assert_eq!(digest.due(), Some(Timestamp(SECOND)));
         assert_eq!(digest.on_time(Timestamp(SECOND - 1)), []);
         let told: Vec<String> =

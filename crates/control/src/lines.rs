@@ -52,6 +52,7 @@ pub(super) fn of_server(health: &HealthChange) {
         HealthTransition::Down => {
             warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)")
         }
+        HealthTransition::StillDown => info!("server {server} is still down: {reason}"),
         HealthTransition::Ejected(time) => {
             warn!("server {server} is ejected for {time:?}: {reason} ({eligible} of {of} can be chosen)");
         }

@@ -255,6 +255,10 @@ impl ControlState {
         match entry.state.on_probe(success, &entry.check) {
             Some(change) => self.changed(server, change, reason, now),
             None if first => self.noted(server, reason),
+            None if !success && !entry.state.is_up() && entry.reason != reason => {
+                self.noted(server, reason.clone());
+                self.tell(server, HealthTransition::StillDown, reason);
+            }
             None => {}
         }
     }

@@ -25,6 +25,8 @@ pub enum HealthTransition {
     Up,
     /// It no longer answers: it gets none.
     Down,
+    /// It is down as before, but fails for another reason.
+    StillDown,
     /// Clients' connections to it failed: it gets none for this long.
     Ejected(Duration),
     /// That time is over.

@@ -71,6 +71,29 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
 }
 
 #[test]
+fn a_server_that_is_down_shows_why_its_latest_probe_failed() {
+    let config = two_servers();
+    let a = key_of(&config, 0);
+    let mut state = ControlState::new(1);
+    state.configure(config, Timestamp(0));
+    state.on_probe(&a, false, "connect refused".into(), Timestamp(5));
+    state.take_update();
+    state.on_probe(&a, false, "connect refused".into(), Timestamp(6));
+    assert!(state.take_update().is_none(), "the same reason is no news");
+
+    state.on_probe(&a, false, "HTTP status 503".into(), Timestamp(7));
+    let (snapshot, changes) = state.take_update().unwrap();
+    let told: Vec<_> = changes.iter().map(|change| (change.change, change.reason.as_str())).collect();
+    assert_eq!(told, [(HealthTransition::StillDown, "HTTP status 503")]);
+    let health = &snapshot.pools[0].servers[0].health;
+    assert_eq!(
+        health,
+        &fixture::down("HTTP status 503", Duration::from_nanos(5)),
+        "down since the first failure"
+    );
+}
+
+#[test]
 fn where_servers_listen_follows_the_configuration() {
     let mut state = ControlState::new(1);
     let is_server = |snapshot: &Snapshot, addr: &str| {
