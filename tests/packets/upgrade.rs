@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use convey_lab::Role;
-use convey_testkit::{Ran, TcpServer, binary, connect, ping, run, wait_for};
+use convey_testkit::{Ran, TcpServer, binary, binary_of_upgrade, connect, ping, run, wait_for};
 
 use crate::case::{Case, Story, stories};
 use crate::config::Config;
@@ -129,13 +129,13 @@ fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_
     ping(&mut begin()).unwrap();
 }
 
-/// A program file of its own.
-struct Program(PathBuf);
+/// A program file of its own, and how often it was replaced.
+struct Program(PathBuf, AtomicUsize);
 
 impl Program {
     fn install(network: &Network) -> Program {
-        let program = Program(network.path("convey"));
-        program.replace();
+        let program = Program(network.path("convey"), AtomicUsize::new(0));
+        program.put(&binary_of_upgrade(0));
         program
     }
 
@@ -143,9 +143,9 @@ impl Program {
         network.lab.command(Role::Balancer, &self.0)
     }
 
-    /// Installs it again: another file of the same name.
+    /// Installs it again, another build if there is one: another file of the same name.
     fn replace(&self) {
-        self.put(PathBuf::from(binary().get_program()));
+        self.put(&binary_of_upgrade(self.1.fetch_add(1, Ordering::Relaxed) + 1));
     }
 
     /// Installs a shell script in its place.
@@ -153,14 +153,14 @@ impl Program {
         let script = self.0.with_extension("sh");
         fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        self.put(script);
+        self.put(&script);
     }
 
     /// By another process: one that a thread beside us starts would inherit the file that is being written, and nobody may run
     /// a file that somebody could write.
-    fn put(&self, from: PathBuf) {
+    fn put(&self, from: &Path) {
         let new = self.0.with_extension("new");
-        assert_eq!(run(Command::new("cp").args([&from, &new])).code, Some(0));
+        assert_eq!(run(Command::new("cp").args([from, &new])).code, Some(0));
         fs::rename(new, &self.0).unwrap();
     }
 

@@ -8,13 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Process, Ran, Setup, TcpServer, UdpClient, UdpServer, ask, binary,
-    check_to_end, connect, connect_from, ping, run, send, stories, wait_for, was_reset,
+    binary_of_upgrade, check_to_end, connect, connect_from, ping, run, send, stories, wait_for, was_reset,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -380,6 +380,7 @@ struct Upgraded<'a> {
     lab: &'a Loopback,
     first: BalancerProcess,
     program: PathBuf,
+    replaced: AtomicUsize,
     processes: Vec<Pid>,
     manager: UnixDatagram,
 }
@@ -387,7 +388,7 @@ struct Upgraded<'a> {
 impl<'a> Upgraded<'a> {
     fn start(lab: &'a Loopback, setup: &Setup) -> Upgraded<'a> {
         let program = lab.directory().join("convey");
-        copy_program(&program);
+        copy(&binary_of_upgrade(0), &program);
         let socket = lab.directory().join("notify");
         let manager = UnixDatagram::bind(&socket).unwrap();
         let hears = manager.try_clone().unwrap();
@@ -395,13 +396,13 @@ impl<'a> Upgraded<'a> {
         let mut command = Command::new(&program);
         command.env("NOTIFY_SOCKET", socket);
         let first = BalancerProcess::start_with(lab, setup, command);
-        Upgraded { lab, first, program, processes: Vec::new(), manager }
+        Upgraded { lab, first, program, replaced: AtomicUsize::new(0), processes: Vec::new(), manager }
     }
 
-    /// Installs the program again: another file of the same name.
+    /// Installs a program again, another build if there is one: another file of the same name.
     fn replace_program(&self) {
         let new = self.lab.directory().join("convey.new");
-        copy_program(&new);
+        copy(&binary_of_upgrade(self.replaced.fetch_add(1, Ordering::Relaxed) + 1), &new);
         fs::rename(new, &self.program).unwrap();
     }
 
@@ -461,10 +462,6 @@ impl Drop for Upgraded<'_> {
         self.processes.iter().for_each(|process| _ = kill_process(*process, Signal::KILL));
         let _ = self.manager.shutdown(Shutdown::Both);
     }
-}
-
-fn copy_program(to: &Path) {
-    copy(Path::new(binary().get_program()), to);
 }
 
 /// By another process: one that a thread beside us starts would inherit the file that is being written, and nobody may run a file

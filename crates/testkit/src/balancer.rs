@@ -49,6 +49,13 @@ pub fn binary() -> Command {
     command
 }
 
+/// The program that the `n`th upgrade of a story installs: at each odd one `CONVEY_OTHER_BIN`, another build, if that is set, else
+/// [`binary`].
+pub fn binary_of_upgrade(n: usize) -> PathBuf {
+    let other = std::env::var_os("CONVEY_OTHER_BIN").filter(|_| n % 2 == 1);
+    other.map_or_else(|| binary().get_program().into(), PathBuf::from)
+}
+
 /// `target/PROFILE/convey`, for a test in `target/PROFILE/deps`.
 fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();

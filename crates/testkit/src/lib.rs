@@ -20,7 +20,7 @@ mod wrk;
 
 pub use convey_lab::join;
 
-pub use balancer::{BalancerProcess, Fds, READY, binary, start, wait_until_ready};
+pub use balancer::{BalancerProcess, Fds, READY, binary, binary_of_upgrade, start, wait_until_ready};
 pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
 pub use ftp::ftp_server;
 pub use loopback::Loopback;
