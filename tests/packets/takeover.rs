@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use convey::model::DsrKind;
 use convey_lab::{INTERFACE, LabPlan, Role};
@@ -15,7 +14,7 @@ use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::l2;
 use crate::network::{Network, PORT};
-use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
+use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when Case::is_dsr =>
@@ -148,13 +147,6 @@ fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr 
         (DsrKind::L2, PORT) => (family.any(), port).into(),
         (DsrKind::L2, _) => family.vip(port),
     }
-}
-
-/// What is answered, sooner or later: a datagram may be lost on the way, and is sent again.
-fn exchange_again(socket: &UdpSocket, datagram: &[u8]) -> String {
-    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let answer = wait_for("an answer", || exchange(socket, datagram).ok());
-    String::from_utf8(answer).unwrap()
 }
 
 fn download(network: &Network, number: u32) -> (Process, PathBuf) {

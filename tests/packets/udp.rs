@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use convey_testkit::wait_for;
+
 /// Where it listens: the echo service (RFC 862).
 pub(crate) const ECHO: u16 = 7;
 
@@ -91,6 +93,13 @@ pub(crate) fn exchange(socket: &UdpSocket, datagram: &[u8]) -> io::Result<Vec<u8
     let n = socket.recv(&mut buffer)?;
     buffer.truncate(n);
     Ok(buffer)
+}
+
+/// What is answered, sooner or later: a datagram may be lost on the way, and is sent again.
+pub(crate) fn exchange_again(socket: &UdpSocket, datagram: &[u8]) -> String {
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let answer = wait_for("an answer", || exchange(socket, datagram).ok());
+    String::from_utf8(answer).unwrap()
 }
 
 /// So many bytes, no two neighbours of which are alike to those of another datagram.

@@ -1,6 +1,9 @@
 //! Another process takes the place of the one that runs: open connections go on, and clients that come meanwhile are served.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,18 +11,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use convey_lab::Role;
-use convey_testkit::{Ran, TcpServer, binary, binary_of_upgrade, connect, ping, run, wait_for};
+use convey_testkit::{
+    Ran, SlowReader, TcpServer, binary, binary_of_upgrade, check_to_end, connect, ping, run, send, wait_for,
+};
 
 use crate::case::{Case, Story, stories};
-use crate::config::Config;
+use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
+use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let short = stories![
         upgrades_under_load_cut_no_connection_and_refuse_no_client,
         a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
+        datagrams_keep_their_server_through_upgrades,
     ];
-    let long = stories![long when |_| true => ten_upgrades_under_load_cut_no_connection_and_refuse_no_client];
+    let long = stories![long when |_| true =>
+        ten_upgrades_under_load_cut_no_connection_and_refuse_no_client,
+        a_download_of_a_gibibyte_lives_through_ten_upgrades,
+    ];
     [short, long].concat()
 }
 
@@ -86,6 +96,76 @@ fn upgrade_under_load(case: Case, upgrades: usize) {
     wait_for("every end to be known", || {
         (network.stat("/frontends/web/current_connections") == 0).then_some(())
     });
+}
+
+/// The bytes of a stream are checked one by one.
+fn a_download_of_a_gibibyte_lives_through_ten_upgrades(case: Case) {
+    const GIB: u64 = 1 << 30;
+    let mut network = Network::new(case, 1, 2);
+    let program = Program::install(&network);
+    network.balance_by(program.command(&network), &Config { servers: vec![(1, "")], ..Config::new(2) });
+    let network = &network;
+    let gibibyte = |mut stream: TcpStream| {
+        stream.read_exact(&mut [0])?;
+        send(&mut stream, GIB)?;
+        stream.shutdown(Shutdown::Write)
+    };
+    let _servers =
+        [network.server(1, |addr| TcpServer::start(addr, gibibyte)), network.server(2, TcpServer::echo)];
+    network.wait_for_health(1, true);
+    let mut client = network.inside(Role::Client(1), || connect(network.vip()));
+    client.write_all(b"!").unwrap();
+    // Who has not recorded the connection sends it to either.
+    network.save(&Config::new(2));
+    network.wait_for_health(2, true);
+    thread::scope(|scope| {
+        let download = scope.spawn(|| check_to_end(&mut SlowReader::new(client)));
+        for n in 1..=10 {
+            program.replace();
+            program.upgrade(network, n);
+            assert!(!download.is_finished(), "it was over too soon to tell");
+        }
+        assert_eq!(download.join().unwrap(), GIB);
+    });
+}
+
+/// The moment at which the old process stops may cost one: its client asks again.
+fn datagrams_keep_their_server_through_upgrades(case: Case) {
+    let mut network = Network::new(case, 1, 3);
+    let program = Program::install(&network);
+    let config = Config { health: UNCHECKED, ..Config::udp(ECHO, 3) };
+    let at_first = Config { servers: vec![(1, "")], ..config.clone() };
+    network.balance_by(program.command(&network), &at_first);
+    let network = &network;
+    let _servers = [1, 2, 3].map(|number| {
+        let addr = (case.family.address(Role::Server(number)), ECHO).into();
+        network.inside(Role::Server(number), || UdpEcho::signing(&format!("s{number} "), addr))
+    });
+    let begin = || -> Vec<UdpSocket> {
+        network.inside(Role::Client(1), || (0..30).map(|_| socket_to(case.family.vip(ECHO))).collect())
+    };
+    let ask = |stream: &UdpSocket| exchange_again(stream, b"whose?");
+    let streams = begin();
+    let all_go_on = || streams.iter().for_each(|stream| assert_eq!(ask(stream), "s1 whose?"));
+    // The second datagram makes a stream of them.
+    (0..2).for_each(|_| all_go_on());
+    // Who has not recorded them sends two thirds of them elsewhere.
+    network.save(&config);
+    network.wait_for_health(3, true);
+    let others: BTreeSet<String> = begin().iter().map(ask).collect();
+    assert_eq!(others.into_iter().collect::<Vec<_>>(), ["s1 whose?", "s2 whose?", "s3 whose?"]);
+    let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| until(&stop, &asked, all_go_on));
+        for n in 1..=3 {
+            let before = asked.load(Ordering::Relaxed);
+            program.replace();
+            program.upgrade(network, n);
+            wait_for("datagrams", || (asked.load(Ordering::Relaxed) > before + 2).then_some(()));
+        }
+    });
+    all_go_on();
 }
 
 fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all(case: Case) {

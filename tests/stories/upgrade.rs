@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Process, Ran, Setup, TcpServer, UdpClient, UdpServer, ask, binary,
-    binary_of_upgrade, check_to_end, connect, connect_from, ping, run, send, stories, wait_for, was_reset,
+    BalancerProcess, Loopback, Need, Process, Ran, Setup, SlowReader, TcpServer, UdpClient, UdpServer, ask,
+    binary, binary_of_upgrade, check_to_end, connect, connect_from, ping, run, send, stories, wait_for,
+    was_reset,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -90,7 +90,7 @@ fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
     let mut upgraded = Upgraded::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
     let mut client = connect(lab.vip());
     client.write_all(b"!").unwrap();
-    let mut read = Slow(client, AtomicU64::new(0));
+    let mut read = SlowReader::new(client);
     thread::scope(|scope| {
         let download = scope.spawn(|| check_to_end(&mut read));
         for _ in 0..10 {
@@ -102,19 +102,6 @@ fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
     });
     drop(read);
     assert_eq!(upgraded.first.wait(), 0);
-}
-
-/// A client that takes its time: about 10 seconds a gibibyte.
-struct Slow(TcpStream, AtomicU64);
-
-impl Read for Slow {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.0.read(buffer)?;
-        let before = self.1.fetch_add(n as u64, Ordering::Relaxed) >> 20;
-        let mibibytes = (self.1.load(Ordering::Relaxed) >> 20) - before;
-        thread::sleep(Duration::from_millis(10 * mibibytes));
-        Ok(n)
-    }
 }
 
 fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {

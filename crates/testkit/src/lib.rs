@@ -28,7 +28,7 @@ pub use name_server::{NAME, SERVICE, TestNameServer};
 pub use namespace::{TestNamespace, in_namespace};
 pub use need::{Need, raise_file_limit, run_trials, tool, trial, trials};
 pub use nginx::Nginx;
-pub use pattern::{check_to_end, send};
+pub use pattern::{SlowReader, check_to_end, send};
 pub use process::{Process, Ran, run};
 pub use server::TcpServer;
 pub use setup::Setup;

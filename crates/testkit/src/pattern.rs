@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
 /// Random bytes over and over. The period is a prime: a block of any usual size that is lost, doubled or
 /// swapped changes what follows.
@@ -37,6 +39,30 @@ pub fn check_to_end(from: &mut impl Read) -> u64 {
             read = &read[expected.len()..];
             at += expected.len() as u64;
         }
+    }
+}
+
+/// Reads as somebody who takes his time: a gibibyte in at least ten seconds.
+#[derive(Debug)]
+pub struct SlowReader<R> {
+    from: R,
+    read: u64,
+}
+
+impl<R: Read> SlowReader<R> {
+    /// Reads this.
+    pub fn new(from: R) -> SlowReader<R> {
+        SlowReader { from, read: 0 }
+    }
+}
+
+impl<R: Read> Read for SlowReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(buffer)?;
+        let before = self.read >> 20;
+        self.read += n as u64;
+        thread::sleep(Duration::from_millis(10 * ((self.read >> 20) - before)));
+        Ok(n)
     }
 }
 
