@@ -5,6 +5,7 @@ mod drain;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +15,9 @@ use arc_swap::ArcSwap;
 use log::{info, warn};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 
-use self::drain::Succession;
+use self::drain::{SIGTERM, Succession};
 use super::confine::Confined;
 use super::early::Early;
 use super::host::{Kernel, fit};
@@ -244,16 +246,30 @@ impl RunningBalancer {
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
-    /// Runs until a signal asks to stop, or another process has taken our place.
+    /// Runs until a signal asks to stop and `timeouts.drain_delay` has passed since, or another process has taken our place.
     async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
         let RunningBalancer { task, events, reload, log, statistics, upgrades, control: asked, .. } = self;
+        let published = task.snapshot.clone();
         let control = task.run(events);
         tokio::pin!(control);
+        let mut delay = None;
         loop {
             tokio::select! {
                 () = &mut control => {}
+                () = passes(&mut delay) => return None,
                 wish = signals.next() => match wish {
-                    Wish::Stop(_) => return None,
+                    Wish::Stop(signal) => {
+                        let time = published.load().timeouts.drain_delay;
+                        let is_at_once = signal != SIGTERM || time.is_zero() || upgrades.is_under_way();
+                        if is_at_once || delay.is_some() {
+                            return None;
+                        }
+                        info!("stopping in {time:?}: until then clients are served, and /readyz sends them elsewhere");
+                        self.draining.store(true, Ordering::Relaxed);
+                        self.manager.stops_in(time);
+                        delay = Some(Box::pin(sleep(time)));
+                    }
+                    Wish::Upgrade if delay.is_some() => warn!("no upgrade: this process is stopping"),
                     Wish::Reload => {
                         let _ = reload.try_send(());
                     }
@@ -261,6 +277,9 @@ impl RunningBalancer {
                     Wish::Upgrade => upgrades.begin(statistics, None),
                 },
                 Request { what, answer } = requests(asked) => match what {
+                    Asked::Upgrade if delay.is_some() => {
+                        let _ = answer.send(Err("this process is stopping".to_owned()));
+                    }
                     Asked::Upgrade => upgrades.begin(statistics, Some(answer)),
                     Asked::Release => _ = answer.send(Err("this process is not stopping".to_owned())),
                 },
@@ -304,6 +323,14 @@ impl RunningBalancer {
             Some(heir) => ExitCode::from(drain::outlive(heir, signals, &log).await),
             None => ended,
         }
+    }
+}
+
+/// Waits until this time has passed; for ever if there is none.
+async fn passes(delay: &mut Option<Pin<Box<Sleep>>>) {
+    match delay {
+        Some(delay) => delay.await,
+        None => pending().await,
     }
 }
 

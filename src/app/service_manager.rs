@@ -98,12 +98,22 @@ impl ServiceManager {
         }
     }
 
+    /// Clients are served for this long before it stops.
+    pub(super) fn stops_in(&self, delay: Duration) {
+        let status = format!("stopping in {delay:?}: clients are served until then");
+        self.stops_within(delay, &status);
+    }
+
     /// Open connections have `patience` to finish.
     pub(super) fn is_stopping(&self, open: u64, patience: Duration) {
         let status = format!("stopping: {open} open connections have {patience:?} to finish");
-        // Else its own limit, which knows nothing of `timeouts.drain`, would cut them.
-        let limit = format!("EXTEND_TIMEOUT_USEC={}", (patience + STOP_MARGIN).as_micros());
-        self.tell_surely(&[NotifyState::Stopping, NotifyState::Status(&status), NotifyState::Custom(&limit)]);
+        self.stops_within(patience, &status);
+    }
+
+    fn stops_within(&self, time: Duration, status: &str) {
+        // Else its own limit, which knows nothing of `timeouts`, would cut them.
+        let limit = format!("EXTEND_TIMEOUT_USEC={}", (time + STOP_MARGIN).as_micros());
+        self.tell_surely(&[NotifyState::Stopping, NotifyState::Status(status), NotifyState::Custom(&limit)]);
     }
 
     fn tell(&self, states: &[NotifyState]) {

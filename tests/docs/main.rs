@@ -244,6 +244,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[timeouts] tcp_user_timeout", "7"),
     ("[timeouts] udp_idle", "7"),
     ("[timeouts] drain", "7"),
+    ("[timeouts] drain_delay", "5"),
     ("[dns] nameservers", "'10.0.0.7'"),
     ("[dns] allow_local", "true"),
     ("[log] level", "'debug'"),

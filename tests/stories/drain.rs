@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 stories!("drain":
     a_stop_lets_open_connections_finish_and_takes_no_new_ones,
+    clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
     ctrl_c_with_nothing_open_ends_at_once,
     what_is_still_open_after_the_drain_timeout_is_cut_and_counted,
     a_second_signal_ends_at_once,
@@ -49,6 +50,35 @@ fn a_client_that_is_denied_meanwhile_is_reset_and_nobody_else() {
     assert!(TcpStream::connect(lab.second_vip()).is_err(), "a process that stops listens nowhere");
     drop(let_in);
     assert_eq!(balancer.wait(), 0);
+}
+
+fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop() {
+    let (lab, mut balancer, _server) = echoing("", "drain_delay = 3600");
+    wait_for("convey to be ready", || (balancer.page("/readyz").0 == 200).then_some(()));
+    balancer.signal(Signal::TERM);
+    balancer
+        .wait_for_log("stopping in 3600s: until then clients are served, and /readyz sends them elsewhere");
+    assert_eq!(balancer.page("/readyz"), (503, "draining: convey is about to stop\n".to_owned()));
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    // Who cannot wait says so.
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping: 1 open connections have 30s to finish");
+    wait_for("new connections to be refused", || is_refused(&lab).then_some(()));
+    drop(held);
+    assert_eq!(balancer.wait(), 0);
+
+    let (lab, mut balancer, _server) = echoing("", "drain_delay = 0.2");
+    ping(&mut connect(lab.vip())).unwrap();
+    balancer.signal(Signal::TERM);
+    balancer.wait_for_log("stopping in 200ms");
+    assert_eq!(balancer.wait(), 0);
+
+    // Ctrl-C means it.
+    let (_lab, mut balancer, _server) = echoing("", "drain_delay = 3600");
+    balancer.signal(Signal::INT);
+    assert_eq!(balancer.wait(), 0);
+    assert!(!balancer.log().contains("stopping in"));
 }
 
 fn ctrl_c_with_nothing_open_ends_at_once() {

@@ -54,7 +54,7 @@ pub fn describe(config: &Config) -> String {
 }
 
 fn timeouts(config: &Config) -> String {
-    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain } = config.timeouts;
+    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain, drain_delay } = config.timeouts;
     let proxied =
         |protocol| config.frontends_where(Mode::is_proxied).any(|frontend| frontend.protocol == protocol);
     let of_tcp = match proxied(Protocol::Tcp) {
@@ -65,7 +65,11 @@ fn timeouts(config: &Config) -> String {
         true => format!("udp_idle {udp_idle:?}, "),
         false => String::new(),
     };
-    format!("timeouts {of_tcp}{of_udp}drain {drain:?}\n")
+    let delay = match drain_delay {
+        Duration::ZERO => String::new(),
+        _ => format!(", drain_delay {drain_delay:?}"),
+    };
+    format!("timeouts {of_tcp}{of_udp}drain {drain:?}{delay}\n")
 }
 
 fn packets(config: &Config) -> String {

@@ -38,7 +38,14 @@ pub fn frontend(name: &str, listen: &[&str], backend: &str) -> FrontendConfig {
 
 /// A second each.
 pub fn timeouts() -> Timeouts {
-    Timeouts { connect: SECOND, idle: SECOND, tcp_user_timeout: SECOND, udp_idle: SECOND, drain: SECOND }
+    Timeouts {
+        connect: SECOND,
+        idle: SECOND,
+        tcp_user_timeout: SECOND,
+        udp_idle: SECOND,
+        drain: SECOND,
+        drain_delay: SECOND,
+    }
 }
 
 /// An Ethernet interface that is up. Its name is `eth` and the index, which its Ethernet address ends with, too.

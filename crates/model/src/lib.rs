@@ -408,6 +408,8 @@ pub struct Timeouts {
     pub udp_idle: Duration,
     /// How long open connections may finish when the program stops.
     pub drain: Duration,
+    /// How long convey still serves once SIGTERM has told it to stop, while `/readyz` sends clients elsewhere.
+    pub drain_delay: Duration,
 }
 
 impl Default for Timeouts {
@@ -418,6 +420,7 @@ impl Default for Timeouts {
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),
+            drain_delay: Duration::ZERO,
         }
     }
 }

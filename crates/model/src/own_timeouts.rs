@@ -34,6 +34,7 @@ impl Timeouts {
             tcp_user_timeout: own.tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
             udp_idle: own.udp_idle.unwrap_or(self.udp_idle),
             drain: self.drain,
+            drain_delay: self.drain_delay,
         }
     }
 }

@@ -228,6 +228,7 @@ impl Snapshot {
                 tcp_user_timeout: second,
                 udp_idle: second,
                 drain: second,
+                drain_delay: second,
             },
             flow_timeouts: FlowTimeouts::default(),
             min_path_mtu: PacketSettings::default().min_path_mtu,

@@ -17,7 +17,7 @@ use crate::model::Endpoint;
 use crate::stats::Counter;
 
 /// The signal by which service managers end processes: also those that are left once the main one has ended.
-const SIGTERM: u8 = 15;
+pub(super) const SIGTERM: u8 = 15;
 
 impl RunningBalancer {
     /// Has the service manager keep the listening sockets of TCP for the next process, if it starts one. Returns their places.

@@ -13,6 +13,7 @@ use convey_model::{OwnTimeouts, Timeouts};
 pub(crate) struct TimeLimits {
     pub(crate) own: OwnLimits,
     drain: Duration,
+    drain_delay: Duration,
 }
 
 /// `[frontends.NAME.timeouts]` and `[backends.NAME.timeouts]`
@@ -29,12 +30,14 @@ impl TimeLimits {
     pub(super) fn read(mut table: TomlTable<'_>) -> TimeLimits {
         let own = OwnLimits::keys(&mut table);
         let drain = table.or("drain", Timeouts::default().drain, seconds(Duration::ZERO));
+        let drain_delay = table.or("drain_delay", Timeouts::default().drain_delay, seconds(Duration::ZERO));
         table.finish();
-        TimeLimits { own, drain }
+        TimeLimits { own, drain, drain_delay }
     }
 
     pub(super) fn model(&self) -> Timeouts {
-        Timeouts { drain: self.drain, ..Timeouts::default().with(&self.own.model()) }
+        let TimeLimits { own, drain, drain_delay } = self;
+        Timeouts { drain: *drain, drain_delay: *drain_delay, ..Timeouts::default().with(&own.model()) }
     }
 }
 

@@ -67,6 +67,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),
+            drain_delay: Duration::ZERO,
         },
         passthrough: PacketSettings {
             max_flows: 1_000_000,
@@ -111,6 +112,7 @@ fn everything_that_can_be_set_arrives() {
         idle = 60
         udp_idle = 0.25
         drain = 0
+        drain_delay = "5s"
         [stats]
         port = 9100
         listen_addr = "::1"
@@ -178,8 +180,9 @@ fn everything_that_can_be_set_arrives() {
     );
     assert_eq!(config.stats.listen, "[::1]:9100".parse().unwrap());
     let tcp_user_timeout = Duration::from_secs(30);
-    let [connect, idle, udp_idle, drain] = [1500, 60_000, 250, 0].map(Duration::from_millis);
-    assert_eq!(config.timeouts, Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain });
+    let [connect, idle, udp_idle, drain, drain_delay] =
+        [1500, 60_000, 250, 0, 5000].map(Duration::from_millis);
+    assert_eq!(config.timeouts, Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain, drain_delay });
     let [
         half_open,
         handshake_only,
