@@ -5,12 +5,12 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, connect, ping, wait_for, was_reset};
+use convey_testkit::{TcpServer, ask, connect, ping, wait_for, was_reset};
 use rustix::process::Signal;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
-use crate::network::{Inside, Network};
+use crate::network::{Inside, Network, STATS};
 
 pub(crate) fn stories() -> Vec<Story> {
     let of_both = stories![
@@ -26,6 +26,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ];
     // The family makes no difference.
     let once = stories![when |case| case.family == Family::V4 =>
+        clients_are_served_until_whoever_sends_them_has_noticed_the_stop,
         connections_of_a_server_that_is_cut_off_while_convey_stops_are_reset,
     ];
     [of_both, where_they_end_with_us, once].concat()
@@ -75,6 +76,19 @@ fn a_stop_lets_open_connections_finish_and_begins_no_new_ones(case: Case) {
     drop(held);
     assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
     assert!(logged(&network, "stopped: every connection had ended").is_some());
+}
+
+fn clients_are_served_until_whoever_sends_them_has_noticed_the_stop(case: Case) {
+    let network = balanced(case, Config { timeouts: "drain_delay = 3600", ..Config::new(1) });
+    let _server = echo(&network);
+    network.convey(|convey| convey.signal(Signal::TERM));
+    wait_for("the stop", || logged(&network, "stopping in 3600s: until then clients are served"));
+    let asked = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
+    assert_eq!(asked, (503, "draining: convey is about to stop\n".to_owned()));
+    drop(held(&network, 3));
+    network.convey(|convey| convey.signal(Signal::TERM));
+    wait_for("new clients to be refused", || is_refused(&network).then_some(()));
+    assert_eq!(network.convey(|convey| convey.wait().code()), Some(0));
 }
 
 fn what_is_still_open_after_the_drain_timeout_is_reset_and_counted(case: Case) {

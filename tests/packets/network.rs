@@ -26,7 +26,7 @@ pub(crate) const PORT: u16 = 80;
 pub(crate) const DNS: u16 = 53;
 
 /// Statistics, in the balancer's namespace.
-const STATS: ([u8; 4], u16) = ([127, 0, 0, 1], 7000);
+pub(crate) const STATS: ([u8; 4], u16) = ([127, 0, 0, 1], 7000);
 
 /// Clients, servers and perhaps a running balancer.
 pub(crate) struct Network {
