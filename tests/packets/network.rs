@@ -239,9 +239,9 @@ impl Network {
         nginx
     }
 
-    /// Has one core receive all packets of a connection, as network cards do (RSS). A veth has each packet received on the core
-    /// that sent it, and before Linux 6.19 a request is reset which is looked up on one core at the moment that its connection
-    /// is made on another: `inet_ehash_insert` took the half-open socket out before the open one was in.
+    /// Has one core receive all packets of a connection, as network cards do (RSS); a veth uses the core that sent each. Before
+    /// Linux 6.19 a request may be looked up on one core just while its connection is made on another, and is reset:
+    /// `inet_ehash_insert` took the half-open socket out before the open one was in.
     fn receive_by_flow(&self, role: Role) {
         let cores = thread::available_parallelism().map_or(1, usize::from).min(32);
         let file = format!("/sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus");
