@@ -61,7 +61,11 @@ fn a_reset_of_either_side_reaches_the_other(case: Case) {
         reset(gone);
         assert!(was_reset(&mut left), "by the client: {by_client}");
     }
+    let counted =
+        || ["client_reset", "server_reset"].map(|by| network.stat(&format!("/frontends/web/ended/{by}")));
     // Where servers answer directly, nobody here sees their resets.
+    let seen = if case.is_passthrough() { [1, 1] } else { [1, 0] };
+    wait_for("resets to be counted", || (counted() == seen).then_some(()));
     if case.is_passthrough() {
         is_over(&network);
     }

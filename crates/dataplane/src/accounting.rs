@@ -176,6 +176,8 @@ impl Accounting {
         self.count(flow, Counter::Closed, 1);
         match how {
             End::Own | End::Left => {}
+            End::ClientReset => self.count(flow, Counter::ClientReset, 1),
+            End::ServerReset => self.count(flow, Counter::ServerReset, 1),
             End::Silent => self.count(flow, Counter::IdleTimeout, 1),
             End::ClientLimit => self.count(flow, Counter::ClientLimit, 1),
             End::SourceLimit => self.count(flow, Counter::SourceConnections, 1),

@@ -25,6 +25,7 @@ use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MAX_LOOKED_AT};
 pub use self::handover::Restored;
 use self::in_use::InUse;
+use self::journal::over_by;
 use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
@@ -423,8 +424,9 @@ impl Forwarder {
             }
             _ => self.update_in_cache(id),
         }
-        if !was_over && self.flows.get(id).is_over() {
-            self.events.ended.push(Ended { flow: owners, how: End::Own });
+        let flow = self.flows.get(id);
+        if !was_over && flow.is_over() {
+            self.events.ended.push(Ended { flow: owners, how: over_by(before, flow.state(), direction) });
             self.note_over(id, (before, direction), now);
         }
     }

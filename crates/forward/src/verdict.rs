@@ -95,6 +95,10 @@ pub struct Ended {
 pub enum End {
     /// By itself: its sides finished, or it made room or fell silent before they had both spoken.
     Own,
+    /// The client has reset it, once it was open.
+    ClientReset,
+    /// The server has. DSR does not see that.
+    ServerReset,
     /// Both sides of an open connection have been silent for as long as they may.
     Silent,
     /// Passthrough: it was opened when its client had its share of what there is. Both sides are told.

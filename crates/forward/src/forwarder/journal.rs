@@ -121,11 +121,22 @@ impl Forwarder {
     }
 }
 
+/// How a connection came to its end that was in the state `before`, by a packet that went this way.
+pub(super) fn over_by(before: FlowState, now: FlowState, direction: Direction) -> End {
+    match direction {
+        _ if now != FlowState::Closed || is_mere_beginning(before) => End::Own,
+        Direction::ToServer => End::ClientReset,
+        Direction::ToClient => End::ServerReset,
+    }
+}
+
 /// How a flow ended that is gone from the table.
 pub(super) fn end_of(flow: &Flow, how: End) -> FlowEnd {
     match how {
         End::Own if flow.state().is_udp() => FlowEnd::Expired,
         End::Own | End::Silent => FlowEnd::Silent,
+        End::ClientReset => FlowEnd::ClientReset,
+        End::ServerReset => FlowEnd::ServerReset,
         End::ClientLimit => FlowEnd::ClientLimit,
         End::SourceLimit => FlowEnd::SourceLimit,
         End::Denied => FlowEnd::Denied,

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::lab::{Family, Lab};
-use crate::{FlowEnd, FlowRecord, View};
+use crate::{End, FlowEnd, FlowRecord, View};
 
 told_over_both_families! {
     a_connection_is_told_of_once_with_the_bytes_of_both_sides,
+    a_reset_is_counted_as_its_sides_once_the_connection_is_open,
     who_has_reset_refused_or_gone_silent_is_told,
     handshakes_that_nobody_finishes_are_not_told_of,
     an_exchange_of_datagrams_is_told_of_when_it_is_forgotten,
@@ -51,6 +52,29 @@ fn a_connection_is_told_of_once_with_the_bytes_of_both_sides(family: Family) {
         assert_eq!(record.client.source().to_string(), family.client_addr(1));
         assert_eq!(record.ended.since(record.began), Duration::from_secs(1));
     }
+}
+
+/// Anybody may reset what nobody has answered.
+fn a_reset_is_counted_as_its_sides_once_the_connection_is_open(family: Family) {
+    let mut lab = Lab::dsr(family);
+    for (client, opens, end) in [(1, false, End::Own), (2, true, End::ClientReset)] {
+        lab.send(lab.client(client).syn().seq(100));
+        if opens {
+            lab.send(lab.client(client).seq(101).ack(501));
+        }
+        lab.send(lab.client(client).seq(101).ack(501).rst());
+        assert_eq!(lab.ends(), [end]);
+    }
+    let mut lab = Lab::passthrough(family);
+    lab.connect(3);
+    lab.send(lab.client(3).seq(101).ack(501).rst());
+    assert_eq!(lab.ends(), [End::ClientReset]);
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    lab.send(syn.reply().seq(0).ack(101).rst());
+    assert_eq!(lab.ends(), [End::Own], "the server has refused it");
+    let syn = lab.connect(2);
+    lab.send(syn.reply().seq(501).ack(101).rst());
+    assert_eq!(lab.ends(), [End::ServerReset]);
 }
 
 fn who_has_reset_refused_or_gone_silent_is_told(family: Family) {
