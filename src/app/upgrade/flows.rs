@@ -7,6 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use anyhow::Context;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 use crate::dataplane::{Answers, ToldFlows};
@@ -85,7 +86,7 @@ impl HeldFlows {
 impl HandedFlows {
     /// Reads what another process has written.
     pub(super) fn read(file: OwnedFd, since: Timestamp, owners: Owners) -> anyhow::Result<HandedFlows> {
-        Ok(HandedFlows { flows: decode(&read(file)?)?, since, owners })
+        Ok(HandedFlows { flows: decode(&read(file, MAX_FILE)?)?, since, owners })
     }
 
     /// How many of them are open.
@@ -117,8 +118,11 @@ pub(super) fn write_events(events: &[CacheEvent]) -> io::Result<OwnedFd> {
 
 /// What is in such a file.
 pub(super) fn read_events(file: OwnedFd) -> anyhow::Result<Vec<CacheEvent>> {
-    Ok(decode(&read(file)?)?)
+    Ok(decode(&read(file, MAX_FILE)?)?)
 }
+
+/// The largest file that is read: more than fifty million flows.
+const MAX_FILE: u64 = 8 << 30;
 
 /// The changes that a writer can no longer make to the file.
 const SEALS: SealFlags =
@@ -132,11 +136,18 @@ fn write(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn read(file: OwnedFd) -> anyhow::Result<Vec<u8>> {
+/// Only a memory file has seals. So nobody is waited for, and its length stays.
+fn read(file: OwnedFd, limit: u64) -> anyhow::Result<Vec<u8>> {
     anyhow::ensure!(fcntl_get_seals(&file)?.contains(SEALS), "the file of flows may still change");
     let (mut file, mut bytes) = (File::from(file), Vec::new());
+    let len = file.seek(SeekFrom::End(0))?;
+    anyhow::ensure!(
+        len <= limit,
+        "the file of flows has {len} bytes, and this version reads at most {limit}"
+    );
+    bytes.try_reserve_exact(usize::try_from(len)?).context("no memory for the file of flows")?;
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut bytes)?;
+    file.take(len).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -149,13 +160,19 @@ mod tests {
         let file = write(b"flows").unwrap();
         let mut writer = File::from(file.try_clone().unwrap());
         assert!(writer.write_all(b"more").is_err());
-        assert_eq!(read(file).unwrap(), b"flows");
+        assert_eq!(read(file, 5).unwrap(), b"flows");
+    }
+
+    #[test]
+    fn a_file_beyond_the_limit_is_refused_before_it_is_read() {
+        let error = read(write(b"flows").unwrap(), 4).unwrap_err();
+        assert_eq!(error.to_string(), "the file of flows has 5 bytes, and this version reads at most 4");
     }
 
     #[test]
     fn a_file_that_may_change_and_one_that_is_no_table_are_refused() {
         let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-        let error = read(open).unwrap_err();
+        let error = read(open, 5).unwrap_err();
         assert_eq!(error.to_string(), "the file of flows may still change");
         let error = read_events(write(b"nonsense").unwrap()).unwrap_err();
         assert_eq!(error.to_string(), "this is no table of flows");

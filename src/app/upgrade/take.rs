@@ -25,6 +25,9 @@ use crate::proxy::{HandedSession, HandedSockets};
 /// How long the old process may take for a message: it has them all at hand.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long it may take for all that it lets go of.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The state that the old process has handed over.
 pub(in crate::app) struct Handed {
     /// Whom to tell; nobody where the service manager has kept the sockets.
@@ -82,8 +85,12 @@ impl Predecessor {
         }
         self.0.send(&Message::Prepared { statistics }, &[]).context(GONE)?;
         let (mut sessions, mut flows, mut owners) = (Vec::new(), None, Owners::default());
+        let since = clock::now();
         loop {
-            let (message, descriptors) = self.0.receive().context(GONE)?;
+            let (message, descriptors) = next_message(&self.0)?;
+            if clock::now().since(since) > HANDOVER_TIMEOUT {
+                bail!("{LATE}: more than {} seconds for what it hands over", HANDOVER_TIMEOUT.as_secs());
+            }
             match message {
                 Message::Session(session) => {
                     sessions.extend(descriptors.into_iter().next().map(|socket| session.with(socket)));
@@ -129,6 +136,17 @@ impl Predecessor {
 }
 
 const GONE: &str = "the process to be upgraded is gone";
+const LATE: &str = "the process to be upgraded takes too long";
+
+/// What the old process says next, if it says it in time.
+fn next_message(channel: &Channel) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+    match channel.receive() {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            bail!("{LATE}: more than {} seconds for a message", MESSAGE_TIMEOUT.as_secs())
+        }
+        received => received.context(GONE),
+    }
+}
 
 /// Answers the process that has started this one to take its place, if one has: it waits for that a few seconds only. To be called
 /// first of all.
