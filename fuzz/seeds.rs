@@ -3,7 +3,8 @@
 use std::fmt::Display;
 use std::{fs, io};
 
-use convey::model::{Addr, Protocol, ProxyVersion};
+use convey::forward::{CacheEvent, KnownFlow, Segment, TableRow, encode};
+use convey::model::{Addr, FlowKey, Protocol, ProxyVersion};
 use convey::proxy_protocol::{self, Addresses};
 use convey::wire::{IcmpError, TcpFlags, TestPacket, icmp_error, parse};
 
@@ -55,6 +56,7 @@ fn main() -> io::Result<()> {
     }
 
     write("proxy_header", &proxy_headers())?;
+    write("handed_over", &handed_over())?;
 
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
     // 10: a router's error, 13: time passes, 15: any bytes; 16 times how it is sent: 2 in fragments), who, flags, a
@@ -125,6 +127,28 @@ fn proxy_headers() -> Vec<(String, Vec<u8>)> {
     })
     .chain([("local".to_owned(), proxy_protocol::local(ProxyVersion::V2).to_vec())])
     .collect()
+}
+
+/// Tables of an upgrade, and rows without a frame around them.
+fn handed_over() -> Vec<(String, Vec<u8>)> {
+    let addr = |addr: &str| addr.parse().expect("an address");
+    let event = |client, vip| {
+        let key = FlowKey::tcp(addr(client), addr(vip));
+        (key, Segment { flags: SYN, seq: 7, ack: 0, len: 1 })
+    };
+    let events = [event("10.0.0.9:4242", "10.0.0.1:80"), event("[fd00::9]:4242", "[fd00::1]:80")];
+    // A TCP flow whose other fields are 0.
+    let mut flow = vec![0; KnownFlow::LEN];
+    flow[4 * 16 + 4 * 2] = 6;
+    let flows: Vec<KnownFlow> = KnownFlow::read(&flow).into_iter().collect();
+    let mut rows = Vec::new();
+    events.iter().for_each(|event| event.write(&mut rows));
+    vec![
+        ("events".to_owned(), encode::<CacheEvent>(&events)),
+        ("event-rows".to_owned(), rows),
+        ("flows".to_owned(), encode(&flows)),
+        ("flow-rows".to_owned(), flow),
+    ]
 }
 
 const FIN: u8 = TcpFlags::FIN;

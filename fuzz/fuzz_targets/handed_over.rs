@@ -1,0 +1,24 @@
+//! Any bytes as what the process before an upgrade has written: flows, and what its flow cache has seen. Once as they are, and once
+//! as rows of a table whose version and checksum are right.
+
+#![no_main]
+
+use std::fmt::Debug;
+
+use convey::forward::{CacheEvent, KnownFlow, TableRow, decode, encode};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    read::<KnownFlow>(bytes);
+    read::<CacheEvent>(bytes);
+});
+
+fn read<R: TableRow + PartialEq + Debug>(bytes: &[u8]) {
+    if let Ok(rows) = decode::<R>(bytes) {
+        // Nothing comes from nowhere.
+        assert!(rows.len() * R::LEN < bytes.len());
+        assert_eq!(encode(&rows).len(), bytes.len());
+    }
+    let rows: Vec<R> = bytes.chunks_exact(R::LEN).filter_map(R::read).collect();
+    assert_eq!(decode(&encode(&rows)).as_ref(), Ok(&rows));
+}
