@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::handover::{handed, take};
 use super::lab::{Family, Lab, Outcome, Seen};
 use crate::{End, Forwarder, Frame};
 use convey_model::{DropReason, Limits, OverLimit, Prefix, Sources};
@@ -19,6 +20,7 @@ told_over_both_families! {
     a_limit_that_comes_by_a_reload_counts_what_is_open_already,
     all_workers_count_a_source_together,
     streams_of_a_source_are_counted_too,
+    connections_that_come_along_in_an_upgrade_count_as_before,
     in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on,
     in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_in_use,
     forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_is_in_use,
@@ -295,6 +297,22 @@ fn a_limit_that_comes_by_a_reload_counts_what_is_open_already(family: Family) {
         lab.send(lab.client(own(0)).rst().seq(102));
         lab.tick();
         assert_eq!(counted(&lab), 2);
+    }
+}
+
+fn connections_that_come_along_in_an_upgrade_count_as_before(family: Family) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        for lab in [&mut old, &mut new] {
+            limit(lab, at_once(2));
+        }
+        assert!((0..2).all(|k| connect(&mut old, own(k)).is_ok()));
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 2);
+        assert_eq!(counted(&new), 2);
+        assert_eq!(connect(&mut new, own(2)).map(|_| ()), Err(DropReason::SourceConnections));
+        new.send(new.client(own(0)).rst().seq(102));
+        new.tick();
+        assert!(connect(&mut new, own(3)).is_ok());
     }
 }
 
