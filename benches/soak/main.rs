@@ -9,6 +9,7 @@ mod datagrams;
 mod server;
 mod setup;
 
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, available_parallelism};
@@ -58,8 +59,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     raise_file_limit();
-    soak(&Options::parse());
-    ExitCode::SUCCESS
+    let options = Options::parse();
+    let Err(reason) = catch_unwind(|| soak(&options)) else { return ExitCode::SUCCESS };
+    // Said above already, but before the log of convey, which may be long.
+    let reason = reason.downcast_ref::<String>().map(String::as_str);
+    eprintln!("soak: {}", reason.unwrap_or("failed, see above"));
+    ExitCode::FAILURE
 }
 
 fn soak(options: &Options) {
@@ -75,8 +80,8 @@ fn soak(options: &Options) {
     let start = Usage::of(&balancer);
     start.tell("start", 0, &Tally::default(), 0);
     let soak = Soak { lab: &lab, names, balancer, base: start.fds };
-    // What is kept for the next connections (pipes, pages of the allocator) is there after some load.
-    let warmth = options.seconds.div_ceil(10);
+    // What is kept for the next connections (pipes, pages of the allocator) is there after the first half.
+    let warmth = options.seconds / 2;
     let warm = soak.load(options.seed, warmth);
     let main = soak.load(options.seed + 1, options.seconds - warmth);
     assert!(main.memory <= warm.memory + SLACK, "memory grew from {} to {}", warm.memory, main.memory);
@@ -226,7 +231,7 @@ struct Usage {
 
 impl Usage {
     fn of(balancer: &BalancerProcess) -> Usage {
-        Usage { fds: balancer.fds(), memory: balancer.memory() }
+        Usage { fds: balancer.fds_at_rest(), memory: balancer.memory() }
     }
 
     fn tell(&self, when: &str, seconds: u64, tally: &Tally, reloads: u32) {
