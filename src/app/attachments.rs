@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use crate::dataplane::{CaptureFilter, Guard, LastingGuard, Offloader, Pipeline, Selection, causes};
+use crate::dataplane::{
+    CacheError, CaptureFilter, Guard, LastingGuard, Offloader, Pipeline, Selection, XdpLinks, causes,
+};
 use crate::model::NextHops;
 use crate::model::{Endpoint, Interface, Layer};
 use crate::stats::PacketStats;
@@ -62,6 +64,16 @@ impl Attachments {
     /// What turns frames into frames.
     pub(super) fn pipeline(&self) -> &Pipeline {
         &self.drivers.pipeline
+    }
+
+    /// The links by which the flow cache is attached to drivers, for another process.
+    pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
+        self.drivers.offloader.as_ref().map_or_else(|| Ok(XdpLinks::new()), Offloader::xdp_links)
+    }
+
+    /// Has our flow cache forward, where that of another process may by the same links.
+    pub(super) fn take_xdp_links(&self) -> Result<(), CacheError> {
+        self.drivers.offloader.as_ref().map_or(Ok(()), Offloader::take_links)
     }
 
     /// Stops, where another process forwards and guards the same from now on.
@@ -174,7 +186,7 @@ impl Drivers {
     /// Attaches the flow cache, if it can be. Returns the part that forwards open flows that come in there.
     fn attach(&mut self, interface: &Interface) -> Layer {
         let Some(offloader) = &mut self.offloader else { return Layer::Worker };
-        match offloader.attach(interface) {
+        match offloader.attach(interface, None) {
             Ok(()) => offloader.layer(),
             Err(error) => {
                 let (name, layer) = (&interface.name, offloader.layer().name());

@@ -160,6 +160,9 @@ impl RunningBalancer {
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
         let (Tellers { outcomes, failures, networks, lookups, calls }, events) = channels(reloads);
+        // Those that are not used are closed: the other process's programs are detached with it.
+        let xdp_links =
+            handed.as_mut().map(|handed| std::mem::take(&mut handed.xdp_links)).unwrap_or_default();
         let parts = Parts {
             config: &with_ports,
             threads,
@@ -170,6 +173,7 @@ impl RunningBalancer {
             access_log: logs.access_log(),
             // Sockets of the service manager are those of a restart.
             is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
+            xdp_links: &xdp_links,
         };
         let mut state = first_state(columns, kernel.as_ref()).await;
         let mut data_path = Paths::start(&parts, kernel, logs).await?;

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use log::{info, warn};
 
-use crate::dataplane::{CacheError, Offloader, Selection, Sizes, causes};
+use crate::dataplane::{CacheError, Offloader, Selection, Sizes, XdpLink, XdpLinks, causes};
 use crate::model::{Interface, Layer, Nic, Offload, PacketSettings};
 use crate::net;
 
@@ -18,7 +18,7 @@ const WORKERS: &str =
     "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";
 
 /// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
-/// them, get this handle.
+/// them, get this handle. With XDP, links that another process has `handed` over are used.
 ///
 /// # Errors
 /// The file asks for what this host does not permit.
@@ -27,11 +27,19 @@ pub(super) fn start(
     selection: &Selection,
     interfaces: &[Interface],
     filter_handle: u32,
+    handed: &XdpLinks,
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
     let entries = settings.max_flows.saturating_mul(2);
     let sizes = Sizes { entries, next_hops: NEXT_HOPS, counter_ids: COUNTER_IDS };
-    let start = |layer| Offloader::start(layer, sizes, selection, interfaces, filter_handle);
+    let start = |layer| -> Result<Offloader, CacheError> {
+        let mut offloader = Offloader::load(layer, sizes, selection, filter_handle)?;
+        for interface in interfaces {
+            let link = handed.get(&interface.index).map(XdpLink::try_clone).transpose()?;
+            offloader.attach(interface, link)?;
+        }
+        Ok(offloader)
+    };
     let nics: Vec<Nic> = interfaces.iter().map(nic).collect();
     let started = match (settings.offload, settings.offload.layer(&nics)) {
         (_, Layer::Worker) => {
@@ -74,7 +82,7 @@ pub(super) fn try_out(
     }
     // As few as the kernel takes: a start asks for more memory.
     let sizes = Sizes { entries: 1 << 10, next_hops: 1 << 10, counter_ids: 1 << 10 };
-    match (Offloader::start(layer, sizes, selection, &[], 0), settings.offload) {
+    match (Offloader::load(layer, sizes, selection, 0), settings.offload) {
         (Ok(_), _) => Ok(None),
         (Err(error), Offload::Auto) => Ok(Some(format!("{WORKERS}: {}", causes(&error)))),
         (Err(error), offload) => Err(refused(&error, offload)),

@@ -1,6 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
     Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns, Pipeline,
-    PipelineParts, Selection, Sight, Terms, ToldFlows,
+    PipelineParts, Selection, Sight, Terms, ToldFlows, XdpLinks, causes,
 };
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
@@ -159,7 +160,13 @@ impl PacketPath {
         privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let host = HostResources::take(parts, &kernel).await?;
-        let offloader = offload::start(settings, &host.selection, &host.interfaces, host.filters.number)?;
+        let offloader = offload::start(
+            settings,
+            &host.selection,
+            &host.interfaces,
+            host.filters.number,
+            parts.xdp_links,
+        )?;
         let Running { pipeline, sight, stats, asked } =
             Running::start(parts, workers, &host, offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
@@ -286,8 +293,16 @@ impl PacketPath {
         self.attachments.pipeline().hold_workers()
     }
 
+    /// The links by which the flow cache is attached to drivers, for another process.
+    pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
+        self.attachments.xdp_links()
+    }
+
     /// Handles frames again: there was no upgrade. Before Linux 6.6 a killed process leaves its flow cache attached.
     pub(super) fn release(&mut self) {
+        if let Err(error) = self.attachments.take_xdp_links() {
+            warn!("the flow cache of the other process may forward on: {}", causes(&error));
+        }
         self.attachments.pipeline().release_workers();
         let netlink = self.netlink.clone();
         self.tasks.spawn(async move {
@@ -320,6 +335,7 @@ impl PacketPath {
         let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
         // Packets of lost flows would be answered with resets. The process before this one goes on with them.
         if lost == 0 {
+            self.attachments.take_xdp_links()?;
             self.attachments.pipeline().release_workers();
         }
         Ok(lost)

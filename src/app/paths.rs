@@ -1,6 +1,7 @@
 //! The two ways of forwarding, side by side: proxied connections, and packets.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::restart::Started;
 use super::upgrade::{HeldFlows, LetGo, Predecessor};
 use crate::config::Config;
 use crate::control::{ControlEvents, DataPath, Task};
-use crate::dataplane::Answers;
+use crate::dataplane::{Answers, XdpLinks};
 use crate::forward::CacheEvent;
 use crate::model::{ConnectFailures, Endpoint, Mode, Protocol};
 use crate::proxy::{self, HandedSession, HandedSockets};
@@ -59,6 +60,8 @@ pub(super) struct Parts<'a> {
     pub(super) access_log: Arc<AccessLog>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,
+    /// Its flow cache's links to drivers.
+    pub(super) xdp_links: &'a XdpLinks,
 }
 
 /// How many threads forward, of each kind.
@@ -125,6 +128,11 @@ impl Paths {
                 None => HandedSockets::new(),
             }
         }
+    }
+
+    /// The flow cache's links to drivers, for another process.
+    pub(super) fn xdp_links(&self) -> io::Result<XdpLinks> {
+        self.packets.as_ref().map_or_else(|| Ok(XdpLinks::new()), PacketPath::xdp_links)
     }
 
     /// The listening sockets of TCP once more.

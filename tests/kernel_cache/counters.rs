@@ -19,7 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
 
 fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zero() {
     let sizes = Sizes { counter_ids: 1, ..SIZES };
-    let offloader = Offloader::start(Layer::Tc, sizes, &selection(&["203.0.113.1:53/udp"]), &[], 1).unwrap();
+    let offloader = Offloader::load(Layer::Tc, sizes, &selection(&["203.0.113.1:53/udp"]), 1).unwrap();
     offloader.kernel_cache().set_next_hop(0, Some(&HOP)).unwrap();
     let (mut writer, mut reader) = (offloader.writer(0).unwrap(), counter_reader(&offloader));
     let stats = PacketStats::new(1);

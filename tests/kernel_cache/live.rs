@@ -3,17 +3,22 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use aya::programs::TcAttachType;
+use convey::dataplane::Offloader;
 use convey::dataplane::testing::{FlowEntry, KernelCache, Outcome};
 use convey::forward::Direction;
-use convey::model::{FlowKey, NextHop, Rewrite};
-use convey_testkit::{PATIENCE, TestNamespace};
+use convey::model::{FlowKey, Interface, Layer, NextHop, Rewrite};
+use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 use nix::sys::socket::{setsockopt, sockopt};
 
+use super::filter::selection;
 use super::kernel::SIZES;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![datagrams_and_super_datagrams_get_there_and_back_through_the_cache]
+    stories![
+        datagrams_and_super_datagrams_get_there_and_back_through_the_cache,
+        a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last,
+    ]
 }
 
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -126,4 +131,53 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
             assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 19, "it passes whole");
         }
     }
+}
+
+/// An upgrade: each of the two has its own program and maps, and the interface takes one.
+fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last() {
+    let [namespace, other] = [(); 2].map(|()| TestNamespace::new());
+    namespace.link(("front", "02:00:00:00:00:02"), &other, ("eth0", "02:00:00:00:00:01"));
+    let interface = Interface {
+        index: namespace.index("front"),
+        name: "front".to_owned(),
+        mac: Some(FRONT),
+        mtu: 1500,
+        mtu_v6: 1500,
+        up: true,
+        loopback: false,
+        redirect_peer: false,
+        addresses: Vec::new(),
+    };
+    let program = || {
+        let links = namespace.exec("ip -details -json link show dev front");
+        let links: serde_json::Value = serde_json::from_str(&links).unwrap();
+        links[0]["xdp"]["prog"]["id"].as_u64()
+    };
+    let load = || Offloader::load(Layer::Xdp, SIZES, &selection(&["203.0.113.1:80"]), 1).unwrap();
+    namespace.enter(|| {
+        let mut old = load();
+        old.attach(&interface, None).unwrap();
+        let olds = program();
+        assert!(olds.is_some());
+        let busy = load().attach(&interface, None).unwrap_err().to_string();
+        assert_eq!(
+            busy,
+            "attaching the flow cache to the driver of front: Device or resource busy (os error 16)"
+        );
+
+        let mut new = load();
+        let handed = old.xdp_links().unwrap().remove(&interface.index);
+        new.attach(&interface, Some(handed.unwrap())).unwrap();
+        assert_eq!(program(), olds, "the old process forwards until the new one knows its flows");
+        new.take_links().unwrap();
+        let news = program();
+        assert!(news.is_some() && news != olds);
+        old.take_links().unwrap();
+        assert_eq!(program(), olds, "the new process does not go on");
+        new.take_links().unwrap();
+        drop(old);
+        assert_eq!(program(), news, "the old process has ended");
+        drop(new);
+        wait_for("the program to be detached", || program().is_none().then_some(()));
+    });
 }

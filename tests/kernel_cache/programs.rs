@@ -50,7 +50,7 @@ struct Program<const IS_XDP: bool> {
 
 impl<const IS_XDP: bool> cases::Cache for Program<IS_XDP> {
     fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Program<IS_XDP> {
-        let offloader = Offloader::start(Layer::Tc, SIZES, &selection(setup), &[], 1).unwrap();
+        let offloader = Offloader::load(Layer::Tc, SIZES, &selection(setup), 1).unwrap();
         lead_by(&mut offloader.kernel_cache(), balancer, HERE);
         offloader.kernel_cache().set_interface(HERE, US).unwrap();
         let (events, reader) = (events(&offloader).unwrap(), counter_reader(&offloader));

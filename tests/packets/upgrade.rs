@@ -34,19 +34,18 @@ pub(crate) fn stories() -> Vec<Story> {
 }
 
 fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
-    upgrade_under_load(case, 2);
+    upgrade_under_load(&mut Network::new(case, 2, 2), 2);
 }
 
 fn ten_upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
-    upgrade_under_load(case, 10);
+    upgrade_under_load(&mut Network::new(case, 2, 2), 10);
 }
 
 /// Connections that speak all the time, connections that are silent meanwhile, and clients that come and go.
-fn upgrade_under_load(case: Case, upgrades: usize) {
-    let mut network = Network::new(case, 2, 2);
-    let program = Program::install(&network);
-    network.balance_by(program.command(&network), &Config { servers: vec![(1, "")], ..Config::new(2) });
-    let network = &network;
+pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
+    let program = Program::install(network);
+    network.balance_by(program.command(network), &Config { servers: vec![(1, "")], ..Config::new(2) });
+    let network = &*network;
     let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     network.wait_for_health(1, true);
     let begin = || network.inside(Role::Client(1), || connect(network.vip()));
@@ -98,13 +97,16 @@ fn upgrade_under_load(case: Case, upgrades: usize) {
     });
 }
 
-/// The bytes of a stream are checked one by one.
 fn a_download_of_a_gibibyte_lives_through_ten_upgrades(case: Case) {
+    upgrade_under_a_download(&mut Network::new(case, 1, 2));
+}
+
+/// The bytes of a stream are checked one by one.
+pub(crate) fn upgrade_under_a_download(network: &mut Network) {
     const GIB: u64 = 1 << 30;
-    let mut network = Network::new(case, 1, 2);
-    let program = Program::install(&network);
-    network.balance_by(program.command(&network), &Config { servers: vec![(1, "")], ..Config::new(2) });
-    let network = &network;
+    let program = Program::install(network);
+    network.balance_by(program.command(network), &Config { servers: vec![(1, "")], ..Config::new(2) });
+    let network = &*network;
     let gibibyte = |mut stream: TcpStream| {
         stream.read_exact(&mut [0])?;
         send(&mut stream, GIB)?;
@@ -129,14 +131,18 @@ fn a_download_of_a_gibibyte_lives_through_ten_upgrades(case: Case) {
     });
 }
 
-/// The moment at which the old process stops may cost one: its client asks again.
 fn datagrams_keep_their_server_through_upgrades(case: Case) {
-    let mut network = Network::new(case, 1, 3);
-    let program = Program::install(&network);
+    upgrade_under_datagrams(&mut Network::new(case, 1, 3));
+}
+
+/// The moment at which the old process stops may cost one: its client asks again.
+pub(crate) fn upgrade_under_datagrams(network: &mut Network) {
+    let case = network.case;
+    let program = Program::install(network);
     let config = Config { health: UNCHECKED, ..Config::udp(ECHO, 3) };
     let at_first = Config { servers: vec![(1, "")], ..config.clone() };
-    network.balance_by(program.command(&network), &at_first);
-    let network = &network;
+    network.balance_by(program.command(network), &at_first);
+    let network = &*network;
     let _servers = [1, 2, 3].map(|number| {
         let addr = (case.family.address(Role::Server(number)), ECHO).into();
         network.inside(Role::Server(number), || UdpEcho::signing(&format!("s{number} "), addr))
@@ -169,11 +175,14 @@ fn datagrams_keep_their_server_through_upgrades(case: Case) {
 }
 
 fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all(case: Case) {
-    let mut network = Network::new(case, 1, 2);
-    let program = Program::install(&network);
+    refuse_upgrades(&mut Network::new(case, 1, 2));
+}
+
+pub(crate) fn refuse_upgrades(network: &mut Network) {
+    let program = Program::install(network);
     let config = Config { servers: vec![(1, "")], ..Config::new(1) };
-    network.balance_by(program.command(&network), &config);
-    let network = &network;
+    network.balance_by(program.command(network), &config);
+    let network = &*network;
     let _servers = [network.server(1, TcpServer::echo), network.server(2, TcpServer::echo)];
     network.wait_for_health(1, true);
     let begin = || network.inside(Role::Client(1), || connect(network.vip()));

@@ -4,7 +4,7 @@ use aya::programs::XdpMode;
 use convey::dataplane::Sizes;
 use convey::dataplane::testing::KernelCache;
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, binary, connect, ping, run, wait_for};
+use convey_testkit::{TcpServer, connect, ping, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -15,6 +15,7 @@ use crate::silence::forged_syns_let_go_of_slots;
 use crate::spoofed::{forged_datagrams_reach_no_client, forged_segments_reach_no_client};
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
+use crate::upgrade;
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
@@ -31,29 +32,41 @@ pub(crate) fn stories() -> Vec<Story> {
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
         forged_syns_leave_clients_their_snat_ports,
-        an_upgrade_is_refused_with_a_reason_and_connections_go_on,
+    ]);
+    stories.extend(stories![when |case| case.family == Family::V4 =>
+        upgrades_under_load_cut_no_connection_and_refuse_no_client,
+        a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
+        datagrams_keep_their_server_through_upgrades,
+    ]);
+    stories.extend(stories![long when |case| case.family == Family::V4 =>
+        a_download_of_a_gibibyte_lives_through_ten_upgrades,
     ]);
     stories
 }
 
 const BYTES: u64 = 64 * MIB;
 
-/// An interface takes one program.
-fn an_upgrade_is_refused_with_a_reason_and_connections_go_on(case: Case) {
-    let mut lab = Prepared::new(case);
-    lab.network.balance(&Config::new(1));
-    let network = &lab.network;
-    let _server = network.server(1, TcpServer::echo);
-    network.wait_for_health(1, true);
-    let mut open = network.inside(Role::Client(1), || connect(network.vip()));
-    ping(&mut open).unwrap();
-    let mut command = network.lab.command(Role::Balancer, binary().get_program());
-    let ran = run(command.arg("upgrade").arg("--config").arg(network.path("config.toml")));
-    assert!(
-        ran.code == Some(1) && ran.stderr.contains("passthrough.offload = \"xdp\" cannot be had"),
-        "{ran:?}"
-    );
-    ping(&mut open).unwrap();
+fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
+    let mut lab = Prepared::of(Network::new(case, 2, 2));
+    upgrade::upgrade_under_load(&mut lab.network, 2);
+    // By the last process.
+    lab.has_forwarded(50);
+}
+
+fn a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all(case: Case) {
+    upgrade::refuse_upgrades(&mut Prepared::of(Network::new(case, 1, 2)).network);
+}
+
+fn datagrams_keep_their_server_through_upgrades(case: Case) {
+    let mut lab = Prepared::of(Network::new(case, 1, 3));
+    upgrade::upgrade_under_datagrams(&mut lab.network);
+    lab.has_forwarded(50);
+}
+
+fn a_download_of_a_gibibyte_lives_through_ten_upgrades(case: Case) {
+    let mut lab = Prepared::of(Network::new(case, 1, 2));
+    upgrade::upgrade_under_a_download(&mut lab.network);
+    lab.has_forwarded(100);
 }
 
 /// Shorter than a datagram that is cut.
@@ -219,7 +232,10 @@ impl Prepared {
     }
 
     fn with_clients(case: Case, clients: u8) -> Prepared {
-        let network = Network::new(case, clients, 1);
+        Prepared::of(Network::new(case, clients, 1))
+    }
+
+    fn of(network: Network) -> Prepared {
         let port = Role::Balancer.to_string();
         network.lab.run(Role::Switch, "ethtool", &["-K", &port, "tx", "off"]).unwrap();
         let mut passing = KernelCache::load(&Sizes { entries: 1, next_hops: 1, counter_ids: 1 }).unwrap();

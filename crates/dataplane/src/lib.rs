@@ -31,7 +31,7 @@ mod worker;
 
 use buffer::Buffer;
 use buffer_pool::BufferPool;
-pub use cache::{CacheError, Offloader, Sizes, SynGate, SynLimit};
+pub use cache::{CacheError, Offloader, Sizes, SynGate, SynLimit, XdpLink, XdpLinks};
 use cache::{CounterReader, SegmentEvents};
 use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;

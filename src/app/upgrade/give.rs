@@ -20,6 +20,7 @@ use super::flows::{Owners, SentFlows};
 use super::message::{FORMATS, Message, SessionMessage, common_format};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::control::Known;
+use crate::dataplane::XdpLinks;
 use crate::model::{Endpoint, ServerKey};
 use crate::proxy::{HandedSession, HandedSockets};
 
@@ -60,6 +61,7 @@ impl Program {
 pub(super) struct Offer {
     pub(super) clock: u64,
     pub(super) sockets: HandedSockets,
+    pub(super) xdp_links: XdpLinks,
     pub(super) statistics: Option<(SocketAddr, OwnedFd)>,
     pub(super) known: Known,
 }
@@ -159,6 +161,9 @@ impl Successor {
                 let some: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
                 self.send(&Message::Listening { place: (*at).into() }, &some)?;
             }
+        }
+        for (&interface, link) in &offer.xdp_links {
+            self.send(&Message::XdpLink { interface }, &[link.as_fd()])?;
         }
         if let Some((listen, socket)) = &offer.statistics {
             self.send(&Message::Statistics { listen: *listen }, &[socket.as_fd()])?;

@@ -33,6 +33,8 @@ pub(super) enum Message {
     Clock { start: u64 },
     /// Listening sockets of a place, which come with it; there may be several such messages of one.
     Listening { place: PlaceMessage },
+    /// The link by which the flow cache is attached to the driver of the interface with this index, which comes with it.
+    XdpLink { interface: u32 },
     /// The socket at which statistics are served, which comes with it.
     Statistics { listen: SocketAddr },
     /// The state of a server.

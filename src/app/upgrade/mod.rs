@@ -174,11 +174,13 @@ async fn attempt(
     let channel = ours.clone();
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        let _ = offer.send((task.data_path.offer(), task.state.known()));
+        let _ = offer.send((task.data_path.offer(), task.data_path.xdp_links(), task.state.known()));
     });
     calls.send(call).await.map_err(|_| ends())?;
-    let (sockets, known) = offered.await.map_err(|_| ends())?;
-    let offer = Offer { clock: clock::monotonic_start(), sockets: sockets.await, statistics, known };
+    let (sockets, xdp_links, known) = offered.await.map_err(|_| ends())?;
+    let xdp_links = xdp_links.map_err(|error| format!("cannot hand the flow cache over: {error}"))?;
+    let sockets = sockets.await;
+    let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, statistics, known };
     let prepared = files::begin_aside(move || {
         let mut successor = Successor::start(&program, ours, theirs)?;
         let taken = successor.prepare(&offer)?;

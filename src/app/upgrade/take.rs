@@ -18,6 +18,7 @@ use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::clock;
 use crate::control::Known;
+use crate::dataplane::XdpLinks;
 use crate::forward::CacheEvent;
 use crate::model::{Endpoint, ServerKey, Timestamp};
 use crate::proxy::{HandedSession, HandedSockets};
@@ -34,6 +35,8 @@ pub(in crate::app) struct Handed {
     pub(in crate::app) from: Option<Predecessor>,
     /// Listening sockets.
     pub(in crate::app) sockets: HandedSockets,
+    /// The flow cache's links to drivers.
+    pub(in crate::app) xdp_links: XdpLinks,
     /// The socket for statistics, and its address.
     pub(in crate::app) statistics: Option<(SocketAddr, OwnedFd)>,
     /// The state of servers.
@@ -57,7 +60,13 @@ impl Handed {
     /// What the service manager has kept, if it has kept anything.
     pub(in crate::app) fn kept(sockets: HandedSockets) -> Option<Handed> {
         let some = !sockets.is_empty();
-        some.then(|| Handed { from: None, sockets, statistics: None, known: Known::default() })
+        some.then(|| Handed {
+            from: None,
+            sockets,
+            xdp_links: XdpLinks::new(),
+            statistics: None,
+            known: Known::default(),
+        })
     }
 
     /// The socket for statistics, if there is one at this address.
@@ -202,17 +211,24 @@ pub(in crate::app) fn receive(from: &Predecessor) -> anyhow::Result<Handed> {
 fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     let channel = &from.0;
     let (mut sockets, mut statistics, mut known) = (HandedSockets::new(), None, Known::default());
+    let mut xdp_links = XdpLinks::new();
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
         match message {
             Message::Clock { start } => clock::begin_at(start),
             Message::Listening { place } => sockets.entry(place.into()).or_default().extend(descriptors),
+            Message::XdpLink { interface } => {
+                xdp_links.extend(descriptors.into_iter().map(|link| (interface, link.into())));
+            }
             Message::Statistics { listen } => {
                 statistics = descriptors.into_iter().next().map(|socket| (listen, socket))
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
-            Message::Offered => return Ok(Handed { from: Some(from.clone()), sockets, statistics, known }),
+            Message::Offered => {
+                let from = Some(from.clone());
+                return Ok(Handed { from, sockets, xdp_links, statistics, known });
+            }
             other => bail!("the process to be upgraded says {} where it should hand over", name_of(&other)),
         }
     }

@@ -1,10 +1,12 @@
 //! The cache on one interface.
 
-use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
-use aya::programs::xdp::XdpLinkId;
-use aya::programs::{LinkOrder, TcAttachType, XdpMode};
+use std::io;
+use std::os::fd::AsFd;
 
-use super::{CacheError, KernelCache};
+use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
+use aya::programs::{LinkOrder, TcAttachType};
+
+use super::{CacheError, KernelCache, XdpLink};
 use crate::legacy;
 use convey_model::Interface;
 
@@ -21,8 +23,13 @@ enum Link {
     Tcx(SchedClassifierLinkId),
     /// May outlive us.
     Filter(SchedClassifierLinkId),
-    /// With the interface's address as the program was told.
-    Xdp(XdpLinkId, Option<[u8; 6]>),
+    Xdp {
+        link: XdpLink,
+        /// Name of the interface.
+        name: String,
+        /// Its address, as the program was told.
+        mac: Option<[u8; 6]>,
+    },
 }
 
 impl Attachment {
@@ -46,16 +53,41 @@ impl Attachment {
         }
     }
 
-    /// To its driver.
-    pub(super) fn to_xdp(cache: &mut KernelCache, interface: &Interface) -> Result<Attachment, CacheError> {
+    /// To its driver. By a link that was `handed` over, another program runs until [`Attachment::take_link`].
+    pub(super) fn to_xdp(
+        cache: &mut KernelCache,
+        interface: &Interface,
+        handed: Option<XdpLink>,
+    ) -> Result<Attachment, CacheError> {
         tell(cache, interface)?;
-        match cache.xdp()?.attach_to_if_index(interface.index, XdpMode::Driver) {
-            Ok(link) => Ok(Attachment { interface: interface.index, link: Link::Xdp(link, interface.mac) }),
+        let name = interface.name.clone();
+        let link = match handed {
+            Some(link) => Ok(link),
+            None => XdpLink::create(interface.index, cache.xdp()?.fd()?.as_fd()),
+        };
+        match link {
+            Ok(link) => {
+                let link = Link::Xdp { link, name, mac: interface.mac };
+                Ok(Attachment { interface: interface.index, link })
+            }
             Err(error) => {
                 let _ = cache.forget_interface(interface.index);
-                Err(error.into())
+                Err(CacheError::Driver { interface: name, error })
             }
         }
+    }
+
+    /// Has our program run, where that of another process may by the same link.
+    pub(super) fn take_link(&self, cache: &mut KernelCache) -> Result<(), CacheError> {
+        let Link::Xdp { link, name, .. } = &self.link else { return Ok(()) };
+        link.run(cache.xdp()?.fd()?.as_fd())
+            .map_err(|error| CacheError::Driver { interface: name.clone(), error })
+    }
+
+    /// Its link, if it is to a driver, with the index of the interface; for another process.
+    pub(super) fn xdp_link(&self) -> Option<io::Result<(u32, XdpLink)>> {
+        let Link::Xdp { link, .. } = &self.link else { return None };
+        Some(link.try_clone().map(|link| (self.interface, link)))
     }
 
     /// Goes by the interface as it is now.
@@ -65,9 +97,9 @@ impl Attachment {
         interface: &Interface,
     ) -> Result<(), CacheError> {
         match &mut self.link {
-            Link::Xdp(_, told) if *told != interface.mac => {
+            Link::Xdp { mac, .. } if *mac != interface.mac => {
                 tell(cache, interface)?;
-                *told = interface.mac;
+                *mac = interface.mac;
             }
             _ => {}
         }
@@ -79,19 +111,21 @@ impl Attachment {
         match self.link {
             Link::Tcx(_) => "tc (tcx)",
             Link::Filter(_) => "tc (a clsact filter)",
-            Link::Xdp(..) => "xdp",
+            Link::Xdp { .. } => "xdp",
         }
     }
 
     /// Detaches it. That fails where the interface is gone, and with it what was attached to it.
     pub(super) fn detach(self, cache: &mut KernelCache) {
-        let _ = match self.link {
-            Link::Tcx(link) | Link::Filter(link) => cache.tc().map(|program| program.detach(link)),
-            Link::Xdp(link, _) => {
-                let _ = cache.forget_interface(self.interface);
-                cache.xdp().map(|program| program.detach(link))
+        match self.link {
+            Link::Tcx(link) | Link::Filter(link) => {
+                let _ = cache.tc().map(|program| program.detach(link));
             }
-        };
+            Link::Xdp { link, .. } => {
+                let _ = cache.forget_interface(self.interface);
+                drop(link);
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use libc::c_long;
 use thiserror::Error;
 
 use super::FlowEntry;
+use super::bpf::{Attributes, bpf};
 use convey_model::FlowKey;
 
 // Commands of bpf(2), from include/uapi/linux/bpf.h.
@@ -72,7 +73,7 @@ impl FlowMap {
             flags: 0,
         };
         match bpf(LOOKUP_ELEM, &mut element) {
-            Ok(()) => Ok(Some(entry)),
+            Ok(_) => Ok(Some(entry)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -155,24 +156,17 @@ struct BatchAttributes {
 
 impl BatchAttributes {
     fn call(mut self, command: c_long) -> Result<(), EarlyEnd> {
-        bpf(command, &mut self).map_err(|error| (self.count as usize, error))
+        bpf(command, &mut self).map(drop).map_err(|error| (self.count as usize, error))
     }
 }
 
-/// What of `union bpf_attr` a command takes.
-trait Attributes {}
-impl Attributes for ElementAttributes {}
-impl Attributes for BatchAttributes {}
-
-fn bpf<A: Attributes>(command: c_long, attributes: &mut A) -> io::Result<()> {
-    #[expect(unsafe_code, reason = "no crate has these calls")]
-    // SAFETY: the kernel reads and writes `attributes`, of its size. The methods above make the addresses in it, of
-    // slices and places that live until the call is over. These have as many keys of 40 bytes and entries of 64 as
-    // `attributes` says. Any bytes are valid in an entry.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>() as c_long) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
+// SAFETY: the methods above make the addresses, of slices and places that live until the call is over. These have as many
+// keys of 40 bytes and entries of 64 as the attributes say. Any bytes are valid in an entry.
+#[expect(unsafe_code, reason = "the kernel goes by the addresses")]
+unsafe impl Attributes for ElementAttributes {}
+// SAFETY: the same.
+#[expect(unsafe_code, reason = "the kernel goes by the addresses")]
+unsafe impl Attributes for BatchAttributes {}
 
 #[cfg(test)]
 mod tests {

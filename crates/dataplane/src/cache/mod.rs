@@ -2,6 +2,7 @@
 //! and the maps that tell them how. Loaded by [`KernelCache`], filled through it and [`FlowMap`].
 
 mod attachment;
+mod bpf;
 mod counter_ids;
 mod counter_reader;
 mod entry;
@@ -10,6 +11,7 @@ mod flow_map;
 mod offloader;
 mod syn_limit;
 mod writer;
+mod xdp_link;
 
 use std::os::fd::AsFd;
 
@@ -25,12 +27,13 @@ pub use entry::FlowEntry;
 pub use events::SegmentEvents;
 pub use flow_map::FlowMap;
 use flow_map::Undone;
-pub use offloader::Offloader;
+pub use offloader::{Offloader, XdpLinks};
 #[cfg(feature = "test-util")]
 pub use offloader::{counter_reader, events};
 #[cfg(feature = "test-util")]
 pub use syn_limit::Rate;
 pub use syn_limit::{SynGate, SynLimit};
+pub use xdp_link::XdpLink;
 
 use super::kernel_types::{NextHopEntry, SynLimitEntry};
 use super::{Selection, causes, selection_maps};
@@ -93,6 +96,14 @@ pub enum CacheError {
         /// Why not as a filter.
         #[source]
         filter: ProgramError,
+    },
+    /// The program for XDP could not be attached to an interface.
+    #[error("attaching the flow cache to the driver of {interface}: {error}")]
+    Driver {
+        /// Name of the interface.
+        interface: String,
+        /// Why not.
+        error: std::io::Error,
     },
     /// A map could not be read or changed.
     #[error("the flow cache's map: {0}")]

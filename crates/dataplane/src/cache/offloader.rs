@@ -1,5 +1,7 @@
 //! The flow cache at work: attached to interfaces, and kept as the snapshots say.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +10,13 @@ use aya::programs::{SchedClassifier, Xdp};
 use super::attachment::Attachment;
 use super::counter_ids::CounterIds;
 use super::writer::{CacheWriter, Failures};
-use super::{CacheError, CounterReader, KernelCache, Sizes, SynGate, TC};
+use super::{CacheError, CounterReader, KernelCache, Sizes, SynGate, TC, XdpLink};
 use crate::{PlannedCache, Selection};
 use convey_forward::FlowCache;
 use convey_model::{Interface, Layer, NextHop, NextHops};
+
+/// BPF links of XDP programs, by the index of the interface.
+pub type XdpLinks = BTreeMap<u32, XdpLink>;
 
 /// Has the kernel forward packets of open flows that come in on some interfaces. Detached when dropped, and but for
 /// kernels before 6.6, where it takes filters of tc, with the process.
@@ -32,21 +37,20 @@ impl Offloader {
     /// The name of its filters of tc.
     pub const FILTER: &'static str = TC;
 
-    /// Loads the programs and attaches them; the cache knows no flow yet. Filters of tc have this handle, which is to be
+    /// Loads the programs; the cache knows no flow yet, and nothing is attached. Filters of tc have this handle, which is to be
     /// nobody else's: they may outlive us.
     ///
     /// # Errors
-    /// The kernel refuses, or the layer is [`Layer::Worker`]; then nothing is attached.
-    pub fn start(
+    /// The kernel refuses.
+    pub fn load(
         layer: Layer,
         sizes: Sizes,
         selection: &Selection,
-        interfaces: &[Interface],
         filter_handle: u32,
     ) -> Result<Offloader, CacheError> {
         let mut cache = KernelCache::load(&sizes)?;
         cache.select(selection)?;
-        let mut offloader = Offloader {
+        Ok(Offloader {
             cache: Arc::new(Mutex::new(cache)),
             layer,
             sizes,
@@ -55,25 +59,42 @@ impl Offloader {
             failures: Failures::default(),
             attached: Vec::new(),
             hops: Vec::new(),
-        };
-        interfaces.iter().try_for_each(|interface| offloader.attach(interface))?;
-        Ok(offloader)
+        })
     }
 
-    /// Attaches the cache to one more interface.
+    /// Attaches the cache to one more interface. By a link that was `handed` over, another process's program runs until
+    /// [`Offloader::take_links`]. It does nothing where the layer is [`Layer::Worker`].
     ///
     /// # Errors
     /// The kernel or the interface's driver refuses; then packets that come in there are left to workers, and with XDP
     /// those that would go out there, too.
-    pub fn attach(&mut self, interface: &Interface) -> Result<(), CacheError> {
+    pub fn attach(&mut self, interface: &Interface, handed: Option<XdpLink>) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
         let attachment = match self.layer {
             Layer::Worker => return Ok(()),
             Layer::Tc => Attachment::to_tc(&mut cache, interface, self.filter_handle)?,
-            Layer::Xdp => Attachment::to_xdp(&mut cache, interface)?,
+            Layer::Xdp => Attachment::to_xdp(&mut cache, interface, handed)?,
         };
         self.attached.push(attachment);
         Ok(())
+    }
+
+    /// Its links to drivers, for another process.
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn xdp_links(&self) -> io::Result<XdpLinks> {
+        self.attached.iter().filter_map(Attachment::xdp_link).collect()
+    }
+
+    /// Has this cache forward wherever that of another process may by the same link: one that hands over, or one that was
+    /// handed our links and does not go on.
+    ///
+    /// # Errors
+    /// An interface is gone.
+    pub fn take_links(&self) -> Result<(), CacheError> {
+        let mut cache = self.cache();
+        self.attached.iter().try_for_each(|attachment| attachment.take_link(&mut cache))
     }
 
     /// Detaches it from an interface.

@@ -1,0 +1,21 @@
+//! System calls that `aya` does not make.
+
+use std::io;
+
+use libc::c_long;
+
+/// What of `union bpf_attr` a command takes, as C has it.
+///
+/// # Safety
+/// Addresses in it lead to what the kernel reads and writes by its command, for as long as a call takes.
+#[expect(unsafe_code, reason = "the kernel goes by the addresses")]
+pub(super) unsafe trait Attributes {}
+
+/// Has the kernel do a command of bpf(2). Returns what it returns: a descriptor, or 0.
+pub(super) fn bpf<A: Attributes>(command: c_long, attributes: &mut A) -> io::Result<c_long> {
+    #[expect(unsafe_code, reason = "no crate has these calls")]
+    // SAFETY: the kernel reads and writes `attributes`, of its size, and what its addresses lead to.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>() as c_long) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,92 @@
+//! The BPF link of an XDP program, which one process may hand over to another: `aya` makes none of a descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::c_long;
+
+use super::bpf::{Attributes, bpf};
+
+// Commands of bpf(2), from include/uapi/linux/bpf.h (Linux 5.9).
+const LINK_CREATE: c_long = 28;
+const LINK_UPDATE: c_long = 29;
+
+/// `BPF_XDP` of `enum bpf_attach_type`.
+const XDP: u32 = 37;
+
+/// `XDP_FLAGS_DRV_MODE` of include/uapi/linux/if_link.h: in the driver.
+const IN_DRIVER: u32 = 1 << 2;
+
+/// What attaches an XDP program to an interface, which takes one. The program is detached once nobody has the link any more.
+#[derive(Debug)]
+pub struct XdpLink(OwnedFd);
+
+impl XdpLink {
+    /// Attaches this program.
+    ///
+    /// # Errors
+    /// `EBUSY`: there is one. Else what the driver says.
+    pub(super) fn create(interface: u32, program: BorrowedFd<'_>) -> io::Result<XdpLink> {
+        let program = program.as_raw_fd() as u32;
+        let mut attributes = CreateAttributes { program, interface, attach_type: XDP, flags: IN_DRIVER };
+        let link = bpf(LINK_CREATE, &mut attributes)?;
+        #[expect(unsafe_code, reason = "the kernel returns a number")]
+        // SAFETY: the kernel has opened this descriptor, for nobody else.
+        Ok(XdpLink(unsafe { OwnedFd::from_raw_fd(link as RawFd) }))
+    }
+
+    /// Replaces its program by this one, between two packets.
+    ///
+    /// # Errors
+    /// `ENOLINK`: the interface is gone. `EINVAL`: this is no such link.
+    pub(super) fn run(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let [link, program] = [self.0.as_raw_fd() as u32, program.as_raw_fd() as u32];
+        bpf(LINK_UPDATE, &mut UpdateAttributes { link, program, flags: 0, before: 0 }).map(drop)
+    }
+
+    /// The same link once more.
+    ///
+    /// # Errors
+    /// There are too few descriptors.
+    pub fn try_clone(&self) -> io::Result<XdpLink> {
+        self.0.try_clone().map(XdpLink)
+    }
+}
+
+/// One that another process has handed over.
+impl From<OwnedFd> for XdpLink {
+    fn from(descriptor: OwnedFd) -> XdpLink {
+        XdpLink(descriptor)
+    }
+}
+
+impl AsFd for XdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `union bpf_attr` of [`LINK_CREATE`], as far as XDP goes.
+#[repr(C)]
+struct CreateAttributes {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// `union bpf_attr` of [`LINK_UPDATE`].
+#[repr(C)]
+struct UpdateAttributes {
+    link: u32,
+    program: u32,
+    flags: u32,
+    before: u32,
+}
+
+// SAFETY: there is no address in it.
+#[expect(unsafe_code, reason = "the kernel goes by the addresses of attributes")]
+unsafe impl Attributes for CreateAttributes {}
+// SAFETY: the same.
+#[expect(unsafe_code, reason = "the kernel goes by the addresses of attributes")]
+unsafe impl Attributes for UpdateAttributes {}
