@@ -1,12 +1,11 @@
 //! One line for each flow that has ended, whoever forwarded its packets.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::path::Path;
 
 use convey_lab::Role;
-use convey_testkit::{TcpServer, connect, reset, wait_for};
+use convey_testkit::{TcpServer, connect, reset, wait_for, whole_lines};
 use serde_json::Value;
 
 use crate::case::{Case, Story, stories};
@@ -35,8 +34,7 @@ fn seen(case: Case, bytes: usize) -> Value {
 }
 
 fn wait_for_line(path: &Path, n: usize) -> Value {
-    let line =
-        wait_for(&format!("line {n}"), || fs::read_to_string(path).ok()?.lines().nth(n).map(str::to_owned));
+    let line = wait_for(&format!("line {n}"), || whole_lines(path).lines().nth(n).map(str::to_owned));
     serde_json::from_str(&line).unwrap()
 }
 

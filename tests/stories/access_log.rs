@@ -10,7 +10,7 @@ use convey::model::{Protocol, ProxyVersion};
 use convey::proxy_protocol::{Addresses, write};
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, UdpClient, UdpServer, Wrk, ask, binary, connect,
-    is_refused_with_reset, ping, reset, run, stories, wait_for, was_reset,
+    is_refused_with_reset, ping, reset, run, stories, wait_for, was_reset, whole_lines,
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
@@ -43,7 +43,7 @@ fn setup(lab: &Loopback) -> Setup {
 /// So many lines, once they are there; none comes after them.
 fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
     let lines = wait_for(&format!("{count} lines"), || {
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = whole_lines(path);
         (text.lines().count() >= count).then_some(text)
     });
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -200,7 +200,7 @@ fn a_client_behind_a_proxy_is_in_the_line_and_what_it_sends_is_not() {
     };
     let lines = |n: usize| {
         let text =
-            wait_for("lines", || fs::read_to_string(path(&lab)).ok().filter(|t| t.lines().count() >= n));
+            wait_for("lines", || Some(whole_lines(&path(&lab))).filter(|text| text.lines().count() >= n));
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
 
@@ -250,7 +250,6 @@ fn the_log_is_turned_on_changed_and_off_by_a_reload_and_reopened_on_sigusr1() {
     let _server = TcpServer::named("a", lab.server(1));
     let without = Setup::new(&lab).server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &without);
-    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     ask(lab.vip(), "/").unwrap();
     balancer.save(&without.clone().and("[access_log]\noutput = '/nowhere/access.log'"));
     let why = "cannot log to /nowhere/access.log (access_log.output): No such file or directory";
@@ -260,7 +259,7 @@ fn the_log_is_turned_on_changed_and_off_by_a_reload_and_reopened_on_sigusr1() {
     balancer.save(&without.clone().and(&log(&lab, "format = 'one {server}'")));
     balancer.wait_for_log("access_log.output none -> ");
     ask(lab.vip(), "/").unwrap();
-    wait_for("a line", || (read(&path(&lab)) == "one pool/a\n").then_some(()));
+    wait_for("a line", || (whole_lines(&path(&lab)) == "one pool/a\n").then_some(()));
     balancer.save(&without.clone().and(&log(&lab, "format = 'two {termination}'")));
     balancer.wait_for_log("access_log.format one {server} -> two {termination}");
     let old = lab.directory().join("access.log.1");
@@ -268,14 +267,14 @@ fn the_log_is_turned_on_changed_and_off_by_a_reload_and_reopened_on_sigusr1() {
     balancer.signal(Signal::USR1);
     balancer.wait_for_log("the access log's file was opened again");
     ask(lab.vip(), "/").unwrap();
-    wait_for("a line in the new file", || (read(&path(&lab)) == "two closed\n").then_some(()));
-    assert_eq!(read(&old), "one pool/a\n");
+    wait_for("a line in the new file", || (whole_lines(&path(&lab)) == "two closed\n").then_some(()));
+    assert_eq!(whole_lines(&old), "one pool/a\n");
     balancer.save(&without);
     balancer.wait_for_log(" -> none");
     ask(lab.vip(), "/").unwrap();
     balancer.signal(Signal::TERM);
     balancer.wait_for_log("stopped");
-    assert_eq!(read(&path(&lab)), "two closed\n");
+    assert_eq!(whole_lines(&path(&lab)), "two closed\n");
 }
 
 fn a_sample_is_one_line_in_so_many() {

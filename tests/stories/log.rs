@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use convey_testkit::{Loopback, PATIENCE, Process, Setup, TcpServer, ask, binary, stories, wait_for};
+use convey_testkit::{
+    Loopback, PATIENCE, Process, Setup, TcpServer, ask, binary, stories, wait_for, whole_lines,
+};
 use rustix::pipe::fcntl_getpipe_size;
 use rustix::process::Signal;
 
@@ -99,8 +101,7 @@ fn lines_that_a_full_disk_does_not_take_are_told_of_at_once_on_stderr_and_later_
     let path = lab.directory().join("convey.log");
     save(&path);
     let line = wait_for("a line of those that are lost", || {
-        let log = fs::read_to_string(&path).ok()?;
-        log.lines().find(|line| line.contains("lines of the log are lost")).map(str::to_owned)
+        whole_lines(&path).lines().find(|line| line.contains("lines of the log are lost")).map(str::to_owned)
     });
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = words.iter().position(|word| *word == "lines").map(|at| words[at - 1].parse::<u64>());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use convey_testkit::{
     BalancerProcess, Loopback, Process, Setup, TcpServer, ask, binary, connect, reset, run, stories,
-    wait_for, wait_until_ready,
+    wait_for, wait_until_ready, whole_lines,
 };
 use rustix::process::Signal;
 
@@ -22,14 +22,9 @@ fn setup(lab: &Loopback) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "")
 }
 
-/// The lines of a file, none if it is not there.
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
 fn wait_for_line(path: &Path, text: &str) -> String {
     wait_for(&format!("a line with {text:?}"), || {
-        read(path).lines().find(|line| line.contains(text)).map(str::to_owned)
+        whole_lines(path).lines().find(|line| line.contains(text)).map(str::to_owned)
     })
 }
 
@@ -53,7 +48,11 @@ fn a_file_is_written_and_opened_again_on_sigusr1() {
     wait_for_line(&path, "the log's file was opened again");
     balancer.signal(Signal::TERM);
     assert_eq!(balancer.wait().code(), Some(0));
-    assert!(read(&path).contains("stopped") && !read(&old).contains("stopped"), "{}", read(&old));
+    assert!(
+        whole_lines(&path).contains("stopped") && !whole_lines(&old).contains("stopped"),
+        "{}",
+        whole_lines(&old)
+    );
 }
 
 fn level_format_and_file_of_the_log_change_by_a_reload() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
-use super::{Loopback, Process, ask, wait_for};
+use super::{Loopback, Process, ask, wait_for, whole_lines};
 
 /// A running `convey`. Its log is shown if the story fails.
 pub struct BalancerProcess {
@@ -141,7 +141,7 @@ impl BalancerProcess {
 
     /// Everything it has logged and printed.
     pub fn log(&self) -> String {
-        read(&self.directory.join("log"))
+        whole_lines(&self.directory.join("log"))
     }
 
     /// Waits for a line of the log that contains `text`; returns it.

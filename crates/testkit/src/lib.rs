@@ -5,6 +5,7 @@
 mod balancer;
 mod client;
 mod ftp;
+mod log_file;
 mod loopback;
 mod name_server;
 mod namespace;
@@ -23,6 +24,7 @@ pub use convey_lab::join;
 pub use balancer::{BalancerProcess, Fds, READY, binary, binary_of_upgrade, start, wait_until_ready};
 pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
 pub use ftp::ftp_server;
+pub use log_file::whole_lines;
 pub use loopback::Loopback;
 pub use name_server::{NAME, SERVICE, TestNameServer};
 pub use namespace::{TestNamespace, in_namespace};
