@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use convey_access_log::{Record, ServedBy, Termination};
-use convey_forward::{End, Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, View};
+use convey_forward::{Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, View};
 use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKey};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
@@ -175,15 +175,21 @@ impl Accounting {
     pub(super) fn ended(&self, Ended { flow, how }: Ended) {
         self.count(flow, Counter::Closed, 1);
         match how {
-            End::Own | End::Left => {}
-            End::ClientReset => self.count(flow, Counter::ClientReset, 1),
-            End::ServerReset => self.count(flow, Counter::ServerReset, 1),
-            End::Silent => self.count(flow, Counter::IdleTimeout, 1),
-            End::ClientLimit => self.count(flow, Counter::ClientLimit, 1),
-            End::SourceLimit => self.count(flow, Counter::SourceConnections, 1),
-            End::Denied => self.count(flow, Counter::AccessDenied, 1),
-            End::ServerGone => self.count(flow, Counter::ServerGone, 1),
-            End::Cut => self.count(flow, Counter::Cut, 1),
+            // Who refuses or evicts has counted that.
+            FlowEnd::Unopened
+            | FlowEnd::Finished
+            | FlowEnd::Refused
+            | FlowEnd::Expired
+            | FlowEnd::Evicted
+            | FlowEnd::Left => {}
+            FlowEnd::ClientReset => self.count(flow, Counter::ClientReset, 1),
+            FlowEnd::ServerReset => self.count(flow, Counter::ServerReset, 1),
+            FlowEnd::Silent => self.count(flow, Counter::IdleTimeout, 1),
+            FlowEnd::ClientLimit => self.count(flow, Counter::ClientLimit, 1),
+            FlowEnd::SourceLimit => self.count(flow, Counter::SourceConnections, 1),
+            FlowEnd::Denied => self.count(flow, Counter::AccessDenied, 1),
+            FlowEnd::ServerGone => self.count(flow, Counter::ServerGone, 1),
+            FlowEnd::Cut => self.count(flow, Counter::Cut, 1),
         }
         if let Some(Some((frontend, _))) = self.frontends.get(flow.frontend as usize) {
             frontend.slots.release();
@@ -213,7 +219,7 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
 /// How the access log tells of it.
 fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
     let (termination, reason) = match how {
-        FlowEnd::Finished => return (Termination::Closed, None),
+        FlowEnd::Finished | FlowEnd::Unopened => return (Termination::Closed, None),
         FlowEnd::Expired => return (Termination::Expired, None),
         FlowEnd::Left => return (Termination::Left, None),
         FlowEnd::ClientReset => (Termination::Reset, Counter::ClientReset),
@@ -293,7 +299,7 @@ mod tests {
         assert!(frontend.live.slots.try_take(None) && server.slots.try_take(None));
         accounting.use_snapshot(&without(2));
         accounting.count(flow, Counter::PacketsRx, 1);
-        accounting.ended(Ended { flow, how: End::Own });
+        accounting.ended(Ended { flow, how: FlowEnd::Finished });
         let counted = [Counter::PacketsRx, Counter::Closed]
             .map(|c| (frontend.live.traffic.sum(c), server.traffic.sum(c)));
         assert_eq!(counted, [(1, 1); 2]);

@@ -30,7 +30,7 @@ use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
 use super::limiter::Limiter;
-use super::verdict::{End, Ended, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
+use super::verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
     WorkerPeers,
@@ -227,7 +227,7 @@ impl Forwarder {
                 self.replaced = found.map(|(id, _)| self.flows.remove(id));
                 let begun = self.begin(frame, packet);
                 if let Some(old) = self.replaced.take() {
-                    self.let_go(&old, End::Own);
+                    self.let_go(&old, FlowEnd::Unopened);
                 }
                 begun
             }
@@ -357,7 +357,7 @@ impl Forwarder {
         let flow = self.flows.get(id);
         if role == PacketRole::First {
             if flow.is_over() {
-                self.events.ended.push(Ended { flow: owners, how: End::Own });
+                self.events.ended.push(Ended { flow: owners, how: FlowEnd::Unopened });
             }
             self.update_in_cache(id);
         } else if matches!(headers.kind, Kind::LaterFragment { .. }) {
@@ -426,8 +426,9 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         if !was_over && flow.is_over() {
-            self.events.ended.push(Ended { flow: owners, how: over_by(before, flow.state(), direction) });
-            self.note_over(id, (before, direction), now);
+            let how = over_by(before, flow.state(), direction);
+            self.events.ended.push(Ended { flow: owners, how });
+            self.note_over(id, (before, how), now);
         }
     }
 
@@ -464,7 +465,7 @@ impl Forwarder {
     }
 
     /// Gives back what a flow held that is no longer in the table.
-    fn let_go(&mut self, flow: &Flow, how: End) {
+    fn let_go(&mut self, flow: &Flow, how: FlowEnd) {
         self.forget_in_cache(flow);
         let key = flow.server();
         if let (Some(ports), View::BothSides) = (&mut self.ports, flow.view()) {

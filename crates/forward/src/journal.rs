@@ -3,7 +3,7 @@
 //! The flow cache forwards most packets without telling. So bytes of TCP come from its sequence numbers: payload, modulo
 //! 4 GiB in each direction. Of UDP they are known until the cache forwards it. DSR does not see what servers send.
 
-use super::{ACK, Direction, FlowId, FlowOwners, FlowState, SYN, Segment, View};
+use super::{ACK, Direction, FlowEnd, FlowId, FlowOwners, FlowState, SYN, Segment, View};
 use convey_model::{FlowKey, Timestamp};
 
 /// A flow that has ended.
@@ -27,37 +27,6 @@ pub struct FlowRecord {
     pub bytes_tx: Option<u64>,
     /// How it ended.
     pub how: FlowEnd,
-}
-
-/// How a flow ended, in more words than counters have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlowEnd {
-    /// Both sides have finished; in DSR the client has.
-    Finished,
-    /// The client has reset it.
-    ClientReset,
-    /// The server has reset it.
-    ServerReset,
-    /// The server has answered its SYN with a reset.
-    Refused,
-    /// UDP: nothing has come for the time that it is remembered.
-    Expired,
-    /// TCP: the same of a connection that was open.
-    Silent,
-    /// It made room for another one.
-    Evicted,
-    /// It was opened beyond its client's share.
-    ClientLimit,
-    /// It was opened when its source had as many as it may have.
-    SourceLimit,
-    /// Its client may no longer come in.
-    Denied,
-    /// Its server was down.
-    ServerGone,
-    /// Its server or frontend was taken away, or we stop.
-    Cut,
-    /// For us alone: we stop, and it goes on (DSR).
-    Left,
 }
 
 /// Notes of the flows of one table, by their names. All memory is reserved at once; the kernel provides it as flows use it.

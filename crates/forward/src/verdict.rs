@@ -87,20 +87,28 @@ pub struct Ended {
     /// Whose it was.
     pub flow: FlowOwners,
     /// How it came to its end.
-    pub how: End,
+    pub how: FlowEnd,
 }
 
 /// How a flow came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// By itself: its sides finished, or it made room or fell silent before they had both spoken.
-    Own,
+pub enum FlowEnd {
+    /// Before it was open, as a handshake that nobody completed.
+    Unopened,
+    /// Both sides have finished; in DSR the client has.
+    Finished,
+    /// The server has answered its SYN with a reset.
+    Refused,
     /// The client has reset it, once it was open.
     ClientReset,
     /// The server has. DSR does not see that.
     ServerReset,
     /// Both sides of an open connection have been silent for as long as they may.
     Silent,
+    /// UDP, and in DSR a connection of which no data came: nothing has come for the time that it is remembered.
+    Expired,
+    /// It made room for another one.
+    Evicted,
     /// Passthrough: it was opened when its client had its share of what there is. Both sides are told.
     ClientLimit,
     /// Passthrough: it was opened when its source had as many as it may have. Both sides are told.

@@ -12,12 +12,12 @@
 use super::adopt::share;
 use super::give_way::is_crowd;
 use super::source_limits::is_at_limit;
-use super::{Forwarder, PacketContext, Stop, journal};
+use super::{Forwarder, PacketContext, Stop};
 use crate::flow::Class;
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::shares::Occupancy;
-use crate::{Direction, End, Flow, FlowId, FlowState, NatPorts, Share, View};
+use crate::{Direction, Flow, FlowEnd, FlowId, FlowState, NatPorts, Share, View};
 use convey_model::{Addr, DropReason, Endpoint, FlowKey, Slots, Timestamp, fits};
 
 /// A flow that is to begin or to be open, and what it is to hold.
@@ -84,12 +84,12 @@ impl Forwarder {
         let PacketContext { plan, now, .. } = packet;
         let Some(claim) = Claim::of_open(self.flows.get(id), plan) else { return false };
         match self.end_of(&claim) {
-            Some(End::SourceLimit) => {
+            Some(FlowEnd::SourceLimit) => {
                 let ip = claim.client.ip();
                 let Some(silent) = self.find_silent_of_source(claim.frontend, ip, None, now) else {
                     return true;
                 };
-                self.end_beyond((silent, End::SourceLimit), plan, now, &mut |_, _| {});
+                self.end_beyond((silent, FlowEnd::SourceLimit), plan, now, &mut |_, _| {});
                 self.beyond(&claim).is_some()
             }
             end => end.is_some(),
@@ -108,7 +108,7 @@ impl Forwarder {
             let Some(claim) = Claim::of_open(self.flows.get(id), plan) else { continue };
             let Some(end) = self.end_of(&claim) else { continue };
             let silent = match end {
-                End::SourceLimit => {
+                FlowEnd::SourceLimit => {
                     self.find_silent_of_source(claim.frontend, claim.client.ip(), Some(id), now)
                 }
                 _ => None,
@@ -120,22 +120,22 @@ impl Forwarder {
     /// Ends a flow for what its client may have.
     fn end_beyond(
         &mut self,
-        (id, end): (FlowId, End),
+        (id, end): (FlowId, FlowEnd),
         plan: &Plan,
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
         let mut flow = self.flows.remove(id);
         self.take_leave((&mut flow, end), plan, now, reset);
-        self.note_gone(id, &flow, journal::end_of(&flow, end), now);
+        self.note_gone(id, &flow, end, now);
         self.let_go(&flow, end);
     }
 
     /// Why an open flow may not be: its client has its share without it, or its source what it may have.
-    fn end_of(&self, claim: &Claim<'_>) -> Option<End> {
+    fn end_of(&self, claim: &Claim<'_>) -> Option<FlowEnd> {
         match is_at_limit(claim.frontend, claim.client, claim.own_at_source) {
-            true => Some(End::SourceLimit),
-            false => self.beyond(claim).map(|_| End::ClientLimit),
+            true => Some(FlowEnd::SourceLimit),
+            false => self.beyond(claim).map(|_| FlowEnd::ClientLimit),
         }
     }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::adopt::reroute;
-use super::journal::end_of;
+use super::journal::silenced;
 use super::{Forwarder, cached, refuse};
 use crate::plan::Plan;
-use crate::{End, Flow, FlowId, View};
+use crate::{Flow, FlowEnd, FlowId, View};
 use convey_model::Timestamp;
 
 /// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
@@ -30,7 +30,7 @@ impl Forwarder {
         self.end_those_beyond(plan, now, &mut reset);
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
-        for (_, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == End::Silent) {
+        for (_, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == FlowEnd::Silent) {
             self.take_leave((flow, *end), plan, now, &mut reset);
         }
         if let Some(from) = self.sweep {
@@ -48,13 +48,13 @@ impl Forwarder {
                     _ => {}
                 }
                 if let Some(end) = end {
-                    if end != End::Left
+                    if end != FlowEnd::Left
                         && let Some(interface) = refuse::farewell(flow, plan, answer)
                     {
                         reset(answer, interface);
                     }
                     // The client is heard no more, so its server would wait for it.
-                    if end == End::Denied
+                    if end == FlowEnd::Denied
                         && flow.is_open_connection()
                         && let Some(interface) = refuse::farewell_to_server(flow, plan, answer)
                     {
@@ -72,7 +72,7 @@ impl Forwarder {
             }
         }
         for (id, flow, end) in &gone {
-            self.note_gone(*id, flow, end_of(flow, *end), now);
+            self.note_gone(*id, flow, *end, now);
             self.let_go(flow, *end);
         }
         let served = &self.served;
@@ -82,7 +82,7 @@ impl Forwarder {
     }
 
     /// Forgets flows that have been silent for too long. Returns whether that was all of them.
-    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(FlowId, Flow, End)>) -> bool {
+    fn expire(&mut self, now: Timestamp, gone: &mut Vec<(FlowId, Flow, FlowEnd)>) -> bool {
         for _ in 0..BUDGET {
             let Some(id) = self.flows.due(now) else { return true };
             let flow = self.flows.get(id);
@@ -91,8 +91,10 @@ impl Forwarder {
             }
             let last = if self.flows.is_silent(id, now) { self.last_in_cache(id) } else { None };
             match self.flows.expire_or_requeue(id, last, now) {
-                Some(flow) if flow.is_open_connection() => gone.push((id, flow, End::Silent)),
-                Some(flow) => gone.push((id, flow, End::Own)),
+                Some(flow) => {
+                    let end = silenced(&flow);
+                    gone.push((id, flow, end));
+                }
                 // Less and less often: a client may never finish what it has announced.
                 None if self.flows.get(id).is_cached() && self.flows.get(id).has_pending_fin() => {
                     let silence = self.flows.silence(self.flows.get(id), now);
@@ -108,12 +110,12 @@ impl Forwarder {
     /// nobody is told of silence, as another balancer may forward it, or this one again by hash.
     pub(super) fn take_leave(
         &mut self,
-        (flow, end): (&mut Flow, End),
+        (flow, end): (&mut Flow, FlowEnd),
         plan: &Plan,
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
-        let goes_on = flow.view() == View::ClientSide && end == End::Silent;
+        let goes_on = flow.view() == View::ClientSide && end == FlowEnd::Silent;
         if goes_on || !self.silence.allow(now) {
             return;
         }

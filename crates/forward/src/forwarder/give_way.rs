@@ -11,11 +11,10 @@ use super::begin::TakenSlots;
 use super::cached::MAX_ASKED;
 use super::refuse::Stop;
 use crate::flow::Class;
-use crate::journal::FlowEnd;
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::queues::Resource;
 use crate::workers::Others;
-use crate::{Direction, End, Flow, FlowId, Full, Share, View, WorkerPeers};
+use crate::{Direction, Flow, FlowEnd, FlowId, Full, Share, View, WorkerPeers};
 use convey_model::{Addr, DropReason, FlowKey, Shortage, Timestamp};
 use convey_wire as wire;
 
@@ -385,7 +384,7 @@ impl Forwarder {
             self.say_farewell(flow, now);
         }
         self.note_gone(id, flow, FlowEnd::Evicted, now);
-        self.let_go(flow, End::Own);
+        self.let_go(flow, FlowEnd::Evicted);
     }
 
     /// A server would answer for a minute, and take the next SYN from the same SNAT port for one of the old handshake.

@@ -1,8 +1,8 @@
 //! What a log of flows is told: a record of each flow that has ended, if somebody wants to know.
 
 use super::{Forwarder, cached, owners};
-use crate::journal::{FlowEnd, FlowRecord, Journal};
-use crate::{Direction, End, Flow, FlowId, FlowState, Segment};
+use crate::journal::{FlowRecord, Journal};
+use crate::{Direction, Flow, FlowEnd, FlowId, FlowState, Segment};
 use convey_model::Timestamp;
 use convey_wire::{Headers, Kind};
 
@@ -60,26 +60,14 @@ impl Forwarder {
         }
     }
 
-    /// A connection that is still in the table is over, by a packet that went this way.
-    pub(super) fn note_over(
-        &mut self,
-        id: FlowId,
-        (before, direction): (FlowState, Direction),
-        now: Timestamp,
-    ) {
+    /// A connection that is still in the table is over, and was in the state `before`.
+    pub(super) fn note_over(&mut self, id: FlowId, (before, how): (FlowState, FlowEnd), now: Timestamp) {
         if self.journal.is_none() {
             return;
         }
         let flow = self.flows.get(id).clone();
-        let how = match (flow.state(), direction) {
-            (FlowState::Closed, Direction::ToServer) => FlowEnd::ClientReset,
-            (FlowState::Closed, Direction::ToClient) if before == FlowState::SynSent => FlowEnd::Refused,
-            (FlowState::Closed, Direction::ToClient) => FlowEnd::ServerReset,
-            _ => FlowEnd::Finished,
-        };
         let state = if flow.state() == FlowState::Closed { before } else { flow.state() };
-        let is_worth_it = how == FlowEnd::Refused || !is_mere_beginning(before);
-        self.tell(id, (&flow, state), is_worth_it.then_some(how), now);
+        self.tell(id, (&flow, state), (how != FlowEnd::Unopened).then_some(how), now);
     }
 
     /// A flow is gone from the table. If it was over, that has been told.
@@ -121,28 +109,23 @@ impl Forwarder {
     }
 }
 
-/// How a connection came to its end that was in the state `before`, by a packet that went this way.
-pub(super) fn over_by(before: FlowState, now: FlowState, direction: Direction) -> End {
-    match direction {
-        _ if now != FlowState::Closed || is_mere_beginning(before) => End::Own,
-        Direction::ToServer => End::ClientReset,
-        Direction::ToClient => End::ServerReset,
+/// How a connection came to its end that was in the state `before` and is over `now`, by a packet that went this way.
+pub(super) fn over_by(before: FlowState, now: FlowState, direction: Direction) -> FlowEnd {
+    match (now, direction) {
+        (FlowState::Closed, Direction::ToClient) if before == FlowState::SynSent => FlowEnd::Refused,
+        _ if is_mere_beginning(before) => FlowEnd::Unopened,
+        (FlowState::Closed, Direction::ToServer) => FlowEnd::ClientReset,
+        (FlowState::Closed, Direction::ToClient) => FlowEnd::ServerReset,
+        _ => FlowEnd::Finished,
     }
 }
 
-/// How a flow ended that is gone from the table.
-pub(super) fn end_of(flow: &Flow, how: End) -> FlowEnd {
-    match how {
-        End::Own if flow.state().is_udp() => FlowEnd::Expired,
-        End::Own | End::Silent => FlowEnd::Silent,
-        End::ClientReset => FlowEnd::ClientReset,
-        End::ServerReset => FlowEnd::ServerReset,
-        End::ClientLimit => FlowEnd::ClientLimit,
-        End::SourceLimit => FlowEnd::SourceLimit,
-        End::Denied => FlowEnd::Denied,
-        End::ServerGone => FlowEnd::ServerGone,
-        End::Cut => FlowEnd::Cut,
-        End::Left => FlowEnd::Left,
+/// How a flow ended that was silent for as long as it is remembered.
+pub(super) fn silenced(flow: &Flow) -> FlowEnd {
+    match flow.state() {
+        _ if flow.is_open_connection() => FlowEnd::Silent,
+        state if is_mere_beginning(state) => FlowEnd::Unopened,
+        _ => FlowEnd::Expired,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::plan::{ByView, Plan, PlannedPool};
 use crate::port_ranges::PortsByKey;
-use crate::{End, Flow, NatPorts, View};
+use crate::{Flow, FlowEnd, NatPorts, View};
 use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
@@ -122,28 +122,28 @@ impl Served {
     }
 
     /// How this flow is to end now; `None` if it goes on.
-    pub(super) fn end_of(&self, flow: &Flow) -> Option<End> {
+    pub(super) fn end_of(&self, flow: &Flow) -> Option<FlowEnd> {
         let (vip, server) = (flow.client(), flow.server());
         if self.denies(flow) {
-            return Some(End::Denied);
+            return Some(FlowEnd::Denied);
         }
         // Datagrams have no connection that could be kept: the next chooses anew.
         let ending = if vip.protocol == UDP { &self.down } else { self.reset.of(flow.view()) };
         if ending.contains(&flow.server_id()) {
-            return Some(End::ServerGone);
+            return Some(FlowEnd::ServerGone);
         }
         if vip.protocol == UDP && flow.view() == View::ClientSide && !self.goes_as_configured(flow) {
-            return Some(End::Cut);
+            return Some(FlowEnd::Cut);
         }
         let listen = (vip.dst, vip.dst_port, vip.protocol);
         if self.outlasting.contains(&listen) {
-            return Some(End::Left);
+            return Some(FlowEnd::Left);
         }
         let is_server = |port| self.servers.contains(&(server.src, port, server.protocol));
         let has_server =
             is_server(server.src_port) || (server.src_port == vip.dst_port && is_server(ANY_PORT));
         let stays = self.listen.contain(&(vip.dst, vip.protocol), vip.dst_port) && has_server;
-        (!stays).then_some(End::Cut)
+        (!stays).then_some(FlowEnd::Cut)
     }
 
     /// Whether the client of a flow may come in no more.

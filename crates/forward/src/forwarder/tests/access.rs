@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::lab::{Family, Lab, Outcome, error_about};
-use crate::End;
+use crate::FlowEnd;
 use convey_model::{Access, DropReason, Prefix};
 use convey_wire::{IcmpError, TestPacket};
 
@@ -53,7 +53,7 @@ fn connections_of_a_client_that_a_reload_denies_end_and_others_go_on(family: Fam
         }
         let access = denies(&lab, 1);
         let told = lab.change(|world| world.frontends[0].access = access);
-        assert_eq!(lab.ends(), [End::Denied]);
+        assert_eq!(lab.ends(), [FlowEnd::Denied]);
         // In passthrough its server is told, too.
         let to: Vec<u16> = told.iter().map(|reset| reset.to.port()).collect();
         assert_eq!(to, if is_nat { vec![5_001, 8_080] } else { vec![5_001] });
@@ -76,7 +76,7 @@ fn datagrams_of_a_client_that_a_reload_denies_go_no_further(family: Family) {
         lab.send(lab.client(1).udp());
         let access = denies(&lab, 1);
         assert_eq!(lab.change(|world| world.frontends[0].access = access), []);
-        assert_eq!(lab.ends(), [End::Denied]);
+        assert_eq!(lab.ends(), [FlowEnd::Denied]);
         assert_eq!(lab.handle(&lab.client(1).udp()), Outcome::Dropped(DropReason::AccessDenied));
     }
 }

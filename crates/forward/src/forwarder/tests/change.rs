@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::lab::{Family, LAN, Lab, Outcome, Seen, TestServer, WAN, neighbour, wanted};
-use crate::End;
+use crate::FlowEnd;
 use crate::plan::ByView;
 use convey_model::{DropReason, FlowTimeouts, OnDown, WantedNeighbour};
 use convey_wire::TestPacket;
@@ -64,7 +64,7 @@ fn clients_of_a_dead_server_are_reset_so_that_they_connect_to_another(family: Fa
 
     assert_eq!(lab.forwarder.flows().len() as usize, alive.len());
     assert_eq!(lab.forwarder.snat_ports_in_use(), alive.len());
-    assert_eq!(lab.ends(), vec![End::ServerGone; dead.len()]);
+    assert_eq!(lab.ends(), vec![FlowEnd::ServerGone; dead.len()]);
     assert_eq!(lab.handle(&dead[0].1.reply().ack(1)), Outcome::Dropped(DropReason::NoFlow));
     assert!(!is_of_first(&lab.send(lab.client(dead[0].0).syn())));
     assert_go_on(&mut lab, &alive);

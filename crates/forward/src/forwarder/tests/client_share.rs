@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestServer};
-use crate::End;
+use crate::FlowEnd;
 use convey_model::{DropReason, FlowTimeouts, Protocol};
 
 told_over_both_families! {
@@ -104,7 +104,7 @@ fn who_opens_all_it_began_at_once_loses_what_is_beyond_its_share(family: Family)
         lab.send(lab.client(greedy(k)).seq(101).ack(501));
     }
     let told = lab.tick();
-    assert_eq!(lab.ends(), [End::ClientLimit; 11]);
+    assert_eq!(lab.ends(), [FlowEnd::ClientLimit; 11]);
     let (clients, servers): (Vec<&Seen>, Vec<&Seen>) =
         told.iter().partition(|told| told.from.to_string() == family.vip());
     assert_eq!((clients.len(), servers.len()), (11, 11));

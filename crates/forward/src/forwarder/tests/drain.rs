@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::change::{assert_go_on, busy, is_of_first};
 use super::lab::{Family, Lab, Outcome, Seen, TestServer, World};
-use crate::End;
+use crate::FlowEnd;
 use convey_model::{DrainingEndpoints, DropReason, Endpoint};
 use convey_wire::TestPacket;
 
@@ -56,7 +56,7 @@ fn flows_of_a_server_taken_out_of_the_file_go_on_until_their_time_is_over(family
     let (left, others): (Vec<_>, Vec<_>) = flows.into_iter().partition(|(_, syn)| is_of_first(syn));
     let resets = lab.change(time_is_over);
     assert_eq!(told(&resets), left.iter().map(|(n, _)| *n).collect::<Vec<_>>());
-    assert_eq!(lab.ends(), vec![End::Cut; left.len()]);
+    assert_eq!(lab.ends(), vec![FlowEnd::Cut; left.len()]);
     assert_go_on(&mut lab, &others);
     assert_eq!(lab.answer(lab.client(left[0].0).ack(501)).1, DropReason::NoFlow);
 }
@@ -90,7 +90,7 @@ fn a_frontend_taken_out_of_the_file_finishes_its_flows_and_leaves_new_clients_to
         lab.send(TestPacket::from(family.client_addr(3)).to(elsewhere(family)).syn());
 
         assert_eq!(told(&lab.change(time_is_over)), [1]);
-        assert_eq!(lab.ends(), [End::Cut]);
+        assert_eq!(lab.ends(), [FlowEnd::Cut]);
         assert_eq!(lab.handle(&lab.client(1).ack(501)), Outcome::Passed);
         assert_eq!(lab.forwarder.flows().len(), 1, "that of the other address");
     }
@@ -109,7 +109,7 @@ fn the_end_of_a_drain_is_not_forgotten_when_more_changes_before_every_flow_was_l
         assert!(more > 0, "{} flows stay", lab.forwarder.flows().len());
         cut += more;
     }
-    assert_eq!((cut, lab.ends()), (9_000, vec![End::Cut; 9_000]));
+    assert_eq!((cut, lab.ends()), (9_000, vec![FlowEnd::Cut; 9_000]));
 }
 
 fn who_stops_begins_nothing_new_and_lets_the_rest_finish(family: Family) {
@@ -128,7 +128,7 @@ fn who_stops_begins_nothing_new_and_lets_the_rest_finish(family: Family) {
     assert_eq!((lab.forwarder.flows().open(), lab.ended()), (1, 28));
 
     let resets = lab.change(|world| (world.frontends[0].listen, world.servers) = (vec![], vec![]));
-    assert_eq!((told(&resets), lab.ends()), (vec![1], vec![End::Cut]));
+    assert_eq!((told(&resets), lab.ends()), (vec![1], vec![FlowEnd::Cut]));
     assert_eq!((lab.forwarder.flows().len(), lab.forwarder.snat_ports_in_use()), (0, 0));
 }
 
@@ -141,7 +141,7 @@ fn in_dsr_who_ends_tells_no_client_of_connections_that_go_on_without_us(family: 
         (world.frontends[0].listen, world.servers) = (vec![], vec![]);
         world.outlasting = [vip].into();
     });
-    assert_eq!((resets, lab.ends()), (vec![], vec![End::Left]));
+    assert_eq!((resets, lab.ends()), (vec![], vec![FlowEnd::Left]));
     assert_eq!(lab.forwarder.flows().len(), 0);
 }
 

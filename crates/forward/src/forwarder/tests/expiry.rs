@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{Family, LAN, Lab, Seen, Size, WAN};
-use crate::{End, FlowState};
+use crate::{FlowEnd, FlowState};
 use convey_model::Mode;
 
 told_over_both_families! {
@@ -69,7 +69,7 @@ fn who_has_been_silent_for_too_long_is_told_with_the_number_that_it_expects(fami
     let resets: Vec<_> = told.iter().map(Seen::reset).collect();
     assert_eq!(resets, [(vip, client, "R", 506, 0), (snat, server, "R", 104, 0)]);
     assert_eq!((told[0].interface, told[1].interface, told[1].mac), (WAN, LAN, syn.mac));
-    assert_eq!((lab.ends(), lab.forwarder.flows().len()), (vec![End::Silent], 0));
+    assert_eq!((lab.ends(), lab.forwarder.flows().len()), (vec![FlowEnd::Silent], 0));
     assert_eq!(lab.kernel.as_ref().map_or(0, |kernel| kernel.entries()), 0);
 }
 
@@ -81,7 +81,7 @@ fn who_finished_and_heard_nothing_more_is_told_too(family: Family) {
     let told = lab.wait(Duration::from_secs(250));
     let numbers: Vec<_> = told.iter().map(|reset| (reset.to.to_string(), reset.seq)).collect();
     assert_eq!(numbers, [(family.client_addr(1), 501), (syn.to.to_string(), 102)]);
-    assert_eq!(lab.ends(), [End::Silent]);
+    assert_eq!(lab.ends(), [FlowEnd::Silent]);
 }
 
 /// Client 1 connects, and both sides finish. Returns what the server saw of the SYN, as far as it is seen.
@@ -156,24 +156,24 @@ fn in_dsr_silence_is_counted_and_nobody_is_told(family: Family) {
     lab.send(lab.client(1).seq(101).ack(501));
     lab.send(lab.client(1).seq(101).ack(501).payload(b"hi?"));
     assert_eq!(lab.wait(Duration::from_secs(7_500)), []);
-    assert_eq!(lab.ends(), [End::Silent]);
+    assert_eq!(lab.ends(), [FlowEnd::Silent]);
 }
 
 fn no_more_are_told_of_their_silence_than_a_thousand_at_once(family: Family) {
     let mut lab = Lab::passthrough(family);
     (0..1_500).for_each(|n| drop(lab.connect(n)));
     let told = lab.wait(Duration::from_secs(7_500));
-    assert_eq!((told.len(), lab.ends()), (2_000, vec![End::Silent; 1_500]));
+    assert_eq!((told.len(), lab.ends()), (2_000, vec![FlowEnd::Silent; 1_500]));
 }
 
 fn a_handshake_or_a_stream_of_datagrams_ends_by_itself(family: Family) {
     let mut lab = Lab::passthrough(family);
     let syn = lab.send(lab.client(1).syn().seq(100));
     lab.send(syn.reply().syn().seq(500).ack(101));
-    assert_eq!((lab.wait(Duration::from_secs(100)), lab.ends()), (vec![], vec![End::Own]));
+    assert_eq!((lab.wait(Duration::from_secs(100)), lab.ends()), (vec![], vec![FlowEnd::Unopened]));
     let mut lab = Lab::passthrough(family).udp();
     let question = lab.send(lab.client(1).udp().payload(b"?"));
     lab.send(question.reply().payload(b"!"));
     lab.send(lab.client(1).udp().payload(b"more"));
-    assert_eq!((lab.wait(Duration::from_secs(400)), lab.ends()), (vec![], vec![End::Own]));
+    assert_eq!((lab.wait(Duration::from_secs(400)), lab.ends()), (vec![], vec![FlowEnd::Expired]));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{Family, Lab};
-use crate::{End, FlowEnd, FlowRecord, View};
+use crate::{FlowEnd, FlowRecord, View};
 
 told_over_both_families! {
     a_connection_is_told_of_once_with_the_bytes_of_both_sides,
@@ -57,7 +57,7 @@ fn a_connection_is_told_of_once_with_the_bytes_of_both_sides(family: Family) {
 /// Anybody may reset what nobody has answered.
 fn a_reset_is_counted_as_its_sides_once_the_connection_is_open(family: Family) {
     let mut lab = Lab::dsr(family);
-    for (client, opens, end) in [(1, false, End::Own), (2, true, End::ClientReset)] {
+    for (client, opens, end) in [(1, false, FlowEnd::Unopened), (2, true, FlowEnd::ClientReset)] {
         lab.send(lab.client(client).syn().seq(100));
         if opens {
             lab.send(lab.client(client).seq(101).ack(501));
@@ -68,13 +68,13 @@ fn a_reset_is_counted_as_its_sides_once_the_connection_is_open(family: Family) {
     let mut lab = Lab::passthrough(family);
     lab.connect(3);
     lab.send(lab.client(3).seq(101).ack(501).rst());
-    assert_eq!(lab.ends(), [End::ClientReset]);
+    assert_eq!(lab.ends(), [FlowEnd::ClientReset]);
     let syn = lab.send(lab.client(1).syn().seq(100));
     lab.send(syn.reply().seq(0).ack(101).rst());
-    assert_eq!(lab.ends(), [End::Own], "the server has refused it");
+    assert_eq!(lab.ends(), [FlowEnd::Refused]);
     let syn = lab.connect(2);
     lab.send(syn.reply().seq(501).ack(101).rst());
-    assert_eq!(lab.ends(), [End::ServerReset]);
+    assert_eq!(lab.ends(), [FlowEnd::ServerReset]);
 }
 
 fn who_has_reset_refused_or_gone_silent_is_told(family: Family) {

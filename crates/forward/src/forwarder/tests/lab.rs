@@ -15,7 +15,7 @@ use crate::forwarder::{Path, fit};
 use crate::plan::ByView;
 pub(super) use crate::testing::{MockKernel, told_with_cache};
 use crate::{
-    Cut, End, Ended, Forwarder, Fragments, Frame, IpIds, Later, Loops, NatPorts, PacketRole, PortSplit,
+    Cut, Ended, FlowEnd, Forwarder, Fragments, Frame, IpIds, Later, Loops, NatPorts, PacketRole, PortSplit,
     Settings, Verdict, WorkerPeers, cut, number_segments,
 };
 pub(super) use convey_model::fixture::network::{Family, LAN, WAN, neighbour};
@@ -361,7 +361,7 @@ impl Lab {
     }
 
     /// How flows have ended of which the balancer has said so, since it was last asked. Their slots are free then.
-    pub(super) fn ends(&mut self) -> Vec<End> {
+    pub(super) fn ends(&mut self) -> Vec<FlowEnd> {
         let ended: Vec<Ended> = self.forwarder.events().ended.drain(..).collect();
         for Ended { flow, .. } in &ended {
             let frontends = self.world.frontends.iter();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, Size, TestFrontend};
-use crate::{End, FlowState};
+use crate::{FlowEnd, FlowState};
 use convey_model::{Algorithm, DrainingEndpoints, DropReason, DsrKind, Endpoint, Mode, Protocol};
 use convey_wire::IcmpError;
 
@@ -92,7 +92,7 @@ fn who_is_taken_away_takes_only_its_own_protocol_along(family: Family) {
     lab.send(lab.client(1).udp());
     assert_eq!(lab.handle(&lab.client(2).udp()), Outcome::Passed);
     assert_eq!(lab.change(|world| world.draining = DrainingEndpoints::default()), []);
-    assert_eq!(lab.ends(), [End::Cut]);
+    assert_eq!(lab.ends(), [FlowEnd::Cut]);
     assert_eq!(lab.handle(&lab.client(1).udp()), Outcome::Passed);
     assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
 }

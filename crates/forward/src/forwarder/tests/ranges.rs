@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::lab::{Family, Lab, Outcome, TestFrontend};
-use crate::End;
+use crate::FlowEnd;
 use convey_model::{DsrKind, Endpoint, Mode, Protocol};
 use convey_wire::TestPacket;
 
@@ -87,7 +87,7 @@ fn a_range_that_grows_or_shrinks_cuts_nothing_that_is_left_of_it(family: Family)
     assert_eq!(lab.handle(&client(family, 3, LAST).syn()), Outcome::Passed);
     lab.ends();
     lab.change(|world| world.draining.listen.clear());
-    assert_eq!(lab.ends(), [End::Cut; 2]);
+    assert_eq!(lab.ends(), [FlowEnd::Cut; 2]);
 }
 
 fn who_answers_from_another_port_of_the_range_is_nobody(family: Family) {
@@ -115,7 +115,7 @@ fn connections_go_on_when_their_server_loses_its_port(family: Family) {
     assert_eq!(lab.send(lab.client(2).syn()).to.port(), 80);
     lab.ends();
     lab.change(|world| world.draining.servers.clear());
-    assert_eq!(lab.ends(), [End::Cut]);
+    assert_eq!(lab.ends(), [FlowEnd::Cut]);
 }
 
 fn who_fills_a_frontend_at_one_port_of_its_range_gives_way_to_clients_at_another(family: Family) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::handover::{handed, take};
 use super::lab::{Family, Lab, Outcome, Seen};
-use crate::{End, Forwarder, Frame};
+use crate::{FlowEnd, Forwarder, Frame};
 use convey_model::{DropReason, Limits, OverLimit, Prefix, Sources};
 use convey_wire as wire;
 
@@ -131,7 +131,7 @@ fn who_opens_all_it_began_at_once_keeps_what_a_source_may_have(family: Family) {
     let begun: Vec<Seen> = (0..6).map(|k| begin(&mut lab, own(k)).unwrap()).collect();
     begun.iter().zip(0..).for_each(|(syn, k)| open(&mut lab, own(k), syn));
     let told = lab.tick().len();
-    assert_eq!((lab.ends(), told), (vec![End::SourceLimit; 4], 8), "clients and servers");
+    assert_eq!((lab.ends(), told), (vec![FlowEnd::SourceLimit; 4], 8), "clients and servers");
     assert_eq!(counted(&lab), 2);
 }
 
@@ -164,7 +164,7 @@ fn in_dsr_what_opens_beyond_the_limit_is_reset_and_may_not_go_on(family: Family)
     (0..6).for_each(|k| _ = begin(&mut lab, own(k)).unwrap());
     (0..6).for_each(|k| _ = lab.send(lab.client(own(k)).seq(101).ack(501)));
     let told = lab.tick();
-    assert_eq!((lab.ends(), told.len(), counted(&lab)), (vec![End::SourceLimit; 4], 4, 2));
+    assert_eq!((lab.ends(), told.len(), counted(&lab)), (vec![FlowEnd::SourceLimit; 4], 4, 2));
     assert!(told.iter().all(|reset| reset.flags == "R" && reset.seq == 501));
     // A client that ignores the reset gets no further.
     let data = lab.client(own(5)).seq(101).ack(501).payload(b"x");
@@ -190,7 +190,7 @@ fn in_dsr_forged_handshakes_keep_a_source_out_for_a_second_and_end_none_that_is_
     begin(&mut lab, own(1)).unwrap();
     lab.send(lab.client(own(1)).seq(101).ack(501).payload(b"x"));
     let told = lab.tick();
-    assert_eq!((lab.ends(), counted(&lab)), (vec![End::SourceLimit], 3));
+    assert_eq!((lab.ends(), counted(&lab)), (vec![FlowEnd::SourceLimit], 3));
     assert!(told[0].to.port() == 5_000 + own(10) || told[0].to.port() == 5_000 + own(11), "{told:?}");
     for k in 20..60 {
         lab.wait(Duration::from_millis(100));
@@ -216,7 +216,7 @@ fn forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_i
     assert!(exchange(&mut lab, own(0)).is_none());
     lab.wait(Duration::from_millis(1_300));
     let real = exchange(&mut lab, own(0)).unwrap();
-    assert_eq!((lab.ends(), counted(&lab)), (vec![End::SourceLimit], 2));
+    assert_eq!((lab.ends(), counted(&lab)), (vec![FlowEnd::SourceLimit], 2));
     for k in 20..60 {
         lab.wait(Duration::from_millis(100));
         // Only the server can keep it in use.
@@ -226,7 +226,7 @@ fn forged_streams_in_a_sources_name_keep_it_out_for_a_second_and_end_none_that_i
     let seen = lab.send(lab.client(own(0)).udp());
     assert_eq!(seen.from, real.from, "it is the same flow");
     assert_eq!(counted(&lab), 2);
-    assert!(lab.ends().iter().all(|end| *end == End::SourceLimit));
+    assert!(lab.ends().iter().all(|end| *end == FlowEnd::SourceLimit));
     // One that has only begun pushes nobody out.
     lab.wait(Duration::from_millis(1_300));
     lab.send(lab.client(own(70)).udp());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, LAN, Lab, Outcome, Size, WAN};
 use crate::plan::ByView;
-use crate::{End, FlowState};
+use crate::{FlowEnd, FlowState};
 use convey_model::{Algorithm, DropReason, OnDown};
 use convey_wire::{IcmpError, TestPacket};
 
@@ -160,7 +160,7 @@ fn the_next_datagram_of_a_flow_whose_server_is_down_goes_to_another(family: Fami
         let (dead, alive): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, seen)| seen.mac == 11);
         assert_eq!(lab.change(|world| world.servers[0].up = false), [], "UDP has no word for it");
         assert!(!dead.is_empty());
-        assert_eq!(lab.ends(), vec![End::ServerGone; dead.len()]);
+        assert_eq!(lab.ends(), vec![FlowEnd::ServerGone; dead.len()]);
         for (n, _) in &dead {
             assert_ne!(lab.send(ask(&lab, *n)).mac, 11);
         }
@@ -274,5 +274,5 @@ fn who_stops_lets_streams_go_on_and_begins_none(family: Family) {
     assert_eq!((told.says().0, reason), (IcmpError::PortUnreachable, DropReason::Stopping));
     assert_eq!(lab.forwarder.flows().open(), 1);
     assert_eq!(lab.change(|world| world.frontends[0].listen.clear()), [], "UDP has no word for it");
-    assert_eq!((lab.ends(), lab.forwarder.snat_ports_in_use()), (vec![End::Cut], 0));
+    assert_eq!((lab.ends(), lab.forwarder.snat_ports_in_use()), (vec![FlowEnd::Cut], 0));
 }
