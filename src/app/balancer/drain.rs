@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
@@ -99,12 +100,7 @@ impl RunningBalancer {
             }
             outlasting = Paths::stop(task, events, places, over) => outlasting,
         };
-        match totals.sum(Counter::Cut) - cut_before {
-            0 if outlasting == 0 => info!("stopped: every connection had ended"),
-            0 => info!("stopped"),
-            cut => warn!("stopped: {cut} connections were cut after {:?}", patience.get()),
-        }
-        tell_of(outlasting);
+        tell_of_the_end(totals.sum(Counter::Cut) - cut_before, outlasting, patience.get());
         ExitCode::SUCCESS
     }
 }
@@ -225,6 +221,16 @@ impl Ending<'_> {
             }
         }
     }
+}
+
+/// So many connections were cut once they had had so long to finish, and so many go on without us.
+fn tell_of_the_end(cut: u64, outlasting: u64, patience: Duration) {
+    match cut {
+        0 if outlasting == 0 => info!("stopped: every connection had ended"),
+        0 => info!("stopped"),
+        cut => warn!("stopped: {cut} connections were cut after {patience:?}"),
+    }
+    tell_of(outlasting);
 }
 
 fn tell_of(outlasting: u64) {
