@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use convey_lab::Role;
+use convey::model::Offload;
+use convey_lab::{INTERFACE, Role};
 use convey_testkit::{
     Ran, SlowReader, TcpServer, binary, binary_of_upgrade, check_to_end, connect, ping, run, send, wait_for,
 };
@@ -216,6 +217,37 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
     program.upgrade(network, 1);
     go_on();
     ping(&mut begin()).unwrap();
+}
+
+/// Upgrades to processes that forward as the file says by then: a reload does not apply that.
+pub(crate) fn upgrade_to(network: &mut Network, offloads: &[Offload]) {
+    let program = Program::install(network);
+    let config = Config::new(1);
+    network.balance_by(program.command(network), &config);
+    let network = &*network;
+    let _server = network.server(1, TcpServer::echo);
+    network.wait_for_health(1, true);
+    let begin = || network.inside(Role::Client(1), || connect(network.vip()));
+    let mut open: Vec<_> = (0..20).map(|_| begin()).collect();
+    let mut go_on = || open.iter_mut().for_each(|stream| ping(stream).unwrap());
+    go_on();
+    for (n, &offload) in (1..).zip(offloads) {
+        network.save_with(&config.text(Case { offload, ..network.case }));
+        program.upgrade(network, n);
+        go_on();
+        ping(&mut begin()).unwrap();
+        let forwards = match offload {
+            Offload::Off => "worker",
+            _ => offload.name(),
+        };
+        assert_eq!(network.stat(&format!("/packets/offload/{INTERFACE}")), forwards);
+        // The kernel knows those that were open before.
+        wait_for("packets of open connections where they should be forwarded", || {
+            go_on();
+            let forwarded = network.stat("/packets/cache/forwarded").as_u64().unwrap_or_default();
+            ((offload == Offload::Off) == (forwarded == 0)).then_some(())
+        });
+    }
 }
 
 /// A program file of its own, and how often it was replaced.

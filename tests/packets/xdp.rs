@@ -3,6 +3,7 @@
 use aya::programs::XdpMode;
 use convey::dataplane::Sizes;
 use convey::dataplane::testing::KernelCache;
+use convey::model::Offload;
 use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, connect, ping, wait_for};
 
@@ -39,6 +40,7 @@ pub(crate) fn stories() -> Vec<Story> {
         datagrams_keep_their_server_through_upgrades,
     ]);
     stories.extend(stories![long when |case| case.family == Family::V4 =>
+        an_upgrade_takes_connections_from_one_offload_to_another,
         a_download_of_a_gibibyte_lives_through_ten_upgrades,
     ]);
     stories
@@ -61,6 +63,13 @@ fn datagrams_keep_their_server_through_upgrades(case: Case) {
     let mut lab = Prepared::of(Network::new(case, 1, 3));
     upgrade::upgrade_under_datagrams(&mut lab.network);
     lab.has_forwarded(50);
+}
+
+fn an_upgrade_takes_connections_from_one_offload_to_another(case: Case) {
+    upgrade::upgrade_to(
+        &mut Prepared::of(Network::new(case, 1, 1)).network,
+        &[Offload::Tc, Offload::Xdp, Offload::Off, Offload::Xdp, Offload::Xdp, Offload::Off, Offload::Tc],
+    );
 }
 
 fn a_download_of_a_gibibyte_lives_through_ten_upgrades(case: Case) {
