@@ -1,6 +1,7 @@
 //! Upgrades where whoever has started convey takes the end of its first process for that of convey: a shell, runit, supervisord,
 //! the init of a container.
 
+use std::net::TcpStream;
 use std::process::Command;
 
 use convey_testkit::{
@@ -17,8 +18,7 @@ stories!("supervised":
 fn the_first_process_stays_passes_signals_on_and_ends_as_the_last_one() {
     let lab = Loopback::new();
     let (_echo, mut first) = begun(&lab);
-    let mut held = connect(lab.vip());
-    ping(&mut held).unwrap();
+    let held = begin(&lab);
     first.signal(Signal::USR2);
     let second = upgraded(&first, 0);
     drop(held);
@@ -27,8 +27,7 @@ fn the_first_process_stays_passes_signals_on_and_ends_as_the_last_one() {
     first.signal(Signal::USR2);
     let third = upgraded(&first, 1);
     first.wait_for_log(&format!("process {third} goes on; this one waits for its end"));
-    let mut held = connect(lab.vip());
-    ping(&mut held).unwrap();
+    let mut held = begin(&lab);
     first.signal(Signal::TERM);
     first.wait_for_log("stopping: 1 open connections have 30s to finish");
     ping(&mut held).unwrap();
@@ -41,8 +40,7 @@ fn the_first_process_ends_when_its_successor_crashes() {
     let lab = Loopback::new();
     let (_echo, mut first) = begun(&lab);
     // It does not wait for its own connections then: nobody else is served.
-    let mut held = connect(lab.vip());
-    ping(&mut held).unwrap();
+    let _held = begin(&lab);
     first.signal(Signal::USR2);
     let second = upgraded(&first, 0);
     first.wait_for_log("stopping: 1 open connections go on until they end");
@@ -63,6 +61,13 @@ fn the_first_process_of_a_container_can_be_upgraded() {
     container.wait_for_log("this one waits for its end");
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     assert_eq!(container.page("/healthz"), (200, "ok\n".to_owned()));
+}
+
+/// An open connection.
+fn begin(lab: &Loopback) -> TcpStream {
+    let mut stream = connect(lab.vip());
+    ping(&mut stream).unwrap();
+    stream
 }
 
 /// A server, and a convey that nobody but this process looks after.
