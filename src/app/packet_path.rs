@@ -322,7 +322,8 @@ impl PacketPath {
         self.attachments.capture().context("cannot capture")
     }
 
-    /// Goes on with flows of another process, whose owners have the numbers of this snapshot. Returns how many open ones cannot.
+    /// Goes on with flows of another process, whose owners have the numbers of this snapshot; their frames wait for
+    /// [`PacketPath::hear`]. Returns how many open ones cannot.
     pub(super) fn begin(&mut self, flows: OwnedFlows, snapshot: &Arc<Snapshot>) -> anyhow::Result<usize> {
         let OwnedFlows { flows, since, lost } = flows;
         if lost > 0 {
@@ -333,17 +334,18 @@ impl PacketPath {
         self.sight.store(sight.clone());
         let answers = self.attachments.pipeline().restore(flows, since, &sight).wait();
         let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
-        // Packets of lost flows would be answered with resets. The process before this one goes on with them.
+        // The process before this one goes on with those that are lost.
         if lost == 0 {
             self.attachments.take_xdp_links()?;
-            self.attachments.pipeline().release_workers();
         }
         Ok(lost)
     }
 
-    /// Takes note of what the flow cache of the process before this one has seen.
+    /// Takes note of what the flow cache of the process before this one has seen, and then handles the frames that wait: a FIN
+    /// among them may be of a connection that has opened meanwhile.
     pub(super) fn hear(&self, events: Vec<CacheEvent>) {
         self.attachments.pipeline().hear(events);
+        self.attachments.pipeline().release_workers();
     }
 
     /// Stops: another process goes on with the flows.

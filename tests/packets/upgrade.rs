@@ -73,11 +73,13 @@ pub(crate) fn upgrade_under_load(network: &mut Network, upgrades: usize) {
                 until(&stop, &spoken, || ping(&mut some[all.next().unwrap()]).unwrap());
             });
         }
-        scope.spawn(|| {
-            network.inside(Role::Client(2), || {
-                until(&stop, &came, || ping(&mut connect(network.vip())).unwrap())
+        for _ in 0..4 {
+            scope.spawn(|| {
+                network.inside(Role::Client(2), || {
+                    until(&stop, &came, || ping(&mut connect(network.vip())).unwrap())
+                });
             });
-        });
+        }
         for n in 1..=upgrades {
             goes_on();
             program.replace();

@@ -34,7 +34,7 @@ pub(super) enum Order {
     Release,
     /// Go on with these flows. Keep of the frames that wait those that came since then, and handle them with [`Order::Release`].
     Restore(Vec<KnownFlow>, Timestamp, Arc<Sight>, Sender<LostFlows>),
-    /// Another process's flow cache has seen this.
+    /// Another process's flow cache has seen this. Comes before [`Order::Release`].
     Hear(Vec<CacheEvent>),
 }
 
@@ -86,7 +86,8 @@ impl Pipeline {
         )
     }
 
-    /// Tells the workers what the flow cache of another process has seen of the flows that they went on with.
+    /// Tells the workers what the flow cache of another process has seen of the flows that they are to go on with: before they
+    /// handle frames, and before they hear what their own has seen.
     pub fn hear(&self, events: Vec<CacheEvent>) {
         for (orders, share) in self.orders.iter().zip(self.by_worker(events, |(key, _)| key)) {
             let _ = orders.send(Order::Hear(share));

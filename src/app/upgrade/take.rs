@@ -120,22 +120,26 @@ impl Predecessor {
         }
     }
 
-    /// This process serves, whatever happens to the old one. Returns once that knows, with what its flow cache has seen meanwhile.
+    /// This process serves, whatever happens to the old one. Returns what the flow cache of that has seen meanwhile.
     pub(in crate::app) fn ready(&self) -> Vec<CacheEvent> {
         if let Err(error) = self.0.send(&Message::Ready, &[]) {
             // It let go before.
             warn!("{GONE} ({error}), and its connections with it; this one goes on");
             return Vec::new();
         }
-        // At last it closes the channel.
         match self.0.receive() {
             Ok((Message::CacheEvents, descriptors)) => {
                 let events = descriptors.into_iter().next().map(read_events);
-                let _ = self.0.receive::<Message>();
                 events.and_then(Result::ok).unwrap_or_default()
             }
+            // Without packet modes it tells nothing, and closes the channel.
             _ => Vec::new(),
         }
+    }
+
+    /// Waits until the old process knows that it is not the main one any more: it closes the channel.
+    pub(in crate::app) fn wait_until_told(&self) {
+        let _ = self.0.receive::<Message>();
     }
 
     /// This process will not serve.
