@@ -12,17 +12,20 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use super::accounting::Accounting;
 use super::queues::Batch;
 use super::worker::Worker;
-use super::{Buffer, Pipeline, Sight};
+use super::{Pipeline, Sight};
 use convey_forward::{CacheEvent, KnownFlow};
 use convey_model::{FlowKey, Timestamp};
 use convey_snapshot::stats::Counter;
-use convey_wire::TcpFlags;
 
 /// How long a worker may take to do as it is told.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How old a frame may become while it waits for the flows of another process. Its sender has sent it again by then.
 const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a datagram may wait in the other process before a worker there handles it. One that came less than that before the
+/// worker has stopped may wait there for nobody: it is handled here, perhaps once more. TCP sends again by itself.
+const IN_QUEUE: Duration = Duration::from_millis(5);
 
 /// What a worker is told between two batches of frames.
 pub(super) enum Order {
@@ -119,11 +122,6 @@ impl Pipeline {
         self.wake_workers();
         Answers(answers)
     }
-}
-
-/// Whether the flow cache may have left a segment with these flags to a worker.
-fn opens_or_ends(flags: TcpFlags) -> bool {
-    flags.syn() || flags.fin() || flags.rst()
 }
 
 /// What a worker does once it has obeyed.
@@ -236,19 +234,17 @@ impl Worker {
         lost
     }
 
-    /// Keeps the frames that nobody else has handled: they came since the other process has stopped, and its flow cache has not
-    /// forwarded them.
-    fn choose_frames(&mut self, since: Timestamp, has_cached: bool) {
+    /// Keeps the frames that nobody else has handled: they came since the other process has stopped, or nearly so, and neither it
+    /// nor its flow cache knows them.
+    fn choose_frames(&mut self, since: Timestamp, were_cached: bool) {
         let forwarder = &self.forwarder;
-        let was_forwarded = |frame: &Buffer| {
-            frame
-                .headers
-                .as_ref()
-                .is_ok_and(|headers| !opens_or_ends(headers.flags) && forwarder.is_in_cache(&headers.key))
-        };
-        self.backlog.frames.retain(|(at, _)| *at >= since);
-        for (_, batch) in &mut self.backlog.frames {
-            batch.parcels.retain(|(_, frame)| !(has_cached && was_forwarded(frame)));
+        self.backlog.frames.retain(|(at, _)| at.after(IN_QUEUE) >= since);
+        for (at, batch) in &mut self.backlog.frames {
+            let is_after = *at >= since;
+            batch.parcels.retain(|(_, frame)| {
+                let Ok(headers) = &frame.headers else { return is_after };
+                (is_after || !headers.is_tcp()) && !forwarder.was_handled_elsewhere(headers, were_cached)
+            });
         }
     }
 }

@@ -403,6 +403,11 @@ impl Flow {
         self.sequence.may_complete(seq)
     }
 
+    /// Whether the client has sent this number, and not long ago.
+    pub(super) fn has_sent(&self, seq: u32) -> bool {
+        self.sequence.has_sent(seq)
+    }
+
     /// Whether the client may have got so far since its SYN.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
         self.sequence.may_have_got(sent)

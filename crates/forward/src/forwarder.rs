@@ -267,11 +267,6 @@ impl Forwarder {
         self.flows.cached()
     }
 
-    /// Whether the flow cache was told to forward packets with this key.
-    pub fn is_in_cache(&self, key: &FlowKey) -> bool {
-        self.flows.is_in_cache(key)
-    }
-
     /// The flows.
     #[cfg(any(test, feature = "test-util"))]
     pub fn flows(&self) -> &FlowTable {

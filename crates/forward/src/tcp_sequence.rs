@@ -106,6 +106,11 @@ impl TcpSequence {
         is_next(seq, self.sent)
     }
 
+    /// Whether the client has sent this number, and no more than [`WINDOW`] ago.
+    pub(super) fn has_sent(&self, seq: u32) -> bool {
+        is_behind(seq.wrapping_add(1), self.sent)
+    }
+
     /// Whether the client may have sent as much as this since.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
         sent.wrapping_sub(self.sent) <= WINDOW

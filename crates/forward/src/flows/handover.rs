@@ -6,7 +6,7 @@ use crate::handover::KnownFlow;
 use crate::shares::Share;
 use crate::wheel::Slot;
 use crate::{Direction, View};
-use convey_model::{FlowKey, Timestamp};
+use convey_model::Timestamp;
 
 impl FlowTable {
     /// Records a flow that another table had, with its next hops here. It makes no room for itself.
@@ -45,10 +45,5 @@ impl FlowTable {
         let used: Vec<u32> =
             (0..self.flows.len() as u32).filter(|id| self.flows[*id as usize].slot != Slot::NONE).collect();
         used.into_iter().map(FlowId)
-    }
-
-    /// Whether the flow cache was told to forward packets with this key.
-    pub(crate) fn is_in_cache(&self, key: &FlowKey) -> bool {
-        self.lookup(key).is_some_and(|(id, _)| self.get(id).is_cached())
     }
 }

@@ -6,6 +6,7 @@ use crate::handover::KnownFlow;
 use crate::plan::Plan;
 use crate::{Direction, FlowId, FlowOwners, View};
 use convey_model::{Endpoint, Timestamp};
+use convey_wire::Headers;
 
 /// A flow that goes on here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,20 @@ impl Forwarder {
             self.update_in_cache(id);
         }
         Some(Restored { owners, is_over })
+    }
+
+    /// Whether a frame that waited while the flows of another forwarder came has been handled there. The other one has recorded the
+    /// flow of its SYN: handled twice, that would begin anew a connection that has gone on, or ended, meanwhile. Or the other
+    /// one's cache, if flows `were_cached`, has forwarded it. To be asked before an event is taken note of, or a frame handled.
+    pub fn was_handled_elsewhere(&self, headers: &Headers, were_cached: bool) -> bool {
+        let Some((id, direction)) = self.flows.lookup(&headers.key) else { return false };
+        let flow = self.flows.get(id);
+        if super::opens(direction, headers) {
+            return flow.has_sent(headers.seq);
+        }
+        // The cache leaves these to a worker, or they make an event: so they may come twice.
+        let flags = headers.flags;
+        were_cached && flow.is_cached() && !(flags.syn() || flags.fin() || flags.rst())
     }
 
     /// Where packets of such a flow go here: to the server, and to the client.

@@ -12,6 +12,7 @@ told_over_both_families! {
     datagrams_go_on_to_their_server,
     a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time,
     a_flow_of_a_server_that_is_gone_does_not_come_along,
+    a_syn_that_the_other_has_handled_is_not_handled_again,
 }
 
 /// The flows of a balancer as another one reads them.
@@ -131,4 +132,28 @@ fn a_flow_of_a_server_that_is_gone_does_not_come_along(family: Family) {
     assert!((1..60).contains(&gone));
     assert_eq!(take(&mut new, &flows), 60 - gone);
     assert_eq!(new.forwarder.snat_ports_in_use(), 60 - gone);
+}
+
+/// Both have captured it: what follows on it has gone on meanwhile, by the other one's cache.
+fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        old.send(old.client(1).syn().seq(100));
+        old.send(old.client(2).syn().seq(u32::MAX));
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 2);
+        let is_known = |packet: TestPacket| {
+            let frame = packet.bytes();
+            let headers = convey_wire::parse(&frame).unwrap();
+            new.forwarder.was_handled_elsewhere(&headers, false)
+        };
+        assert!(is_known(new.client(1).syn().seq(100)));
+        assert!(is_known(new.client(2).syn().seq(u32::MAX)));
+        // Others of theirs, and one of a client that is not known.
+        assert!(!is_known(new.client(1).syn().seq(101)));
+        assert!(!is_known(new.client(1).syn().seq(500_000)));
+        assert!(!is_known(new.client(4).syn().seq(100)));
+        // What follows on a SYN nobody can have forwarded but a cache.
+        assert!(!is_known(new.client(1).seq(101).ack(501)));
+        assert!(!is_known(new.client(1).fin().seq(101).ack(501)));
+    }
 }
