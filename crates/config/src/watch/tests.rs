@@ -1,0 +1,294 @@
+//! Files that are saved in every way that editors and programs save them.
+
+use std::io::Write;
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A configuration in a directory of its own, and every change somebody was told of.
+struct Story {
+    directory: TempDir,
+    told: Receiver<Option<String>>,
+    _watch: Watch,
+}
+
+/// A change is told sooner.
+const LONG_ENOUGH: Duration = Duration::from_secs(1);
+
+/// How long a machine that is busy with other things may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the configuration of a story is, in its directory.
+const CONFIG: &str = "etc/config.toml";
+
+impl Story {
+    /// Begins with what `prepare` puts into the directory.
+    fn begin(prepare: impl FnOnce(&Path)) -> Story {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir(directory.path().join("etc")).expect("writable");
+        prepare(directory.path());
+        let (tell, told) = channel();
+        let path = directory.path().join(CONFIG);
+        let read = path.clone();
+        let first = FirstLook::new(&path).expect("a directory");
+        let watch = watch(first, NamedFiles::default(), move || {
+            let _ = tell.send(fs::read_to_string(&read).ok());
+        });
+        Story { directory, told, _watch: watch.expect("the directory can be watched") }
+    }
+
+    fn with_file() -> Story {
+        Story::begin(|root| fs::write(root.join(CONFIG), "one").expect("writable"))
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.at(path), text).expect("writable");
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.at(from), self.at(to)).expect("writable");
+    }
+
+    /// Somebody is told, just once so far, and finds `text`; `None`: no file.
+    fn is_told_of(&self, text: Option<&str>) {
+        let found = self.told.recv_timeout(PATIENCE).expect("told");
+        assert_eq!(found.as_deref(), text);
+    }
+
+    /// Nobody is told of anything meanwhile.
+    fn is_told_nothing_for(&self, time: Duration) {
+        assert_eq!(self.told.recv_timeout(time), Err(RecvTimeoutError::Timeout));
+    }
+
+    /// Nobody was told of anything before this save, which is told of.
+    fn next_told_is(&self, text: &str) {
+        self.write(CONFIG, text);
+        self.is_told_of(Some(text));
+    }
+}
+
+#[test]
+fn a_file_written_in_place_is_noticed() {
+    let story = Story::with_file();
+    story.write(CONFIG, "two");
+    story.is_told_of(Some("two"));
+    story.next_told_is("three");
+}
+
+#[test]
+fn a_file_replaced_by_a_rename_is_noticed_every_time() {
+    let story = Story::with_file();
+    for text in ["two", "three"] {
+        story.write("etc/.config.toml.swp", text);
+        story.rename("etc/.config.toml.swp", CONFIG);
+        story.is_told_of(Some(text));
+    }
+}
+
+#[test]
+fn an_editor_that_moves_the_old_file_away_first_reloads_once() {
+    let story = Story::with_file();
+    story.rename(CONFIG, "etc/config.toml~");
+    story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    story.write(CONFIG, "two");
+    story.is_told_of(Some("two"));
+    story.next_told_is("three");
+}
+
+#[test]
+fn a_program_that_truncates_before_it_writes_reloads_once() {
+    let story = Story::with_file();
+    story.write(CONFIG, "");
+    story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    story.next_told_is("two");
+}
+
+#[test]
+fn a_volume_that_swaps_a_link_to_the_directory_is_noticed_every_time() {
+    let story = Story::begin(|root| {
+        fs::create_dir(root.join("etc/v1")).expect("writable");
+        fs::write(root.join("etc/v1/config.toml"), "one").expect("writable");
+        symlink("v1", root.join("etc/..data")).expect("writable");
+        symlink("..data/config.toml", root.join(CONFIG)).expect("writable");
+    });
+    for version in ["v2", "v3"] {
+        fs::create_dir(story.at(&format!("etc/{version}"))).expect("writable");
+        story.write(&format!("etc/{version}/config.toml"), version);
+        symlink(version, story.at("etc/..tmp")).expect("writable");
+        story.rename("etc/..tmp", "etc/..data");
+        story.is_told_of(Some(version));
+    }
+    story.write("etc/v3/config.toml", "four");
+    story.is_told_of(Some("four"));
+}
+
+#[test]
+fn a_link_into_another_directory_is_followed() {
+    let story = Story::begin(|root| {
+        for release in ["1", "2"] {
+            fs::create_dir_all(root.join("releases").join(release)).expect("writable");
+            fs::write(root.join("releases").join(release).join("c.toml"), release).expect("writable");
+        }
+        symlink("releases/1", root.join("current")).expect("writable");
+        symlink("../current/c.toml", root.join(CONFIG)).expect("writable");
+    });
+    story.write("releases/1/c.toml", "edited");
+    story.is_told_of(Some("edited"));
+    symlink("releases/2", story.at("next")).expect("writable");
+    story.rename("next", "current");
+    story.is_told_of(Some("2"));
+    story.write("releases/2/c.toml", "edited too");
+    story.is_told_of(Some("edited too"));
+}
+
+#[test]
+fn what_does_not_change_the_content_is_not_told() {
+    let story = Story::with_file();
+    story.write("etc/other.toml", "unrelated");
+    story.write(CONFIG, "one");
+    story.is_told_nothing_for(LONG_ENOUGH);
+    let file = fs::File::options().append(true).open(story.at(CONFIG)).expect("there");
+    file.set_modified(std::time::UNIX_EPOCH).expect("writable");
+    story.is_told_nothing_for(LONG_ENOUGH);
+    story.next_told_is("two");
+}
+
+#[test]
+fn a_slow_save_is_told_once_it_is_over() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("config.toml");
+    let mut watched = WatchedFile::unseen(&path);
+    let mut file = fs::File::create(&path).expect("writable");
+    for part in ["a", "slow", "save"] {
+        file.write_all(part.as_bytes()).expect("writable");
+        assert!(!watched.look(), "it has just changed");
+    }
+    assert!(watched.look());
+    assert_eq!(watched.known, [(path, Some(b"aslowsave".to_vec()))]);
+    assert!(!watched.look() && !watched.look(), "once");
+}
+
+#[test]
+fn a_save_that_changes_no_metadata_is_told() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("config.toml");
+    fs::write(&path, "one").expect("writable");
+    let mut watched = WatchedFile::unseen(&path);
+    assert!(!watched.look() && watched.look());
+    fs::write(&path, "two").expect("writable");
+    // The file system tells times by the second.
+    watched.stamps = watched.stamps_now();
+    assert!(watched.look());
+    assert_eq!(watched.known, [(path, Some(b"two".to_vec()))]);
+}
+
+#[test]
+fn a_file_that_changes_at_each_look_is_read_all_the_same() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("config.toml");
+    let mut watched = WatchedFile::unseen(&path);
+    let told = (1..=20).filter(|n| {
+        fs::write(&path, "x".repeat(*n)).expect("writable");
+        watched.look()
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [5, 10, 15, 20]);
+}
+
+#[test]
+fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [config, list] = ["config.toml", "list.txt"].map(|name| directory.path().join(name));
+    fs::write(&config, "same").expect("writable");
+    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let first = FirstLook::new(&config).expect("a directory");
+    let _watch = watch(first, lists.clone(), move || _ = tell.send(())).expect("it can be watched");
+    fs::write(&list, "newer").expect("writable");
+    lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()) }]);
+    told.recv_timeout(PATIENCE).expect("told of what came between");
+    fs::write(&list, "newest").expect("writable");
+    told.recv_timeout(PATIENCE).expect("told of a save");
+    lists.set(vec![]);
+    std::thread::sleep(LOOK_EVERY + LOOK_EVERY / 2);
+    fs::write(&list, "nobody's").expect("writable");
+    assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
+}
+
+#[test]
+fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
+    let read = |text: &str| vec![ReadFile { path: "list.txt".into(), content: Some(text.into()) }];
+    let lists = NamedFiles::default();
+    assert!(lists.set(read("# nobody yet\n")).is_empty() && lists.set(read("10.0.0.1\n::1\n")).is_empty());
+    assert_eq!(lists.set(read("# nobody\n")), Entries::from([("list.txt".into(), 2)]));
+    assert!(lists.set(read("")).is_empty(), "once");
+    lists.set(read("::1"));
+    assert!(lists.set(vec![]).is_empty(), "nobody names it any more");
+}
+
+#[test]
+fn a_file_that_stays_away_is_told_once_and_so_is_its_return() {
+    let story = Story::with_file();
+    fs::remove_file(story.at(CONFIG)).expect("there");
+    story.is_told_of(None);
+    story.write("etc/other.toml", "unrelated");
+    story.is_told_nothing_for(LONG_ENOUGH);
+    story.next_told_is("one");
+}
+
+#[test]
+fn a_directory_that_is_replaced_is_found_again() {
+    let story = Story::with_file();
+    fs::remove_dir_all(story.at("etc")).expect("there");
+    story.is_told_of(None);
+    fs::create_dir(story.at("etc")).expect("writable");
+    story.next_told_is("two");
+    story.next_told_is("three");
+}
+
+#[test]
+fn files_that_are_included_are_watched_and_so_are_those_that_come_and_go() {
+    const MAIN: &str = "include = ['conf.d/*.toml']";
+    let story = Story::begin(|root| {
+        fs::create_dir(root.join("etc/conf.d")).expect("writable");
+        fs::write(root.join("etc/conf.d/a.toml"), "one").expect("writable");
+        fs::write(root.join(CONFIG), MAIN).expect("writable");
+    });
+    for (path, text) in [("a", "two"), ("b", "new"), ("b", "newer")] {
+        story.write(&format!("etc/conf.d/{path}.toml"), text);
+        story.is_told_of(Some(MAIN));
+    }
+    story.write("etc/conf.d/.a.toml.swp", "an editor's");
+    story.is_told_nothing_for(LONG_ENOUGH);
+    fs::remove_file(story.at("etc/conf.d/b.toml")).expect("there");
+    story.is_told_of(Some(MAIN));
+    fs::create_dir(story.at("etc/other")).expect("writable");
+    story.next_told_is("include = 'other/*'");
+    story.write("etc/other/c", "three");
+    story.is_told_of(Some("include = 'other/*'"));
+}
+
+#[test]
+fn an_included_file_that_is_truncated_before_it_is_written_reloads_once() {
+    let story = Story::begin(|root| {
+        fs::write(root.join("etc/a.toml"), "one").expect("writable");
+        fs::write(root.join(CONFIG), "include = 'a.toml'").expect("writable");
+    });
+    story.write("etc/a.toml", "");
+    story.is_told_nothing_for(LOOK_EVERY + LOOK_EVERY / 2);
+    story.write("etc/a.toml", "two");
+    story.is_told_of(Some("include = 'a.toml'"));
+    story.is_told_nothing_for(LONG_ENOUGH);
+}
+
+#[test]
+fn nobody_is_told_after_the_watch_was_dropped() {
+    let Story { directory, told, _watch: watch } = Story::with_file();
+    drop(watch);
+    fs::write(directory.path().join(CONFIG), "two").expect("writable");
+    assert!(told.recv().is_err(), "the thread is gone, and what it would tell with");
+}
