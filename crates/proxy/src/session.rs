@@ -188,11 +188,13 @@ impl TcpSession {
         }
         self.counted = Counted::default();
         self.watched.set_client(self.client_ip());
-        // The lists of now: the code that ends denied connections did not know the client before.
-        if !self.frontend_of_now().config.access.admits(self.client_ip()) {
+        let context = self.context.clone();
+        let snapshot = context.snapshot();
+        // The newest lists: the code that ends denied connections did not know the client before.
+        if !self.frontend_in(&snapshot).config.access.admits(self.client_ip()) {
             return Err(Some(Counter::RefusedAccess));
         }
-        let counted = self.count_client(&self.context.clone().snapshot(), Instant::now());
+        let counted = self.count_client(&snapshot, Instant::now());
         if counted.is_err() || self.is_beyond_share() {
             self.tell(counted.err());
             self.give_slot_back();
@@ -243,13 +245,12 @@ impl TcpSession {
         }
     }
 
-    /// Its frontend as configured now, if there still is one; the address may belong to another.
-    fn frontend_of_now(&self) -> Arc<Frontend> {
-        let snapshot = self.context.snapshot();
+    /// Its frontend as this snapshot has it, if it still does; the address may belong to another.
+    fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
         let anywhere = || snapshot.frontends.iter().find(is_ours);
-        at_address.or_else(anywhere).unwrap_or(&self.frontend).clone()
+        at_address.or_else(anywhere).unwrap_or(&self.frontend)
     }
 
     /// Takes a connection slot if the frontend is below its limit.
@@ -511,7 +512,7 @@ impl Drop for TcpSession {
         drop((self.waiting.take(), mem::take(&mut self.counted)));
         let clients = &self.context.shared.clients;
         if clients.some_wait() {
-            clients.call_next(&self.frontend_of_now(), self.client_ip());
+            clients.call_next(self.frontend_in(&self.context.snapshot()), self.client_ip());
         }
     }
 }
