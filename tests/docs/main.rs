@@ -106,6 +106,35 @@ fn the_reference_has_every_word_that_a_key_may_be() {
 }
 
 #[test]
+fn the_reference_has_every_range() {
+    let mut checked = 0;
+    for Row { table, key, kind, .. } in rows_of_the_reference() {
+        let problems =
+            config::parse("c.toml", &text_with(&table, &key, Some("-1"))).err().unwrap_or_default();
+        let problem = problems.last().map(ToString::to_string).unwrap_or_default();
+        let allowed = problem.split_once("allowed: ").map_or("", |(_, allowed)| allowed);
+        // These go by another key, or by one of another table that has a row of its own.
+        if kind.starts_with("as in ") || kind.starts_with("seconds from `") {
+            continue;
+        }
+        let words = ["an integer from ", "a port from ", "seconds from ", "a status from "];
+        let Some((word, range)) = words.iter().find_map(|word| Some((*word, allowed.strip_prefix(word)?)))
+        else {
+            continue;
+        };
+        let of_seconds = range.strip_suffix(" to 31536000, or a time such as \"2s\" or \"500ms\"");
+        let told = match of_seconds {
+            Some(least) => format!("{word}{least}"),
+            None => range.split(',').next().unwrap_or_default().to_owned(),
+        };
+        assert!(kind.contains(&told), "{table} {key} may be {told}: {kind}");
+        checked += 1;
+    }
+    assert!(checked >= 35, "only {checked} ranges were found");
+    assert!(read("docs/reference/keys.md").contains("up to a year"), "31,536,000 seconds");
+}
+
+#[test]
 fn the_reference_says_which_keys_need_a_restart() {
     for Row { table, key, change, .. } in rows_of_the_reference() {
         let name = format!("{table} {key}");
