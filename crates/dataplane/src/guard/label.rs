@@ -4,19 +4,16 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::net::KERNEL_TIMEOUT;
 use convey_model::Endpoint;
 
 /// Bytes that the kernel keeps of a name, one of them for its end.
 const MAX_NAME_BYTES: usize = 255;
-
-/// The kernel answers at once.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 // From include/uapi/linux/netlink.h, rtnetlink.h and pkt_cls.h.
 const RTM_NEWTFILTER: u16 = 44;

@@ -1,6 +1,8 @@
 //! What the kernel knows of the network (over netlink), and the little we ask it to do for us; and which addresses
 //! names have.
 
+use std::time::Duration;
+
 mod asking;
 mod driver;
 mod filters;
@@ -25,3 +27,7 @@ pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
 pub use unix_sockets::{UnixSocket, named as unix_sockets};
+
+/// How long to wait for an answer of the kernel, or for its next part. It answers at once, unless somebody changes interfaces: it
+/// does one change at a time, and takes seconds for hundreds of network namespaces. A later answer was lost.
+pub(crate) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);

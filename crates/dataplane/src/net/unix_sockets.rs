@@ -1,12 +1,13 @@
 //! Which Unix sockets there are in the network namespace, and whose: sock_diag(7).
 
 use std::io;
-use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
+
+use super::KERNEL_TIMEOUT;
 
 /// A socket that has a name.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,9 +17,6 @@ pub struct UnixSocket {
     /// Whose it is, as numbered in our user namespace; `None` before Linux 5.3.
     pub uid: Option<u32>,
 }
-
-/// The kernel answers at once.
-const KERNEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 // From include/uapi/linux/netlink.h, sock_diag.h and unix_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
