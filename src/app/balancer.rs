@@ -224,7 +224,7 @@ impl RunningBalancer {
         if let Some(predecessor) = predecessor {
             let events = predecessor.ready();
             self.task.data_path.hear(events);
-            predecessor.wait_until_told();
+            predecessor.wait_until_closed();
         }
         self.announce(cores);
     }

@@ -27,7 +27,7 @@ use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
     Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns, Pipeline,
-    PipelineParts, Selection, Sight, Terms, ToldFlows, XdpLinks, causes,
+    PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
@@ -289,7 +289,7 @@ impl PacketPath {
     }
 
     /// Handles no frame until [`PacketPath::release`]; the flow cache goes on. The answers are the flows.
-    pub(super) fn hold(&self) -> Answers<ToldFlows> {
+    pub(super) fn hold(&self) -> Answers<WorkerFlows> {
         self.attachments.pipeline().hold_workers()
     }
 

@@ -29,7 +29,7 @@ use crate::snapshot::Snapshot;
 use crate::stats::{Gauge, PacketStats, Traffic};
 
 /// How long a stop takes at most to tell clients of the packet modes that their connections are cut.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What forwards: of each kind, if a frontend needed it at the start.
 pub(super) struct Paths {
@@ -309,7 +309,7 @@ impl Paths {
         let outlasting = task.data_path.outlasting_connections()(&task.snapshot.load());
         let Some(stats) = stats else { return 0 };
         task.end();
-        if timeout(LAST_WORDS, none_open(&stats)).await.is_err() {
+        if timeout(FAREWELL_TIMEOUT, none_open(&stats)).await.is_err() {
             warn!("not every client could be told that its connection is cut");
         }
         if let Some(packets) = task.data_path.packets.take() {

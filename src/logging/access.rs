@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use convey_access_log::{AccessLog, Format, Record, Records};
 
 use super::outlet::{Lost, Outlet};
-use super::{LAST_WORDS, now as wall_clock};
+use super::{FLUSH_TIMEOUT, now as wall_clock};
 use crate::model::Timestamp;
 
 /// Between two looks for records.
@@ -100,7 +100,7 @@ impl AccessWriter {
     pub(crate) fn flush(&self) {
         let (done, is_done) = mpsc::sync_channel(1);
         if self.send(WriterCommand::Flush(done)) {
-            let _ = is_done.recv_timeout(LAST_WORDS);
+            let _ = is_done.recv_timeout(FLUSH_TIMEOUT);
         }
         match self.0.log.lost() {
             0 => {}

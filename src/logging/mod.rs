@@ -34,7 +34,7 @@ use self::queue::LineQueue;
 use crate::config::{self, LogLevel, LogOutput};
 
 /// How long the end of the program waits for a reader.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The log of a program.
 #[derive(Debug, Clone)]
@@ -124,7 +124,7 @@ impl Log {
     /// Waits until all lines are written, for a second at most.
     pub fn flush(&self) {
         if let Some(queue) = &self.0.queue {
-            queue.flush(LAST_WORDS);
+            queue.flush(FLUSH_TIMEOUT);
         }
     }
 

@@ -30,7 +30,7 @@ const IN_QUEUE: Duration = Duration::from_millis(5);
 /// What a worker is told between two batches of frames.
 pub(super) enum Order {
     /// Handle no frames, and tell the flows.
-    Hold(Sender<ToldFlows>),
+    Hold(Sender<WorkerFlows>),
     /// While it holds: tell what the flow cache has seen since.
     TellEvents(Sender<Vec<CacheEvent>>),
     /// Handle frames, those that wait first.
@@ -42,7 +42,7 @@ pub(super) enum Order {
 }
 
 /// The flows of one worker, which handles no frame.
-pub struct ToldFlows {
+pub struct WorkerFlows {
     /// Since when it handles none.
     pub since: Timestamp,
     /// Those that have been as they are for longest come first.
@@ -65,7 +65,7 @@ impl<T> Answers<T> {
 impl Pipeline {
     /// Has the workers handle no frame until [`Pipeline::release_workers`], and tell their flows. Frames wait meanwhile, and the flow
     /// cache goes on.
-    pub fn hold_workers(&self) -> Answers<ToldFlows> {
+    pub fn hold_workers(&self) -> Answers<WorkerFlows> {
         self.ask_workers(|_| (), |(), answer| Order::Hold(answer))
     }
 
@@ -170,7 +170,7 @@ impl Worker {
                     let flows = self.forwarder.known_flows();
                     // Of those that have just ended, too: this process may have no other moment for it.
                     self.release_slots(accounting);
-                    let _ = answer.send(ToldFlows { since, flows });
+                    let _ = answer.send(WorkerFlows { since, flows });
                 }
                 Order::TellEvents(answer) => _ = answer.send(self.events.take().collect()),
                 Order::Release => (holds, self.backlog.awaits_flows) = (false, false),

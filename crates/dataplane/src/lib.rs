@@ -37,7 +37,7 @@ use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::CaptureFilter;
 pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
-pub use handover::{Answers, LostFlows, ToldFlows};
+pub use handover::{Answers, LostFlows, WorkerFlows};
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 use selection::Replies;
 pub use selection::Selection;

@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// Has a story told in which balancers have a flow cache.
-pub fn told_with_cache(story: impl FnOnce()) {
+pub fn run_with_cache(story: impl FnOnce()) {
     HAS_CACHE.set(true);
     story();
 }

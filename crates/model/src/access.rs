@@ -59,6 +59,7 @@ impl Access {
     }
 
     /// Whether these are the very lists of another one, and not a copy.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn shares_lists_with(&self, other: &Access) -> bool {
         match (&self.0, &other.0) {
             (Some(own), Some(others)) => Arc::ptr_eq(own, others),

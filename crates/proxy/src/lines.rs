@@ -31,46 +31,46 @@ pub(super) enum Event {
     Backoff,
 }
 
-/// When each event was last told of each frontend, whichever of its ports and workers it happened at.
+/// When each event was last logged for each frontend, whichever of its ports and workers it happened at.
 #[derive(Debug, Default)]
-pub struct ClientLines(Mutex<HashMap<(u32, Event), Told>>);
+pub struct ClientLines(Mutex<HashMap<(u32, Event), LastLine>>);
 
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct LastLine {
     at: Instant,
-    untold: u64,
+    suppressed: u64,
 }
 
 /// How often the same has happened since the last line about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Untold(u64);
+pub(super) struct Suppressed(u64);
 
 impl ClientLines {
-    /// Something has happened at the frontend with this number. Returns how often it was not told of if it is told now.
-    pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Untold> {
+    /// Something has happened at the frontend with this number. Returns how often it was not logged, if it is to be logged now.
+    pub(super) fn take(&self, frontend: u32, event: Event) -> Option<Suppressed> {
         self.take_all(frontend, event, 1)
     }
 
     /// The same of something that has happened so many times.
-    pub(super) fn take_all(&self, frontend: u32, event: Event, times: u64) -> Option<Untold> {
+    pub(super) fn take_all(&self, frontend: u32, event: Event, times: u64) -> Option<Suppressed> {
         self.take_at(frontend, event, times, Instant::now())
     }
 
-    fn take_at(&self, frontend: u32, event: Event, times: u64, now: Instant) -> Option<Untold> {
+    fn take_at(&self, frontend: u32, event: Event, times: u64, now: Instant) -> Option<Suppressed> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(told) = lines.get_mut(&(frontend, event))
-            && now.duration_since(told.at) < EVERY
+        if let Some(last) = lines.get_mut(&(frontend, event))
+            && now.duration_since(last.at) < EVERY
         {
-            told.untold += times;
+            last.suppressed += times;
             return None;
         }
-        let before = lines.insert((frontend, event), Told { at: now, untold: 0 });
-        lines.retain(|_, told| now.duration_since(told.at) < KEPT);
-        Some(Untold(before.map_or(0, |told| told.untold) + times.saturating_sub(1)))
+        let before = lines.insert((frontend, event), LastLine { at: now, suppressed: 0 });
+        lines.retain(|_, last| now.duration_since(last.at) < KEPT);
+        Some(Suppressed(before.map_or(0, |last| last.suppressed) + times.saturating_sub(1)))
     }
 }
 
-impl fmt::Display for Untold {
+impl fmt::Display for Suppressed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
@@ -86,17 +86,19 @@ mod tests {
     #[test]
     fn a_flood_makes_a_line_in_ten_seconds_for_each_frontend_and_says_how_often() {
         let (lines, start) = (ClientLines::default(), Instant::now());
-        let mut told = Vec::new();
+        let mut lines_seen = Vec::new();
         // 200 a second for 31 s, of two frontends.
         for n in 0..6_200 {
             let now = start + n * Duration::from_millis(5);
             for frontend in [1, 2] {
-                told.extend(lines.take_at(frontend, Event::Refused, 1, now).map(|untold| untold.to_string()));
+                lines_seen.extend(
+                    lines.take_at(frontend, Event::Refused, 1, now).map(|suppressed| suppressed.to_string()),
+                );
             }
         }
         assert!(lines.take_at(3, Event::Loop, 1, start + 2 * KEPT).is_some(), "another event");
         assert_eq!(lines.0.lock().unwrap().len(), 1, "what is old is forgotten");
         let more = " (1999 more since the last line)";
-        assert_eq!(told, ["", "", more, more, more, more, more, more]);
+        assert_eq!(lines_seen, ["", "", more, more, more, more, more, more]);
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 const SIZE: usize = 256 * 1024;
 
 /// The least that is of use, and the kernel's default; for an unprivileged user with many pipes that is two pages.
-const LEAST: usize = 64 * 1024;
+const MIN_SIZE: usize = 64 * 1024;
 
 /// Idle pipes a thread keeps for the next one who needs one.
 const POOLED: usize = 64;
@@ -85,7 +85,7 @@ impl Pipe {
             return Err(Errno::MFILE.into());
         }
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        if fcntl_setpipe_size(&write, SIZE).is_err() && fcntl_getpipe_size(&write)? < LEAST {
+        if fcntl_setpipe_size(&write, SIZE).is_err() && fcntl_getpipe_size(&write)? < MIN_SIZE {
             return Err(Errno::NOBUFS.into());
         }
         OPEN.set(OPEN.get() + 1);

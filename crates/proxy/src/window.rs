@@ -11,7 +11,7 @@ use super::window_budget::{BlockedBytes, WindowSlot};
 use convey_model::client_of;
 
 /// Bytes moved at which [`Window::begin`] is called if nobody has: the kernel begins with 128 KiB.
-const FIRST: u64 = 16 * 1024;
+const MIN_MOVED: u64 = 16 * 1024;
 
 /// Bytes that are spliced at once while a direction is not known to flow.
 const FIRST_SPLICES: usize = 64 * 1024;
@@ -65,7 +65,7 @@ impl Window {
     /// Makes room for more, if the direction, which has moved so many bytes, flows.
     #[inline]
     pub(super) fn on_moved(&mut self, moved: u64, from: &TcpStream, to: &TcpStream) {
-        if moved < self.next.max(FIRST) {
+        if moved < self.next.max(MIN_MOVED) {
             return;
         }
         match self.state {

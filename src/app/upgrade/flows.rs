@@ -10,14 +10,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
-use crate::dataplane::{Answers, ToldFlows};
+use crate::dataplane::{Answers, WorkerFlows};
 use crate::forward::{CacheEvent, KnownFlow, decode, encode};
 use crate::model::{ServerKey, Timestamp};
 use crate::snapshot::Snapshot;
 
 /// Flows of workers that handle no frame for the moment. Their owners have the numbers of the snapshot.
 pub(in crate::app) struct HeldFlows {
-    pub(in crate::app) flows: Answers<ToldFlows>,
+    pub(in crate::app) flows: Answers<WorkerFlows>,
     pub(in crate::app) snapshot: Arc<Snapshot>,
 }
 

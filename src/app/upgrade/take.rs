@@ -138,7 +138,7 @@ impl Predecessor {
     }
 
     /// Waits until the old process knows that it is not the main one any more: it closes the channel.
-    pub(in crate::app) fn wait_until_told(&self) {
+    pub(in crate::app) fn wait_until_closed(&self) {
         let _ = self.0.receive::<Message>();
     }
 

@@ -8,7 +8,7 @@ use convey_model::{Timestamp, WHOLE};
 const STEPS: u32 = 20;
 
 /// What a server begins with, in percent: enough to be picked at all.
-const FIRST: u8 = 5;
+const FIRST_PERCENT: u8 = 5;
 
 /// A server that takes less than its share yet.
 ///
@@ -24,12 +24,12 @@ pub(crate) struct Warmup {
 impl Warmup {
     /// A server has come back. `None` if it takes no time to its whole share.
     pub(crate) fn begin(slow_start: Duration, now: Timestamp) -> Option<Warmup> {
-        Warmup { since: now, next: now, percent: FIRST }.on_time(slow_start, now)
+        Warmup { since: now, next: now, percent: FIRST_PERCENT }.on_time(slow_start, now)
     }
 
     /// One that has begun in another process; its share is what [`Warmup::on_time`] says next.
     pub(crate) fn known(since: Timestamp) -> Warmup {
-        Warmup { since, next: since, percent: FIRST }
+        Warmup { since, next: since, percent: FIRST_PERCENT }
     }
 
     /// When it began.
@@ -56,7 +56,7 @@ impl Warmup {
         let percent = (passed.as_nanos() * u128::from(WHOLE) / whole) as u8;
         let step = u64::try_from(whole / u128::from(STEPS)).unwrap_or(u64::MAX).max(1);
         let next = Timestamp((now.0 / step + 1).saturating_mul(step));
-        Some(Warmup { next, percent: percent.max(FIRST), ..self })
+        Some(Warmup { next, percent: percent.max(FIRST_PERCENT), ..self })
     }
 }
 

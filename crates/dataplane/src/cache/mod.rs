@@ -51,7 +51,7 @@ const FLOWS: &str = "flows";
 const NEXT_HOPS: &str = "next_hops";
 const FLOW_COUNTERS: &str = "flow_counters";
 const OUTCOMES: &str = "outcomes";
-const OURS: &str = "ours";
+const OWN_ADDRESSES: &str = "ours";
 const INTERFACES: &str = "interfaces";
 const SYN_LIMIT: &str = "syn_limit";
 const EVENTS: &str = "events";
@@ -170,7 +170,7 @@ impl KernelCache {
     /// Has `cache_filter` let in packets by another selection. Packets in both are let in throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
         let ours = selection.addresses().into_iter().map(|ip| (*Addr::from(ip).bytes(), 1u8)).collect();
-        selection_maps::replace(HashMap::try_from(self.map(OURS)?)?, ours)?;
+        selection_maps::replace(HashMap::try_from(self.map(OWN_ADDRESSES)?)?, ours)?;
         for name in selection_maps::NAMES {
             selection_maps::fill(name, self.map(name)?, selection)?;
         }

@@ -51,7 +51,7 @@ pub struct Asking {
 pub(crate) type NeighbourKey = (u32, IpAddr);
 
 /// Servers and routers, without a limit.
-const OURS: usize = 0;
+const UNLIMITED_RANK: usize = 0;
 /// Clients that have sent their SYN or datagram again and were not asked for yet.
 const AGAIN: usize = 1;
 /// Clients that are wanted for the first time.
@@ -88,7 +88,7 @@ impl Asking {
         }
         let asked = seen.and_then(|seen| seen.asked);
         let rank = match asked {
-            _ if wanted.is_ours => OURS,
+            _ if wanted.is_ours => UNLIMITED_RANK,
             Some(_) => IN_VAIN,
             None if wanted.is_repeated => AGAIN,
             None => NEW,
@@ -121,12 +121,12 @@ impl Asking {
             }
             // Of clients the last, whose packets may wait for longest.
             let next = match rank {
-                OURS => waiting.pop_front(),
+                UNLIMITED_RANK => waiting.pop_front(),
                 _ if self.left < STEP => None,
                 _ => waiting.pop_back(),
             };
             let Some((queued, wanted)) = next else { continue };
-            if rank != OURS {
+            if rank != UNLIMITED_RANK {
                 self.left -= STEP;
             }
             self.remember(wanted, RecentQuery { queued, asked: Some(now), again: false });

@@ -73,7 +73,7 @@ pub struct SnatPorts {
 const FEW: u16 = 1024;
 
 /// The first port that needs no privileges.
-const FIRST: u16 = 1024;
+const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl ReservedPorts {
     /// Adds the ports to those that are reserved in this network namespace.
@@ -260,8 +260,10 @@ fn may_configure() -> bool {
 /// So many ports next to those that the kernel hands out: below them if there are so many, else above, else all on the side
 /// where there are more. `None` if these are too few.
 fn outside(ephemeral: &RangeInclusive<u16>, count: usize) -> Option<RangeInclusive<u16>> {
-    let (below, above) =
-        (FIRST..*ephemeral.start(), ephemeral.end().checked_add(1).map(|first| first..=u16::MAX));
+    let (below, above) = (
+        FIRST_UNPRIVILEGED..*ephemeral.start(),
+        ephemeral.end().checked_add(1).map(|first| first..=u16::MAX),
+    );
     let (room_below, room_above) = (below.len().min(count), above.map_or(0, |above| above.len().min(count)));
     let room = room_below.max(room_above);
     // Fits: there are no more ports than that.

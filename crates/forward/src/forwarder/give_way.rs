@@ -24,7 +24,7 @@ const CROWD: u32 = 8;
 
 /// So many half-open connections are a crowd, however many there may be. Established ones may have left them little, and
 /// who forges as many a second would keep every client out.
-const MANY: u32 = 32;
+const MIN_CROWD: u32 = 32;
 
 /// Most handshakes take less: a connection that has been half-open for longer gives way, however few there are.
 const HANDSHAKE: Duration = Duration::from_millis(100);
@@ -222,7 +222,7 @@ impl Forwarder {
     /// opened untold, and streams may be in use: so no more are asked for at once than there are workers, and of streams one.
     fn ask_others(&self, slot: &ExhaustedSlots<'_>, now: Timestamp) -> bool {
         let Others { unestablished, streams } = self.workers.others(slot.held);
-        let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MANY;
+        let is_crowd = is_crowd(unestablished, slot.limit) || unestablished >= MIN_CROWD;
         let most = if is_crowd { unestablished.min(self.workers.len()) } else { streams.min(1) };
         self.workers.ask(slot.held, most, now)
     }
@@ -284,7 +284,7 @@ impl Forwarder {
             let id = self.flows.first_of(held, share, Class::HalfOpen)?;
             if !self.has_got_further(id) {
                 let half_open = half_open.saturating_add(scarce.others.unestablished);
-                let are_many = !share.is_udp() && half_open >= MANY;
+                let are_many = !share.is_udp() && half_open >= MIN_CROWD;
                 let is_crowd = are_many || is_crowd(half_open, scarce.all);
                 return if is_crowd { Some(id) } else { self.find_idle(held, share, Class::HalfOpen, now) };
             }

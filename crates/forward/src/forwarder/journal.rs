@@ -18,11 +18,6 @@ impl Forwarder {
         }
     }
 
-    /// Whether flows are told of that have ended.
-    pub fn keeps_journal(&self) -> bool {
-        self.journal.is_some()
-    }
-
     /// A flow is in the table.
     pub(super) fn note_begin(&mut self, id: FlowId, segment: Segment, now: Timestamp) {
         if let Some(journal) = &mut self.journal {

@@ -10,12 +10,12 @@ macro_rules! told_over_both_families {
             $(#[test] fn $story() { super::$story($crate::forwarder::tests::lab::Family::V6) })+
         }
         mod over_ipv4_with_cache {
-            use $crate::forwarder::tests::lab::{Family, told_with_cache};
-            $(#[test] fn $story() { told_with_cache(|| super::$story(Family::V4)) })+
+            use $crate::forwarder::tests::lab::{Family, run_with_cache};
+            $(#[test] fn $story() { run_with_cache(|| super::$story(Family::V4)) })+
         }
         mod over_ipv6_with_cache {
-            use $crate::forwarder::tests::lab::{Family, told_with_cache};
-            $(#[test] fn $story() { told_with_cache(|| super::$story(Family::V6)) })+
+            use $crate::forwarder::tests::lab::{Family, run_with_cache};
+            $(#[test] fn $story() { run_with_cache(|| super::$story(Family::V6)) })+
         }
     };
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::header_error::HeaderError;
-use crate::lines::{ClientLines, Event, Untold};
+use crate::lines::{ClientLines, Event, Suppressed};
 
 /// Those of one worker and address. A flood of one kind hides none of the other.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Refusals {
     }
 
     /// What the log may tell now of the frontend with this number, and how many more there were.
-    pub(super) fn take(&mut self, frontend: u32, lines: &ClientLines) -> [Option<(Refusal, Untold)>; 2] {
+    pub(super) fn take(&mut self, frontend: u32, lines: &ClientLines) -> [Option<(Refusal, Suppressed)>; 2] {
         [self.untrusted.take(), self.wrong.take()].map(|last| {
             let last = last?;
             Some((last, lines.take_all(frontend, last.why.event(), last.count)?))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::lab::{
     ENOUGH, Family, LAN, Lab, MockKernel, Outcome, Seen, Size, TestServer, WAN, error_about, neighbour,
-    told_with_cache,
+    run_with_cache,
 };
 use crate::{ACK, FIN, FlowState, Segment};
 use convey_model::{DropReason, FlowKey, Mode};
@@ -15,7 +15,7 @@ const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 /// Has each of these stories told over IPv4 and over IPv6.
 macro_rules! told_with_a_cache {
     ($($story:ident),+ $(,)?) => {
-        $(#[test] fn $story() { for family in Family::BOTH { told_with_cache(|| stories::$story(family)); } })+
+        $(#[test] fn $story() { for family in Family::BOTH { run_with_cache(|| stories::$story(family)); } })+
     };
 }
 

@@ -13,7 +13,7 @@ pub(super) use self::world::{TestFrontend, TestServer, World, wanted};
 use crate::Plan;
 use crate::forwarder::{Path, fit};
 use crate::plan::ByView;
-pub(super) use crate::testing::{MockKernel, told_with_cache};
+pub(super) use crate::testing::{MockKernel, run_with_cache};
 use crate::{
     Cut, Ended, FlowEnd, Forwarder, Fragments, Frame, IpIds, Later, Loops, NatPorts, PacketRole, PortSplit,
     Settings, Verdict, WorkerPeers, cut, number_segments,

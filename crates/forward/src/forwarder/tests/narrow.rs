@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::handover::{handed, take};
-use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, told_with_cache};
+use super::lab::{Family, LAN, Lab, Outcome, Seen, WAN, error_about, run_with_cache};
 use convey_model::DropReason;
 use convey_wire::{self as wire, IcmpError, TestPacket};
 
@@ -101,7 +101,7 @@ fn what_is_too_long_for_a_narrow_path_is_cut_here_and_nobody_elses() {
 
 #[test]
 fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
-    told_with_cache(|| {
+    run_with_cache(|| {
         let family = Family::V4;
         let mut lab = Lab::passthrough(family).udp();
         let (reply, answer) = stream(&mut lab);
@@ -124,7 +124,7 @@ fn a_path_that_was_narrow_is_tried_again_after_ten_minutes() {
 
 #[test]
 fn a_path_that_was_narrow_in_another_process_is_tried_again_too() {
-    told_with_cache(|| {
+    run_with_cache(|| {
         let (mut old, mut new) = (Lab::passthrough(Family::V4).udp(), Lab::passthrough(Family::V4).udp());
         let (reply, answer) = stream(&mut old);
         too_big(&mut old, Family::V4, &answer, 68);
