@@ -13,7 +13,7 @@
 //!
 //! [`build`] makes the one that is configured. `candidates` has what they share: which servers take part, and where to go
 //! on when the chosen one is full. A new one needs a file here, a variant of [`Algorithm`] and an arm of [`build`]: the
-//! tests of this file then check it with the others. CONTRIBUTING.md lists the rest.
+//! tests of this file then check it with the others. docs/design/extending.md lists the rest.
 //!
 //! Tables hold only servers that may be chosen (see [`Member::eligible`]); they ask [`Loads`] for values that
 //! change from one connection to the next (open connections, servers at their limit).

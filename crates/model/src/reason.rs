@@ -3,7 +3,7 @@
 /// Makes the reasons, all of them, and their labels of one list: reason, label.
 macro_rules! drop_reasons {
     ($($(#[$about:meta])* $reason:ident = $label:literal,)+) => {
-        /// The reason a packet was dropped. Its label is the metric, the trace text and what tests look for.
+        /// The reason a packet was dropped. Its label is that of the metric.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum DropReason {
