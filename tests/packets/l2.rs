@@ -89,7 +89,7 @@ fn a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back
         })
     };
     let log = |text: &str| network.log(Role::Balancer).matches(text).count();
-    assert!(answers());
+    wait_for("the server to be reached", || answers().then_some(()));
     let by_other = ["route", "add", &server, "via", &other, "dev", INTERFACE];
     network.lab.run(Role::Balancer, "ip", &by_other).unwrap();
     let off = format!(

@@ -10,7 +10,7 @@ use convey_testkit::{
 };
 
 use crate::proxy_protocol::{PROXY, datagram, line, open, trusting};
-use crate::shares::{is_answered, udp_client};
+use crate::shares::{is_answered_at_last, udp_client};
 
 stories!("access":
     who_is_denied_is_reset_and_takes_no_slot_and_no_server,
@@ -111,13 +111,13 @@ fn datagrams_of_who_is_denied_begin_no_session_and_end_one() {
     let setup = |access: &str| of(&lab, access).frontend("protocol = \"udp\"");
     let balancer = BalancerProcess::start(&lab, &setup(""));
     let [denied, let_in] = [66, 50].map(|host| udp_client(lab.ip(host), lab.vip()));
-    assert!(is_answered(&denied) && is_answered(&let_in));
+    assert!(is_answered_at_last(&denied) && is_answered_at_last(&let_in));
     balancer.save(&setup(&format!("deny = \"{}\"", lab.ip(66))));
     balancer.wait_for_stat("/frontends/web/ended/access_denied", 1);
     denied.send(b"!").unwrap();
     balancer.wait_for_stat("/frontends/web/refused/access_denied", 1);
     balancer.wait_for_stat("/frontends/web/current_connections", 1);
-    assert!(is_answered(&let_in));
+    assert!(is_answered_at_last(&let_in));
 }
 
 fn behind_a_proxy_lists_and_limits_are_for_the_address_in_its_header() {

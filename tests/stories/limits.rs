@@ -2,7 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::thread::available_parallelism;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use convey_testkit::{
@@ -196,16 +197,29 @@ fn an_idle_connection_is_closed_and_counted() {
 fn a_connection_that_talks_is_not_idle() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
-    let setup = Setup::new(&lab).timeouts("idle = 0.2").server("a", lab.server(1), "");
+    let setup = Setup::new(&lab).timeouts("idle = 2").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut talking = connect(lab.vip());
+    ping(&mut talking).unwrap();
     let mut idle = connect(lab.vip());
     ping(&mut idle).unwrap();
-    while balancer.stat("/frontends/web/ended/idle_timeout") == 0 {
-        ping(&mut talking).unwrap();
-    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let talker = scope.spawn(|| {
+            let mut talked = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                ping(&mut talking).unwrap();
+                talked += 1;
+            }
+            talked
+        });
+        let has_ended = was_reset(&mut idle);
+        is_over.store(true, Ordering::Relaxed);
+        let talked = talker.join().unwrap();
+        assert!(has_ended && talked >= 20, "{has_ended}, {talked} times");
+    });
     ping(&mut talking).unwrap();
-    assert!(ping(&mut idle).is_err());
+    assert_eq!(balancer.stat("/frontends/web/ended/idle_timeout"), 1);
 }
 
 fn a_frontend_and_a_backend_have_time_limits_of_their_own() {
@@ -213,8 +227,7 @@ fn a_frontend_and_a_backend_have_time_limits_of_their_own() {
     let _server = TcpServer::echo(lab.server(1));
     let other = SocketAddr::new(lab.vip().ip(), lab.vip().port() + 1);
     let more = format!("[frontends.patient]\nlisten_addr = \"{other}\"\nbackend = \"pool\"\n");
-    let setup =
-        Setup::new(&lab).frontend("timeouts.idle = \"200ms\"").server("a", lab.server(1), "").and(&more);
+    let setup = Setup::new(&lab).frontend("timeouts.idle = \"2s\"").server("a", lab.server(1), "").and(&more);
     let balancer = BalancerProcess::start(&lab, &setup.clone().timeouts("idle = 3600"));
     let (mut hasty, mut patient) = (connect(lab.vip()), connect(other));
     for stream in [&mut hasty, &mut patient] {
@@ -224,8 +237,8 @@ fn a_frontend_and_a_backend_have_time_limits_of_their_own() {
     ping(&mut patient).unwrap();
     assert_eq!(balancer.stat("/frontends/patient/ended/idle_timeout"), 0);
 
-    balancer.save(&setup.frontend("").timeouts("idle = 3600").backend("timeouts.idle = 0.2"));
-    balancer.wait_for_log("backend pool: timeouts.idle unset -> 0.2s");
+    balancer.save(&setup.frontend("").timeouts("idle = 3600").backend("timeouts.idle = 2"));
+    balancer.wait_for_log("backend pool: timeouts.idle unset -> 2s");
     let mut of_backend = connect(other);
     ping(&mut of_backend).unwrap();
     assert!(was_reset(&mut of_backend), "new connections go by it");

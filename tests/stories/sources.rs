@@ -1,14 +1,15 @@
 //! What one source may have of a frontend, and how long a client may be silent.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, UdpServer, connect_from, ping, stories, wait_for, was_reset,
+    BalancerProcess, Loopback, PATIENCE, Setup, TcpServer, UdpServer, connect_from, ping, stories, wait_for,
+    was_reset,
 };
 
-use crate::shares::{is_answered, udp_client};
+use crate::shares::{is_answered, is_answered_at_last, udp_client};
 
 stories!("sources":
     a_source_has_so_many_connections_at_once_and_another_as_many_beside_it,
@@ -57,11 +58,11 @@ fn sessions_of_a_source_are_limited_too() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let client = |host| udp_client(lab.ip(host), lab.vip());
     let streams: Vec<UdpSocket> = (0..2).map(|_| client(99)).collect();
-    assert!(streams.iter().all(|socket| is_answered(socket) && is_answered(socket)));
+    assert!(streams.iter().all(|socket| is_answered_at_last(socket) && is_answered_at_last(socket)));
     let third = client(99);
     third.send(b"!").unwrap();
     balancer.wait_for_stat("/frontends/web/refused/source_connections", 1);
-    assert!(is_answered(&client(98)) && streams.iter().all(is_answered));
+    assert!(is_answered_at_last(&client(98)) && streams.iter().all(is_answered_at_last));
     // One whose server is silent may have been forged: it gives way to the next at the same worker.
     wait_for("a second of silence", || {
         let next = client(99);
@@ -74,9 +75,9 @@ fn sessions_of_a_source_are_limited_too() {
 fn a_client_that_sends_nothing_in_time_is_reset_and_no_server_waits_for_it() {
     let lab = Loopback::new();
     let _server = TcpServer::echo(lab.server(1));
-    let balancer = BalancerProcess::start(&lab, &of(&lab, "first_byte_timeout = 0.5"));
-    let mut in_time = connect_from(lab.ip(98), lab.vip()).unwrap();
+    let balancer = BalancerProcess::start(&lab, &of(&lab, "first_byte_timeout = 2"));
     let mut silent = connect_from(lab.ip(99), lab.vip()).unwrap();
+    let mut in_time = connect_from(lab.ip(98), lab.vip()).unwrap();
     balancer.wait_for_stat("/frontends/web/current_connections", 2);
     assert_eq!(balancer.given_to("a"), 0);
     in_time.write_all(b"?").unwrap();
@@ -85,9 +86,11 @@ fn a_client_that_sends_nothing_in_time_is_reset_and_no_server_waits_for_it() {
     balancer.wait_for_stat("/frontends/web/ended/first_byte_timeout", 1);
     // From then on its time is that of everybody.
     let mut byte = [0];
-    std::io::Read::read_exact(&mut in_time, &mut byte).unwrap();
-    in_time.set_read_timeout(Some(Duration::from_millis(600))).unwrap();
-    assert!(std::io::Read::read(&mut in_time, &mut byte).is_err());
+    in_time.read_exact(&mut byte).unwrap();
+    in_time.set_read_timeout(Some(Duration::from_millis(2500))).unwrap();
+    let silence = in_time.read(&mut byte).unwrap_err();
+    assert_eq!(silence.kind(), ErrorKind::WouldBlock);
+    in_time.set_read_timeout(Some(PATIENCE)).unwrap();
     ping(&mut in_time).unwrap();
 }
 
