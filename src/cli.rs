@@ -119,9 +119,9 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Without a configuration file: a list of servers, one HOST:PORT a line; `#` begins a comment.
     ///
-    /// Connections are given to them in turn. A server that fails three times in a row to take a connection, of a
-    /// client or of the check every 2 seconds, is left out until the check has succeeded twice; a client whose
-    /// connection fails meanwhile gets another server.
+    /// convey gives connections to them in turn, and checks each of them every 2 seconds. Three failures in a row take a server
+    /// out, of the check or of clients' connections. Two successes of the check bring it back. A client whose connection
+    /// fails gets another server.
     #[arg(short, long, value_name = "PATH", global = true, requires = "listen")]
     pub servers: Option<PathBuf>,
     /// Without a configuration file: where statistics are served (a port alone: 127.0.0.1)
