@@ -172,7 +172,12 @@ impl Worker {
                     self.release_slots(accounting);
                     let _ = answer.send(WorkerFlows { since, flows });
                 }
-                Order::TellEvents(answer) => _ = answer.send(self.events.take().collect()),
+                Order::TellEvents(answer) => {
+                    let seen: Vec<CacheEvent> = self.events.take().collect();
+                    let mut events = self.forwarder.progress_in_cache();
+                    events.extend(seen);
+                    let _ = answer.send(events);
+                }
                 Order::Release => (holds, self.backlog.awaits_flows) = (false, false),
                 Order::Restore(flows, since, sight, answer) => {
                     let lost = self.restore(&flows, &sight, accounting);
@@ -181,7 +186,10 @@ impl Worker {
                 }
                 Order::Hear(events) => {
                     let now = (self.now)();
-                    events.iter().for_each(|(key, segment)| self.forwarder.on_cached(key, *segment, now));
+                    for (key, segment) in &events {
+                        self.forwarder.on_cached_elsewhere(key, *segment, now);
+                    }
+                    self.forwarder.flush_cache();
                 }
             }
         }

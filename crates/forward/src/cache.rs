@@ -69,3 +69,11 @@ pub struct Progress {
     /// What it expects next.
     pub acked: u32,
 }
+
+impl Progress {
+    /// As far as either says. Neither is 2 GiB behind the other.
+    pub(crate) fn furthest(self, other: Progress) -> Progress {
+        let later = |one: u32, other: u32| if one.wrapping_sub(other) as i32 > 0 { one } else { other };
+        Progress { sent: later(self.sent, other.sent), acked: later(self.acked, other.acked) }
+    }
+}

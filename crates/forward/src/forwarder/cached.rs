@@ -54,6 +54,24 @@ impl Forwarder {
         }
     }
 
+    /// Takes note of a segment that the cache of another forwarder has told of, which had this flow before. Our cache then knows as
+    /// much: else it would take the end of the connection for a guess.
+    pub fn on_cached_elsewhere(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
+        self.on_cached(key, segment, now);
+        let Some((id, _)) = self.flows.lookup(key) else { return };
+        let flow = self.flows.get(id);
+        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
+            let server_side = server_side(flow, &self.network);
+            for (direction, key) in keys(flow).rev() {
+                let known = flow.progress(direction);
+                let seen = seen_open(&mut **cache, flow, &key);
+                let progress = seen.and_then(|seen| seen.progress).map_or(known, |seen| seen.furthest(known));
+                let from = server_side.filter(|_| direction == Direction::ToClient);
+                cache.put(&key, &route(flow, direction, from, seen, progress));
+            }
+        }
+    }
+
     /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
     pub(super) fn ask_cache(&mut self, id: FlowId) {
         if !self.flows.get(id).is_cached() {
@@ -251,15 +269,28 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u3
 
 /// The same of the packets that go one way, `from` one interface if there is one.
 fn put_one(cache: &mut dyn FlowCache, flow: &Flow, direction: Direction, key: &FlowKey, from: Option<u32>) {
-    let rewrite = flow.rewrite(direction);
-    let seen = if flow.is_cached() { cache.seen(key) } else { None };
-    // The cache has seen less of a handshake than this worker.
-    let seen = seen.filter(|seen| !seen.is_opening);
+    let seen = seen_open(cache, flow, key);
     let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
-    let view = flow.view();
+    cache.put(key, &route(flow, direction, from, seen, progress));
+}
+
+/// What the cache has seen of packets with this key, unless that is less of a handshake than this worker has.
+fn seen_open(cache: &mut dyn FlowCache, flow: &Flow, key: &FlowKey) -> Option<CachedActivity> {
+    let seen = if flow.is_cached() { cache.seen(key) } else { None };
+    seen.filter(|seen| !seen.is_opening)
+}
+
+fn route(
+    flow: &Flow,
+    direction: Direction,
+    from: Option<u32>,
+    seen: Option<CachedActivity>,
+    progress: Progress,
+) -> CachedRoute {
+    let (view, owners) = (flow.view(), super::owners(flow));
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
-    let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), seen.map(|seen| seen.at));
-    cache.put(key, &CachedRoute { rewrite, direction, view, from, owners, is_new, last, progress, opening });
+    let (rewrite, is_new, last) = (flow.rewrite(direction), !flow.is_cached(), seen.map(|seen| seen.at));
+    CachedRoute { rewrite, direction, view, from, owners, is_new, last, progress, opening }
 }
 
 /// Learns of the packets that the cache forwarded how far a flow's sides have got.
@@ -275,7 +306,7 @@ fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
 }
 
 /// The keys of a flow's packets that pass us.
-fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + use<> {
+pub(super) fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + use<> {
     let (client, server) = (flow.client(), flow.server());
     flow.view().directions().iter().map(move |&direction| match direction {
         Direction::ToServer => (direction, client),

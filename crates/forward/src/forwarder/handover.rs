@@ -1,10 +1,11 @@
 //! Flows that leave for another forwarder, and flows that come from one.
 
-use super::Forwarder;
 use super::begin::{Recipient, UNRESOLVED};
-use crate::handover::KnownFlow;
+use super::cached::keys;
+use super::{ACKNOWLEDGED_AFTER, Forwarder};
+use crate::handover::{CacheEvent, KnownFlow};
 use crate::plan::Plan;
-use crate::{Direction, FlowId, FlowOwners, View};
+use crate::{ACK, Direction, FlowId, FlowOwners, FlowState, Segment, View};
 use convey_model::{Endpoint, Timestamp};
 use convey_wire::Headers;
 
@@ -30,6 +31,36 @@ impl Forwarder {
         let mut known: Vec<KnownFlow> = known.collect();
         known.sort_unstable_by_key(|flow| flow.since);
         known
+    }
+
+    /// What the cache has forwarded of connections since [`Forwarder::known_flows`]: for each side that has gone on, a segment that
+    /// repeats all of it. Whoever goes on with them takes note of these before other events.
+    pub fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
+        let ids: Vec<FlowId> = self.flows.ids().collect();
+        let mut events = Vec::new();
+        for id in ids {
+            let flow = self.flows.get(id);
+            if !flow.is_cached() || flow.state().is_udp() {
+                continue;
+            }
+            let sides = [Direction::ToServer, Direction::ToClient];
+            let (state, before) = (flow.state(), sides.map(|direction| flow.progress(direction)));
+            self.catch_up(id);
+            let flow = self.flows.get(id);
+            for ((direction, key), before) in keys(flow).zip(before) {
+                let after = flow.progress(direction);
+                // Where the server begins is not known before it has answered.
+                let seq = match (direction, state) {
+                    (Direction::ToClient, FlowState::SynSent) => flow.progress(Direction::ToServer).acked,
+                    _ => before.sent,
+                };
+                if after != before {
+                    let len = after.sent.wrapping_sub(seq);
+                    events.push((key, Segment { flags: ACK, seq, ack: after.acked, len }));
+                }
+            }
+        }
+        events
     }
 
     /// Goes on with a flow of another forwarder, whose frontend and server have the numbers of this plan. Its slots are taken.
@@ -72,6 +103,9 @@ impl Forwarder {
         }
         if self.flows.get(id).next_hop(Direction::ToServer) != UNRESOLVED {
             self.update_in_cache(id);
+        }
+        if self.flows.get(id).has_pending_fin() {
+            self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
         }
         Some(Restored { owners, is_over })
     }

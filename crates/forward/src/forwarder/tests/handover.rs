@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lab::{Family, Lab, Seen};
+use super::lab::{Family, Lab, Seen, run_with_cache};
 use crate::{KnownFlow, decode, encode};
 use convey_wire::TestPacket;
 
@@ -155,5 +155,43 @@ fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
         // What follows on a SYN nobody can have forwarded but a cache.
         assert!(!is_known(new.client(1).seq(101).ack(501)));
         assert!(!is_known(new.client(1).fin().seq(101).ack(501)));
+    }
+}
+
+#[test]
+fn a_connection_that_went_on_meanwhile_in_the_old_cache_ends_in_the_new_one_as_in_any() {
+    for family in Family::BOTH {
+        run_with_cache(|| went_on_meanwhile(family));
+    }
+}
+
+/// Bytes have passed since the flows were told. Its end comes at numbers that the new balancer cannot know by them.
+fn went_on_meanwhile(family: Family) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        let is_dsr = !old.world.frontends[0].mode.has_snat();
+        let syn = old.send(old.client(1).syn().seq(100));
+        if !is_dsr {
+            old.send(syn.reply().syn().seq(500).ack(101));
+        }
+        old.send(old.client(1).seq(101).ack(501));
+        old.hear_cache();
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 1);
+        old.send(old.client(1).seq(101).ack(501).payload(b"hello?"));
+        if !is_dsr {
+            old.send(syn.reply().seq(501).ack(107).payload(b"hello!"));
+        }
+        old.send(old.client(1).seq(107).ack(507));
+        for (key, segment) in old.forwarder.progress_in_cache() {
+            new.forwarder.on_cached_elsewhere(&key, segment, new.now);
+        }
+        new.forwarder.flush_cache();
+        new.send(new.client(1).fin().seq(107).ack(507));
+        if !is_dsr {
+            new.send(syn.reply().fin().seq(507).ack(108));
+        }
+        new.send(new.client(1).seq(108).ack(508));
+        new.hear_cache();
+        assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}");
     }
 }
