@@ -61,14 +61,7 @@ impl Forwarder {
         let Some((id, _)) = self.flows.lookup(key) else { return };
         let flow = self.flows.get(id);
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
-            let server_side = server_side(flow, &self.network);
-            for (direction, key) in keys(flow).rev() {
-                let known = flow.progress(direction);
-                let seen = seen_open(&mut **cache, flow, &key);
-                let progress = seen.and_then(|seen| seen.progress).map_or(known, |seen| seen.furthest(known));
-                let from = server_side.filter(|_| direction == Direction::ToClient);
-                cache.put(&key, &route(flow, direction, from, seen, progress));
-            }
+            put_as(&mut **cache, flow, server_side(flow, &self.network), Progress::furthest);
         }
     }
 
@@ -166,7 +159,9 @@ impl Forwarder {
         // A handshake goes in when it ends.
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
         {
-            put_one(&mut **cache, flow, Direction::ToClient, &flow.server(), Some(interface));
+            put_one(&mut **cache, flow, (Direction::ToClient, &flow.server()), Some(interface), |seen, _| {
+                seen
+            });
         }
     }
 
@@ -259,38 +254,43 @@ pub(super) fn server_side(flow: &Flow, network: &NextHops) -> Option<u32> {
     hop.or_else(|| Some(network.hop_to(flow.server().src.ip())?.interface))
 }
 
-/// Has the cache forward a flow's packets, those of its server from this interface alone. Those first: the client's packets make the
-/// server answer.
+/// Has the cache forward a flow's packets, those of its server from this interface alone.
 pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u32>) {
+    put_as(cache, flow, server_side, |seen, _| seen);
+}
+
+/// The same; `progress` says how far a side is, by what the cache has seen and what the flow knows. The server's packets go first:
+/// the client's make it answer.
+fn put_as(
+    cache: &mut dyn FlowCache,
+    flow: &Flow,
+    server_side: Option<u32>,
+    progress: fn(Progress, Progress) -> Progress,
+) {
     for (direction, key) in keys(flow).rev() {
-        put_one(cache, flow, direction, &key, server_side.filter(|_| direction == Direction::ToClient));
+        let from = server_side.filter(|_| direction == Direction::ToClient);
+        put_one(cache, flow, (direction, &key), from, progress);
     }
 }
 
 /// The same of the packets that go one way, `from` one interface if there is one.
-fn put_one(cache: &mut dyn FlowCache, flow: &Flow, direction: Direction, key: &FlowKey, from: Option<u32>) {
-    let seen = seen_open(cache, flow, key);
-    let progress = seen.and_then(|seen| seen.progress).unwrap_or_else(|| flow.progress(direction));
-    cache.put(key, &route(flow, direction, from, seen, progress));
-}
-
-/// What the cache has seen of packets with this key, unless that is less of a handshake than this worker has.
-fn seen_open(cache: &mut dyn FlowCache, flow: &Flow, key: &FlowKey) -> Option<CachedActivity> {
-    let seen = if flow.is_cached() { cache.seen(key) } else { None };
-    seen.filter(|seen| !seen.is_opening)
-}
-
-fn route(
+fn put_one(
+    cache: &mut dyn FlowCache,
     flow: &Flow,
-    direction: Direction,
+    (direction, key): (Direction, &FlowKey),
     from: Option<u32>,
-    seen: Option<CachedActivity>,
-    progress: Progress,
-) -> CachedRoute {
-    let (view, owners) = (flow.view(), super::owners(flow));
+    progress: fn(Progress, Progress) -> Progress,
+) {
+    let rewrite = flow.rewrite(direction);
+    let seen = if flow.is_cached() { cache.seen(key) } else { None };
+    // The cache has seen less of a handshake than this worker.
+    let seen = seen.filter(|seen| !seen.is_opening);
+    let known = flow.progress(direction);
+    let progress = seen.and_then(|seen| seen.progress).map_or(known, |seen| progress(seen, known));
+    let view = flow.view();
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
-    let (rewrite, is_new, last) = (flow.rewrite(direction), !flow.is_cached(), seen.map(|seen| seen.at));
-    CachedRoute { rewrite, direction, view, from, owners, is_new, last, progress, opening }
+    let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), seen.map(|seen| seen.at));
+    cache.put(key, &CachedRoute { rewrite, direction, view, from, owners, is_new, last, progress, opening });
 }
 
 /// Learns of the packets that the cache forwarded how far a flow's sides have got.
