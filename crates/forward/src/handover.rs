@@ -68,7 +68,8 @@ pub enum Unreadable {
     Damaged,
 }
 
-/// A segment that the flow cache has forwarded, by the key of its packet: of a handshake, or a FIN.
+/// A segment that the flow cache has forwarded, by the key of its packet: of a handshake, or a FIN. Without flags it says how far the
+/// sender of such packets has got.
 pub type CacheEvent = (FlowKey, Segment);
 
 /// The format. Another number for whatever an older version would read wrongly.

@@ -54,11 +54,20 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a segment that the cache of another forwarder has told of, which had this flow before. Our cache then knows as
-    /// much: else it would take the end of the connection for a guess.
+    /// Takes note of a segment that the cache of another forwarder has told of, which had this flow before; or of how far its sender
+    /// has got, if it has no flags. Our cache then knows as much: else it would take the end of the connection for a guess.
     pub fn on_cached_elsewhere(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
-        self.on_cached(key, segment, now);
-        let Some((id, _)) = self.flows.lookup(key) else { return };
+        let Some((id, direction)) = self.flows.lookup(key) else { return };
+        let before = self.flows.get(id).state();
+        let progress = Some(Progress { sent: segment.seq, acked: segment.ack });
+        match (segment.flags, direction) {
+            (0, Direction::ToServer) => self.go_on(id, progress, None, now),
+            (0, Direction::ToClient) => self.go_on(id, None, progress, now),
+            _ => self.on_cached(key, segment, now),
+        }
+        if segment.flags == 0 {
+            self.hear_of_server(id, before);
+        }
         let flow = self.flows.get(id);
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
             put_as(&mut **cache, flow, server_side(flow, &self.network), Progress::furthest);
@@ -122,13 +131,24 @@ impl Forwarder {
                 let server = seen(flow.server()).filter(|_| flow.view() == View::BothSides);
                 let at = client.into_iter().chain(server).map(|(_, at)| at).max();
                 let [client, server] = [client, server].map(|seen| seen.map(|(progress, _)| progress));
-                self.flows.catch_up(id, client, server);
-                if let (Some((direction, fin)), Some(at)) = (self.flows.get(id).acknowledged_fin(), at) {
-                    self.hear_fin_event(id, direction, fin, at);
+                if let Some(at) = at {
+                    self.go_on(id, client, server, at);
                 }
             }
         }
         self.hear_of_server(id, before);
+    }
+
+    /// The cache has forwarded packets of a flow's sides by then, which have got so far.
+    fn go_on(&mut self, id: FlowId, client: Option<Progress>, server: Option<Progress>, at: Timestamp) {
+        if self.flows.get(id).state().is_handshake() {
+            // The server's answer to a SYN is told as a segment.
+            return client.into_iter().for_each(|progress| self.open(id, progress, at));
+        }
+        self.flows.catch_up(id, client, server);
+        if let Some((direction, fin)) = self.flows.get(id).acknowledged_fin() {
+            self.hear_fin_event(id, direction, fin, at);
+        }
     }
 
     /// After what the cache has seen of a flow: a server that has answered a SYN is there.

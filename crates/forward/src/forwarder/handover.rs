@@ -5,7 +5,7 @@ use super::cached::keys;
 use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::plan::Plan;
-use crate::{ACK, Direction, FlowId, FlowOwners, FlowState, Segment, View};
+use crate::{Direction, Flow, FlowId, FlowOwners, Progress, Segment, View};
 use convey_model::{Endpoint, Timestamp};
 use convey_wire::Headers;
 
@@ -33,8 +33,8 @@ impl Forwarder {
         known
     }
 
-    /// What the cache has forwarded of connections since [`Forwarder::known_flows`]: for each side that has gone on, a segment that
-    /// repeats all of it. Whoever goes on with them takes note of these before other events.
+    /// How far connections have got in the cache since [`Forwarder::known_flows`]: for each side a segment without flags and length.
+    /// Whoever goes on with them takes note of these before other events.
     pub fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let mut events = Vec::new();
@@ -43,21 +43,15 @@ impl Forwarder {
             if !flow.is_cached() || flow.state().is_udp() {
                 continue;
             }
-            let sides = [Direction::ToServer, Direction::ToClient];
-            let (state, before) = (flow.state(), sides.map(|direction| flow.progress(direction)));
+            let far = |flow: &Flow| [Direction::ToServer, Direction::ToClient].map(|way| flow.progress(way));
+            let before = far(flow);
             self.catch_up(id);
             let flow = self.flows.get(id);
-            for ((direction, key), before) in keys(flow).zip(before) {
-                let after = flow.progress(direction);
-                // Where the server begins is not known before it has answered.
-                let seq = match (direction, state) {
-                    (Direction::ToClient, FlowState::SynSent) => flow.progress(Direction::ToServer).acked,
-                    _ => before.sent,
-                };
-                if after != before {
-                    let len = after.sent.wrapping_sub(seq);
-                    events.push((key, Segment { flags: ACK, seq, ack: after.acked, len }));
-                }
+            if far(flow) != before {
+                events.extend(keys(flow).map(|(direction, key)| {
+                    let Progress { sent, acked } = flow.progress(direction);
+                    (key, Segment { flags: 0, seq: sent, ack: acked, len: 0 })
+                }));
             }
         }
         events

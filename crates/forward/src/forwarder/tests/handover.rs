@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lab::{Family, Lab, Seen, run_with_cache};
-use crate::{KnownFlow, decode, encode};
+use crate::{CacheEvent, KnownFlow, decode, encode};
 use convey_wire::TestPacket;
 
 told_over_both_families! {
@@ -161,12 +161,14 @@ fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
 #[test]
 fn a_connection_that_went_on_meanwhile_in_the_old_cache_ends_in_the_new_one_as_in_any() {
     for family in Family::BOTH {
-        run_with_cache(|| went_on_meanwhile(family));
+        run_with_cache(|| went_on_meanwhile(family, 0));
+        run_with_cache(|| went_on_meanwhile(family, 200 << 20));
     }
 }
 
-/// Bytes have passed since the flows were told. Its end comes at numbers that the new balancer cannot know by them.
-fn went_on_meanwhile(family: Family) {
+/// Bytes have passed since the flows were told, and so many `more` of the server. Its end comes at numbers that the new balancer
+/// cannot know by the flows.
+fn went_on_meanwhile(family: Family, more: u32) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
         let syn = old.send(old.client(1).syn().seq(100));
@@ -182,16 +184,20 @@ fn went_on_meanwhile(family: Family) {
             old.send(syn.reply().seq(501).ack(107).payload(b"hello!"));
         }
         old.send(old.client(1).seq(107).ack(507));
-        for (key, segment) in old.forwarder.progress_in_cache() {
+        let progress = old.forwarder.progress_in_cache();
+        assert_eq!(progress.len(), if is_dsr { 1 } else { 2 });
+        for (key, mut segment) in decode::<CacheEvent>(&encode(&progress)).unwrap() {
+            let from_client = key.dst_port == 80 && key.src_port != 80;
+            *(if from_client { &mut segment.ack } else { &mut segment.seq }) += more;
             new.forwarder.on_cached_elsewhere(&key, segment, new.now);
         }
         new.forwarder.flush_cache();
-        new.send(new.client(1).fin().seq(107).ack(507));
+        new.send(new.client(1).fin().seq(107).ack(507 + more));
         if !is_dsr {
-            new.send(syn.reply().fin().seq(507).ack(108));
+            new.send(syn.reply().fin().seq(507 + more).ack(108));
         }
-        new.send(new.client(1).seq(108).ack(508));
+        new.send(new.client(1).seq(108).ack(508 + more));
         new.hear_cache();
-        assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}");
+        assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}, {more}");
     }
 }
