@@ -121,7 +121,7 @@ impl Changes {
 
 /// The server as it is now; none if it is no longer configured.
 fn changed(server: &Arc<Server>, life: Life) -> Option<Arc<Server>> {
-    let Server { config, health, live } = &**server;
+    let Server { config, admin, health, live } = &**server;
     let mut config = config.clone();
     match life {
         Life::Serving => return Some(server.clone()),
@@ -130,7 +130,7 @@ fn changed(server: &Arc<Server>, life: Life) -> Option<Arc<Server>> {
         Life::Down => {}
     }
     let health = Health { up: life != Life::Down, ..health.clone() };
-    Some(Arc::new(Server { config, health, live: live.clone() }))
+    Some(Arc::new(Server { config, admin: *admin, health, live: live.clone() }))
 }
 
 impl EventSequence {

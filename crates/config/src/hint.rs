@@ -4,7 +4,11 @@
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let length = lower.chars().count();
-    let most = |candidate: &str| candidate.chars().count().div_ceil(3);
+    // A third, and never the whole word.
+    let most = |candidate: &str| {
+        let length = candidate.chars().count();
+        length.div_ceil(3).min(length.saturating_sub(1))
+    };
     candidates
         .into_iter()
         // The distance is the difference in length at least, and takes time for a word without end.
@@ -50,7 +54,7 @@ pub(super) fn did_you_mean_or_elsewhere(word: &str, names: &[&str]) -> String {
 }
 
 /// `; did you mean ...?` to append to a message, or nothing.
-pub(super) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
 }
 
@@ -63,6 +67,7 @@ mod tests {
         let keys = ["listen_addr", "backend", "max_connections"];
         assert_eq!(nearest("listen_adr", keys), Some("listen_addr"));
         assert_eq!(nearest("Backends", keys), Some("backend"));
+        assert_eq!(nearest("c", ["a", "b"]), None);
         assert_eq!(nearest("listen_address", keys), Some("listen_addr"));
         assert_eq!(nearest("timeout", keys), None);
         assert_eq!(nearest("", keys), None);

@@ -30,6 +30,7 @@ pub mod watch;
 
 pub use access_log::AccessLogConfig;
 pub use describe::describe;
+pub use hint::did_you_mean;
 pub use list::{ListSettings, load_list};
 pub use logs::{LogConfig, LogFormat, LogLevel, LogOutput};
 pub use mode::{HostNetwork, validate_mode};

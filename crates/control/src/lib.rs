@@ -11,6 +11,7 @@ mod left_out;
 mod lines;
 mod loads;
 mod names;
+mod overlays;
 mod own_addresses;
 mod resolver;
 mod state;
@@ -22,7 +23,7 @@ pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{ConfigLoad, ConfigLoads};
 use names::{FaultChange, NameChange};
 use state::HealthChange;
-pub use state::{ControlState, Known, KnownServer};
+pub use state::{ControlState, Known, KnownServer, Unsteerable};
 pub use supervisor::Supervisor;
 pub use task::{Call, ConfigFile, ControlEvents, DataPath, Reading, Task};
 

@@ -5,6 +5,7 @@ mod known;
 mod outlier;
 mod reconcile;
 mod sources;
+mod steer;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,14 +13,16 @@ use std::sync::Arc;
 
 use self::dns_grace::DnsGrace;
 pub use self::known::{Known, KnownServer};
+pub use self::steer::Unsteerable;
 use super::draining::DrainDeadlines;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
+use super::overlays::Overlays;
 use crate::health::{self, Confirmation, Doubt, Ejection, HealthTransition, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, BackendConfig, Endpoint, HealthCheck, Lookup, Mode, NextHops, ProbeKind, ServerConfig,
-    ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
+    self as model, AdminState, BackendConfig, Endpoint, HealthCheck, Lookup, Mode, NextHops, Overlay,
+    ProbeKind, ServerConfig, ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
@@ -52,6 +55,7 @@ pub struct ControlState {
     servers: HashMap<ServerKey, ServerEntry>,
     server_endpoints: Arc<ServerEndpoints>,
     dns_grace: DnsGrace,
+    overlays: Overlays,
     /// What the process before this one knew, as far as it is not in use yet.
     known: known::Unused,
     /// Servers that time changes something about.
@@ -121,6 +125,7 @@ impl ControlState {
             servers: HashMap::new(),
             server_endpoints: Arc::default(),
             dns_grace: DnsGrace::default(),
+            overlays: Overlays::default(),
             known: known::Unused::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
@@ -308,7 +313,8 @@ impl ControlState {
 
     /// The probes that should run now.
     pub fn probes(&self) -> HashMap<ServerKey, HealthCheck> {
-        self.servers.iter().map(|(key, entry)| (key.clone(), entry.check.clone())).collect()
+        let checked = self.servers.iter().filter(|(key, _)| self.admin_state(key) != AdminState::Maint);
+        checked.map(|(key, entry)| (key.clone(), entry.check.clone())).collect()
     }
 
     fn changed(&mut self, server: &ServerKey, change: HealthTransition, reason: String, now: Timestamp) {
@@ -347,8 +353,13 @@ impl ControlState {
     ) -> Arc<Pool> {
         let servers = config.servers.iter().map(|server| {
             let entry = &self.servers[&key(config, server)];
-            let health = entry.health();
-            Arc::new(snapshot::Server { config: server.clone(), health, live: entry.live.clone() })
+            let said = self.overlays.state_of(&config.name, &server.name);
+            let admin = said.map_or(AdminState::Ready, |(state, _)| state);
+            let health = match said {
+                Some((AdminState::Maint, said)) => in_maintenance(entry.health(), said),
+                _ => entry.health(),
+            };
+            Arc::new(snapshot::Server { config: server.clone(), admin, health, live: entry.live.clone() })
         });
         Arc::new(Pool::new(config.clone(), servers.collect(), live.clone(), before))
     }
@@ -396,6 +407,7 @@ impl ControlState {
             pools,
             frontends,
             names: self.names.all(),
+            overlays: self.overlays.all().cloned().collect(),
             own_addresses: self.own_addresses.clone(),
             draining: self.draining.places(),
             stopping: self.stopping,
@@ -441,6 +453,12 @@ impl ServerEntry {
             percent,
         }
     }
+}
+
+/// Whatever a check said: this server counts as down.
+fn in_maintenance(health: Health, said: &Overlay) -> Health {
+    let reason = format!("in maintenance, as {} has said", said.by);
+    Health { up: false, proven: true, reason, since: said.since, ..health }
 }
 
 /// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.

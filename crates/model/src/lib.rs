@@ -18,6 +18,7 @@ mod network;
 mod next_hops;
 mod offload;
 mod outlier;
+mod overlay;
 mod own_timeouts;
 mod packet;
 mod prefix;
@@ -43,6 +44,7 @@ pub use network::{Interface, Neighbour, NetworkTables, Route, RouteHop, WantedNe
 pub use next_hops::{NextHops, Unreachable};
 pub use offload::{CacheOutcome, Layer, Nic, Offload};
 pub use outlier::OutlierDetection;
+pub use overlay::{AdminState, Overlay, OverlayValue, Target};
 pub use own_timeouts::OwnTimeouts;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
-use convey_model::{self as model, ServerEndpoints, Timestamp, WHOLE};
+use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
 
 pub use convey_model::fixture::{backend, server};
 
@@ -41,7 +41,7 @@ pub fn pool_of(config: model::BackendConfig) -> Arc<Pool> {
 fn unused(config: model::BackendConfig, health: Vec<Health>) -> Arc<Pool> {
     let servers = config.servers.iter().cloned().zip(health).map(|(config, health)| {
         let live = Arc::new(ServerLive::new(number(), 1).named(&config.name));
-        Arc::new(Server { config, health, live })
+        Arc::new(Server { config, admin: AdminState::Ready, health, live })
     });
     let (servers, live) = (servers.collect(), PoolLive::new(1).named(&config.name));
     Arc::new(Pool::new(Arc::new(config), servers, Arc::new(live), None))

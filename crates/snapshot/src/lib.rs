@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, PacketSettings, ServerEndpoints,
-    ServerKey, Slots, Sources, Timeouts, Timestamp, Unreachable,
+    self as model, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay, PacketSettings,
+    ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -48,6 +48,8 @@ pub struct Snapshot {
     pub server_endpoints: Arc<ServerEndpoints>,
     /// The names that servers go by, sorted.
     pub names: Vec<Name>,
+    /// What operators have said while the program runs.
+    pub overlays: Vec<Overlay>,
     /// The addresses that this host has.
     pub own_addresses: Arc<BTreeSet<IpAddr>>,
     /// Frontends and servers that a reload took away and whose flows may still finish; empty in proxy mode.
@@ -217,6 +219,7 @@ impl Snapshot {
             servers: HashMap::new(),
             server_endpoints: Arc::default(),
             names: Vec::new(),
+            overlays: Vec::new(),
             own_addresses: Arc::default(),
             draining: Arc::default(),
             stopping: false,

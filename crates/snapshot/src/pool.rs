@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Notify};
 use super::{Health, Waiters};
 use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
 use convey_balance::{self as balance, Balancer, Identity, Loads, Member};
-use convey_model::{self as model, HashOn, Slots};
+use convey_model::{self as model, AdminState, HashOn, Slots};
 
 /// A backend with the table built for its servers' present health.
 pub struct Pool {
@@ -53,8 +53,10 @@ pub struct PoolLive {
 /// A server as of this snapshot.
 #[derive(Debug)]
 pub struct Server {
-    /// As configured.
+    /// As configured; its weight as an operator has said, if one has.
     pub config: model::ServerConfig,
+    /// Whether it may serve, as an operator has said.
+    pub admin: AdminState,
     /// As last decided.
     pub health: Health,
     /// The state that outlives this snapshot.
@@ -98,7 +100,9 @@ impl Pool {
         live: Arc<PoolLive>,
         before: Option<&Pool>,
     ) -> Self {
-        let could = |server: &Server| server.health.up && server.config.settings.weight > 0;
+        let could = |server: &Server| {
+            server.health.up && server.admin == AdminState::Ready && server.config.settings.weight > 0
+        };
         // A server that fails some of its clients is better than none.
         let only_ejected = !servers.iter().any(|s| could(s) && s.health.is_in_service());
         let can_serve = |server: &Server| could(server) && (only_ejected || server.health.is_in_service());

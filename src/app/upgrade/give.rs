@@ -174,6 +174,9 @@ impl Successor {
         for (backend, turn) in &offer.known.turns {
             self.send(&Message::Turn { backend: backend.clone(), turn: *turn }, &[])?;
         }
+        for overlay in &offer.known.overlays {
+            self.send(&Message::Overlay(overlay.into()), &[])?;
+        }
         self.send(&Message::Offered, &[])?;
         let mut places = BTreeSet::new();
         loop {

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use crate::control::KnownServer;
-use crate::model::{Endpoint, Protocol, ServerKey, Timestamp};
+use crate::model::{AdminState, Endpoint, Overlay, OverlayValue, Protocol, ServerKey, Target, Timestamp};
 use crate::proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
@@ -41,6 +41,8 @@ pub(super) enum Message {
     Server(ServerMessage),
     /// A backend's position of round robin.
     Turn { backend: String, turn: usize },
+    /// What an operator has said while the program ran.
+    Overlay(OverlayMessage),
     /// That was all of it.
     Offered,
     /// The new process has taken the sockets of this place.
@@ -122,6 +124,21 @@ pub(super) struct ServerMessage {
     ejected_for: String,
     #[serde(default)]
     warmup_since: Option<u64>,
+}
+
+/// [`Overlay`], with one of the two values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OverlayMessage {
+    backend: String,
+    #[serde(default)]
+    server: Option<String>,
+    #[serde(default)]
+    state: Option<String>,
+    #[serde(default)]
+    weight: Option<u16>,
+    since: u64,
+    #[serde(default)]
+    by: String,
 }
 
 /// The best format that both know.
@@ -227,9 +244,48 @@ impl From<ServerMessage> for KnownServer {
     }
 }
 
+impl From<&Overlay> for OverlayMessage {
+    fn from(overlay: &Overlay) -> OverlayMessage {
+        let Target { backend, server } = overlay.target.clone();
+        let (state, weight) = match overlay.value {
+            OverlayValue::State(state) => (Some(state.name().to_owned()), None),
+            OverlayValue::Weight(weight) => (None, Some(weight)),
+        };
+        OverlayMessage { backend, server, state, weight, since: overlay.since.0, by: overlay.by.clone() }
+    }
+}
+
+impl OverlayMessage {
+    /// What was said; `None` if this version does not know such a thing.
+    pub(super) fn into_overlay(self) -> Option<Overlay> {
+        let state = |name: String| AdminState::ALL.into_iter().find(|state| state.name() == name);
+        let value = match (self.state, self.weight) {
+            (Some(name), _) => OverlayValue::State(state(name)?),
+            (None, Some(weight)) => OverlayValue::Weight(weight),
+            (None, None) => return None,
+        };
+        let target = Target { backend: self.backend, server: self.server };
+        Some(Overlay { target, value, since: Timestamp(self.since), by: self.by })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_said_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {
+        let values = [OverlayValue::State(AdminState::Maint), OverlayValue::Weight(7)];
+        for (target, value) in [Target::server("web", "a"), Target::backend("web")].into_iter().zip(values) {
+            let said = Overlay { target, value, since: Timestamp(9), by: "root".into() };
+            let text = serde_json::to_string(&Message::Overlay((&said).into())).unwrap();
+            let Ok(Message::Overlay(overlay)) = serde_json::from_str(&text) else { panic!("{text}") };
+            assert_eq!(overlay.into_overlay(), Some(said));
+        }
+        let text = r#"{"Overlay":{"backend":"web","state":"asleep","since":1}}"#;
+        let Ok(Message::Overlay(overlay)) = serde_json::from_str(text) else { panic!("{text}") };
+        assert_eq!(overlay.into_overlay(), None);
+    }
 
     #[test]
     fn what_is_known_of_a_server_arrives_as_it_was() {

@@ -229,6 +229,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
+            Message::Overlay(overlay) => known.overlays.extend(overlay.into_overlay()),
             Message::Offered => {
                 let from = Some(from.clone());
                 return Ok(Handed { from, sockets, xdp_links, statistics, known });

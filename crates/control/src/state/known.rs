@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{ControlState, ServerEntry};
 use crate::health::{self, Ejection, Warmup};
-use convey_model::{HealthCheck, ServerKey, Timestamp};
+use convey_model::{HealthCheck, Overlay, ServerKey, Timestamp};
 use convey_snapshot::ServerLive;
 
 /// The state of servers and backends.
@@ -16,6 +16,8 @@ pub struct Known {
     pub servers: Vec<KnownServer>,
     /// The position of round robin, by backend.
     pub turns: Vec<(String, usize)>,
+    /// What operators have said.
+    pub overlays: Vec<Overlay>,
 }
 
 /// The state of a server.
@@ -60,11 +62,13 @@ impl ControlState {
     pub fn known(&self) -> Known {
         let turns = self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn()));
         let servers = self.servers.iter().map(|(key, entry)| entry.known(key));
-        Known { servers: servers.collect(), turns: turns.collect() }
+        let overlays = self.overlays.all().cloned().collect();
+        Known { servers: servers.collect(), turns: turns.collect(), overlays }
     }
 
     /// Has servers and backends that are configured from now on begin with what another process knew of them.
     pub fn expect(&mut self, known: Known) {
+        self.overlays.expect(known.overlays);
         let servers = known.servers.into_iter().map(|known| (known.server.clone(), known));
         self.known = Unused { servers: servers.collect(), turns: known.turns.into_iter().collect() };
     }
@@ -192,7 +196,7 @@ mod tests {
             warmup_since,
         };
         let health = |known| {
-            let mut state = configured(Some(Known { servers: vec![known], turns: vec![] }), at(25));
+            let mut state = configured(Some(Known { servers: vec![known], ..Known::default() }), at(25));
             state.snapshot().pools[0].servers[0].health.clone()
         };
         assert_eq!(health(server(Some(at(20)), None)).percent, 50);

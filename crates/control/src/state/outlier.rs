@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use super::{ControlState, ServerEntry, key};
 use crate::health::{Confirmation, Finding, HealthTransition, Warmup};
 use convey_model::{
-    BackendConfig, ConnectFailures, HealthCheck, Listen, OutlierDetection, ProbeKind, Protocol, ServerKey,
-    Timestamp,
+    AdminState, BackendConfig, ConnectFailures, HealthCheck, Listen, OutlierDetection, ProbeKind, Protocol,
+    ServerKey, Timestamp,
 };
 
 impl ControlState {
@@ -132,7 +132,8 @@ impl ControlState {
             key.backend == server.backend && self.servers.get(key).is_some_and(ServerEntry::is_ejected)
         };
         let takes = |key: &ServerKey| {
-            self.servers.get(key).is_some_and(|entry| entry.state.is_up() && !entry.is_ejected())
+            let is_up = self.servers.get(key).is_some_and(|entry| entry.state.is_up() && !entry.is_ejected());
+            is_up && self.admin_state(key) == AdminState::Ready
         };
         let others =
             backend.servers.iter().filter(|other| other.settings.weight > 0).map(|other| key(backend, other));

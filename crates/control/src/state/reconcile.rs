@@ -16,8 +16,10 @@ impl ControlState {
         config: &Config,
         now: Timestamp,
     ) -> HashMap<ServerKey, ServerEntry> {
-        let (backends, left_out) = config.resolved(|host| self.names.addresses(host), &self.own_addresses);
+        let (mut backends, left_out) =
+            config.resolved(|host| self.names.addresses(host), &self.own_addresses);
         self.left_out = left_out;
+        self.apply_weights(&mut backends);
         self.dns_grace.expire(now);
         let gone = self.keep_servers(&backends, now);
         self.keep_pools(&backends);

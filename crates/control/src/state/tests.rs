@@ -4,6 +4,7 @@ mod doubts;
 mod drain;
 mod names;
 mod outlier;
+mod steer;
 
 use std::net::SocketAddr;
 use std::time::Duration;

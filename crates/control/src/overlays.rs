@@ -1,0 +1,244 @@
+//! The changes that operators have made while the program runs. The last word counts, and the nearer one: what is said of a
+//! server goes before what is said of its backend. Pure.
+
+use std::collections::BTreeMap;
+
+use convey_model::{AdminState, Overlay, OverlayValue, Target};
+
+/// The most of them. Who may make changes may make many, by mistake.
+const MAX_OVERLAYS: usize = 10_000;
+
+/// All of them, each about one thing of one target.
+#[derive(Debug, Default)]
+pub(crate) struct Overlays(BTreeMap<(Target, Thing), Overlay>);
+
+/// What a change is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Thing {
+    State,
+    Weight,
+}
+
+impl Thing {
+    fn of(value: OverlayValue) -> Thing {
+        match value {
+            OverlayValue::State(_) => Thing::State,
+            OverlayValue::Weight(_) => Thing::Weight,
+        }
+    }
+}
+
+impl Overlays {
+    /// Makes a change. What was said before of this thing, of the target or of a part of it, holds no longer. A change that says
+    /// what holds anyway is not kept. Returns whether anything is other than before.
+    ///
+    /// # Errors
+    /// There are [`MAX_OVERLAYS`]: words for an operator.
+    pub(crate) fn set(&mut self, overlay: Overlay) -> Result<bool, String> {
+        let thing = Thing::of(overlay.value);
+        let holds = self.of_thing(&overlay.target, thing).map(|before| before.value);
+        let parts = self.keys_of(&overlay.target, thing);
+        let has_parts = parts.iter().any(|(part, _)| *part != overlay.target);
+        if !has_parts && holds == Some(overlay.value) {
+            return Ok(false);
+        }
+        let inherited = outer(&overlay.target)
+            .and_then(|outer| self.of_thing(&outer, thing))
+            .map_or(OverlayValue::State(AdminState::Ready), |inherited| inherited.value);
+        let key = (overlay.target.clone(), thing);
+        let is_kept = inherited != overlay.value;
+        if is_kept && parts.is_empty() && self.0.len() >= MAX_OVERLAYS {
+            return Err(format!("{MAX_OVERLAYS} changes are the most; take some back with `convey reset`"));
+        }
+        parts.iter().for_each(|part| _ = self.0.remove(part));
+        if is_kept {
+            self.0.insert(key, overlay);
+        }
+        Ok(is_kept || !parts.is_empty())
+    }
+
+    /// Takes back all changes of a target and of its parts; of all without one. Returns them.
+    pub(crate) fn reset(&mut self, target: Option<&Target>) -> Vec<Overlay> {
+        let is_meant = |of: &Target| target.is_none_or(|target| contains(target, of));
+        let (gone, kept) = std::mem::take(&mut self.0).into_iter().partition(|((of, _), _)| is_meant(of));
+        self.0 = kept;
+        BTreeMap::into_values(gone).collect()
+    }
+
+    /// What was said of whether this server may serve; `None`: it may.
+    pub(crate) fn state_of(&self, backend: &str, server: &str) -> Option<(AdminState, &Overlay)> {
+        let said = self.of_thing(&Target::server(backend, server), Thing::State)?;
+        match said.value {
+            OverlayValue::State(state) => Some((state, said)),
+            OverlayValue::Weight(_) => None,
+        }
+    }
+
+    /// The weight of this server, if it is not the file's.
+    pub(crate) fn weight_of(&self, backend: &str, server: &str) -> Option<u16> {
+        match self.of_thing(&Target::server(backend, server), Thing::Weight)?.value {
+            OverlayValue::Weight(weight) => Some(weight),
+            OverlayValue::State(_) => None,
+        }
+    }
+
+    /// All of them, by target.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Overlay> {
+        self.0.values()
+    }
+
+    /// Goes on with those of another process.
+    pub(crate) fn expect(&mut self, overlays: Vec<Overlay>) {
+        let entries = overlays.into_iter().map(|one| ((one.target.clone(), Thing::of(one.value)), one));
+        self.0.extend(entries.take(MAX_OVERLAYS));
+    }
+
+    /// What is said of this thing of a target and of its parts. They follow each other, and others of the backend may be between.
+    fn keys_of(&self, target: &Target, thing: Thing) -> Vec<(Target, Thing)> {
+        let from = self.0.range((target.clone(), Thing::State)..).map(|(key, _)| key);
+        let name = target.server.as_deref().unwrap_or_default();
+        let may_be = |(part, _): &&(Target, Thing)| {
+            part.backend == target.backend && part.server.as_deref().unwrap_or_default().starts_with(name)
+        };
+        let meant = from.take_while(may_be).filter(|(part, of)| *of == thing && contains(target, part));
+        meant.cloned().collect()
+    }
+
+    /// The nearest change that says something of this.
+    fn of_thing(&self, target: &Target, thing: Thing) -> Option<&Overlay> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut next = Some(target.clone());
+        while let Some(target) = next {
+            next = outer(&target);
+            if let Some(found) = self.0.get(&(target, thing)) {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+/// What this is a part of: `name/address` of `name`, and that of the backend.
+fn outer(target: &Target) -> Option<Target> {
+    let server = target.server.as_ref()?;
+    let server = server.rsplit_once('/').map(|(name, _)| name.to_owned());
+    Some(Target { backend: target.backend.clone(), server })
+}
+
+/// Whether it is this one or a part of it.
+fn contains(target: &Target, part: &Target) -> bool {
+    match &part.server {
+        Some(server) => target.includes(&part.backend, server),
+        None => target == part,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::AdminState::{Drain, Maint, Ready};
+    use super::*;
+    use convey_model::Timestamp;
+
+    fn said(target: &Target, value: OverlayValue) -> Overlay {
+        Overlay { target: target.clone(), value, since: Timestamp(1), by: "root".into() }
+    }
+
+    fn set(overlays: &mut Overlays, target: &Target, state: AdminState) -> bool {
+        overlays.set(said(target, OverlayValue::State(state))).unwrap()
+    }
+
+    fn state(overlays: &Overlays, server: &str) -> AdminState {
+        overlays.state_of("web", server).map_or(Ready, |(state, _)| state)
+    }
+
+    #[test]
+    fn a_server_goes_before_its_backend_and_an_address_before_its_name() {
+        let mut overlays = Overlays::default();
+        let (web, app) = (Target::backend("web"), Target::server("web", "app"));
+        assert!(set(&mut overlays, &web, Maint));
+        assert!(set(&mut overlays, &app, Ready));
+        assert!(set(&mut overlays, &Target::server("web", "app/10.0.0.3"), Drain));
+        let states = ["b", "app", "app/10.0.0.3", "app/10.0.0.4"].map(|server| state(&overlays, server));
+        assert_eq!(states, [Maint, Ready, Drain, Ready]);
+        assert_eq!(overlays.state_of("mail", "app"), None);
+    }
+
+    #[test]
+    fn the_last_word_of_a_backend_is_that_of_all_its_servers() {
+        let mut overlays = Overlays::default();
+        set(&mut overlays, &Target::server("web", "a"), Drain);
+        overlays.set(said(&Target::server("web", "a"), OverlayValue::Weight(7))).unwrap();
+        assert!(set(&mut overlays, &Target::backend("web"), Ready), "a is back");
+        assert_eq!((state(&overlays, "a"), overlays.all().count()), (Ready, 1));
+        assert_eq!(overlays.weight_of("web", "a"), Some(7), "a weight is another thing");
+    }
+
+    #[test]
+    fn what_holds_anyway_is_no_change() {
+        let mut overlays = Overlays::default();
+        let a = Target::server("web", "a");
+        assert!(!set(&mut overlays, &a, Ready));
+        assert!(set(&mut overlays, &a, Drain) && !set(&mut overlays, &a, Drain));
+        assert!(set(&mut overlays, &a, Ready));
+        assert_eq!(overlays.all().count(), 0);
+        assert!(set(&mut overlays, &Target::backend("web"), Drain));
+        assert!(!set(&mut overlays, &a, Drain), "the backend says so");
+    }
+
+    #[test]
+    fn a_reset_takes_back_what_was_said_of_a_target_and_its_parts() {
+        let mut overlays = Overlays::default();
+        for (backend, server) in [("web", "a"), ("web", "b"), ("mail", "a")] {
+            set(&mut overlays, &Target::server(backend, server), Drain);
+        }
+        assert_eq!(overlays.reset(Some(&Target::server("web", "b"))).len(), 1);
+        assert_eq!(overlays.reset(Some(&Target::backend("web"))).len(), 1);
+        assert_eq!(overlays.reset(None).len(), 1);
+        assert_eq!(overlays.reset(None), []);
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let mut overlays = Overlays::default();
+        let target = |number: usize| Target::server("web", &number.to_string());
+        for number in 0..MAX_OVERLAYS {
+            set(&mut overlays, &target(number), Drain);
+        }
+        let more = said(&target(MAX_OVERLAYS), OverlayValue::State(Drain));
+        assert!(overlays.set(more).unwrap_err().contains("10000 changes are the most"));
+        assert!(set(&mut overlays, &target(1), Maint), "what is there may change");
+        assert!(set(&mut overlays, &target(1), Ready), "and go");
+    }
+
+    proptest! {
+        /// Whatever was said before, the last word holds for all that it was said of.
+        #[test]
+        fn the_last_word_holds(words in prop::collection::vec((0..6_usize, 0..3_usize), 1..30)) {
+            let targets = [
+                Target::backend("web"),
+                Target::server("web", "a"),
+                Target::server("web", "app"),
+                Target::server("web", "app/10.0.0.3"),
+                Target::server("web", "app/10.0.0.4"),
+                Target::backend("mail"),
+            ];
+            let servers = ["a", "app/10.0.0.3", "app/10.0.0.4", "b"];
+            let (mut overlays, mut expected) = (Overlays::default(), [Ready; 4]);
+            for (target, state) in words {
+                let (target, state) = (&targets[target], AdminState::ALL[state]);
+                set(&mut overlays, target, state);
+                for (server, expected) in servers.iter().zip(&mut expected) {
+                    if target.includes("web", server) {
+                        *expected = state;
+                    }
+                }
+                let found = servers.map(|server| overlays.state_of("web", server).map_or(Ready, |(state, _)| state));
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}

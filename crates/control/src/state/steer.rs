@@ -1,0 +1,122 @@
+//! What operators say of servers while the program runs. Pure.
+
+use super::{ControlState, ServerEntry};
+use convey_config::did_you_mean;
+use convey_model::{AdminState, BackendConfig, Overlay, OverlayValue, ServerKey, Target, Timestamp};
+
+/// Why a change was not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unsteerable {
+    /// There is no such backend or server: words for an operator.
+    #[error("{0}")]
+    Unknown(String),
+    /// It means nothing, or there are too many changes: words for an operator.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl ControlState {
+    /// Has this hold from now on, whatever the file says. Returns whether anything is other than before. Nothing is published
+    /// before [`ControlState::take_update`].
+    ///
+    /// # Errors
+    /// There is no such backend or server, only servers have a weight, or there are too many changes.
+    pub fn steer(
+        &mut self,
+        target: Target,
+        value: OverlayValue,
+        by: String,
+        now: Timestamp,
+    ) -> Result<bool, Unsteerable> {
+        self.find(&target).map_err(Unsteerable::Unknown)?;
+        if target.server.is_none() && matches!(value, OverlayValue::Weight(_)) {
+            return Err(Unsteerable::Refused(format!("{target}: only a server has a weight")));
+        }
+        let out = self.in_maintenance();
+        let overlay = Overlay { target, value, since: now, by };
+        let has_changed = self.overlays.set(overlay).map_err(Unsteerable::Refused)?;
+        if has_changed {
+            self.has_been_steered(out, now);
+        }
+        Ok(has_changed)
+    }
+
+    /// Takes back what was said of a target and its parts; of all without one. Returns it. Nothing is published before
+    /// [`ControlState::take_update`].
+    pub fn reset(&mut self, target: Option<&Target>, now: Timestamp) -> Vec<Overlay> {
+        let out = self.in_maintenance();
+        let gone = self.overlays.reset(target);
+        if !gone.is_empty() {
+            self.has_been_steered(out, now);
+        }
+        gone
+    }
+
+    /// Whether this server may serve, as an operator has said.
+    pub(super) fn admin_state(&self, server: &ServerKey) -> AdminState {
+        let said = self.overlays.state_of(&server.backend, &server.server);
+        said.map_or(AdminState::Ready, |(state, _)| state)
+    }
+
+    /// Has servers the weights that operators have said.
+    pub(super) fn apply_weights(&self, backends: &mut [BackendConfig]) {
+        for backend in backends {
+            for server in &mut backend.servers {
+                if let Some(weight) = self.overlays.weight_of(&backend.name, &server.name) {
+                    server.settings.weight = weight;
+                }
+            }
+        }
+    }
+
+    fn in_maintenance(&self) -> Vec<ServerKey> {
+        self.servers.keys().filter(|server| self.admin_state(server) == AdminState::Maint).cloned().collect()
+    }
+
+    /// Servers that come back begin as new ones do: nobody knows what has become of them.
+    fn has_been_steered(&mut self, mut out: Vec<ServerKey>, now: Timestamp) {
+        out.retain(|server| self.admin_state(server) != AdminState::Maint);
+        for server in out {
+            if let Some(entry) = self.servers.get_mut(&server) {
+                *entry = ServerEntry::new(entry.live.clone(), entry.check.clone(), now);
+            }
+            self.begin_anew(&server, now);
+        }
+        self.is_stale = true;
+        self.resolve_again(now);
+    }
+
+    /// # Errors
+    /// Neither the file nor a name has it: words for an operator.
+    fn find(&self, target: &Target) -> Result<(), String> {
+        let config = self.config.as_ref().ok_or("nothing is configured")?;
+        let Some(backend) = config.backend(&target.backend) else {
+            let names = config.backends.iter().map(|backend| backend.name.as_str());
+            return Err(unknown("backend", &target.backend, names.collect()));
+        };
+        let Some(server) = &target.server else { return Ok(()) };
+        let written = backend.servers.iter().map(|server| server.name.as_str());
+        let named = backend.named.iter().map(|named| named.name.as_str());
+        let resolved = self.pools.get(&target.backend).into_iter().flat_map(|entry| &entry.pool.servers);
+        let mut names: Vec<&str> =
+            written.chain(named).chain(resolved.map(|server| server.config.name.as_str())).collect();
+        if names.contains(&server.as_str()) {
+            return Ok(());
+        }
+        names.sort_unstable();
+        names.dedup();
+        Err(unknown(&format!("server of backend {}", target.backend), server, names))
+    }
+}
+
+fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
+    let meant = did_you_mean(name, names.iter().copied());
+    let some: Vec<&str> = names.iter().copied().take(MAX_NAMES).collect();
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let there_are = if some.is_empty() { "none".to_owned() } else { some.join(", ") };
+    format!("no {what} is called {name:?}{meant} (there are: {there_are}{more})")
+}
+
+/// Names of an error are no more: a backend may have thousands.
+const MAX_NAMES: usize = 8;

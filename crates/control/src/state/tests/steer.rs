@@ -1,0 +1,106 @@
+//! What operators say while the program runs.
+
+use super::*;
+use convey_model::{AdminState, OverlayValue, Target};
+
+fn said(state: &mut ControlState, target: &Target, value: AdminState, at: u64) -> Arc<Snapshot> {
+    let changed = state.steer(target.clone(), OverlayValue::State(value), "root".into(), Timestamp(at));
+    assert_eq!(changed, Ok(true));
+    state.take_update().unwrap().0
+}
+
+fn a() -> Target {
+    Target::server("pool", "a")
+}
+
+#[test]
+fn a_server_that_drains_gets_no_new_connections_and_is_still_checked() {
+    let mut state = ControlState::new(1);
+    state.configure(two_servers(), Timestamp(0));
+    let snapshot = said(&mut state, &a(), AdminState::Drain, 5);
+    assert_eq!(chosen(&snapshot), ["b"]);
+    let server = &snapshot.pools[0].servers[0];
+    assert_eq!((server.admin, server.health.up), (AdminState::Drain, true));
+    assert_eq!(state.probes().len(), 2);
+    assert_eq!(snapshot.overlays.len(), 1);
+    assert_eq!((snapshot.overlays[0].since, snapshot.overlays[0].by.as_str()), (Timestamp(5), "root"));
+    assert_eq!(chosen(&said(&mut state, &a(), AdminState::Ready, 6)), ["a", "b"]);
+}
+
+#[test]
+fn a_server_in_maintenance_counts_as_down_is_not_checked_and_comes_back_as_a_new_one() {
+    let config = two_servers();
+    let key = key_of(&config, 0);
+    let mut state = ControlState::new(1);
+    state.configure(config, Timestamp(0));
+    state.on_probe(&key, false, "refused".into(), Timestamp(1));
+    let snapshot = said(&mut state, &a(), AdminState::Maint, 5);
+    let health = &snapshot.pools[0].servers[0].health;
+    assert_eq!(
+        (health.up, health.reason.as_str(), health.since),
+        (false, "in maintenance, as root has said", Timestamp(5))
+    );
+    assert_eq!(state.probes().len(), 1);
+    let snapshot = said(&mut state, &a(), AdminState::Ready, 9);
+    let health = &snapshot.pools[0].servers[0].health;
+    assert_eq!((health.up, health.proven, health.since), (true, false, Timestamp(9)));
+    assert_eq!(state.probes().len(), 2);
+}
+
+#[test]
+fn all_servers_of_a_backend_may_be_taken_out_and_only_the_last_word_counts() {
+    let mut state = ControlState::new(1);
+    state.configure(two_servers(), Timestamp(0));
+    assert!(chosen(&said(&mut state, &Target::backend("pool"), AdminState::Maint, 1)).is_empty());
+    assert_eq!(chosen(&said(&mut state, &a(), AdminState::Ready, 2)), ["a"]);
+    assert_eq!(chosen(&said(&mut state, &Target::backend("pool"), AdminState::Ready, 3)), ["a", "b"]);
+}
+
+#[test]
+fn a_weight_goes_before_that_of_the_file_and_outlives_reloads_until_it_is_taken_back() {
+    let mut state = ControlState::new(1);
+    state.configure(two_servers(), Timestamp(0));
+    let weight = |snapshot: &Snapshot| snapshot.pools[0].servers[0].config.settings.weight;
+    let set = |state: &mut ControlState, target, weight| {
+        state.steer(target, OverlayValue::Weight(weight), "root".into(), Timestamp(1))
+    };
+    assert_eq!(set(&mut state, a(), 7), Ok(true));
+    assert_eq!(weight(&state.take_update().unwrap().0), 7);
+    assert_eq!(set(&mut state, a(), 7), Ok(false));
+    assert_eq!(weight(&state.configure(two_servers(), Timestamp(2))), 7, "after a reload");
+    let refused = set(&mut state, Target::backend("pool"), 7).unwrap_err();
+    assert_eq!(refused.to_string(), "backend pool: only a server has a weight");
+    assert_eq!(state.reset(Some(&a()), Timestamp(3)).len(), 1);
+    assert_eq!(weight(&state.take_update().unwrap().0), 1);
+    assert_eq!(state.reset(None, Timestamp(4)), []);
+}
+
+#[test]
+fn a_name_that_nobody_has_is_told_with_those_that_there_are() {
+    let mut state = ControlState::new(1);
+    state.configure(two_servers(), Timestamp(0));
+    let mut refused = |target| {
+        let drain = OverlayValue::State(AdminState::Drain);
+        state.steer(target, drain, "root".into(), Timestamp(1)).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(Target::backend("poll")),
+        "no backend is called \"poll\"; did you mean `pool`? (there are: pool)"
+    );
+    assert_eq!(
+        refused(Target::server("pool", "c")),
+        "no server of backend pool is called \"c\" (there are: a, b)"
+    );
+}
+
+#[test]
+fn the_next_process_goes_on_with_what_was_said() {
+    let mut first = ControlState::new(1);
+    first.configure(two_servers(), Timestamp(0));
+    said(&mut first, &a(), AdminState::Drain, 5);
+    let mut second = ControlState::new(1);
+    second.expect(first.known());
+    let snapshot = second.configure(two_servers(), Timestamp(9));
+    assert_eq!(chosen(&snapshot), ["b"]);
+    assert_eq!(snapshot.overlays, first.known().overlays);
+}
