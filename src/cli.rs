@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -130,6 +130,10 @@ pub struct Options {
         requires = "listen", value_parser = statistics_address
     )]
     pub stats: SocketAddr,
+    /// The control socket, where commands reach the convey that runs; empty: none [default: /run/convey/control.sock, or
+    /// convey/control.sock in $XDG_RUNTIME_DIR for who may not write there]
+    #[arg(long, value_name = "PATH", global = true, env = "CONVEY_SOCKET", hide_env_values = true, value_parser = path_or_none())]
+    pub socket: Option<PathBuf>,
     /// The least important lines of the log that are written; goes before RUST_LOG, and that before log.level
     #[arg(long, value_name = "LEVEL", global = true, ignore_case = true, value_parser = log_level())]
     pub log_level: Option<LogLevel>,
@@ -165,6 +169,11 @@ impl Options {
 /// The host's file may be there and out of reach: then the start says so, and takes no other in its place.
 fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
+}
+
+/// A path, or nothing for no file; clap's own refuses that.
+fn path_or_none() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// One of the levels; clap says which one may have been meant.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use convey::admin::{StatsSource, serve};
+use convey::admin::{StatsSource, routes, serve};
 use convey::model::{FrontendConfig, LookupFault, Missing, Timestamp};
 use convey::snapshot::{Ejected, Health, Name, Snapshot, fixture};
 use convey::stats::PacketStats;
@@ -72,13 +72,15 @@ fn scrape(snapshot: Snapshot) -> String {
         loads: Arc::default(),
         access_log: Arc::default(),
     };
+    let (request, _requests) = tokio::sync::mpsc::channel(1);
+    let routes = routes(source, request).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.77.2.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let client = tokio::task::spawn_blocking(move || get_metrics(addr));
         tokio::select! {
-            ended = serve(listener, Arc::new(source)) => unreachable!("it serves until dropped: {ended:?}"),
+            () = serve(listener, routes) => unreachable!("it serves until dropped"),
             body = client => body.unwrap(),
         }
     })

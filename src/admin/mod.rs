@@ -1,21 +1,29 @@
-//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`.
+//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`, and the control
+//! API below `/v1`. `routes` has the paths, `http` lets clients in, at the statistics address and at the control socket.
 //!
 //! [`StatsReport`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
 //! its Prometheus text, so the two never disagree on what a number means.
 
+mod api;
 mod config;
 mod http;
+mod listener;
 mod names;
+mod overlays;
 mod packets;
 mod pages;
 mod process;
 mod prometheus;
 mod ready;
 mod report;
+mod routes;
+mod source;
 
 pub use config::ConfigReport;
-pub use http::{StatsSource, serve, serve_until};
+pub use http::{serve, serve_until};
+pub use listener::{AdminListener, Requester};
 pub use names::NameReport;
+pub use overlays::OverlayReport;
 pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
@@ -23,3 +31,5 @@ pub use report::{
     BackendReport, EjectedReport, FrontendReport, HealthReport, ServerReport, StatsReport, TimesReport,
     TrafficReport,
 };
+pub use routes::routes;
+pub use source::StatsSource;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
-use super::{ConfigReport, NameReport, PacketReport};
+use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
 use crate::model::{Listen, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
@@ -45,6 +45,9 @@ pub struct StatsReport {
     pub frontends: BTreeMap<String, FrontendReport>,
     /// The backends there are now, by name.
     pub backends: BTreeMap<String, BackendReport>,
+    /// What operators have said while the program runs; it goes before the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overlays: Vec<OverlayReport>,
     /// The names that servers go by.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<String, NameReport>,
@@ -160,9 +163,11 @@ pub struct ServerReport {
     pub backup: bool,
     /// Connections it is given at once; `None`: no limit.
     pub max_connections: Option<u32>,
+    /// Whether it may serve, as an operator has said: `ready`, `drain` or `maint`.
+    pub state: &'static str,
     /// Whether it is healthy.
     pub up: bool,
-    /// Whether it can be chosen now: healthy, not ejected (or nobody else is left), of some weight, and not a backup that
+    /// Whether it can be chosen now: ready, healthy, not ejected (or nobody else is left), of some weight, and not a backup that
     /// is not needed.
     pub eligible: bool,
     /// Its health.
@@ -231,6 +236,7 @@ impl StatsReport {
             config: ConfigReport::new(ConfigLoad::default(), started),
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
+            overlays: snapshot.overlays.iter().map(|one| OverlayReport::new(one, started)).collect(),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
             packets: None,
         }
@@ -332,6 +338,7 @@ impl ServerReport {
                 / 100.0,
             backup: server.config.settings.backup,
             max_connections: server.config.settings.max_connections,
+            state: server.admin.name(),
             up: server.health.up,
             eligible: pool.is_eligible(index),
             health: HealthReport::new(&server.health, started),

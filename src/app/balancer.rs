@@ -19,21 +19,24 @@ use tokio::time::{Sleep, sleep};
 
 use self::drain::{SIGTERM, Succession};
 use super::confine::Confined;
+use super::control_socket::BoundSocket;
 use super::early::Early;
 use super::host::{Kernel, fit};
 use super::logs::{LogFiles, Logs};
+use super::operators::{Admin, BoundAdmin, handed_or_bound};
 use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
-use super::statistics::{Bound, Statistics};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, socket_store, stale_filters};
 use crate::admin;
 use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config};
 use crate::control::Resolver;
-use crate::control::{Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, Reading, Task};
+use crate::control::{
+    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, OperatorRequest, Reading, Task,
+};
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
 use crate::model::{ConnectFailures, Endpoint, Lookup, Mode, NetworkTables};
@@ -57,8 +60,8 @@ pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Fail
 }
 
 /// The same, where another process may have `handed` over to this one.
-fn run_after(handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
-    let Early { file, first_look, loaded, confined, .. } = early;
+fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
+    let Early { file, first_look, loaded, confined, socket, control, .. } = early;
     let program =
         Program::of_this_process().map_err(|error| format!("this process cannot start another one: {error}"));
     clock::now();
@@ -83,8 +86,19 @@ fn run_after(handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Re
     let open_files = limits::raise_file_limit();
     let manager = ServiceManager::from_env(handed.as_ref().is_some_and(Handed::is_upgrade));
     let reloads = Reloads { reload, reloads };
-    let start =
-        Start { config: loaded.config, kernel, file, reloads, open_files, manager, logs, program, handed };
+    let control = handed_or_bound(handed.as_mut(), control, socket.as_deref());
+    let start = Start {
+        config: loaded.config,
+        kernel,
+        file,
+        reloads,
+        open_files,
+        manager,
+        logs,
+        program,
+        handed,
+        control,
+    };
     Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
@@ -112,6 +126,7 @@ struct Start {
     logs: Logs,
     program: Result<Program, String>,
     handed: Option<Handed>,
+    control: Result<Option<BoundSocket>, String>,
 }
 
 impl Start {
@@ -143,26 +158,26 @@ struct RunningBalancer {
     draining: Arc<AtomicBool>,
     manager: ServiceManager,
     log: LogFiles,
-    statistics: Statistics,
+    admin: Admin,
     upgrades: Upgrades,
     /// `None` where the kernel lets us have none: then there are signals.
-    control: Option<Control>,
+    upgrade_requests: Option<Control>,
 }
 
 impl RunningBalancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
-        let Start { config, kernel, file, reloads, open_files, manager, logs, program, mut handed } = start;
+        let Start { config, kernel, file, reloads, open_files, manager, logs, program, mut handed, control } =
+            start;
         let Reloads { reload, reloads } = reloads;
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
         let columns = threads.columns();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
-        let (Tellers { outcomes, failures, networks, lookups, calls }, events) = channels(reloads);
+        let (Tellers { outcomes, failures, networks, lookups, requests, calls }, events) = channels(reloads);
         // Those that are not used are closed: the other process's programs are detached with it.
-        let xdp_links =
-            handed.as_mut().map(|handed| std::mem::take(&mut handed.xdp_links)).unwrap_or_default();
+        let xdp_links = handed.as_mut().map(Handed::take_xdp_links).unwrap_or_default();
         let parts = Parts {
             config: &with_ports,
             threads,
@@ -177,10 +192,10 @@ impl RunningBalancer {
         };
         let mut state = first_state(columns, kernel.as_ref()).await;
         let mut data_path = Paths::start(&parts, kernel, logs).await?;
-        let statistics = Bound::new(config.stats.listen, handed.as_mut()).await?;
+        let admin = BoundAdmin::new(config.stats.listen, control, handed.as_mut()).await?;
         let predecessor = handed.and_then(|handed| {
             state.expect(handed.known);
-            data_path.expect(handed.from.clone(), handed.sockets, statistics.is_handed());
+            data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
         let source = source(&parts, draining.clone(), loads.clone(), data_path.packet_stats());
@@ -200,20 +215,21 @@ impl RunningBalancer {
         task.configure(config).await.map_err(anyhow::Error::msg)?;
         task.state.config().into_iter().for_each(|config| loads.start(config, clock::now()));
         task.data_path.has_taken_over()?;
-        let statistics = statistics.serve(source);
-        let (upgrades, control) = (Upgrades::new(program, calls, manager.clone()), None);
-        let mut balancer =
-            RunningBalancer { task, events, reload, draining, manager, log, statistics, upgrades, control };
-        balancer.begin(cores, predecessor).await;
-        Ok(balancer)
+        let admin = admin.serve(source, requests)?;
+        let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone()), None);
+        #[rustfmt::skip]
+        let balancer = RunningBalancer {
+            task, events, reload, draining, manager, log, admin, upgrades, upgrade_requests,
+        };
+        Ok(balancer.begin(cores, predecessor).await)
     }
 
     /// What follows once clients are served.
-    async fn begin(&mut self, cores: usize, predecessor: Option<Predecessor>) {
+    async fn begin(mut self, cores: usize, predecessor: Option<Predecessor>) -> Self {
         let Task { state, data_path, .. } = &mut self.task;
         let config = state.config().expect("a balancer starts with a configuration");
         data_path.take_over(config).await;
-        self.control = match Control::listen(config.stats.listen) {
+        self.upgrade_requests = match Control::listen(config.stats.listen) {
             Ok(control) => Some(control),
             Err(error) => {
                 warn!("`convey upgrade` cannot reach this process, SIGUSR2 can: {error}");
@@ -227,6 +243,7 @@ impl RunningBalancer {
             predecessor.wait_until_closed();
         }
         self.announce(cores);
+        self
     }
 
     fn config(&self) -> &Config {
@@ -248,12 +265,14 @@ impl RunningBalancer {
                 "servers answer clients of dsr mode themselves, with the frontend's address: see tc/README.md"
             );
         }
+        self.admin.tell();
         info!("statistics on http://{}/stats and /metrics", config.stats.listen);
     }
 
     /// Runs until a signal asks to stop and `timeouts.drain_delay` has passed since, or another process has taken our place.
     async fn serve(&mut self, signals: &mut Signals) -> Option<Successful> {
-        let RunningBalancer { task, events, reload, log, statistics, upgrades, control: asked, .. } = self;
+        let RunningBalancer { task, events, reload, log, admin, upgrades, upgrade_requests: asked, .. } =
+            self;
         let published = task.snapshot.clone();
         let control = task.run(events);
         tokio::pin!(control);
@@ -279,13 +298,13 @@ impl RunningBalancer {
                         let _ = reload.try_send(());
                     }
                     Wish::Reopen => log.reopen(),
-                    Wish::Upgrade => upgrades.begin(statistics, None),
+                    Wish::Upgrade => upgrades.begin(admin.sockets(), None),
                 },
                 Request { what, answer } = requests(asked) => match what {
                     Asked::Upgrade if delay.is_some() => {
                         let _ = answer.send(Err("this process is stopping".to_owned()));
                     }
-                    Asked::Upgrade => upgrades.begin(statistics, Some(answer)),
+                    Asked::Upgrade => upgrades.begin(admin.sockets(), Some(answer)),
                     Asked::Release => _ = answer.send(Err("this process is not stopping".to_owned())),
                 },
                 successful = upgrades.success() => return Some(successful),
@@ -316,11 +335,9 @@ impl RunningBalancer {
         let Successful { process, taken, mut heir } = successful;
         info!("upgraded: process {process} serves from now on");
         // It has a socket of its own that `convey upgrade` finds.
-        self.control = None;
+        self.upgrade_requests = None;
         self.task.data_path.leave_packets();
-        if taken.statistics {
-            self.statistics.give_up().await;
-        }
+        self.admin.give_up(&taken).await;
         let log = self.log.clone();
         let successor = Succession::Serves { heir: &mut heir, is_told };
         let ended = self.drain(taken.places, successor, signals).await;
@@ -345,6 +362,7 @@ struct Tellers {
     failures: mpsc::Sender<ConnectFailures>,
     networks: mpsc::Sender<NetworkTables>,
     lookups: mpsc::Sender<Lookup>,
+    requests: mpsc::Sender<OperatorRequest>,
     calls: mpsc::Sender<Call<Paths>>,
 }
 
@@ -353,11 +371,30 @@ fn channels(reloads: mpsc::Receiver<()>) -> (Tellers, ControlEvents<Paths>) {
     let (failure, failures) = mpsc::channel(1024);
     let (network, networks) = mpsc::channel(1);
     let (lookup, lookups) = mpsc::channel(64);
+    let (request, operator_requests) = mpsc::channel(16);
     let (call, calls) = mpsc::channel(1);
-    let tellers =
-        Tellers { outcomes: outcome, failures: failure, networks: network, lookups: lookup, calls: call };
+    let tellers = Tellers {
+        outcomes: outcome,
+        failures: failure,
+        networks: network,
+        lookups: lookup,
+        requests: request,
+        calls: call,
+    };
     let reading = Reading::default();
-    (tellers, ControlEvents { outcomes, failures, reloads, networks, lookups, calls, reading })
+    (
+        tellers,
+        ControlEvents {
+            outcomes,
+            failures,
+            reloads,
+            networks,
+            lookups,
+            requests: operator_requests,
+            calls,
+            reading,
+        },
+    )
 }
 
 /// The same with the ports that there are. A reload compares with what the file says.

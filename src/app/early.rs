@@ -2,8 +2,10 @@
 //! configuration, and what is given up by it.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
-use super::confine::Confined;
+use super::confine::{self, Confined};
+use super::control_socket::BoundSocket;
 use super::upgrade::{self, Predecessor};
 use crate::config::watch::FirstLook;
 use crate::config::{LoadError, Loaded};
@@ -18,6 +20,10 @@ pub(super) struct Early {
     pub(super) first_look: io::Result<FirstLook>,
     pub(super) loaded: Result<Loaded, LoadError>,
     pub(super) confined: Confined,
+    /// Where the control socket is to be, if the command line says so.
+    pub(super) socket: Option<PathBuf>,
+    /// The control socket, or why there is none. An upgrade has that of the other process.
+    pub(super) control: Result<Option<BoundSocket>, String>,
 }
 
 impl Early {
@@ -26,10 +32,15 @@ impl Early {
     ///
     /// # Errors
     /// The two processes do not understand each other, or the user that the file names cannot be had: words for an operator.
-    pub(super) fn begin(file: ConfigFile) -> Result<Early, String> {
+    pub(super) fn begin(file: ConfigFile, socket: Option<&Path>) -> Result<Early, String> {
         let predecessor = upgrade::greet().map_err(|error| format!("{error:#}"))?;
-        let mut early = Early { predecessor, ..Early::unconfined(file) };
+        let socket = socket.map(Path::to_owned);
+        let mut early = Early { predecessor, socket, ..Early::unconfined(file) };
         if let Ok(loaded) = &early.loaded {
+            if early.predecessor.is_none() {
+                let owner = confine::owner(&loaded.config);
+                early.control = BoundSocket::new(early.socket.as_deref(), owner);
+            }
             let confined = Confined::by(&early.file, &loaded.config);
             let refuse = |why: &String| {
                 early.predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
@@ -46,11 +57,18 @@ impl Early {
         Ok(early)
     }
 
-    /// Only loads: for servers that are shown.
+    /// For servers that are shown.
+    pub(super) fn shown(file: ConfigFile, socket: Option<&Path>) -> Early {
+        let control = BoundSocket::new(socket, None);
+        Early { control, ..Early::unconfined(file) }
+    }
+
+    /// Only loads.
     pub(super) fn unconfined(file: ConfigFile) -> Early {
         // Looking begins before loading: a save between the two is not missed.
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
-        Early { predecessor: None, file, first_look, loaded, confined: Confined::default() }
+        let (confined, control) = (Confined::default(), Ok(None));
+        Early { predecessor: None, file, first_look, loaded, confined, socket: None, control }
     }
 }

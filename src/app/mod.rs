@@ -6,6 +6,7 @@ mod check;
 mod clear;
 mod clock;
 mod confine;
+mod control_socket;
 mod early;
 mod flood;
 mod generate;
@@ -14,6 +15,7 @@ mod limits;
 mod logs;
 mod neighbours;
 mod offload;
+mod operators;
 mod ownership;
 mod packet_path;
 mod packet_plan;
@@ -23,6 +25,7 @@ mod privileges;
 mod proxy_path;
 mod restart;
 mod service_manager;
+mod serving;
 mod show;
 mod signals;
 mod snat_ports;
@@ -56,7 +59,7 @@ pub struct Begun(Option<Early>);
 /// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
     match cli.command {
-        None => Early::begin(file(&cli.options)).map(Some).map(Begun),
+        None => Early::begin(file(&cli.options), cli.options.socket.as_deref()).map(Some).map(Begun),
         // They serve nobody but who has started them; the demo makes namespaces.
         Some(_) => Ok(Begun(None)),
     }
@@ -159,16 +162,16 @@ fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
         let file = ConfigFile { mode: Some(mode), ..ConfigFile::new(demo.path()) };
-        return balancer::run(Early::unconfined(file), &Show::Lab(demo.clone()), log);
+        return balancer::run(Early::shown(file, options.socket.as_deref()), &Show::Lab(demo.clone()), log);
     }
     if !options.names_no_file() {
         let file = ConfigFile { mode: None, ..file(options) };
-        return balancer::run(Early::unconfined(file), &Show::Servers, log);
+        return balancer::run(Early::shown(file, options.socket.as_deref()), &Show::Servers, log);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    balancer::run(Early::unconfined(ConfigFile::new(path)), &Show::Servers, log)
+    balancer::run(Early::shown(ConfigFile::new(path), options.socket.as_deref()), &Show::Servers, log)
 }
 
 /// Where the control path runs: one thread.

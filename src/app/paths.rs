@@ -18,7 +18,7 @@ use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
 use super::restart::Started;
-use super::upgrade::{HeldFlows, LetGo, Predecessor};
+use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
 use crate::config::Config;
 use crate::control::{ControlEvents, DataPath, Task};
 use crate::dataplane::{Answers, XdpLinks};
@@ -42,10 +42,10 @@ pub(super) struct Paths {
     not_let_go: Option<anyhow::Error>,
 }
 
-/// A process that waits for this one, and whether its socket for statistics is in use here.
+/// A process that waits for this one, and which of its sockets for operators are in use here.
 struct Awaited {
     process: Predecessor,
-    statistics: bool,
+    admin: AdminInUse,
 }
 
 /// What they are started with.
@@ -173,13 +173,13 @@ impl Paths {
         }
     }
 
-    /// Takes these sockets of another process where some would be bound, and tells it before it serves. `statistics`: whether
-    /// its socket for them is in use here.
-    pub(super) fn expect(&mut self, process: Option<Predecessor>, sockets: HandedSockets, statistics: bool) {
+    /// Takes these sockets of another process where some would be bound, and tells it before it serves. `admin` says which of its
+    /// others are in use here.
+    pub(super) fn expect(&mut self, process: Option<Predecessor>, sockets: HandedSockets, admin: AdminInUse) {
         if let Some(proxy) = &mut self.proxy {
             proxy.expect(sockets);
         }
-        self.predecessor = process.map(|process| Awaited { process, statistics });
+        self.predecessor = process.map(|process| Awaited { process, admin });
     }
 
     /// Has the process before this one let go, if there is one, and goes on with its flows by this snapshot. Returns its sessions;
@@ -194,14 +194,14 @@ impl Paths {
 
     fn take_over_from(
         &mut self,
-        Awaited { process, statistics }: &Awaited,
+        Awaited { process, admin }: &Awaited,
         taken: BTreeSet<Endpoint>,
         snapshot: &Arc<Snapshot>,
     ) -> anyhow::Result<Vec<HandedSession>> {
         if let Some(packets) = &mut self.packets {
             packets.capture()?;
         }
-        let LetGo { sessions, flows } = process.prepared(taken, *statistics)?;
+        let LetGo { sessions, flows } = process.prepared(taken, *admin)?;
         let flows = flows.unwrap_or_default();
         let open = flows.open();
         let lost = match &mut self.packets {

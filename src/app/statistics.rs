@@ -2,18 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use log::warn;
+use axum::Router;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::balancer::statistics_problem;
+use super::serving::Serving;
 use super::upgrade::{self, Handed};
-use crate::admin;
 
 /// How often an address is tried that another process has promised to give up, and the pause between.
 const MAX_BIND_TRIES: u32 = 50;
@@ -29,10 +27,7 @@ pub(super) struct Bound {
 /// Statistics are served.
 pub(super) struct Statistics {
     listen: SocketAddr,
-    /// Both are gone once the address is given up.
-    socket: Option<Arc<TcpListener>>,
-    stop: Option<oneshot::Sender<()>>,
-    stopped: Option<oneshot::Receiver<()>>,
+    serving: Serving<TcpListener>,
 }
 
 impl Bound {
@@ -54,33 +49,20 @@ impl Bound {
     }
 
     /// Answers from now on.
-    pub(super) fn serve(self, source: admin::StatsSource) -> Statistics {
-        let (listen, socket) = (self.listen, Arc::new(self.socket));
-        let ((stop, stops), (ended, stopped)) = (oneshot::channel(), oneshot::channel());
-        let served = socket.clone();
-        tokio::spawn(async move {
-            if let Err(error) = admin::serve_until(served, Arc::new(source), stops, ended).await {
-                warn!("no statistics are served: {error}");
-            }
-        });
-        Statistics { listen, socket: Some(socket), stop: Some(stop), stopped: Some(stopped) }
+    pub(super) fn serve(self, routes: Router) -> Statistics {
+        Statistics { listen: self.listen, serving: Serving::begin(self.socket, routes) }
     }
 }
 
 impl Statistics {
     /// The socket once more, for another process.
     pub(super) fn socket(&self) -> Option<(SocketAddr, OwnedFd)> {
-        let socket = self.socket.as_ref()?.as_fd().try_clone_to_owned().ok()?;
-        Some((self.listen, socket))
+        Some((self.listen, self.serving.socket()?.ok()?))
     }
 
     /// Closes the socket: another process may have the address. Clients that have asked are still answered.
     pub(super) async fn give_up(&mut self) {
-        self.socket = None;
-        drop(self.stop.take());
-        if let Some(stopped) = self.stopped.take() {
-            let _ = stopped.await;
-        }
+        self.serving.give_up().await;
     }
 }
 

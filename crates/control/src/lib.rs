@@ -25,7 +25,10 @@ use names::{FaultChange, NameChange};
 use state::HealthChange;
 pub use state::{ControlState, Known, KnownServer, Unsteerable};
 pub use supervisor::Supervisor;
-pub use task::{Call, ConfigFile, ControlEvents, DataPath, Reading, Task};
+pub use task::{
+    Call, ConfigFile, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RequestRefusal,
+    Requested, Task,
+};
 
 pub use own_addresses::{own_addresses, own_addresses_for};
 pub use resolver::Resolver;

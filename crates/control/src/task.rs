@@ -1,5 +1,8 @@
 //! Does what [`ControlState`] decides: publishes snapshots, runs probes, opens and closes listeners, logs.
 
+mod reading;
+mod requests;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,14 +10,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use log::{error, info, warn};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+pub use self::reading::Reading;
+pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::lines::{listed, of_name, of_server};
 use super::supervisor::Heartbeat;
 use super::{ConfigLoads, ControlState, Digest, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
-use convey_config::files;
 use convey_config::watch::NamedFiles;
 use convey_config::{self as config, Config, Diff, HostNetwork, LeftOut, ListSettings, LoadError, Loaded};
 use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
@@ -68,6 +72,8 @@ pub struct ControlEvents<D> {
     pub networks: mpsc::Receiver<NetworkTables>,
     /// What lookups of names found.
     pub lookups: mpsc::Receiver<Lookup>,
+    /// What operators ask for.
+    pub requests: mpsc::Receiver<OperatorRequest>,
     /// What is to be done with the task itself, between two other events.
     pub calls: mpsc::Receiver<Call<D>>,
     /// The file that is being read.
@@ -193,14 +199,13 @@ impl<D: DataPath> Task<D> {
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 () = heartbeat.due() => self.supervisor.is_alive(),
                 Some(()) = events.reloads.recv() => {
-                    // A service manager that waits for the end of a process has heard of that.
-                    if !self.state.is_stopping() {
-                        self.supervisor.reload_begins();
-                    }
+                    self.tell_of_reload();
                     reading.begin(&self.file);
                 }
+                Some(request) = events.requests.recv() => self.on_request(request, reading),
                 loaded = reading.end() => {
-                    self.reload(loaded).await;
+                    let outcome = self.reload(loaded).await;
+                    reading.answer(&outcome);
                     if !reading.begin_again(&self.file) && !self.state.is_stopping() {
                         self.supervisor.reload_ends();
                     }
@@ -218,6 +223,13 @@ impl<D: DataPath> Task<D> {
                 self.on_failures(failures);
             }
             self.publish_update();
+        }
+    }
+
+    /// A service manager that waits for the end of a process has heard of that.
+    fn tell_of_reload(&self) {
+        if !self.state.is_stopping() {
+            self.supervisor.reload_begins();
         }
     }
 
@@ -367,24 +379,26 @@ impl<D: DataPath> Task<D> {
     }
 
     /// Takes what was read of the file. Whatever is wrong with it, what runs goes on.
-    async fn reload(&mut self, loaded: Result<Loaded, LoadError>) {
+    async fn reload(&mut self, loaded: Result<Loaded, LoadError>) -> Outcome {
         let file = self.file.path.display().to_string();
         let diff = match self.try_reload(loaded).await {
             Ok(diff) => diff,
             Err(problems) => {
                 self.loads.fail(&problems, (self.now)());
                 problems.iter().for_each(|problem| error!("{problem}"));
-                return error!("{file} not reloaded: the running configuration stays");
+                error!("{file} not reloaded: the running configuration stays");
+                return Err(RequestRefusal::Invalid(problems));
             }
         };
         if let Some(config) = self.state.config() {
             self.loads.succeed(config, (self.now)());
         }
         if diff == Diff::default() {
-            return info!("{file} read again: nothing that matters has changed");
+            info!("{file} read again: nothing that matters has changed");
         }
         diff.changes.iter().for_each(|change| info!("reload: {change}"));
         diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
+        Ok(Done::Reloaded(diff))
     }
 
     /// Puts in force what the file asks for, as far as that needs no restart; the next save is compared with what is
@@ -411,57 +425,6 @@ impl<D: DataPath> Task<D> {
             self.configure(loaded.config).await.map_err(|problem| vec![problem])?;
         }
         Ok(diff)
-    }
-}
-
-/// The file while it is being read, beside the control task: a disk may take its time, and so does a long text.
-#[derive(Default)]
-pub struct Reading {
-    loaded: Option<oneshot::Receiver<Result<Loaded, LoadError>>>,
-    /// Whether somebody has asked since.
-    again: bool,
-    /// Whether what was read may not be in force yet.
-    is_pending: bool,
-}
-
-impl Reading {
-    /// Begins, or will once the reading that is under way has ended.
-    fn begin(&mut self, file: &ConfigFile) {
-        if self.loaded.is_some() {
-            if std::mem::replace(&mut self.again, true) {
-                return;
-            }
-            return info!("{} is still being read; it will be read again after that", file.path.display());
-        }
-        let file = file.clone();
-        self.is_pending = true;
-        self.loaded = Some(files::begin_aside(move || file.load()));
-    }
-
-    /// Begins anew if the task was interrupted before what was read was in force.
-    fn resume(&mut self, file: &ConfigFile) {
-        if self.is_pending && self.loaded.is_none() {
-            self.begin(file);
-        }
-    }
-
-    /// The last file is in force, or was refused. Begins again if somebody has asked meanwhile. Returns whether
-    /// it has begun.
-    fn begin_again(&mut self, file: &ConfigFile) -> bool {
-        self.is_pending = false;
-        let again = std::mem::take(&mut self.again);
-        if again {
-            self.begin(file);
-        }
-        again
-    }
-
-    /// Waits until it has been read; forever if nobody reads it.
-    async fn end(&mut self) -> Result<Loaded, LoadError> {
-        let Some(loaded) = &mut self.loaded else { return std::future::pending().await };
-        let loaded = loaded.await;
-        self.loaded = None;
-        loaded.unwrap_or(Err(LoadError::NoThread))
     }
 }
 

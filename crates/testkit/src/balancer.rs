@@ -45,7 +45,8 @@ impl Fds {
 pub fn binary() -> Command {
     let path = std::env::var_os("CONVEY_BIN").map_or_else(built, PathBuf::from);
     let mut command = Command::new(path);
-    command.env_remove("RUST_LOG");
+    // Many of them run at once, and that of the host may run, too.
+    command.env_remove("RUST_LOG").env("CONVEY_SOCKET", "");
     command
 }
 
@@ -63,6 +64,9 @@ fn built() -> PathBuf {
     assert!(path.is_file(), "{} is not built: run `cargo build` for this profile", path.display());
     path
 }
+
+/// The control socket of a [`BalancerProcess`], in its directory.
+const CONTROL_SOCKET: &str = "control.sock";
 
 /// The end of a start: once the log says so, everything is in place. `tests/guest/lab.sh` goes by the same.
 pub const READY: &str = "statistics on http://";
@@ -112,7 +116,7 @@ impl BalancerProcess {
     ) -> BalancerProcess {
         let directory = lab.directory().to_owned();
         fs::write(directory.join(file), config.to_string()).unwrap();
-        command.current_dir(&directory);
+        command.current_dir(&directory).env("CONVEY_SOCKET", directory.join(CONTROL_SOCKET));
         let names_it = |argument: &OsStr| argument == "--config" || argument == "--servers";
         if !command.get_args().any(names_it) {
             // A host with the package has a file in /etc, too.
@@ -120,6 +124,18 @@ impl BalancerProcess {
         }
         let process = start(command, &directory.join("log"));
         BalancerProcess { process, directory, file, stats: lab.stats() }
+    }
+
+    /// Its control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.directory.join(CONTROL_SOCKET)
+    }
+
+    /// A command of convey that speaks to it.
+    pub fn command(&self) -> Command {
+        let mut command = binary();
+        command.env("CONVEY_SOCKET", self.control_socket());
+        command
     }
 
     /// The configuration file.

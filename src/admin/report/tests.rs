@@ -98,7 +98,7 @@ fn a_server_that_went_down_says_why_and_since_when() {
     let snapshot = fixture::snapshot(vec![], vec![pool]);
     let expected = json!({
         "addr": "127.0.0.1:8081", "weight": 1, "effective_weight": 1.0, "backup": false, "max_connections": 50,
-        "up": false, "eligible": false,
+        "state": "ready", "up": false, "eligible": false,
         "health": { "up": false, "reason": "connection refused", "since": "2023-11-14T22:14:50.250Z" },
         "ejected": null, "ejections": 0,
         "total_connections": 0, "current_connections": 0, "bytes_rx": 0, "bytes_tx": 0,

@@ -11,7 +11,7 @@ use log::{error, info, warn};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::{Asked, Control, LogFiles, Paths, Request, RunningBalancer, Signals, Statistics, Wish, requests};
+use super::{Admin, Asked, Control, LogFiles, Paths, Request, RunningBalancer, Signals, Wish, requests};
 use crate::app::socket_store;
 use crate::app::upgrade::Heir;
 use crate::model::Endpoint;
@@ -27,7 +27,7 @@ impl RunningBalancer {
             return BTreeSet::new();
         }
         let listening = self.task.data_path.listening().await;
-        let statistics = self.statistics.socket().map(|(_, socket)| socket);
+        let statistics = self.admin.statistics.socket().map(|(_, socket)| socket);
         let sockets: Vec<BorrowedFd<'_>> =
             listening.values().flatten().chain(&statistics).map(AsFd::as_fd).collect();
         match self.manager.keeps(&sockets) {
@@ -51,7 +51,7 @@ impl RunningBalancer {
         successor: Succession<'_>,
         signals: &mut Signals,
     ) -> ExitCode {
-        let RunningBalancer { task, events, reload, statistics, control, manager, log, .. } = self;
+        let RunningBalancer { task, events, reload, admin, upgrade_requests, manager, log, .. } = self;
         let (published, totals) = (task.snapshot.clone(), task.snapshot.load().totals.clone());
         let open = task.data_path.open_connections();
         let open = || open(&totals);
@@ -68,8 +68,16 @@ impl RunningBalancer {
             let _ = limit.send(patience.get());
         };
         let is_told = matches!(successor, Succession::Serves { is_told: true, .. });
-        let mut ending =
-            Ending { signals, reload, control, statistics, log, successor, has_heir_ended: false, is_told };
+        let mut ending = Ending {
+            signals,
+            reload,
+            upgrade_requests,
+            admin,
+            log,
+            successor,
+            has_heir_ended: false,
+            is_told,
+        };
         let cut_before = totals.sum(Counter::Cut);
         let told = async {
             if waits {
@@ -152,8 +160,8 @@ pub(super) async fn outlive(mut heir: Heir, signals: &mut Signals, log: &LogFile
 struct Ending<'a> {
     signals: &'a mut Signals,
     reload: mpsc::Sender<()>,
-    control: Option<Control>,
-    statistics: Statistics,
+    upgrade_requests: Option<Control>,
+    admin: Admin,
     log: LogFiles,
     successor: Succession<'a>,
     has_heir_ended: bool,
@@ -209,11 +217,11 @@ impl Ending<'_> {
                     error!("the process that serves instead has ended with {code}: this one ends, too");
                     return Err(code);
                 }
-                Request { what, answer } = requests(&mut self.control) => {
+                Request { what, answer } = requests(&mut self.upgrade_requests) => {
                     let _ = answer.send(match what {
                         Asked::Upgrade => Err("this process is stopping".to_owned()),
                         Asked::Release => {
-                            self.statistics.give_up().await;
+                            self.admin.statistics.give_up().await;
                             Ok("statistics are served here no longer".to_owned())
                         }
                     });

@@ -25,6 +25,12 @@ use crate::control::ConfigFile;
 use crate::model::Mode;
 use crate::net::ReservedPorts;
 
+/// The user, and the group, that this process becomes by the configuration, if it becomes another.
+pub(super) fn owner(config: &Config) -> Option<(u32, u32)> {
+    let user = User::find(config.privileges.user.as_deref()?).ok()?;
+    User::is_root().then(|| user.ids())
+}
+
 /// What was given up, to be told once there is a log.
 #[derive(Debug, Default)]
 #[must_use]

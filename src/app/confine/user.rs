@@ -47,6 +47,11 @@ impl User {
         }
     }
 
+    /// The numbers of the user and of its first group.
+    pub(super) fn ids(&self) -> (u32, u32) {
+        (self.uid.as_raw(), self.gid.as_raw())
+    }
+
     pub(super) fn is_current(&self) -> bool {
         Uid::current() == self.uid && Uid::effective() == self.uid
     }

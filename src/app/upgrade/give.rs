@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use log::warn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
-use super::message::{FORMATS, Message, SessionMessage, common_format};
+use super::message::{FORMATS, Message, SessionMessage, WITH_CONTROL, common_format};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::control::Known;
 use crate::dataplane::XdpLinks;
@@ -62,8 +63,17 @@ pub(super) struct Offer {
     pub(super) clock: u64,
     pub(super) sockets: HandedSockets,
     pub(super) xdp_links: XdpLinks,
-    pub(super) statistics: Option<(SocketAddr, OwnedFd)>,
+    pub(super) admin: AdminSockets,
     pub(super) known: Known,
+}
+
+/// The sockets at which operators ask.
+#[derive(Debug, Default)]
+pub(in crate::app) struct AdminSockets {
+    /// That for statistics, and its address.
+    pub(in crate::app) statistics: Option<(SocketAddr, OwnedFd)>,
+    /// The control socket, and its path.
+    pub(in crate::app) control: Option<(PathBuf, OwnedFd)>,
 }
 
 /// What the new process has taken of it.
@@ -73,6 +83,8 @@ pub(in crate::app) struct Taken {
     pub(in crate::app) places: BTreeSet<Endpoint>,
     /// Whether it has the socket for statistics.
     pub(in crate::app) statistics: bool,
+    /// Whether it has the control socket.
+    pub(in crate::app) control: bool,
 }
 
 /// The new process. It is killed if this is dropped before it serves.
@@ -84,6 +96,8 @@ pub(super) struct Successor {
     is_detached: bool,
     channel: Arc<Channel>,
     program: PathBuf,
+    /// How it is spoken to; 0 before it has said.
+    format: u32,
 }
 
 impl Successor {
@@ -110,6 +124,7 @@ impl Successor {
             is_detached,
             channel: ours,
             program: path.clone(),
+            format: 0,
         })
     }
 
@@ -147,7 +162,8 @@ impl Successor {
                 if process > 0 {
                     self.process.set(process);
                 }
-                common_format(&formats, &program).map(drop).map_err(HandoverFailure::Refused)
+                self.format = common_format(&formats, &program).map_err(HandoverFailure::Refused)?;
+                Ok(())
             }
             other => Err(unexpected(&other)),
         }
@@ -165,7 +181,7 @@ impl Successor {
         for (&interface, link) in &offer.xdp_links {
             self.send(&Message::XdpLink { interface }, &[link.as_fd()])?;
         }
-        if let Some((listen, socket)) = &offer.statistics {
+        if let Some((listen, socket)) = &offer.admin.statistics {
             self.send(&Message::Statistics { listen: *listen }, &[socket.as_fd()])?;
         }
         for server in &offer.known.servers {
@@ -174,15 +190,24 @@ impl Successor {
         for (backend, turn) in &offer.known.turns {
             self.send(&Message::Turn { backend: backend.clone(), turn: *turn }, &[])?;
         }
-        for overlay in &offer.known.overlays {
-            self.send(&Message::Overlay(overlay.into()), &[])?;
+        if self.format >= WITH_CONTROL {
+            if let Some((path, socket)) = &offer.admin.control {
+                self.send(&Message::Control { path: path.clone() }, &[socket.as_fd()])?;
+            }
+            for overlay in &offer.known.overlays {
+                self.send(&Message::Overlay(overlay.into()), &[])?;
+            }
+        } else if !offer.known.overlays.is_empty() {
+            warn!("upgrade: the new process is of a version that knows of no changes but those of the file");
         }
         self.send(&Message::Offered, &[])?;
         let mut places = BTreeSet::new();
         loop {
             match self.receive()? {
                 Message::Taken { place } => _ = places.insert(place.into()),
-                Message::Prepared { statistics } => return Ok(Taken { places, statistics }),
+                Message::Prepared { statistics, control } => {
+                    return Ok(Taken { places, statistics, control });
+                }
                 other => return Err(unexpected(&other)),
             }
         }

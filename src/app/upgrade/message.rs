@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,10 @@ use crate::model::{AdminState, Endpoint, Overlay, OverlayValue, Protocol, Server
 use crate::proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
-pub(super) const FORMATS: &[u32] = &[1];
+pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL];
+
+/// From this one on the control socket is handed over, and what operators have said.
+pub(super) const WITH_CONTROL: u32 = 2;
 
 /// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +41,8 @@ pub(super) enum Message {
     XdpLink { interface: u32 },
     /// The socket at which statistics are served, which comes with it.
     Statistics { listen: SocketAddr },
+    /// The control socket, which comes with it.
+    Control { path: PathBuf },
     /// The state of a server.
     Server(ServerMessage),
     /// A backend's position of round robin.
@@ -48,7 +54,11 @@ pub(super) enum Message {
     /// The new process has taken the sockets of this place.
     Taken { place: PlaceMessage },
     /// It could serve from now on.
-    Prepared { statistics: bool },
+    Prepared {
+        statistics: bool,
+        #[serde(default)]
+        control: bool,
+    },
     /// A session of UDP, whose socket comes with it.
     Session(SessionMessage),
     /// A server that flows go to, by their number for it.
@@ -322,8 +332,9 @@ mod tests {
     #[test]
     fn two_versions_take_the_best_format_that_both_know_or_say_why_there_is_none() {
         assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
+        assert_eq!(common_format(&[1, 2, 7], "9.0.0"), Ok(2));
         let why = common_format(&[8, 9], "9.0.0").unwrap_err();
-        assert!(why.contains("convey 9.0.0") && why.contains("formats 1 and 8, 9"), "{why}");
+        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2 and 8, 9"), "{why}");
         assert!(common_format(&[], "0").unwrap_err().contains("and none"));
     }
 }

@@ -14,7 +14,6 @@ mod message;
 mod take;
 
 use std::future::pending;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,15 +26,14 @@ use self::channel::Channel;
 pub(super) use self::command::{release, run};
 pub(super) use self::control::{Asked, Control, Request};
 pub(super) use self::flows::{HeldFlows, OwnedFlows};
+pub(super) use self::give::{AdminSockets, Program, Taken};
 use self::give::{Offer, Successor};
-pub(super) use self::give::{Program, Taken};
 pub(super) use self::heir::Heir;
 use self::message::Message;
-pub(super) use self::take::{Handed, LetGo, Predecessor, greet, receive};
+pub(super) use self::take::{AdminInUse, Handed, LetGo, Predecessor, greet, receive};
 use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
-use super::statistics::Statistics;
 use crate::config::files;
 use crate::control::Call;
 
@@ -93,7 +91,7 @@ impl Upgrades {
     /// Begins one, unless one is under way. `answer` is told how it ends.
     pub(super) fn begin(
         &mut self,
-        statistics: &Statistics,
+        admin: AdminSockets,
         answer: Option<oneshot::Sender<Result<String, String>>>,
     ) {
         let refusal = match (&self.attempt, &self.program, Channel::pair()) {
@@ -105,9 +103,9 @@ impl Upgrades {
                 let [channel, theirs] = ends;
                 let (channel, calls) = (Arc::new(channel), self.calls.clone());
                 let program = (program.clone(), channel.clone(), theirs);
-                let (statistics, manager) = (statistics.socket(), self.manager.clone());
+                let manager = self.manager.clone();
                 let steps = Box::pin(async move {
-                    let successful = attempt(program, calls, statistics).await?;
+                    let successful = attempt(program, calls, admin).await?;
                     // Before the new process hears that this one knows.
                     manager.is_succeeded_by(successful.process);
                     Ok(successful)
@@ -168,7 +166,7 @@ impl Upgrades {
 async fn attempt(
     (program, ours, theirs): (Program, Arc<Channel>, Channel),
     calls: Calls,
-    statistics: Option<(SocketAddr, std::os::fd::OwnedFd)>,
+    admin: AdminSockets,
 ) -> Result<Successful, String> {
     let ends = || "this process ends".to_owned();
     let channel = ours.clone();
@@ -180,7 +178,7 @@ async fn attempt(
     let (sockets, xdp_links, known) = offered.await.map_err(|_| ends())?;
     let xdp_links = xdp_links.map_err(|error| format!("cannot hand the flow cache over: {error}"))?;
     let sockets = sockets.await;
-    let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, statistics, known };
+    let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, admin, known };
     let prepared = files::begin_aside(move || {
         let mut successor = Successor::start(&program, ours, theirs)?;
         let taken = successor.prepare(&offer)?;

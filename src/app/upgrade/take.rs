@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use log::warn;
 
+use super::AdminSockets;
 use super::channel::Channel;
 use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
@@ -37,10 +38,19 @@ pub(in crate::app) struct Handed {
     pub(in crate::app) sockets: HandedSockets,
     /// The flow cache's links to drivers.
     pub(in crate::app) xdp_links: XdpLinks,
-    /// The socket for statistics, and its address.
-    pub(in crate::app) statistics: Option<(SocketAddr, OwnedFd)>,
+    /// The sockets at which operators ask.
+    pub(in crate::app) admin: AdminSockets,
     /// The state of servers.
     pub(in crate::app) known: Known,
+}
+
+/// Which sockets for operators of the old process this one goes on with.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::app) struct AdminInUse {
+    /// That for statistics.
+    pub(in crate::app) statistics: bool,
+    /// The control socket.
+    pub(in crate::app) control: bool,
 }
 
 /// What the old process has let go of.
@@ -64,14 +74,19 @@ impl Handed {
             from: None,
             sockets,
             xdp_links: XdpLinks::new(),
-            statistics: None,
+            admin: AdminSockets::default(),
             known: Known::default(),
         })
     }
 
+    /// The flow cache's links to drivers.
+    pub(in crate::app) fn take_xdp_links(&mut self) -> XdpLinks {
+        std::mem::take(&mut self.xdp_links)
+    }
+
     /// The socket for statistics, if there is one at this address.
     pub(in crate::app) fn take_statistics(&mut self, listen: SocketAddr) -> Option<OwnedFd> {
-        match self.statistics.take() {
+        match self.admin.statistics.take() {
             Some((at, socket)) if at == listen => Some(socket),
             _ => self.sockets.remove(&Endpoint::tcp(listen))?.pop(),
         }
@@ -87,12 +102,12 @@ impl Predecessor {
     pub(in crate::app) fn prepared(
         &self,
         taken: impl IntoIterator<Item = Endpoint>,
-        statistics: bool,
+        AdminInUse { statistics, control }: AdminInUse,
     ) -> anyhow::Result<LetGo> {
         for at in taken {
             self.0.send(&Message::Taken { place: at.into() }, &[]).context(GONE)?;
         }
-        self.0.send(&Message::Prepared { statistics }, &[]).context(GONE)?;
+        self.0.send(&Message::Prepared { statistics, control }, &[]).context(GONE)?;
         let (mut sessions, mut flows, mut owners) = (Vec::new(), None, Owners::default());
         let since = clock::now();
         loop {
@@ -214,7 +229,8 @@ pub(in crate::app) fn receive(from: &Predecessor) -> anyhow::Result<Handed> {
 
 fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     let channel = &from.0;
-    let (mut sockets, mut statistics, mut known) = (HandedSockets::new(), None, Known::default());
+    let (mut sockets, mut admin, mut known) =
+        (HandedSockets::new(), AdminSockets::default(), Known::default());
     let mut xdp_links = XdpLinks::new();
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
@@ -225,14 +241,17 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
                 xdp_links.extend(descriptors.into_iter().map(|link| (interface, link.into())));
             }
             Message::Statistics { listen } => {
-                statistics = descriptors.into_iter().next().map(|socket| (listen, socket))
+                admin.statistics = descriptors.into_iter().next().map(|socket| (listen, socket));
+            }
+            Message::Control { path } => {
+                admin.control = descriptors.into_iter().next().map(|socket| (path, socket));
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
             Message::Overlay(overlay) => known.overlays.extend(overlay.into_overlay()),
             Message::Offered => {
                 let from = Some(from.clone());
-                return Ok(Handed { from, sockets, xdp_links, statistics, known });
+                return Ok(Handed { from, sockets, xdp_links, admin, known });
             }
             other => bail!("the process to be upgraded says {} where it should hand over", name_of(&other)),
         }

@@ -69,9 +69,11 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let (outcome, outcomes) = mpsc::channel(1);
     let (lookup, lookups) = mpsc::channel(1);
     let (reload, reloads) = mpsc::channel(1);
-    let (failures, networks, calls) = (mpsc::channel(1).1, mpsc::channel(1).1, mpsc::channel(1).1);
+    let (failures, networks) = (mpsc::channel(1).1, mpsc::channel(1).1);
+    let (requests, calls) = (mpsc::channel(1).1, mpsc::channel(1).1);
     let reading = Reading::default();
-    let mut events = ControlEvents { outcomes, failures, reloads, networks, lookups, calls, reading };
+    let mut events =
+        ControlEvents { outcomes, failures, reloads, networks, lookups, requests, calls, reading };
     let mut task = Task {
         state: ControlState::new(1),
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),

@@ -1,0 +1,110 @@
+//! What operators ask for while the program runs: see [`OperatorRequest`].
+
+use log::info;
+use tokio::sync::oneshot;
+
+use super::{DataPath, Reading, Task};
+use crate::Unsteerable;
+use convey_config::Diff;
+use convey_model::{Overlay, OverlayValue, Target};
+
+/// Something that an operator asks for.
+#[derive(Debug)]
+pub struct OperatorRequest {
+    /// What.
+    pub what: Requested,
+    /// Who asks, in words for an operator.
+    pub by: String,
+    /// Hears what has become of it. Nobody need listen.
+    pub answer: Answer,
+}
+
+/// The subject of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requested {
+    /// This holds from now on, whatever the file says.
+    Set(Target, OverlayValue),
+    /// What was said of this target holds no longer; of any, without one.
+    Reset(Option<Target>),
+    /// The file is read again.
+    Reload,
+}
+
+/// Where the answer goes.
+pub(super) type Answer = oneshot::Sender<Outcome>;
+
+/// What has become of a request.
+pub type Outcome = Result<Done, RequestRefusal>;
+
+/// A request that was granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// Whether anything is other than before.
+    Set {
+        /// False if it held already.
+        has_changed: bool,
+    },
+    /// What no longer holds.
+    Reset(Vec<Overlay>),
+    /// What the file has changed.
+    Reloaded(Diff),
+}
+
+/// A request that was not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestRefusal {
+    /// There is no such thing: words for an operator.
+    #[error("{0}")]
+    Unknown(String),
+    /// It means nothing, or there is no room for it: words for an operator.
+    #[error("{0}")]
+    Refused(String),
+    /// What is wrong with the file, a line for each problem.
+    #[error("{}", .0.join("; "))]
+    Invalid(Vec<String>),
+}
+
+impl From<Unsteerable> for RequestRefusal {
+    fn from(unsteerable: Unsteerable) -> RequestRefusal {
+        match unsteerable {
+            Unsteerable::Unknown(why) => RequestRefusal::Unknown(why),
+            Unsteerable::Refused(why) => RequestRefusal::Refused(why),
+        }
+    }
+}
+
+impl<D: DataPath> Task<D> {
+    /// Does what is asked, or has it done.
+    pub(super) fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
+        let OperatorRequest { what, by, answer } = request;
+        let outcome = match what {
+            Requested::Reload => {
+                info!("reloading, as {by} has asked for");
+                self.tell_of_reload();
+                return reading.begin_for(answer, &self.file);
+            }
+            Requested::Set(target, value) => self.steer(target, value, by),
+            Requested::Reset(target) => Ok(Done::Reset(self.take_back(target.as_ref(), &by))),
+        };
+        let _ = answer.send(outcome);
+    }
+
+    fn steer(&mut self, target: Target, value: OverlayValue, by: String) -> Outcome {
+        let line = format!("{target}: {value}, as {by} has said");
+        let has_changed = self.state.steer(target, value, by, (self.now)())?;
+        if has_changed {
+            info!("{line}");
+            self.schedule.set(self.state.probes());
+        }
+        Ok(Done::Set { has_changed })
+    }
+
+    fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
+        let gone = self.state.reset(target, (self.now)());
+        for overlay in &gone {
+            info!("{}: {} no longer holds, as {by} has said", overlay.target, overlay.value);
+        }
+        self.schedule.set(self.state.probes());
+        gone
+    }
+}

@@ -1,0 +1,84 @@
+//! What may be asked: the paths, and who answers each.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::mpsc;
+
+use super::pages::{Page, Pages, Rendered};
+use super::{StatsSource, api, ready};
+use crate::control::OperatorRequest;
+
+/// The most who ask at once for pages; more wait.
+const MAX_ASKING: usize = 128;
+
+/// What answers are made of.
+pub(super) struct ApiContext {
+    pub(super) source: Arc<StatsSource>,
+    pages: Pages,
+    /// To the control task.
+    pub(super) requests: mpsc::Sender<OperatorRequest>,
+}
+
+/// All paths. Whoever asks is a [`super::Requester`] in the request's extensions.
+///
+/// # Errors
+/// If there is no thread to render pages.
+pub fn routes(source: StatsSource, requests: mpsc::Sender<OperatorRequest>) -> io::Result<Router> {
+    let source = Arc::new(source);
+    let pages = Pages::start(source.clone(), MAX_ASKING)?;
+    let answers = Arc::new(ApiContext { source, pages, requests });
+    let routes = Router::new()
+        .route("/stats", get(stats))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(alive))
+        .route("/readyz", get(readiness))
+        .nest("/v1", api::routes())
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method);
+    Ok(routes.with_state(answers))
+}
+
+pub(super) async fn stats(State(answers): State<Arc<ApiContext>>) -> Response {
+    page("application/json", answers.pages.get(Page::Stats).await)
+}
+
+async fn metrics(State(answers): State<Arc<ApiContext>>) -> Response {
+    page(prometheus::TEXT_FORMAT, answers.pages.get(Page::Metrics).await)
+}
+
+/// A process that drains is alive: a restart would cut open connections.
+async fn alive(State(answers): State<Arc<ApiContext>>) -> &'static str {
+    if answers.source.is_draining() { "draining\n" } else { "ok\n" }
+}
+
+/// For who decides whether this convey gets traffic: VRRP trackers, orchestrators.
+async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
+    let source = &answers.source;
+    let obstacles = ready::obstacles(&source.snapshot.load(), source.is_draining());
+    if obstacles.is_empty() {
+        return "ready\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, obstacles.join("\n") + "\n").into_response()
+}
+
+async fn unknown() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "not found; there are /stats, /metrics, /healthz, /readyz and /v1/openapi.json\n")
+}
+
+async fn wrong_method() -> (StatusCode, &'static str) {
+    (StatusCode::METHOD_NOT_ALLOWED, "this path does not answer that method; see the header Allow\n")
+}
+
+fn page(kind: &'static str, body: Rendered) -> Response {
+    match body {
+        Ok(body) => ([(CONTENT_TYPE, kind)], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}

@@ -1,0 +1,42 @@
+//! A socket at which the API answers, until it is given up to another process.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use axum::Router;
+use tokio::sync::oneshot;
+
+use crate::admin::{self, AdminListener};
+
+/// It answers as long as this lives.
+pub(super) struct Serving<L> {
+    /// All are gone once the socket is given up.
+    socket: Option<Arc<L>>,
+    stop: Option<oneshot::Sender<()>>,
+    stopped: Option<oneshot::Receiver<()>>,
+}
+
+impl<L: AdminListener + AsFd> Serving<L> {
+    /// Answers from now on. To be called in the runtime.
+    pub(super) fn begin(socket: L, routes: Router) -> Serving<L> {
+        let socket = Arc::new(socket);
+        let ((stop, stops), (ended, stopped)) = (oneshot::channel(), oneshot::channel());
+        tokio::spawn(admin::serve_until(socket.clone(), routes, stops, ended));
+        Serving { socket: Some(socket), stop: Some(stop), stopped: Some(stopped) }
+    }
+
+    /// The socket once more, for another process.
+    pub(super) fn socket(&self) -> Option<io::Result<OwnedFd>> {
+        self.socket.as_ref().map(|socket| socket.as_fd().try_clone_to_owned())
+    }
+
+    /// Closes the socket. Clients that have asked are still answered.
+    pub(super) async fn give_up(&mut self) {
+        self.socket = None;
+        drop(self.stop.take());
+        if let Some(stopped) = self.stopped.take() {
+            let _ = stopped.await;
+        }
+    }
+}
