@@ -1,5 +1,7 @@
 //! The command line.
 
+mod operate;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -7,8 +9,9 @@ use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser}
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::operate::{BackendCommand, ServerCommand};
 use crate::config::{LogLevel, Stats};
-use crate::model::Mode;
+use crate::model::{Mode, Target};
 
 /// The configuration of this host, which packages bring.
 pub const HOST_CONFIG: &str = "/etc/convey/config.toml";
@@ -56,7 +59,7 @@ fn without_usage(mut error: clap::Error) -> clap::Error {
 }
 
 /// What to do instead of running the balancer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Say whether convey would start here and now, and print what would run
     ///
@@ -82,6 +85,35 @@ pub enum Command {
     /// one cannot start, the old one goes on, and this says why. It is for root and for convey's own user. With several processes in
     /// a network namespace, --config names one.
     Upgrade,
+    /// Say how the convey that runs fares, on one screen
+    ///
+    /// Exit code 0 means that every frontend can serve, 3 that one cannot, and 1 that no convey answers.
+    Status {
+        /// Print all there is to say, as JSON
+        #[arg(long)]
+        json: bool,
+        /// Print what has happened lately instead: the last 1,000 events
+        #[arg(long)]
+        events: bool,
+    },
+    /// Take a server of the convey that runs out or in, or give it another weight
+    ///
+    /// That goes before what the file says, through reloads and upgrades, until `convey reset` or the end of convey.
+    #[command(subcommand)]
+    Server(ServerCommand),
+    /// Take all servers of a backend of the convey that runs out or in
+    ///
+    /// What is said of one server goes before that.
+    #[command(subcommand)]
+    Backend(BackendCommand),
+    /// Take back what was said of servers and backends, so that the file holds again
+    Reset {
+        /// A backend with its servers, or one server; without it: everything
+        #[arg(value_name = "BACKEND[/SERVER]", value_parser = operate::target)]
+        target: Option<Target>,
+    },
+    /// Have the convey that runs read its file again, and say what has changed or why the file was refused
+    Reload,
     /// Print the manual page or the completions of a shell
     ///
     /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian package has all of them.
@@ -206,7 +238,10 @@ pub const SECTIONS: [Section; 4] = [
         &[
             (HOST_CONFIG, "the configuration, unless --config names another"),
             ("./config.toml", "the configuration, if there is no file of that name in /etc/convey"),
-            ("/run/convey", "which ports a running convey has reserved (packet modes)"),
+            (
+                "/run/convey",
+                "the control socket, and which ports a running convey has reserved (packet modes)",
+            ),
         ],
     ),
     (
@@ -223,10 +258,13 @@ pub const SECTIONS: [Section; 4] = [
     ),
     (
         "Environment",
-        &[(
-            "RUST_LOG",
-            "what is logged, before log.level: error, warn, info, debug or trace; or of one part: convey_proxy=debug",
-        )],
+        &[
+            (
+                "RUST_LOG",
+                "what is logged, before log.level: error, warn, info, debug or trace; or of one part: convey_proxy=debug",
+            ),
+            ("CONVEY_SOCKET", "the control socket, unless --socket names another"),
+        ],
     ),
     (
         "Exit codes",
@@ -234,9 +272,11 @@ pub const SECTIONS: [Section; 4] = [
             ("0", "clean stop"),
             (
                 "1",
-                "the configuration is invalid, start-up failed, something could not be removed, or there was no upgrade",
+                "the configuration is invalid, start-up failed, something could not be removed, there was no upgrade, or \
+                 a convey that runs has refused what it was asked for, or does not answer",
             ),
             ("2", "wrong usage"),
+            ("3", "status: a frontend cannot serve its clients"),
             ("128 + N", "ended at once by a second signal N"),
         ],
     ),

@@ -6,6 +6,7 @@ pub mod app;
 pub mod cli;
 pub mod demo;
 pub mod logging;
+pub mod operator;
 
 pub use convey_config::files;
 pub use convey_control::health;

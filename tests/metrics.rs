@@ -71,6 +71,7 @@ fn scrape(snapshot: Snapshot) -> String {
         dropped_log_lines: || 0,
         loads: Arc::default(),
         access_log: Arc::default(),
+        events: Arc::default(),
     };
     let (request, _requests) = tokio::sync::mpsc::channel(1);
     let routes = routes(source, request).unwrap();

@@ -8,14 +8,14 @@ use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, patch, post};
+use axum::routing::{get, post};
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::routes::{ApiContext, stats};
-use super::{OverlayReport, Requester};
+use super::{BackendReport, EventReport, OverlayReport, Requester};
 use crate::config::did_you_mean;
 use crate::control::{Done, OperatorRequest, RequestRefusal, Requested};
 use crate::model::{AdminState, OverlayValue, Target};
@@ -31,8 +31,9 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
     Router::new()
         .route("/openapi.json", get(openapi))
         .route("/status", get(stats))
-        .route("/backends/{backend}", patch(steer_backend))
-        .route("/backends/{backend}/servers/{server}", patch(steer_server))
+        .route("/backends/{backend}", get(backend).patch(steer_backend))
+        .route("/backends/{backend}/servers/{server}", get(server).patch(steer_server))
+        .route("/events", get(events))
         .route("/overlays", get(overlays).delete(reset))
         .route("/reload", post(reload))
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -125,6 +126,53 @@ struct Which {
 
 async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+async fn backend(
+    State(answers): State<Arc<ApiContext>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Failure> {
+    Ok(line(&found(&answers, &in_path(name)?)?))
+}
+
+async fn server(
+    State(answers): State<Arc<ApiContext>>,
+    names: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Response, Failure> {
+    let (backend, name) = in_path(names)?;
+    let mut of = found(&answers, &backend)?.servers;
+    let server = of.remove(&name);
+    let server = server.ok_or_else(|| unknown("server", &name, of.keys()))?;
+    Ok(line(&server))
+}
+
+fn found(answers: &ApiContext, name: &str) -> Result<BackendReport, Failure> {
+    let mut backends = answers.source.report().backends;
+    let backend = backends.remove(name);
+    backend.ok_or_else(|| unknown("backend", name, backends.keys()))
+}
+
+fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) -> Failure {
+    let meant = did_you_mean(name, there.map(String::as_str));
+    Failure::Refused(RequestRefusal::Unknown(format!("there is no {kind} {name}{meant}")))
+}
+
+/// From which event on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Since {
+    #[serde(default)]
+    since: u64,
+}
+
+async fn events(
+    State(answers): State<Arc<ApiContext>>,
+    since: Result<Query<Since>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(Since { since }) = since.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let source = &answers.source;
+    let events = source.events.since(since).into_iter();
+    Ok(line(&events.map(|event| EventReport::new(event, source.started)).collect::<Vec<_>>()))
 }
 
 async fn overlays(State(answers): State<Arc<ApiContext>>) -> Response {

@@ -6,6 +6,7 @@
 
 mod api;
 mod config;
+mod events;
 mod http;
 mod listener;
 mod names;
@@ -20,6 +21,7 @@ mod routes;
 mod source;
 
 pub use config::ConfigReport;
+pub use events::EventReport;
 pub use http::{serve, serve_until};
 pub use listener::{AdminListener, Requester};
 pub use names::NameReport;

@@ -154,6 +154,7 @@ mod tests {
             },
             loads: Arc::default(),
             access_log: Arc::default(),
+            events: Arc::default(),
         })
     }
 

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 
 use super::StatsReport;
-use crate::control::ConfigLoads;
+use crate::control::{ConfigLoads, EventLog};
 use crate::model::Timestamp;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -31,6 +31,8 @@ pub struct StatsSource {
     pub loads: Arc<ConfigLoads>,
     /// Knows how many lines of the access log were lost.
     pub access_log: Arc<AccessLog>,
+    /// What has happened lately.
+    pub events: Arc<EventLog>,
 }
 
 impl StatsSource {

@@ -6,13 +6,13 @@ use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
-use log::{info, warn};
+use log::{Level, info, warn};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
@@ -35,7 +35,8 @@ use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config};
 use crate::control::Resolver;
 use crate::control::{
-    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, OperatorRequest, Reading, Task,
+    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLog, OperatorRequest,
+    Reading, Task,
 };
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
@@ -175,6 +176,7 @@ impl RunningBalancer {
         let columns = threads.columns();
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
+        let event_log = Arc::new(EventLog::default());
         let (Tellers { outcomes, failures, networks, lookups, requests, calls }, events) = channels(reloads);
         // Those that are not used are closed: the other process's programs are detached with it.
         let xdp_links = handed.as_mut().map(Handed::take_xdp_links).unwrap_or_default();
@@ -186,6 +188,7 @@ impl RunningBalancer {
             failures,
             networks,
             access_log: logs.access_log(),
+            event_log: event_log.clone(),
             // Sockets of the service manager are those of a restart.
             is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
             xdp_links: &xdp_links,
@@ -194,6 +197,7 @@ impl RunningBalancer {
         let mut data_path = Paths::start(&parts, kernel, logs).await?;
         let admin = BoundAdmin::new(config.stats.listen, control, handed.as_mut()).await?;
         let predecessor = handed.and_then(|handed| {
+            event_log.expect(handed.events);
             state.expect(handed.known);
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
@@ -209,6 +213,7 @@ impl RunningBalancer {
             file,
             digest: Digest::default(),
             loads: loads.clone(),
+            events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
         };
@@ -216,7 +221,7 @@ impl RunningBalancer {
         task.state.config().into_iter().for_each(|config| loads.start(config, clock::now()));
         task.data_path.has_taken_over()?;
         let admin = admin.serve(source, requests)?;
-        let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone()), None);
+        let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
         let balancer = RunningBalancer {
             task, events, reload, draining, manager, log, admin, upgrades, upgrade_requests,
@@ -238,6 +243,8 @@ impl RunningBalancer {
         };
         // A script that waits for this line finds everything in place.
         if let Some(predecessor) = predecessor {
+            let line = format!("convey {} goes on as process {}", env!("CARGO_PKG_VERSION"), process::id());
+            self.task.events.record(EventKind::Upgrade, Level::Info, clock::now(), &line);
             let events = predecessor.ready();
             self.task.data_path.hear(events);
             predecessor.wait_until_closed();
@@ -448,6 +455,7 @@ fn source(
         dropped_log_lines: logging::dropped_lines,
         loads,
         access_log: parts.access_log.clone(),
+        events: parts.event_log.clone(),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::{info, warn};
+use log::Level::{Info, Warn};
+use log::{log, warn};
 
 use super::clock;
-use crate::control::{FloodEvent, FloodWatch};
+use crate::control::{EventKind, EventLog, FloodEvent, FloodWatch};
 use crate::dataplane::{SynGate, SynLimit};
 use crate::stats::PacketStats;
 
@@ -14,27 +15,29 @@ use crate::stats::PacketStats;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches for floods and limits who begins connections while one is on.
-pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate) {
+pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate, events: Arc<EventLog>) {
     let mut watch = FloodWatch::default();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let limit = match watch.observe(stats.syns(), clock::now()) {
+        let (limit, level, line) = match watch.observe(stats.syns(), clock::now()) {
             None => continue,
             Some(FloodEvent::Begins { rate }) => {
-                warn!(
+                let line = format!(
                     "SYN flood: {rate} a second come to nothing; until it is over, clients of networks that are not \
                      known yet connect at their second SYN, a second later"
                 );
-                Some(&SynLimit::IN_FLOOD)
+                (Some(&SynLimit::IN_FLOOD), Warn, line)
             }
             Some(FloodEvent::Ends { lasted, most, refused }) => {
                 let seconds = lasted.as_secs();
-                info!(
+                let line = format!(
                     "the SYN flood is over after {seconds} s: {refused} SYNs dropped, at most {most} a second"
                 );
-                None
+                (None, Info, line)
             }
         };
+        log!(level, "{line}");
+        events.record(EventKind::Flood, level, clock::now(), &line);
         if let Err(error) = gate.limit(limit) {
             warn!("SYNs are not limited: {error}");
         }

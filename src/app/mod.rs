@@ -1,5 +1,6 @@
 //! Wires everything: what a command does, in which order things start and stop.
 
+mod ask;
 mod attachments;
 mod balancer;
 mod check;
@@ -49,6 +50,7 @@ use crate::config::{ListSettings, LoadError};
 use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
+use crate::operator::Wanted;
 
 /// What was done before there was a second thread.
 pub struct Begun(Option<Early>);
@@ -70,7 +72,7 @@ pub fn begin(cli: &Cli) -> Result<Begun, String> {
 /// # Errors
 /// If the configuration cannot be used, or start-up failed.
 pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
-    match cli.command {
+    match &cli.command {
         None => {
             let early = early.unwrap_or_else(|| Early::unconfined(file(&cli.options)));
             balancer::run(early, &Show::Nothing, log)
@@ -79,7 +81,12 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
-        Some(Command::Generate { kind }) => generated(kind),
+        Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
+        Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted()),
+        Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted()),
+        Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone())),
+        Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload),
+        Some(Command::Generate { kind }) => generated(*kind),
         Some(Command::Upgrade) => upgrade::run(&file(&cli.options)),
     }
 }

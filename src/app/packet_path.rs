@@ -178,7 +178,7 @@ impl PacketPath {
         tasks.spawn(count_overruns(pipeline.overruns(), settings.capture_stats_interval));
         tasks.spawn(neighbours::resolve(netlink.clone(), asked));
         if let Some(offloader) = &offloader {
-            tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate()));
+            tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate(), parts.event_log.clone()));
         }
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);

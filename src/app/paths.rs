@@ -20,7 +20,7 @@ use super::proxy_path::ProxyPath;
 use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
 use crate::config::Config;
-use crate::control::{ControlEvents, DataPath, Task};
+use crate::control::{ControlEvents, DataPath, EventLog, Task};
 use crate::dataplane::{Answers, XdpLinks};
 use crate::forward::CacheEvent;
 use crate::model::{ConnectFailures, Endpoint, Mode, Protocol};
@@ -58,6 +58,7 @@ pub(super) struct Parts<'a> {
     pub(super) failures: mpsc::Sender<ConnectFailures>,
     pub(super) networks: mpsc::Sender<crate::model::NetworkTables>,
     pub(super) access_log: Arc<AccessLog>,
+    pub(super) event_log: Arc<EventLog>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,
     /// Its flow cache's links to drivers.

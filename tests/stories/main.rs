@@ -36,6 +36,7 @@ mod shares;
 mod slow;
 mod sources;
 mod stats;
+mod steering;
 mod supervised;
 mod transfer;
 mod udp;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         slow::stories(),
         sources::stories(),
         stats::stories(),
+        steering::stories(),
         transfer::stories(),
         udp::stories(),
         supervised::stories(),

@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 stories!("upgrade":
     ten_upgrades_under_load_fail_no_request_and_end_no_connection,
     a_download_of_a_gibibyte_lives_through_ten_upgrades [Need::Long],
+    what_an_operator_has_said_goes_along,
     a_udp_session_keeps_its_server_and_its_port_through_upgrades,
     a_signal_upgrades_and_what_was_known_of_servers_goes_along,
     a_new_version_that_cannot_start_leaves_the_old_one_serving,
@@ -102,6 +103,36 @@ fn a_download_of_a_gibibyte_lives_through_ten_upgrades() {
     });
     drop(read);
     assert_eq!(upgraded.first.wait(), 0);
+}
+
+fn what_an_operator_has_said_goes_along() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
+    let mut upgraded = Upgraded::start(&lab, &setup);
+    let ask_for = |upgraded: &Upgraded<'_>, line: &str| {
+        let ran = run(upgraded.first.command().args(line.split(' ')));
+        assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+        ran.stdout
+    };
+    ask_for(&upgraded, "server drain pool/a");
+    for _ in 0..2 {
+        upgraded.upgrade();
+        for _ in 0..4 {
+            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+        }
+        let screen = ask_for(&upgraded, "status");
+        assert!(screen.contains("pool/a: drain, for "), "{screen}");
+    }
+    let events = ask_for(&upgraded, "status --events");
+    assert!(
+        events.contains("server pool/a: drain, as ") && events.contains(" goes on as process "),
+        "{events}"
+    );
+    assert_eq!(ask_for(&upgraded, "server ready pool/a"), "server pool/a: ready\n");
+    wait_for("a to serve again", || (ask(lab.vip(), "/").ok()?.1 == "a").then_some(()));
+    assert_eq!(upgraded.first.wait(), 0);
+    upgraded.wait_for_the_last();
 }
 
 fn a_udp_session_keeps_its_server_and_its_port_through_upgrades() {
@@ -306,7 +337,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     let ran = upgraded.ask();
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("cannot hand over to each other: they know the formats 1 and 98, 99"),
+        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2 and 98, 99"),
         "{ran:?}"
     );
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
@@ -319,7 +350,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     drop(command);
     say(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
     let said = heard(&ours);
-    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1 and 98, 99"), "{said}");
+    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2 and 98, 99"), "{said}");
     assert_eq!(new.wait().code(), Some(1));
 }
 

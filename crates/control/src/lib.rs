@@ -4,6 +4,7 @@
 
 mod digest;
 mod draining;
+mod event_log;
 mod flood;
 pub mod health;
 mod kept;
@@ -19,6 +20,7 @@ mod supervisor;
 mod task;
 
 pub use digest::Digest;
+pub use event_log::{Event, EventKind, EventLog};
 pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{ConfigLoad, ConfigLoads};
 use names::{FaultChange, NameChange};

@@ -1,16 +1,16 @@
 //! The log's lines on names and on servers' health.
 
-use log::{info, warn};
+use log::Level::{self, Info, Warn};
 
-use super::{FaultChange, HealthChange, NameChange};
+use super::{EventKind, FaultChange, HealthChange, NameChange};
 use crate::health::HealthTransition;
 use convey_model::{LookupFault, Missing, ServerAddr};
 
 /// Names of a log line are no more: answers may have thousands.
 const MAX_LISTED: usize = 8;
 
-/// Tells what has become of a name, in one line.
-pub(super) fn of_name(change: &NameChange) {
+/// What has become of a name, in one line.
+pub(super) fn of_name(change: &NameChange) -> (Level, String) {
     let NameChange { host, added, removed, addresses, fault, notes } = change;
     let addresses = listed(addresses.iter().map(ServerAddr::to_string));
     let changes =
@@ -20,20 +20,24 @@ pub(super) fn of_name(change: &NameChange) {
         Some(more).filter(|more| !more.is_empty()).into_iter().chain(notes.clone()).collect();
     let more = more.join("; ");
     let after = |sign: &str| if more.is_empty() { String::new() } else { format!("{sign} {more}") };
+    let because = |why: &str, so: &str| (Warn, format!("name {host} cannot be resolved: {why}; {so}"));
     match fault {
-        FaultChange::Began(LookupFault { missing: Missing::Records(kind), why }) => warn!(
-            "name {host}: its {kind} records cannot be looked up: {why}; those found before stay{}",
-            after(";")
-        ),
+        FaultChange::Began(LookupFault { missing: Missing::Records(kind), why }) => {
+            let line = format!(
+                "name {host}: its {kind} records cannot be looked up: {why}; those found before stay"
+            );
+            (Warn, line + &after(";"))
+        }
         FaultChange::Began(LookupFault { why, .. }) if addresses.is_empty() => {
-            warn!("name {host} cannot be resolved: {why}; it has no servers until it can");
+            because(why, "it has no servers until it can")
         }
         FaultChange::Began(LookupFault { why, .. }) => {
-            warn!("name {host} cannot be resolved: {why}; its servers stay: {addresses}");
+            because(why, &format!("its servers stay: {addresses}"))
         }
-        FaultChange::Ended => info!("name {host} is resolved again: {addresses}{}", after(";")),
-        FaultChange::Same if notes.is_empty() => info!("name {host}{}", after(":")),
-        FaultChange::Same => warn!("name {host}{}", after(":")),
+        FaultChange::Ended => (Info, format!("name {host} is resolved again: {addresses}{}", after(";"))),
+        FaultChange::Same => {
+            (if notes.is_empty() { Info } else { Warn }, format!("name {host}{}", after(":")))
+        }
     }
 }
 
@@ -44,20 +48,25 @@ pub(super) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
     if more == 0 { some } else { format!("{some} and {more} more") }
 }
 
-/// Tells what has become of a server.
-pub(super) fn of_server(health: &HealthChange) {
+/// What has become of a server.
+pub(super) fn of_server(health: &HealthChange) -> (Level, String) {
     let HealthChange { server, change, reason, eligible, of } = health;
+    let left = format!("({eligible} of {of} can be chosen)");
     match change {
-        HealthTransition::Up => info!("server {server} is up: {reason} ({eligible} of {of} can be chosen)"),
-        HealthTransition::Down => {
-            warn!("server {server} is down: {reason} ({eligible} of {of} can be chosen)")
-        }
-        HealthTransition::StillDown => info!("server {server} is still down: {reason}"),
+        HealthTransition::Up => (Info, format!("server {server} is up: {reason} {left}")),
+        HealthTransition::Down => (Warn, format!("server {server} is down: {reason} {left}")),
+        HealthTransition::StillDown => (Info, format!("server {server} is still down: {reason}")),
         HealthTransition::Ejected(time) => {
-            warn!("server {server} is ejected for {time:?}: {reason} ({eligible} of {of} can be chosen)");
+            (Warn, format!("server {server} is ejected for {time:?}: {reason} {left}"))
         }
-        HealthTransition::Returned => {
-            info!("server {server} is no longer ejected ({eligible} of {of} can be chosen)")
-        }
+        HealthTransition::Returned => (Info, format!("server {server} is no longer ejected {left}")),
+    }
+}
+
+/// What such a change is about.
+pub(super) fn kind_of(change: &HealthTransition) -> EventKind {
+    match change {
+        HealthTransition::Up | HealthTransition::Down | HealthTransition::StillDown => EventKind::Health,
+        HealthTransition::Ejected(_) | HealthTransition::Returned => EventKind::Ejection,
     }
 }

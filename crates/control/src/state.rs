@@ -268,11 +268,12 @@ impl ControlState {
         }
     }
 
-    /// The servers of a backend and why each is down, if none of them has ever answered.
+    /// The servers of a backend and why each is down, if none of them has ever answered, and no operator has taken one out.
     pub(crate) fn never_answered(&self, backend: &str) -> Option<Vec<String>> {
         let pool = &self.pools.get(backend)?.pool;
         let is_mute = |server: &Arc<snapshot::Server>| {
-            self.servers.get(&key(&pool.config, &server.config)).is_some_and(|entry| !entry.has_answered)
+            let entry = self.servers.get(&key(&pool.config, &server.config));
+            server.admin == AdminState::Ready && entry.is_some_and(|entry| !entry.has_answered)
         };
         let why = |server: &Arc<snapshot::Server>| {
             format!("{}: {}", key(&pool.config, &server.config), server.health.reason)

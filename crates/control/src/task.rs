@@ -9,20 +9,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use log::{error, info, warn};
+use log::Level::{self, Error, Info, Warn};
+use log::{log, warn};
 use tokio::sync::mpsc;
 
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
-use super::lines::{listed, of_name, of_server};
+use super::lines::{kind_of, listed, of_name, of_server};
+use super::state::HealthChange;
 use super::supervisor::Heartbeat;
-use super::{ConfigLoads, ControlState, Digest, Supervisor};
+use super::{ConfigLoads, ControlState, Digest, EventKind, EventLog, NameChange, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::watch::NamedFiles;
 use convey_config::{self as config, Config, Diff, HostNetwork, LeftOut, ListSettings, LoadError, Loaded};
-use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
-use convey_snapshot::Snapshot;
+use convey_model::{AdminState, ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
+use convey_snapshot::{Server, Snapshot};
 
 /// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
 /// servers take.
@@ -154,6 +156,8 @@ pub struct Task<D> {
     pub digest: Digest,
     /// What has become of the file.
     pub loads: Arc<ConfigLoads>,
+    /// What has happened lately.
+    pub events: Arc<EventLog>,
     /// Tells the time.
     pub now: fn() -> Timestamp,
     /// The service manager that hears how the task fares.
@@ -166,10 +170,11 @@ impl<D: DataPath> Task<D> {
         let lookups = self.look_up_unknown(&config).await;
         let ready = self.data_path.prepare(&config)?;
         let now = (self.now)();
-        lookups
-            .into_iter()
-            .filter_map(|lookup| self.state.learn(lookup, now))
-            .for_each(|change| of_name(&change));
+        for lookup in lookups {
+            if let Some(change) = self.state.learn(lookup, now) {
+                self.tell_of_name(&change);
+            }
+        }
         self.look_at_own_addresses();
         let left_out_before = self.state.left_out().clone();
         let snapshot = self.state.configure(config, now);
@@ -263,8 +268,8 @@ impl<D: DataPath> Task<D> {
         self.state.on_time(now);
         for summary in self.digest.on_time(now) {
             match summary.single() {
-                Some(change) => of_server(change),
-                None => warn!("{summary}"),
+                Some(change) => self.tell_of_server(change),
+                None => self.tell(EventKind::Health, Warn, &summary.to_string()),
             }
         }
         self.digest.left_out.on_time(now).iter().for_each(|line| warn!("{line}"));
@@ -282,7 +287,7 @@ impl<D: DataPath> Task<D> {
     fn on_lookup(&mut self, lookup: Lookup) {
         let left_out_before = self.state.left_out().clone();
         let Some(change) = self.state.on_lookup(lookup, (self.now)()) else { return };
-        of_name(&change);
+        self.tell_of_name(&change);
         self.tell_who_is_left_out(&left_out_before);
         self.schedule.set(self.state.probes());
     }
@@ -338,7 +343,8 @@ impl<D: DataPath> Task<D> {
         self.supervisor.publishes(&snapshot);
         let now = (self.now)();
         let told = changes.into_iter().filter_map(|change| self.digest.take(change, now));
-        told.for_each(|change| of_server(&change));
+        let told: Vec<_> = told.collect();
+        told.iter().for_each(|change| self.tell_of_server(change));
         self.tell_who_is_empty(&before);
         self.tell_who_left_the_link(&before);
     }
@@ -348,10 +354,12 @@ impl<D: DataPath> Task<D> {
     fn tell_who_left_the_link(&self, before: &Snapshot) {
         let (before, now) = (before.off_link(), self.snapshot.load().off_link());
         for server in now.difference(&before) {
-            warn!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
+            let line =
+                format!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
+            self.tell(EventKind::Health, Warn, &line);
         }
         for server in before.difference(&now) {
-            info!("server {server} is on the link again");
+            self.tell(EventKind::Health, Info, &format!("server {server} is on the link again"));
         }
     }
 
@@ -364,17 +372,35 @@ impl<D: DataPath> Task<D> {
         let (before, now) = (empty(before), empty(&self.snapshot.load()));
         for backend in now.difference(&before) {
             let Some(servers) = self.state.never_answered(backend) else {
-                error!("backend {backend} has no server left: its clients are refused");
+                let taken_out = self.taken_out(backend);
+                let line =
+                    format!("backend {backend} has no server left{taken_out}: its clients are refused");
+                self.tell(EventKind::Backend, Error, &line);
                 continue;
             };
             let (servers, file) = (listed(servers.into_iter()), self.file.path.display());
-            error!(
+            let line = format!(
                 "backend {backend} waits for its first server, and its clients are refused: {servers}; start them, or \
                  correct their addresses in {file}"
             );
+            self.tell(EventKind::Backend, Error, &line);
         }
         for backend in before.difference(&now) {
-            info!("backend {backend} serves again");
+            self.tell(EventKind::Backend, Info, &format!("backend {backend} serves again"));
+        }
+    }
+
+    /// How many servers of a backend operators have taken out, in words.
+    fn taken_out(&self, backend: &str) -> String {
+        let snapshot = self.snapshot.load();
+        let pools = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+        let Some(pool) = pools.into_iter().find(|pool| pool.config.name == backend) else {
+            return String::new();
+        };
+        let is_out = |server: &&Arc<Server>| server.admin != AdminState::Ready;
+        match pool.servers.iter().filter(is_out).count() {
+            0 => String::new(),
+            out => format!(" (taken out by operators: {out} of {})", pool.servers.len()),
         }
     }
 
@@ -385,8 +411,9 @@ impl<D: DataPath> Task<D> {
             Ok(diff) => diff,
             Err(problems) => {
                 self.loads.fail(&problems, (self.now)());
-                problems.iter().for_each(|problem| error!("{problem}"));
-                error!("{file} not reloaded: the running configuration stays");
+                problems.iter().for_each(|problem| self.tell(EventKind::Reload, Error, problem));
+                let line = format!("{file} not reloaded: the running configuration stays");
+                self.tell(EventKind::Reload, Error, &line);
                 return Err(RequestRefusal::Invalid(problems));
             }
         };
@@ -394,10 +421,15 @@ impl<D: DataPath> Task<D> {
             self.loads.succeed(config, (self.now)());
         }
         if diff == Diff::default() {
-            info!("{file} read again: nothing that matters has changed");
+            let line = format!("{file} read again: nothing that matters has changed");
+            self.tell(EventKind::Reload, Info, &line);
         }
-        diff.changes.iter().for_each(|change| info!("reload: {change}"));
-        diff.needs_restart.iter().for_each(|change| warn!("reload: {change} needs restart"));
+        for change in &diff.changes {
+            self.tell(EventKind::Reload, Info, &format!("reload: {change}"));
+        }
+        for change in &diff.needs_restart {
+            self.tell(EventKind::Reload, Warn, &format!("reload: {change} needs restart"));
+        }
         Ok(Done::Reloaded(diff))
     }
 
@@ -425,6 +457,24 @@ impl<D: DataPath> Task<D> {
             self.configure(loaded.config).await.map_err(|problem| vec![problem])?;
         }
         Ok(diff)
+    }
+}
+
+impl<D> Task<D> {
+    /// Tells it to the log, and to whoever asks later.
+    fn tell(&self, kind: EventKind, level: Level, line: &str) {
+        log!(level, "{line}");
+        self.events.record(kind, level, (self.now)(), line);
+    }
+
+    fn tell_of_name(&self, change: &NameChange) {
+        let (level, line) = of_name(change);
+        self.tell(EventKind::Name, level, &line);
+    }
+
+    fn tell_of_server(&self, change: &HealthChange) {
+        let (level, line) = of_server(change);
+        self.tell(kind_of(&change.change), level, &line);
     }
 }
 

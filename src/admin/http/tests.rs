@@ -45,6 +45,7 @@ fn admin() -> Admin {
         dropped_log_lines: || 3,
         loads: Arc::default(),
         access_log: Arc::default(),
+        events: Arc::default(),
     };
     let routes = routes(source, request).unwrap();
     Admin { snapshot, draining, routes, _requests: requests }

@@ -20,7 +20,7 @@ use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
 use super::message::{FORMATS, Message, SessionMessage, WITH_CONTROL, common_format};
 use super::{DETACH, ENVIRONMENT, take};
-use crate::control::Known;
+use crate::control::{Event, Known};
 use crate::dataplane::XdpLinks;
 use crate::model::{Endpoint, ServerKey};
 use crate::proxy::{HandedSession, HandedSockets};
@@ -65,6 +65,8 @@ pub(super) struct Offer {
     pub(super) xdp_links: XdpLinks,
     pub(super) admin: AdminSockets,
     pub(super) known: Known,
+    /// What has happened lately.
+    pub(super) events: Vec<Event>,
 }
 
 /// The sockets at which operators ask.
@@ -196,6 +198,9 @@ impl Successor {
             }
             for overlay in &offer.known.overlays {
                 self.send(&Message::Overlay(overlay.into()), &[])?;
+            }
+            for event in &offer.events {
+                self.send(&Message::Event(event.into()), &[])?;
             }
         } else if !offer.known.overlays.is_empty() {
             warn!("upgrade: the new process is of a version that knows of no changes but those of the file");

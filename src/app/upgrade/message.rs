@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::KnownServer;
+use crate::control::{Event, EventKind, KnownServer};
 use crate::model::{AdminState, Endpoint, Overlay, OverlayValue, Protocol, ServerKey, Target, Timestamp};
 use crate::proxy::HandedSession;
 
@@ -49,6 +49,8 @@ pub(super) enum Message {
     Turn { backend: String, turn: usize },
     /// What an operator has said while the program ran.
     Overlay(OverlayMessage),
+    /// Something that has happened lately.
+    Event(EventMessage),
     /// That was all of it.
     Offered,
     /// The new process has taken the sockets of this place.
@@ -254,6 +256,33 @@ impl From<ServerMessage> for KnownServer {
     }
 }
 
+/// [`Event`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EventMessage {
+    number: u64,
+    at: u64,
+    kind: String,
+    level: String,
+    text: String,
+}
+
+impl From<&Event> for EventMessage {
+    fn from(event: &Event) -> EventMessage {
+        let Event { number, at, kind, level, text } = event;
+        let (kind, level) = (kind.name().to_owned(), level.as_str().to_owned());
+        EventMessage { number: *number, at: at.0, kind, level, text: text.clone() }
+    }
+}
+
+impl EventMessage {
+    /// What has happened; `None` if this version does not know such a thing.
+    pub(super) fn into_event(self) -> Option<Event> {
+        let EventMessage { number, at, kind, level, text } = self;
+        let kind = EventKind::ALL.into_iter().find(|known| known.name() == kind)?;
+        Some(Event { number, at: Timestamp(at), kind, level: level.parse().ok()?, text })
+    }
+}
+
 impl From<&Overlay> for OverlayMessage {
     fn from(overlay: &Overlay) -> OverlayMessage {
         let Target { backend, server } = overlay.target.clone();
@@ -295,6 +324,17 @@ mod tests {
         let text = r#"{"Overlay":{"backend":"web","state":"asleep","since":1}}"#;
         let Ok(Message::Overlay(overlay)) = serde_json::from_str(text) else { panic!("{text}") };
         assert_eq!(overlay.into_overlay(), None);
+    }
+
+    #[test]
+    fn what_has_happened_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {
+        let text = "server web/a is down".to_owned();
+        let event =
+            Event { number: 4, at: Timestamp(9), kind: EventKind::Health, level: log::Level::Warn, text };
+        let text = serde_json::to_string(&Message::Event((&event).into())).unwrap();
+        let Ok(Message::Event(message)) = serde_json::from_str(&text) else { panic!("{text}") };
+        let other = EventMessage { kind: "weather".into(), ..message.clone() };
+        assert_eq!((message.into_event(), other.into_event()), (Some(event), None));
     }
 
     #[test]

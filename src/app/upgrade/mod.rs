@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use log::{info, warn};
+use log::{Level, info, warn};
 use tokio::sync::{mpsc, oneshot};
 
 use self::channel::Channel;
@@ -35,7 +35,7 @@ use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
 use crate::config::files;
-use crate::control::Call;
+use crate::control::{Call, EventKind, EventLog};
 
 /// Set for a process that is to take the place of another: its standard input leads there.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";
@@ -56,6 +56,7 @@ pub(super) struct Upgrades {
     program: Result<Program, String>,
     calls: Calls,
     manager: ServiceManager,
+    events: Arc<EventLog>,
     /// The one that is under way, and who has asked for it, if somebody waits for an answer.
     attempt: Option<Attempt>,
     asked_by: Option<oneshot::Sender<Result<String, String>>>,
@@ -84,8 +85,13 @@ pub(super) struct Successful {
 
 impl Upgrades {
     /// None so far. `calls` lead to the control task.
-    pub(super) fn new(program: Result<Program, String>, calls: Calls, manager: ServiceManager) -> Upgrades {
-        Upgrades { program, calls, manager, attempt: None, asked_by: None }
+    pub(super) fn new(
+        program: Result<Program, String>,
+        calls: Calls,
+        manager: ServiceManager,
+        events: Arc<EventLog>,
+    ) -> Upgrades {
+        Upgrades { program, calls, manager, events, attempt: None, asked_by: None }
     }
 
     /// Begins one, unless one is under way. `answer` is told how it ends.
@@ -115,7 +121,7 @@ impl Upgrades {
                 return;
             }
         };
-        warn!("no upgrade: {refusal}");
+        self.tell_of_none(&refusal);
         if let Some(answer) = answer {
             let _ = answer.send(Err(refusal));
         }
@@ -139,6 +145,12 @@ impl Upgrades {
         None
     }
 
+    fn tell_of_none(&self, why: &str) {
+        let line = format!("no upgrade: {why}");
+        warn!("{line}");
+        self.events.record(EventKind::Upgrade, Level::Warn, clock::now(), &line);
+    }
+
     /// Waits until another process has taken the place of this one. Says so of each attempt that fails.
     pub(super) async fn success(&mut self) -> Successful {
         loop {
@@ -148,7 +160,7 @@ impl Upgrades {
             let answer = match &ended {
                 Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
                 Err(why) => {
-                    warn!("no upgrade: {why}; this process goes on");
+                    self.tell_of_none(&format!("{why}; this process goes on"));
                     Err(why.clone())
                 }
             };
@@ -172,13 +184,18 @@ async fn attempt(
     let channel = ours.clone();
     let (offer, offered) = oneshot::channel();
     let call: Call<Paths> = Box::new(move |task| {
-        let _ = offer.send((task.data_path.offer(), task.data_path.xdp_links(), task.state.known()));
+        let _ = offer.send((
+            task.data_path.offer(),
+            task.data_path.xdp_links(),
+            task.state.known(),
+            task.events.since(0),
+        ));
     });
     calls.send(call).await.map_err(|_| ends())?;
-    let (sockets, xdp_links, known) = offered.await.map_err(|_| ends())?;
+    let (sockets, xdp_links, known, events) = offered.await.map_err(|_| ends())?;
     let xdp_links = xdp_links.map_err(|error| format!("cannot hand the flow cache over: {error}"))?;
     let sockets = sockets.await;
-    let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, admin, known };
+    let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, admin, known, events };
     let prepared = files::begin_aside(move || {
         let mut successor = Successor::start(&program, ours, theirs)?;
         let taken = successor.prepare(&offer)?;

@@ -18,7 +18,7 @@ use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::clock;
-use crate::control::Known;
+use crate::control::{Event, Known};
 use crate::dataplane::XdpLinks;
 use crate::forward::CacheEvent;
 use crate::model::{Endpoint, ServerKey, Timestamp};
@@ -42,6 +42,8 @@ pub(in crate::app) struct Handed {
     pub(in crate::app) admin: AdminSockets,
     /// The state of servers.
     pub(in crate::app) known: Known,
+    /// What has happened lately.
+    pub(in crate::app) events: Vec<Event>,
 }
 
 /// Which sockets for operators of the old process this one goes on with.
@@ -76,6 +78,7 @@ impl Handed {
             xdp_links: XdpLinks::new(),
             admin: AdminSockets::default(),
             known: Known::default(),
+            events: Vec::new(),
         })
     }
 
@@ -231,7 +234,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     let channel = &from.0;
     let (mut sockets, mut admin, mut known) =
         (HandedSockets::new(), AdminSockets::default(), Known::default());
-    let mut xdp_links = XdpLinks::new();
+    let (mut xdp_links, mut events) = (XdpLinks::new(), Vec::new());
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
         match message {
@@ -249,9 +252,10 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
             Message::Overlay(overlay) => known.overlays.extend(overlay.into_overlay()),
+            Message::Event(event) => events.extend(event.into_event()),
             Message::Offered => {
                 let from = Some(from.clone());
-                return Ok(Handed { from, sockets, xdp_links, admin, known });
+                return Ok(Handed { from, sockets, xdp_links, admin, known, events });
             }
             other => bail!("the process to be upgraded says {} where it should hand over", name_of(&other)),
         }

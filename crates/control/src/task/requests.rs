@@ -1,10 +1,10 @@
 //! What operators ask for while the program runs: see [`OperatorRequest`].
 
-use log::info;
+use log::Level::Info;
 use tokio::sync::oneshot;
 
 use super::{DataPath, Reading, Task};
-use crate::Unsteerable;
+use crate::{EventKind, Unsteerable};
 use convey_config::Diff;
 use convey_model::{Overlay, OverlayValue, Target};
 
@@ -79,7 +79,7 @@ impl<D: DataPath> Task<D> {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
             Requested::Reload => {
-                info!("reloading, as {by} has asked for");
+                self.tell(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
                 self.tell_of_reload();
                 return reading.begin_for(answer, &self.file);
             }
@@ -93,7 +93,7 @@ impl<D: DataPath> Task<D> {
         let line = format!("{target}: {value}, as {by} has said");
         let has_changed = self.state.steer(target, value, by, (self.now)())?;
         if has_changed {
-            info!("{line}");
+            self.tell(EventKind::Operator, Info, &line);
             self.schedule.set(self.state.probes());
         }
         Ok(Done::Set { has_changed })
@@ -102,7 +102,8 @@ impl<D: DataPath> Task<D> {
     fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
         let gone = self.state.reset(target, (self.now)());
         for overlay in &gone {
-            info!("{}: {} no longer holds, as {by} has said", overlay.target, overlay.value);
+            let line = format!("{}: {} no longer holds, as {by} has said", overlay.target, overlay.value);
+            self.tell(EventKind::Operator, Info, &line);
         }
         self.schedule.set(self.state.probes());
         gone

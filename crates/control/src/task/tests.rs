@@ -84,6 +84,7 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
         file: file.clone(),
         digest: Digest::default(),
         loads: Arc::default(),
+        events: Arc::default(),
         now: || Timestamp(0),
         supervisor: Box::new(Beats(beats.clone())),
     };

@@ -1,0 +1,33 @@
+//! What has happened lately, as the API serves it. Pure.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::report::rfc3339;
+use crate::control::Event;
+
+/// Something that has happened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EventReport {
+    /// Counts from 0 when convey first starts.
+    pub number: u64,
+    /// When.
+    #[serde(serialize_with = "rfc3339")]
+    pub at: SystemTime,
+    /// What it is about: [`crate::control::EventKind::name`].
+    pub kind: &'static str,
+    /// How bad it is: `info`, `warn` or `error`.
+    pub level: String,
+    /// What, in words for an operator.
+    pub text: String,
+}
+
+impl EventReport {
+    /// `started` is the wall-clock time of `Timestamp(0)`.
+    pub fn new(event: Event, started: SystemTime) -> Self {
+        let Event { number, at, kind, level, text } = event;
+        let (at, level) = (started + Duration::from_nanos(at.0), level.as_str().to_lowercase());
+        EventReport { number, at, kind: kind.name(), level, text }
+    }
+}

@@ -1,0 +1,117 @@
+//! The commands that steer a convey that runs.
+
+use clap::Subcommand;
+
+use crate::model::{AdminState, Target};
+use crate::operator::Wanted;
+
+/// What becomes of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum ServerCommand {
+    /// Give it no new connections; open ones go on, and it is still checked
+    Drain {
+        /// Its backend and its name; NAME/ADDRESS is one address of a host name
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
+        server: Target,
+    },
+    /// Have it serve as its weight and its health say
+    Ready {
+        /// Its backend and its name
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
+        server: Target,
+    },
+    /// Take it out: it counts as down and is not checked
+    Maint {
+        /// Its backend and its name
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
+        server: Target,
+    },
+    /// Give it another share of new connections
+    Weight {
+        /// Its backend and its name
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
+        server: Target,
+        /// The share relative to the other servers; 0: none
+        #[arg(value_name = "WEIGHT")]
+        weight: u16,
+    },
+}
+
+/// What becomes of all servers of a backend, also of those that are yet to come.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum BackendCommand {
+    /// Give its servers no new connections; open ones go on
+    Drain {
+        /// Its name
+        #[arg(value_name = "BACKEND")]
+        backend: String,
+    },
+    /// Have its servers serve as their weights and their health say
+    Ready {
+        /// Its name
+        #[arg(value_name = "BACKEND")]
+        backend: String,
+    },
+    /// Take all its servers out
+    Maint {
+        /// Its name
+        #[arg(value_name = "BACKEND")]
+        backend: String,
+    },
+}
+
+impl ServerCommand {
+    /// What is to be done.
+    pub fn wanted(&self) -> Wanted {
+        match self.clone() {
+            ServerCommand::Drain { server } => Wanted::State(server, AdminState::Drain),
+            ServerCommand::Ready { server } => Wanted::State(server, AdminState::Ready),
+            ServerCommand::Maint { server } => Wanted::State(server, AdminState::Maint),
+            ServerCommand::Weight { server, weight } => Wanted::Weight(server, weight),
+        }
+    }
+}
+
+impl BackendCommand {
+    /// What is to be done.
+    pub fn wanted(&self) -> Wanted {
+        let (backend, state) = match self {
+            BackendCommand::Drain { backend } => (backend, AdminState::Drain),
+            BackendCommand::Ready { backend } => (backend, AdminState::Ready),
+            BackendCommand::Maint { backend } => (backend, AdminState::Maint),
+        };
+        Wanted::State(Target::backend(backend), state)
+    }
+}
+
+fn server(text: &str) -> Result<Target, String> {
+    match target(text)? {
+        Target { server: None, .. } => Err("expected: BACKEND/SERVER, such as web/a".to_owned()),
+        target => Ok(target),
+    }
+}
+
+/// `BACKEND` or `BACKEND/SERVER`.
+pub(super) fn target(text: &str) -> Result<Target, String> {
+    let (backend, server) =
+        text.split_once('/').map_or((text, None), |(backend, server)| (backend, Some(server)));
+    if backend.is_empty() || server == Some("") {
+        return Err("expected: BACKEND or BACKEND/SERVER, such as web/a".to_owned());
+    }
+    Ok(Target { backend: backend.to_owned(), server: server.map(str::to_owned) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_told_by_its_backend_and_its_name_which_may_have_an_address() {
+        assert_eq!(server("web/a"), Ok(Target::server("web", "a")));
+        assert_eq!(server("web/app/10.0.0.3"), Ok(Target::server("web", "app/10.0.0.3")));
+        assert_eq!(target("web"), Ok(Target::backend("web")));
+        for wrong in ["web", "web/", "/a", ""] {
+            assert!(server(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Asks a convey that runs, at its control socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::handshake;
+use hyper::header::HOST;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+/// How long an answer may take. A reload waits for name servers, and for a file that is being read.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The control socket of a convey that answered when this was made.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+/// Why a request was not granted: words for an operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+impl Client {
+    /// Finds the first of `places` that a convey answers at.
+    ///
+    /// # Errors
+    /// There is none: words for an operator.
+    pub async fn find(places: &[PathBuf]) -> Result<Client, Refused> {
+        let mut failed = Vec::new();
+        for path in places {
+            match UnixStream::connect(path).await {
+                Ok(_) => return Ok(Client { path: path.clone() }),
+                Err(error) => failed.push(why_not(path, &error)),
+            }
+        }
+        let why = if failed.is_empty() { "--socket names none".to_owned() } else { failed.join("; ") };
+        Err(Refused(format!("no convey can be asked: {why}")))
+    }
+
+    /// What is at `path`.
+    ///
+    /// # Errors
+    /// It cannot be had: words for an operator.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Refused> {
+        read(&self.ask(Method::GET, path, None).await?)
+    }
+
+    /// Has something done.
+    ///
+    /// # Errors
+    /// It was not: words for an operator.
+    pub async fn change<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, Refused> {
+        read(&self.ask(method, path, body).await?)
+    }
+
+    /// The text of the answer, whether or not it is good news.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn text(&self, path: &str) -> Result<(StatusCode, String), Refused> {
+        let (status, body) = self.exchange(Method::GET, path, None).await?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Refused> {
+        let (status, body) = self.exchange(method, path, body).await?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        let Ok(Failure { error, problems }) = serde_json::from_slice(&body) else {
+            return Err(Refused(format!("{status}: {}", String::from_utf8_lossy(&body).trim_end())));
+        };
+        Err(Refused([error].into_iter().chain(problems).collect::<Vec<_>>().join("\n  ")))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Bytes), Refused> {
+        let body = Full::<Bytes>::from(body.map(Value::to_string).unwrap_or_default());
+        let request = Request::builder().method(method).uri(path).header(HOST, "convey").body(body);
+        let request = request.map_err(|error| Refused(format!("{path}: {error}")))?;
+        let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
+        let answer = async {
+            let stream = UnixStream::connect(&self.path).await.map_err(|error| gone(&error))?;
+            let (mut sender, connection) =
+                handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
+            let connection = tokio::spawn(connection);
+            let (head, body) = sender.send_request(request).await.map_err(|error| gone(&error))?.into_parts();
+            let body = body.collect().await.map_err(|error| gone(&error))?.to_bytes();
+            connection.abort();
+            Ok((head.status, body))
+        };
+        match timeout(PATIENCE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(gone(&format!("no answer within {PATIENCE:?}"))),
+        }
+    }
+}
+
+/// What an answer says that is no good news.
+#[derive(Deserialize)]
+struct Failure {
+    error: String,
+    #[serde(default)]
+    problems: Vec<String>,
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| Refused(format!("the answer is not understood: {error}")))
+}
+
+fn why_not(path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "does convey run?",
+        io::ErrorKind::PermissionDenied => "it is for root, for convey's user and for its group",
+        _ => "another place: --socket",
+    };
+    format!("{}: {error} ({hint})", path.display())
+}

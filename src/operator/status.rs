@@ -1,0 +1,306 @@
+//! `convey status`: one screen, or what has happened lately. Pure.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Deserialize;
+
+/// What of the report is shown. Fields that another version lacks or adds do not matter.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    version: String,
+    uptime_seconds: u64,
+    frontends: BTreeMap<String, Frontend>,
+    backends: BTreeMap<String, Backend>,
+    overlays: Vec<Said>,
+    config: Config,
+    packets: Option<Packets>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Frontend {
+    mode: String,
+    protocol: String,
+    listen_addr: Vec<String>,
+    backend: String,
+    total_connections: u64,
+    current_connections: u64,
+    refused: BTreeMap<String, u64>,
+    drops: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Backend {
+    algorithm: String,
+    servers_up: usize,
+    servers: BTreeMap<String, Server>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Server {
+    addr: String,
+    effective_weight: f64,
+    state: String,
+    up: bool,
+    eligible: bool,
+    health: Health,
+    ejected: Option<Ejected>,
+    total_connections: u64,
+    current_connections: u64,
+    connect_failures: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Health {
+    reason: String,
+    since: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Ejected {
+    reason: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    backend: String,
+    server: Option<String>,
+    state: Option<String>,
+    weight: Option<u64>,
+    since: String,
+    by: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    hash: String,
+    loaded: String,
+    last_reload_successful: bool,
+    last_reload: String,
+    errors: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Packets {
+    drops: BTreeMap<String, u64>,
+}
+
+/// Something that has happened.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PastEvent {
+    at: String,
+    level: String,
+    text: String,
+}
+
+/// A line for each, as in the log.
+pub fn past(events: &[PastEvent]) -> String {
+    let line = |event: &PastEvent| format!("{} {:<5} {}\n", event.at, event.level.to_uppercase(), event.text);
+    events.iter().map(line).collect()
+}
+
+/// The screen. `obstacles` are the lines of `/readyz`, of which there are none while every frontend can serve.
+pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> String {
+    let up = time(Duration::from_secs(status.uptime_seconds));
+    let mut screen = format!("convey {}, up {up}\n", status.version);
+    screen += &of_config(&status.config, now);
+    match obstacles {
+        [] => screen += "ready: every frontend can serve\n",
+        some => some.iter().for_each(|line| screen += &format!("NOT READY: {line}\n")),
+    }
+    screen += &of_frontends(status);
+    for (name, backend) in &status.backends {
+        screen += &of_backend(name, backend, now);
+    }
+    screen += &of_drops(status);
+    if !status.overlays.is_empty() {
+        screen += "\nOther than the file (`convey reset` takes it back):\n";
+        status.overlays.iter().for_each(|said| screen += &of_overlay(said, now));
+    }
+    screen
+}
+
+fn of_config(config: &Config, now: SystemTime) -> String {
+    let mut lines = format!("configuration {}, loaded {} ago\n", config.hash, age(&config.loaded, now));
+    if !config.last_reload_successful {
+        lines += &format!("the last reload was refused {} ago:\n", age(&config.last_reload, now));
+        config.errors.iter().for_each(|error| lines += &format!("  {error}\n"));
+    }
+    lines
+}
+
+fn of_frontends(status: &Status) -> String {
+    let mut table = table(["FRONTEND", "MODE", "LISTENS", "BACKEND", "OPEN", "TOTAL", "REFUSED"], 4);
+    for (name, frontend) in &status.frontends {
+        let mode = format!("{} {}", frontend.mode, frontend.protocol);
+        let refused: u64 = frontend.refused.values().sum();
+        table.add_row([
+            name.clone(),
+            mode,
+            frontend.listen_addr.join(" "),
+            frontend.backend.clone(),
+            frontend.current_connections.to_string(),
+            frontend.total_connections.to_string(),
+            refused.to_string(),
+        ]);
+    }
+    format!("\n{}\n", trimmed(&table))
+}
+
+fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
+    let eligible = |server: &&Server| server.eligible;
+    let whole: f64 = backend.servers.values().filter(eligible).map(|server| server.effective_weight).sum();
+    let mut table =
+        table(["SERVER", "ADDRESS", "STATE", "HEALTH", "SINCE", "SHARE", "OPEN", "TOTAL", "FAILED"], 4);
+    let mut reasons = String::new();
+    for (name, server) in &backend.servers {
+        let share =
+            if server.eligible && whole > 0.0 { server.effective_weight / whole * 100.0 } else { 0.0 };
+        let health = match (&server.ejected, server.up) {
+            (Some(_), _) => "ejected",
+            (None, true) => "up",
+            (None, false) => "down",
+        };
+        let why = server.ejected.as_ref().map_or(&server.health.reason, |ejected| &ejected.reason);
+        if health != "up" {
+            reasons += &format!("  {name}: {why}\n");
+        }
+        table.add_row([
+            name.clone(),
+            server.addr.clone(),
+            server.state.clone(),
+            health.to_owned(),
+            age(&server.health.since, now),
+            format!("{share:.0} %"),
+            server.current_connections.to_string(),
+            server.total_connections.to_string(),
+            server.connect_failures.to_string(),
+        ]);
+    }
+    let (up, all) = (backend.servers_up, backend.servers.len());
+    let title = format!("\nbackend {name}: {}, {up} of {all} up", backend.algorithm);
+    format!("{title}\n{}\n{reasons}", trimmed(&table))
+}
+
+fn of_drops(status: &Status) -> String {
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    let frontends = status.frontends.values().flat_map(|frontend| &frontend.drops);
+    let packets = status.packets.iter().flat_map(|packets| &packets.drops);
+    for (reason, count) in frontends.chain(packets) {
+        *all.entry(reason).or_default() += count;
+    }
+    all.retain(|_, count| *count > 0);
+    let drops: Vec<String> = all.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    if drops.is_empty() {
+        "\nnothing dropped\n".to_owned()
+    } else {
+        format!("\ndropped: {}\n", drops.join(", "))
+    }
+}
+
+fn of_overlay(said: &Said, now: SystemTime) -> String {
+    let server = said.server.as_ref().map(|server| format!("/{server}")).unwrap_or_default();
+    let state = said.state.clone().unwrap_or_default();
+    let what = said.weight.map_or(state, |weight| format!("weight {weight}"));
+    format!("  {}{server}: {what}, for {}, by {}\n", said.backend, age(&said.since, now), said.by)
+}
+
+/// A table of words, and of numbers from this column on.
+fn table<const N: usize>(titles: [&str; N], numbers: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(titles);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+        if column.index >= numbers {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// How long ago that was.
+fn age(rfc3339: &str, now: SystemTime) -> String {
+    let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return "?".to_owned() };
+    time(now.duration_since(then).unwrap_or_default())
+}
+
+/// Its two largest units.
+fn time(length: Duration) -> String {
+    let all = humantime::format_duration(Duration::from_secs(length.as_secs())).to_string();
+    all.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_screen_tells_who_is_down_and_why_and_what_is_other_than_the_file() {
+        let server = |name: &str, up: bool, state: &str| {
+            json!({
+                "addr": format!("10.0.0.{name}:80"), "effective_weight": 1.0, "state": state, "up": up,
+                "eligible": up && state == "ready", "connect_failures": 2, "total_connections": 12,
+                "health": { "up": up, "reason": "connect failed: refused", "since": "2026-01-01T00:00:00Z" },
+            })
+        };
+        let report = json!({
+            "version": "1.2.3", "uptime_seconds": 3_725, "news": "of another version",
+            "config": { "hash": "abc", "loaded": "2026-01-01T00:00:00Z", "last_reload_successful": true },
+            "frontends": { "web": {
+                "mode": "proxy", "protocol": "tcp", "listen_addr": ["10.0.0.9:80"], "backend": "app",
+                "drops": { "no_server": 3 },
+            } },
+            "backends": { "app": {
+                "algorithm": "round_robin", "servers_up": 2,
+                "servers": {
+                    "1": server("1", true, "ready"), "2": server("2", false, "ready"), "3": server("3", true, "drain"),
+                },
+            } },
+            "overlays": [{
+                "backend": "app", "server": "3", "state": "drain", "since": "2026-01-01T00:01:00Z", "by": "root",
+            }],
+        });
+        let status: Status = serde_json::from_value(report).unwrap();
+        let now = humantime::parse_rfc3339("2026-01-01T00:01:30Z").unwrap();
+        let screen = overview(&status, &[], now);
+        let lines: Vec<Vec<&str>> = screen.lines().map(|line| line.split_whitespace().collect()).collect();
+        let has = |line: &str| lines.contains(&line.split(' ').collect());
+        assert!(has("convey 1.2.3, up 1h 2m"), "{screen}");
+        assert!(has("ready: every frontend can serve"), "{screen}");
+        assert!(has("web proxy tcp 10.0.0.9:80 app 0 0 0"), "{screen}");
+        assert!(has("1 10.0.0.1:80 ready up 1m 30s 100 % 0 12 2"), "{screen}");
+        assert!(has("2 10.0.0.2:80 ready down 1m 30s 0 % 0 12 2"), "{screen}");
+        assert!(has("2: connect failed: refused") && has("dropped: no_server 3"), "{screen}");
+        assert!(has("app/3: drain, for 30s, by root"), "{screen}");
+        assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    }
+
+    #[test]
+    fn who_cannot_serve_and_a_file_that_was_refused_are_told_first() {
+        let report = json!({ "config": {
+            "last_reload_successful": false, "last_reload": "2026-01-01T00:00:00Z", "errors": ["line 3: no"],
+        } });
+        let status: Status = serde_json::from_value(report).unwrap();
+        let now = humantime::parse_rfc3339("2026-01-01T00:00:05Z").unwrap();
+        let screen = overview(&status, &["web: no server".to_owned()], now);
+        let told = ["the last reload was refused 5s ago:", "  line 3: no", "NOT READY: web: no server"];
+        assert!(told.iter().all(|told| screen.lines().any(|line| line == *told)), "{screen}");
+    }
+}

@@ -1,0 +1,115 @@
+//! Changes of servers and backends.
+
+use hyper::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Client, Refused};
+use crate::model::{AdminState, Target};
+
+/// What else than letters and digits stands for itself in a part of a path.
+const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// Whether servers may serve.
+    State(Target, AdminState),
+    /// The share of a server.
+    Weight(Target, u16),
+    /// What was said is taken back; of everything, without a target.
+    Reset(Option<Target>),
+    /// The file is read again.
+    Reload,
+}
+
+#[derive(Deserialize)]
+struct Changed {
+    changed: bool,
+}
+
+#[derive(Deserialize)]
+struct TakenBack {
+    reset: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Reloaded {
+    changes: Vec<String>,
+    needs_restart: Vec<String>,
+}
+
+/// Has it done, and returns what to print.
+///
+/// # Errors
+/// It was refused: words for an operator.
+pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refused> {
+    match wanted {
+        Wanted::State(target, state) => {
+            steer(client, target, &json!({ "state": state.name() }), state.name()).await
+        }
+        Wanted::Weight(target, weight) => {
+            steer(client, target, &json!({ "weight": weight }), &format!("weight {weight}")).await
+        }
+        Wanted::Reset(target) => {
+            let TakenBack { reset } = client.change(Method::DELETE, &overlays(target.as_ref()), None).await?;
+            let of = target.as_ref().map_or_else(|| "everything".to_owned(), Target::to_string);
+            Ok(match reset.len() {
+                0 => format!("{of}: as in the file already\n"),
+                1 => format!("{of}: as in the file again, 1 change taken back\n"),
+                some => format!("{of}: as in the file again, {some} changes taken back\n"),
+            })
+        }
+        Wanted::Reload => {
+            let Reloaded { changes, needs_restart } = client.change(Method::POST, "/v1/reload", None).await?;
+            if changes.is_empty() && needs_restart.is_empty() {
+                return Ok("reloaded: nothing that matters has changed\n".to_owned());
+            }
+            let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
+            Ok(changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect())
+        }
+    }
+}
+
+async fn steer(client: &Client, target: &Target, body: &Value, what: &str) -> Result<String, Refused> {
+    let Changed { changed } = client.change(Method::PATCH, &path(target), Some(body)).await?;
+    Ok(format!("{target}: {what}{}\n", if changed { "" } else { " already" }))
+}
+
+/// Where a target is in the API.
+fn path(target: &Target) -> String {
+    let backend = format!("/v1/backends/{}", escaped(&target.backend));
+    match &target.server {
+        Some(server) => format!("{backend}/servers/{}", escaped(server)),
+        None => backend,
+    }
+}
+
+fn overlays(target: Option<&Target>) -> String {
+    match target {
+        Some(Target { backend, server: Some(server) }) => {
+            format!("/v1/overlays?backend={}&server={}", escaped(backend), escaped(server))
+        }
+        Some(Target { backend, server: None }) => format!("/v1/overlays?backend={}", escaped(backend)),
+        None => "/v1/overlays".to_owned(),
+    }
+}
+
+fn escaped(name: &str) -> String {
+    utf8_percent_encode(name, IN_PATH).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_server_is_called_it_is_one_part_of_the_path() {
+        let name = Target::server("web", "app.example/[2001:db8::1]:80?#");
+        let escaped = "app.example%2F%5B2001%3Adb8%3A%3A1%5D%3A80%3F%23";
+        assert_eq!(path(&name), format!("/v1/backends/web/servers/{escaped}"));
+        assert_eq!(overlays(Some(&name)), format!("/v1/overlays?backend=web&server={escaped}"));
+        assert_eq!(path(&Target::backend("web")), "/v1/backends/web");
+    }
+}

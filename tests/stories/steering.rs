@@ -1,0 +1,170 @@
+//! An operator steers a convey that runs, by commands.
+
+use std::collections::BTreeSet;
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Ran, Setup, TcpServer, ask, connect, ping, run, stories, wait_for,
+};
+use serde_json::Value;
+
+stories!("steering":
+    a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again,
+    a_backend_in_maintenance_serves_nobody_and_says_so,
+    a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back,
+    a_reload_says_what_has_changed_or_why_the_file_was_refused,
+    what_has_happened_is_told_later,
+    a_mistake_is_told_and_changes_nothing,
+    without_a_convey_that_runs_the_commands_say_so,
+);
+
+/// Runs a command that speaks to this convey.
+fn tell(balancer: &BalancerProcess, line: &str) -> Ran {
+    run(balancer.command().args(line.split(' ')))
+}
+
+/// The same, and it succeeds.
+fn told(balancer: &BalancerProcess, line: &str) -> String {
+    let ran = tell(balancer, line);
+    assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+    ran.stdout
+}
+
+/// Who answers 20 clients.
+fn who_answers(lab: &Loopback) -> BTreeSet<String> {
+    (0..20).map(|_| ask(lab.vip(), "/").unwrap().1).collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn two(lab: &Loopback) -> ([TcpServer; 2], Setup) {
+    let servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    (servers, Setup::new(lab).server("a", lab.server(1), "").server("b", lab.server(2), ""))
+}
+
+fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again() {
+    let lab = Loopback::new();
+    let _echo = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    assert_eq!(told(&balancer, "server drain pool/a"), "server pool/a: drain\n");
+    assert_eq!(told(&balancer, "server drain pool/a"), "server pool/a: drain already\n");
+    balancer.wait_for_stat("/backends/pool/servers/a/eligible", false);
+    ping(&mut held).unwrap();
+    let mut refused = connect(lab.vip());
+    ping(&mut refused).unwrap_err();
+    assert_eq!(balancer.stat("/backends/pool/servers/a/state"), "drain");
+    assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true, "it is checked as before");
+    let status = tell(&balancer, "status");
+    assert_eq!(status.code, Some(3), "no frontend can serve: {status:?}");
+    assert!(
+        status.stdout.contains("NOT READY: ") && status.stdout.contains("pool/a: drain, for "),
+        "{status:?}"
+    );
+    assert_eq!(told(&balancer, "server ready pool/a"), "server pool/a: ready\n");
+    ping(&mut connect(lab.vip())).unwrap();
+    ping(&mut held).unwrap();
+}
+
+fn a_backend_in_maintenance_serves_nobody_and_says_so() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    told(&balancer, "backend maint pool");
+    balancer.wait_for_log(
+        "backend pool has no server left (taken out by operators: 2 of 2): its clients are refused",
+    );
+    assert_eq!(balancer.page("/readyz").0, 503);
+    ask(lab.vip(), "/").unwrap_err();
+    // What is said of one server goes before what is said of all.
+    told(&balancer, "server ready pool/b");
+    wait_for("b to serve alone", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+    assert_eq!(who_answers(&lab), set(&["b"]));
+    told(&balancer, "reset pool");
+    wait_for("both to serve", || (who_answers(&lab) == set(&["a", "b"])).then_some(()));
+    assert_eq!(tell(&balancer, "status").code, Some(0));
+}
+
+fn a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server weight pool/a 0");
+    assert_eq!(who_answers(&lab), set(&["b"]));
+    balancer.save(&setup.server("c", lab.server(3), ""));
+    balancer.wait_for_log("reload: ");
+    balancer.wait_for_stat("/backends/pool/servers/a/weight", 0);
+    let screen = told(&balancer, "status");
+    assert!(screen.contains("Other than the file") && screen.contains("pool/a: weight 0, for "), "{screen}");
+    assert_eq!(told(&balancer, "reset pool/a"), "server pool/a: as in the file again, 1 change taken back\n");
+    assert_eq!(told(&balancer, "reset"), "everything: as in the file already\n");
+    wait_for("a to serve again", || who_answers(&lab).contains("a").then_some(()));
+    assert!(!told(&balancer, "status").contains("Other than the file"));
+}
+
+fn a_reload_says_what_has_changed_or_why_the_file_was_refused() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    assert_eq!(told(&balancer, "reload"), "reloaded: nothing that matters has changed\n");
+    balancer.save(&setup.to_string().replace("backend = \"pool\"", "backend = \"pol\""));
+    let refused = tell(&balancer, "reload");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("the running configuration stays"), "{refused:?}");
+    assert!(refused.stderr.contains("did you mean `pool`?"), "{refused:?}");
+    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+    let status = tell(&balancer, "status");
+    assert!(status.stdout.contains("the last reload was refused"), "{status:?}");
+}
+
+fn what_has_happened_is_told_later() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server maint pool/a");
+    told(&balancer, "reset");
+    let events = told(&balancer, "status --events");
+    let lines: Vec<&str> = events.lines().collect();
+    let at =
+        |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{events}"));
+    assert!(at("server pool/a: maint, as ") < at("server pool/a: maint no longer holds"), "{events}");
+    let all: Value = serde_json::from_str(&told(&balancer, "status --events --json")).unwrap();
+    assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
+}
+
+fn a_mistake_is_told_and_changes_nothing() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    for (line, code, why) in [
+        ("server drain pol/a", 1, "did you mean `pool`?"),
+        ("server drain pool/x", 1, "no server of backend pool is called"),
+        ("server drain pool", 2, "expected: BACKEND/SERVER"),
+        ("server weight pool/a -1", 2, "-1"),
+        ("server weight pool/a 70000", 2, "70000"),
+        ("backend maint", 2, "BACKEND"),
+    ] {
+        let ran = tell(&balancer, line);
+        assert!(ran.code == Some(code) && ran.stderr.contains(why), "{line}: {ran:?}");
+    }
+    assert_eq!(balancer.stats().get("overlays"), None);
+    assert_eq!(who_answers(&lab), set(&["a", "b"]));
+}
+
+fn without_a_convey_that_runs_the_commands_say_so() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut elsewhere = balancer.command();
+    elsewhere.env("CONVEY_SOCKET", lab.directory().join("none.sock"));
+    let ran = run(elsewhere.arg("status"));
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("none.sock: No such file") && ran.stderr.contains("does convey run?"),
+        "{ran:?}"
+    );
+}
