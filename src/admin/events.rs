@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::control::Event;
+use crate::control::LoggedEvent;
 
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,16 +18,16 @@ pub struct EventReport {
     /// What it is about: [`crate::control::EventKind::name`].
     pub kind: &'static str,
     /// How bad it is: `info`, `warn` or `error`.
-    pub level: String,
+    pub level: &'static str,
     /// What, in words for an operator.
     pub text: String,
 }
 
 impl EventReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
-    pub fn new(event: Event, started: SystemTime) -> Self {
-        let Event { number, at, kind, level, text } = event;
-        let (at, level) = (started + Duration::from_nanos(at.0), level.as_str().to_lowercase());
-        EventReport { number, at, kind: kind.name(), level, text }
+    pub fn new(event: LoggedEvent, started: SystemTime) -> Self {
+        let LoggedEvent { number, at, kind, level, text } = event;
+        let at = started + Duration::from_nanos(at.0);
+        EventReport { number, at, kind: kind.name(), level: level.name(), text }
     }
 }

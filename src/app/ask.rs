@@ -9,18 +9,30 @@ use hyper::StatusCode;
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 use crate::cli::Options;
-use crate::operator::{Client, PastEvent, Refused, Status, Wanted, carry_out, overview, past};
+use crate::operator::{
+    Client, PastEvent, Refused, Status, Wanted, carry_out, overview, past, wait_until_idle,
+};
 
 /// Some frontend cannot serve its clients.
 const NOT_READY: u8 = 3;
 
-/// Has it done, and prints what has become of it.
-pub(super) fn steer(options: &Options, wanted: &Wanted) -> Result<ExitCode, Failure> {
+/// Has it done, and prints what has become of it. Waits until what drains has no connection, if it is told how long.
+pub(super) fn steer(
+    options: &Options,
+    wanted: &Wanted,
+    patience: Option<Duration>,
+) -> Result<ExitCode, Failure> {
     let done = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
-        carry_out(&client, wanted).await
+        print(&carry_out(&client, wanted).await?);
+        match (wanted, patience) {
+            (Wanted::State(target, _), Some(patience)) => {
+                wait_until_idle(&client, target, patience, print).await
+            }
+            _ => Ok(()),
+        }
     });
-    print(&done.map_err(failure)?);
+    done.map_err(failure)?;
     Ok(ExitCode::SUCCESS)
 }
 

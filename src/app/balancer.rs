@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
-use log::{Level, info, warn};
+use log::{info, warn};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
@@ -35,8 +35,8 @@ use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config};
 use crate::control::Resolver;
 use crate::control::{
-    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLog, OperatorRequest,
-    Reading, Task,
+    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
+    OperatorRequest, Reading, Task,
 };
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
@@ -244,7 +244,7 @@ impl RunningBalancer {
         // A script that waits for this line finds everything in place.
         if let Some(predecessor) = predecessor {
             let line = format!("convey {} goes on as process {}", env!("CARGO_PKG_VERSION"), process::id());
-            self.task.events.record(EventKind::Upgrade, Level::Info, clock::now(), &line);
+            self.task.events.record(EventKind::Upgrade, EventLevel::Info, clock::now(), &line);
             let events = predecessor.ready();
             self.task.data_path.hear(events);
             predecessor.wait_until_closed();

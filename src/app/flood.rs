@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use log::Level::{Info, Warn};
-use log::{log, warn};
+use log::{info, warn};
 
 use super::clock;
-use crate::control::{EventKind, EventLog, FloodEvent, FloodWatch};
+use crate::control::{EventKind, EventLevel, EventLog, FloodEvent, FloodWatch};
 use crate::dataplane::{SynGate, SynLimit};
 use crate::stats::PacketStats;
 
@@ -26,17 +25,20 @@ pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate, events: Ar
                     "SYN flood: {rate} a second come to nothing; until it is over, clients of networks that are not \
                      known yet connect at their second SYN, a second later"
                 );
-                (Some(&SynLimit::IN_FLOOD), Warn, line)
+                (Some(&SynLimit::IN_FLOOD), EventLevel::Warn, line)
             }
             Some(FloodEvent::Ends { lasted, most, refused }) => {
                 let seconds = lasted.as_secs();
                 let line = format!(
                     "the SYN flood is over after {seconds} s: {refused} SYNs dropped, at most {most} a second"
                 );
-                (None, Info, line)
+                (None, EventLevel::Info, line)
             }
         };
-        log!(level, "{line}");
+        match level {
+            EventLevel::Info => info!("{line}"),
+            EventLevel::Warn | EventLevel::Error => warn!("{line}"),
+        }
         events.record(EventKind::Flood, level, clock::now(), &line);
         if let Err(error) = gate.limit(limit) {
             warn!("SYNs are not limited: {error}");

@@ -1,9 +1,23 @@
 //! The commands that steer a convey that runs.
 
-use clap::Subcommand;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use humantime::parse_duration;
 
 use crate::model::{AdminState, Target};
 use crate::operator::Wanted;
+
+/// Whether a command waits for the end of connections.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Wait {
+    /// Wait until no connection is left, and say how many are
+    #[arg(long)]
+    wait: bool,
+    /// Give up waiting after this time
+    #[arg(long, value_name = "TIME", default_value = "10m", requires = "wait", value_parser = parse_duration)]
+    timeout: Duration,
+}
 
 /// What becomes of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -13,6 +27,9 @@ pub enum ServerCommand {
         /// Its backend and its name; NAME/ADDRESS is one address of a host name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
+        /// How long to wait for the end of its connections
+        #[command(flatten)]
+        wait: Wait,
     },
     /// Have it serve as its weight and its health say
     Ready {
@@ -45,6 +62,9 @@ pub enum BackendCommand {
         /// Its name
         #[arg(value_name = "BACKEND")]
         backend: String,
+        /// How long to wait for the end of their connections
+        #[command(flatten)]
+        wait: Wait,
     },
     /// Have its servers serve as their weights and their health say
     Ready {
@@ -64,10 +84,30 @@ impl ServerCommand {
     /// What is to be done.
     pub fn wanted(&self) -> Wanted {
         match self.clone() {
-            ServerCommand::Drain { server } => Wanted::State(server, AdminState::Drain),
+            ServerCommand::Drain { server, .. } => Wanted::State(server, AdminState::Drain),
             ServerCommand::Ready { server } => Wanted::State(server, AdminState::Ready),
             ServerCommand::Maint { server } => Wanted::State(server, AdminState::Maint),
             ServerCommand::Weight { server, weight } => Wanted::Weight(server, weight),
+        }
+    }
+}
+
+impl ServerCommand {
+    /// How long to wait for the end of connections; `None`: not at all.
+    pub fn patience(&self) -> Option<Duration> {
+        match self {
+            ServerCommand::Drain { wait, .. } => wait.wait.then_some(wait.timeout),
+            _ => None,
+        }
+    }
+}
+
+impl BackendCommand {
+    /// How long to wait for the end of connections; `None`: not at all.
+    pub fn patience(&self) -> Option<Duration> {
+        match self {
+            BackendCommand::Drain { wait, .. } => wait.wait.then_some(wait.timeout),
+            _ => None,
         }
     }
 }
@@ -76,7 +116,7 @@ impl BackendCommand {
     /// What is to be done.
     pub fn wanted(&self) -> Wanted {
         let (backend, state) = match self {
-            BackendCommand::Drain { backend } => (backend, AdminState::Drain),
+            BackendCommand::Drain { backend, .. } => (backend, AdminState::Drain),
             BackendCommand::Ready { backend } => (backend, AdminState::Ready),
             BackendCommand::Maint { backend } => (backend, AdminState::Maint),
         };

@@ -6,4 +6,4 @@ mod steering;
 
 pub use client::{Client, Refused};
 pub use status::{PastEvent, Status, overview, past};
-pub use steering::{Wanted, carry_out};
+pub use steering::{Wanted, carry_out, wait_until_idle};

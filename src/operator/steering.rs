@@ -1,15 +1,23 @@
 //! Changes of servers and backends.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use humantime::format_duration;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::{Client, Refused};
 use crate::model::{AdminState, Target};
 
 /// What else than letters and digits stands for itself in a part of a path.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// How often the connections of a target are counted.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +77,62 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
             let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
             Ok(changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect())
         }
+    }
+}
+
+#[derive(Deserialize)]
+struct Backend {
+    servers: BTreeMap<String, Server>,
+}
+
+#[derive(Deserialize)]
+struct Server {
+    current_connections: u64,
+}
+
+/// Waits until a target has no open connection, and tells how many are left whenever that changes.
+///
+/// # Errors
+/// Some are left after `patience`, or nobody answers any more: words for an operator.
+pub async fn wait_until_idle(
+    client: &Client,
+    target: &Target,
+    patience: Duration,
+    mut tell: impl FnMut(&str),
+) -> Result<(), Refused> {
+    let mut before = None;
+    let idle = async {
+        loop {
+            let open = open_connections(client, target).await?;
+            if before != Some(open) {
+                tell(&format!("{target}: {}\n", left(open)));
+            }
+            before = Some(open);
+            if open == 0 {
+                return Ok(());
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    };
+    let ended = timeout(patience, idle).await;
+    ended.unwrap_or_else(|_| {
+        let (open, time) = (before.map_or_else(|| "no answer".to_owned(), left), format_duration(patience));
+        Err(Refused(format!("{target}: {open} after {time}")))
+    })
+}
+
+async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refused> {
+    let of = Target::backend(&target.backend);
+    let Backend { servers } = client.get(&path(&of)).await?;
+    let of_target = servers.iter().filter(|(name, _)| target.includes(&target.backend, name));
+    Ok(of_target.map(|(_, server)| server.current_connections).sum())
+}
+
+fn left(open: u64) -> String {
+    match open {
+        0 => "no connection is left".to_owned(),
+        1 => "1 connection is left".to_owned(),
+        some => format!("{some} connections are left"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! An operator steers a convey that runs, by commands.
 
 use std::collections::BTreeSet;
+use std::thread;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Ran, Setup, TcpServer, ask, connect, ping, run, stories, wait_for,
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 stories!("steering":
     a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again,
+    who_waits_for_a_drain_hears_when_the_last_connection_has_gone,
     a_backend_in_maintenance_serves_nobody_and_says_so,
     a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back,
     a_reload_says_what_has_changed_or_why_the_file_was_refused,
@@ -54,8 +56,7 @@ fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready
     assert_eq!(told(&balancer, "server drain pool/a"), "server pool/a: drain already\n");
     balancer.wait_for_stat("/backends/pool/servers/a/eligible", false);
     ping(&mut held).unwrap();
-    let mut refused = connect(lab.vip());
-    ping(&mut refused).unwrap_err();
+    ask(lab.vip(), "/").unwrap_err();
     assert_eq!(balancer.stat("/backends/pool/servers/a/state"), "drain");
     assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true, "it is checked as before");
     let status = tell(&balancer, "status");
@@ -67,6 +68,24 @@ fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready
     assert_eq!(told(&balancer, "server ready pool/a"), "server pool/a: ready\n");
     ping(&mut connect(lab.vip())).unwrap();
     ping(&mut held).unwrap();
+}
+
+fn who_waits_for_a_drain_hears_when_the_last_connection_has_gone() {
+    let lab = Loopback::new();
+    let _echo = TcpServer::echo(lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), ""));
+    let mut held = [(); 2].map(|()| connect(lab.vip()));
+    held.iter_mut().for_each(|held| ping(held).unwrap());
+    let given_up = tell(&balancer, "server drain pool/a --wait --timeout 300ms");
+    assert_eq!(given_up.code, Some(1), "{given_up:?}");
+    assert!(given_up.stderr.contains("server pool/a: 2 connections are left after 300ms"), "{given_up:?}");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| told(&balancer, "backend drain pool --wait"));
+        ping(&mut held[0]).unwrap();
+        drop(held);
+        let told = waits.join().unwrap();
+        assert!(told.ends_with("backend pool: no connection is left\n"), "{told}");
+    });
 }
 
 fn a_backend_in_maintenance_serves_nobody_and_says_so() {
@@ -147,6 +166,8 @@ fn a_mistake_is_told_and_changes_nothing() {
         ("server weight pool/a -1", 2, "-1"),
         ("server weight pool/a 70000", 2, "70000"),
         ("backend maint", 2, "BACKEND"),
+        ("server drain pool/a --timeout 1s", 2, "--wait"),
+        ("server drain pool/a --wait --timeout soon", 2, "soon"),
     ] {
         let ran = tell(&balancer, line);
         assert!(ran.code == Some(code) && ran.stderr.contains(why), "{line}: {ran:?}");

@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use log::Level;
-
 use convey_model::Timestamp;
 
 /// What has happened lately, for whoever asks. The oldest gives way to the newest beyond [`EventLog::CAPACITY`].
@@ -13,14 +11,14 @@ pub struct EventLog(Mutex<Ring>);
 
 #[derive(Debug, Default)]
 struct Ring {
-    events: VecDeque<Event>,
+    events: VecDeque<LoggedEvent>,
     /// Of the next one.
     number: u64,
 }
 
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct LoggedEvent {
     /// Counts from 0 when convey first starts; upgrades go on counting.
     pub number: u64,
     /// When.
@@ -28,7 +26,7 @@ pub struct Event {
     /// What it is about.
     pub kind: EventKind,
     /// How bad it is.
-    pub level: Level,
+    pub level: EventLevel,
     /// What, in words for an operator: the line of the log.
     pub text: String,
 }
@@ -52,6 +50,31 @@ pub enum EventKind {
     Flood,
     /// A new process took over, or could not.
     Upgrade,
+}
+
+/// How bad an event is, as in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventLevel {
+    /// As it should be.
+    Info,
+    /// Something is wrong, and clients are served.
+    Warn,
+    /// Clients are refused, or what was asked for was not done.
+    Error,
+}
+
+impl EventLevel {
+    /// All of them.
+    pub const ALL: [EventLevel; 3] = [EventLevel::Info, EventLevel::Warn, EventLevel::Error];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventLevel::Info => "info",
+            EventLevel::Warn => "warn",
+            EventLevel::Error => "error",
+        }
+    }
 }
 
 impl EventKind {
@@ -90,22 +113,22 @@ impl EventLog {
     pub const MAX_TEXT: usize = 1_000;
 
     /// Keeps it.
-    pub fn record(&self, kind: EventKind, level: Level, at: Timestamp, text: &str) {
+    pub fn record(&self, kind: EventKind, level: EventLevel, at: Timestamp, text: &str) {
         let mut ring = self.lock();
         let number = ring.number;
         let text = cut(text, Self::MAX_TEXT).to_owned();
-        ring.push(Event { number, at, kind, level, text });
+        ring.push(LoggedEvent { number, at, kind, level, text });
     }
 
     /// Those with this number or a later one, the oldest first.
-    pub fn since(&self, number: u64) -> Vec<Event> {
+    pub fn since(&self, number: u64) -> Vec<LoggedEvent> {
         let ring = self.lock();
         let first = ring.events.partition_point(|event| event.number < number);
         ring.events.range(first..).cloned().collect()
     }
 
     /// Another process has kept these; this one goes on counting from there.
-    pub fn expect(&self, events: Vec<Event>) {
+    pub fn expect(&self, events: Vec<LoggedEvent>) {
         let mut ring = self.lock();
         events.into_iter().for_each(|event| ring.push(event));
     }
@@ -116,7 +139,7 @@ impl EventLog {
 }
 
 impl Ring {
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: LoggedEvent) {
         if self.events.len() == EventLog::CAPACITY {
             self.events.pop_front();
         }
@@ -136,7 +159,7 @@ mod tests {
     use super::*;
 
     fn record(log: &EventLog, text: &str) {
-        log.record(EventKind::Health, Level::Warn, Timestamp(7), text);
+        log.record(EventKind::Health, EventLevel::Warn, Timestamp(7), text);
     }
 
     #[test]

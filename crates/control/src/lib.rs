@@ -20,7 +20,7 @@ mod supervisor;
 mod task;
 
 pub use digest::Digest;
-pub use event_log::{Event, EventKind, EventLog};
+pub use event_log::{EventKind, EventLevel, EventLog, LoggedEvent};
 pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{ConfigLoad, ConfigLoads};
 use names::{FaultChange, NameChange};

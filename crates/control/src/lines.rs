@@ -1,8 +1,7 @@
 //! The log's lines on names and on servers' health.
 
-use log::Level::{self, Info, Warn};
-
-use super::{EventKind, FaultChange, HealthChange, NameChange};
+use super::EventLevel::{Info, Warn};
+use super::{EventKind, EventLevel, FaultChange, HealthChange, NameChange};
 use crate::health::HealthTransition;
 use convey_model::{LookupFault, Missing, ServerAddr};
 
@@ -10,7 +9,7 @@ use convey_model::{LookupFault, Missing, ServerAddr};
 const MAX_LISTED: usize = 8;
 
 /// What has become of a name, in one line.
-pub(super) fn of_name(change: &NameChange) -> (Level, String) {
+pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
     let NameChange { host, added, removed, addresses, fault, notes } = change;
     let addresses = listed(addresses.iter().map(ServerAddr::to_string));
     let changes =
@@ -49,7 +48,7 @@ pub(super) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
 }
 
 /// What has become of a server.
-pub(super) fn of_server(health: &HealthChange) -> (Level, String) {
+pub(super) fn of_server(health: &HealthChange) -> (EventLevel, String) {
     let HealthChange { server, change, reason, eligible, of } = health;
     let left = format!("({eligible} of {of} can be chosen)");
     match change {

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use log::Level::{self, Error, Info, Warn};
-use log::{log, warn};
+use log::{Level, log, warn};
 use tokio::sync::mpsc;
 
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
+use super::EventLevel::{Error, Info, Warn};
 use super::lines::{kind_of, listed, of_name, of_server};
 use super::state::HealthChange;
 use super::supervisor::Heartbeat;
-use super::{ConfigLoads, ControlState, Digest, EventKind, EventLog, NameChange, Supervisor};
+use super::{ConfigLoads, ControlState, Digest, EventKind, EventLevel, EventLog, NameChange, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses, own_addresses_for};
 use convey_config::watch::NamedFiles;
@@ -462,8 +462,8 @@ impl<D: DataPath> Task<D> {
 
 impl<D> Task<D> {
     /// Tells it to the log, and to whoever asks later.
-    fn tell(&self, kind: EventKind, level: Level, line: &str) {
-        log!(level, "{line}");
+    fn tell(&self, kind: EventKind, level: EventLevel, line: &str) {
+        log!(log_level(level), "{line}");
         self.events.record(kind, level, (self.now)(), line);
     }
 
@@ -475,6 +475,15 @@ impl<D> Task<D> {
     fn tell_of_server(&self, change: &HealthChange) {
         let (level, line) = of_server(change);
         self.tell(kind_of(&change.change), level, &line);
+    }
+}
+
+/// The level of the log's line.
+fn log_level(level: EventLevel) -> Level {
+    match level {
+        EventLevel::Info => Level::Info,
+        EventLevel::Warn => Level::Warn,
+        EventLevel::Error => Level::Error,
     }
 }
 

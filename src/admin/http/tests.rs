@@ -1,5 +1,7 @@
 //! Clients of the statistics address, over real sockets.
 
+mod described;
+
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -16,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::admin::{StatsSource, routes};
-use crate::control::OperatorRequest;
+use crate::control::{EventLog, OperatorRequest};
 use crate::model::Timestamp;
 use crate::snapshot::{Snapshot, fixture};
 use crate::stats::Counter;
@@ -25,9 +27,10 @@ use crate::stats::Counter;
 struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     draining: Arc<AtomicBool>,
+    events: Arc<EventLog>,
     routes: Router,
     /// Nobody grants them.
-    _requests: mpsc::Receiver<OperatorRequest>,
+    requests: mpsc::Receiver<OperatorRequest>,
 }
 
 fn admin() -> Admin {
@@ -36,6 +39,7 @@ fn admin() -> Admin {
     let snapshot = Arc::new(ArcSwap::from_pointee(fixture::snapshot(vec![frontend], vec![pool])));
     let draining = Arc::new(AtomicBool::new(false));
     let (request, requests) = mpsc::channel(1);
+    let events = Arc::new(EventLog::default());
     let source = StatsSource {
         snapshot: snapshot.clone(),
         started: SystemTime::UNIX_EPOCH,
@@ -45,10 +49,10 @@ fn admin() -> Admin {
         dropped_log_lines: || 3,
         loads: Arc::default(),
         access_log: Arc::default(),
-        events: Arc::default(),
+        events: events.clone(),
     };
     let routes = routes(source, request).unwrap();
-    Admin { snapshot, draining, routes, _requests: requests }
+    Admin { snapshot, draining, events, routes, requests }
 }
 
 async fn start(limits: ConnectionLimits, admin: &Admin) -> SocketAddr {

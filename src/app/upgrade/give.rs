@@ -20,7 +20,7 @@ use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
 use super::message::{FORMATS, Message, SessionMessage, WITH_CONTROL, common_format};
 use super::{DETACH, ENVIRONMENT, take};
-use crate::control::{Event, Known};
+use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::model::{Endpoint, ServerKey};
 use crate::proxy::{HandedSession, HandedSockets};
@@ -66,7 +66,7 @@ pub(super) struct Offer {
     pub(super) admin: AdminSockets,
     pub(super) known: Known,
     /// What has happened lately.
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<LoggedEvent>,
 }
 
 /// The sockets at which operators ask.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Event, EventKind, KnownServer};
+use crate::control::{EventKind, EventLevel, KnownServer, LoggedEvent};
 use crate::model::{AdminState, Endpoint, Overlay, OverlayValue, Protocol, ServerKey, Target, Timestamp};
 use crate::proxy::HandedSession;
 
@@ -256,7 +256,7 @@ impl From<ServerMessage> for KnownServer {
     }
 }
 
-/// [`Event`].
+/// [`LoggedEvent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EventMessage {
     number: u64,
@@ -266,20 +266,21 @@ pub(super) struct EventMessage {
     text: String,
 }
 
-impl From<&Event> for EventMessage {
-    fn from(event: &Event) -> EventMessage {
-        let Event { number, at, kind, level, text } = event;
-        let (kind, level) = (kind.name().to_owned(), level.as_str().to_owned());
+impl From<&LoggedEvent> for EventMessage {
+    fn from(event: &LoggedEvent) -> EventMessage {
+        let LoggedEvent { number, at, kind, level, text } = event;
+        let (kind, level) = (kind.name().to_owned(), level.name().to_owned());
         EventMessage { number: *number, at: at.0, kind, level, text: text.clone() }
     }
 }
 
 impl EventMessage {
     /// What has happened; `None` if this version does not know such a thing.
-    pub(super) fn into_event(self) -> Option<Event> {
+    pub(super) fn into_event(self) -> Option<LoggedEvent> {
         let EventMessage { number, at, kind, level, text } = self;
         let kind = EventKind::ALL.into_iter().find(|known| known.name() == kind)?;
-        Some(Event { number, at: Timestamp(at), kind, level: level.parse().ok()?, text })
+        let level = EventLevel::ALL.into_iter().find(|known| known.name() == level)?;
+        Some(LoggedEvent { number, at: Timestamp(at), kind, level, text })
     }
 }
 
@@ -329,8 +330,13 @@ mod tests {
     #[test]
     fn what_has_happened_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {
         let text = "server web/a is down".to_owned();
-        let event =
-            Event { number: 4, at: Timestamp(9), kind: EventKind::Health, level: log::Level::Warn, text };
+        let event = LoggedEvent {
+            number: 4,
+            at: Timestamp(9),
+            kind: EventKind::Health,
+            level: EventLevel::Warn,
+            text,
+        };
         let text = serde_json::to_string(&Message::Event((&event).into())).unwrap();
         let Ok(Message::Event(message)) = serde_json::from_str(&text) else { panic!("{text}") };
         let other = EventMessage { kind: "weather".into(), ..message.clone() };

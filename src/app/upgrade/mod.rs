@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use log::{Level, info, warn};
+use log::{info, warn};
 use tokio::sync::{mpsc, oneshot};
 
 use self::channel::Channel;
@@ -35,7 +35,7 @@ use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
 use crate::config::files;
-use crate::control::{Call, EventKind, EventLog};
+use crate::control::{Call, EventKind, EventLevel, EventLog};
 
 /// Set for a process that is to take the place of another: its standard input leads there.
 const ENVIRONMENT: &str = "CONVEY_UPGRADE";
@@ -148,7 +148,7 @@ impl Upgrades {
     fn tell_of_none(&self, why: &str) {
         let line = format!("no upgrade: {why}");
         warn!("{line}");
-        self.events.record(EventKind::Upgrade, Level::Warn, clock::now(), &line);
+        self.events.record(EventKind::Upgrade, EventLevel::Warn, clock::now(), &line);
     }
 
     /// Waits until another process has taken the place of this one. Says so of each attempt that fails.

@@ -18,7 +18,7 @@ use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::clock;
-use crate::control::{Event, Known};
+use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::forward::CacheEvent;
 use crate::model::{Endpoint, ServerKey, Timestamp};
@@ -43,7 +43,7 @@ pub(in crate::app) struct Handed {
     /// The state of servers.
     pub(in crate::app) known: Known,
     /// What has happened lately.
-    pub(in crate::app) events: Vec<Event>,
+    pub(in crate::app) events: Vec<LoggedEvent>,
 }
 
 /// Which sockets for operators of the old process this one goes on with.

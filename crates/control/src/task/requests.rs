@@ -1,9 +1,9 @@
 //! What operators ask for while the program runs: see [`OperatorRequest`].
 
-use log::Level::Info;
 use tokio::sync::oneshot;
 
 use super::{DataPath, Reading, Task};
+use crate::EventLevel::Info;
 use crate::{EventKind, Unsteerable};
 use convey_config::Diff;
 use convey_model::{Overlay, OverlayValue, Target};

@@ -1,0 +1,139 @@
+//! `openapi.json` is held against the answers.
+
+use std::collections::BTreeSet;
+
+use hyper::header::CONTENT_TYPE;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
+use crate::model::{AdminState, Overlay, OverlayValue, Target};
+
+fn description() -> Value {
+    serde_json::from_str(include_str!("../../openapi.json")).unwrap()
+}
+
+/// Checks values against a schema of the description.
+fn validator(schema: &Value) -> Validator {
+    let whole = json!({ "allOf": [schema], "components": description()["components"] });
+    jsonschema::options().build(&whole).unwrap()
+}
+
+fn schema_of<'a>(description: &'a Value, path: &str, method: &str, status: u16) -> &'a Value {
+    let response = &description["paths"][path][method]["responses"][status.to_string()];
+    let schema = &response["content"]["application/json"]["schema"];
+    assert!(!schema.is_null(), "{method} {path} {status} is not described");
+    schema
+}
+
+/// Asks as somebody who may change things.
+async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Value>) -> (u16, Value) {
+    let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
+    let who = Requester { name: "root".to_owned(), may_change: true };
+    let routes = admin.routes.clone().layer(axum::Extension(who));
+    let service = hyper_util::service::TowerToHyperService::new(routes);
+    tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service));
+    let (mut client, connection) = handshake(TokioIo::new(ours)).await.unwrap();
+    tokio::spawn(connection);
+    let body = http_body_util::Full::<Bytes>::from(body.map(Value::to_string).unwrap_or_default());
+    let request = Request::builder().method(method).uri(path).body(body).unwrap();
+    let (head, body) = client.send_request(request).await.unwrap().into_parts();
+    assert_eq!(head.headers[CONTENT_TYPE], "application/json", "{method} {path}");
+    let body = body.collect().await.unwrap().to_bytes();
+    (head.status.as_u16(), serde_json::from_slice(&body).unwrap())
+}
+
+/// Grants what the real task would.
+fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
+    tokio::spawn(async move {
+        while let Some(OperatorRequest { what, by, answer }) = requests.recv().await {
+            let overlay = |target, value| Overlay { target, value, since: Timestamp(7), by: by.clone() };
+            let outcome = match what {
+                Requested::Set(target, _) if target.backend != "app" => {
+                    Err(RequestRefusal::Unknown(format!("there is no {target}")))
+                }
+                Requested::Set(_, OverlayValue::Weight(_)) => Err(RequestRefusal::Refused("full".into())),
+                Requested::Set(..) => Ok(Done::Set { has_changed: true }),
+                Requested::Reset(_) => {
+                    let state = OverlayValue::State(AdminState::Maint);
+                    let all = [
+                        (Target::backend("app"), state),
+                        (Target::server("app", "a"), OverlayValue::Weight(3)),
+                    ];
+                    Ok(Done::Reset(all.map(|(target, value)| overlay(target, value)).into()))
+                }
+                Requested::Reload => Err(RequestRefusal::Invalid(vec!["line 3: no".to_owned()])),
+            };
+            let _ = answer.send(outcome);
+        }
+    });
+}
+
+#[tokio::test]
+async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
+    let mut admin = admin();
+    let (_, none) = mpsc::channel(1);
+    grant(std::mem::replace(&mut admin.requests, none));
+    for kind in EventKind::ALL {
+        admin.events.record(kind, EventLevel::Warn, Timestamp(3), "server app/a is down");
+    }
+    let description = description();
+    let server = "/v1/backends/{backend}/servers/{server}";
+    let (drain, weight, typo) = (json!({"state": "drain"}), json!({"weight": 5}), json!({"state": "dran"}));
+    let asked = [
+        ("get", "/v1/openapi.json", "/v1/openapi.json", None, 200),
+        ("get", "/v1/status", "/v1/status", None, 200),
+        ("get", "/v1/backends/{backend}", "/v1/backends/app", None, 200),
+        ("get", "/v1/backends/{backend}", "/v1/backends/ap", None, 404),
+        ("patch", "/v1/backends/{backend}", "/v1/backends/app", Some(&drain), 200),
+        ("patch", "/v1/backends/{backend}", "/v1/backends/ap", Some(&drain), 404),
+        ("patch", "/v1/backends/{backend}", "/v1/backends/app", Some(&typo), 400),
+        ("get", server, "/v1/backends/app/servers/a", None, 200),
+        ("get", server, "/v1/backends/app/servers/b%2F10.0.0.1", None, 404),
+        ("patch", server, "/v1/backends/app/servers/a", Some(&drain), 200),
+        ("patch", server, "/v1/backends/app/servers/a", Some(&weight), 409),
+        ("patch", server, "/v1/backends/app/servers/a", None, 400),
+        ("get", "/v1/overlays", "/v1/overlays", None, 200),
+        ("delete", "/v1/overlays", "/v1/overlays?backend=app", None, 200),
+        ("delete", "/v1/overlays", "/v1/overlays?server=a", None, 400),
+        ("get", "/v1/events", "/v1/events?since=2", None, 200),
+        ("get", "/v1/events", "/v1/events?since=yesterday", None, 400),
+        ("post", "/v1/reload", "/v1/reload", None, 422),
+    ];
+    for (method, described, path, body, status) in asked {
+        let verb = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+        let (got, answer) = exchange(&admin, &verb, path, body).await;
+        assert_eq!(got, status, "{method} {path}: {answer}");
+        let validator = validator(schema_of(&description, described, method, status));
+        let wrong: Vec<String> = validator.iter_errors(&answer).map(|wrong| wrong.to_string()).collect();
+        assert!(wrong.is_empty(), "{method} {path}: {wrong:?}\n{answer:#}");
+    }
+    let asked: BTreeSet<_> = asked.map(|(method, path, ..)| (method, path)).into();
+    let all = description["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().keys().map(String::as_str);
+        methods.filter(|method| *method != "parameters").map(move |method| (method, path.as_str()))
+    });
+    assert_eq!(asked, all.collect(), "asked above, and described");
+}
+
+#[tokio::test]
+async fn a_description_that_lacks_a_field_would_be_noticed() {
+    let admin = admin();
+    let (_, mut status) = exchange(&admin, &Method::GET, "/v1/status", None).await;
+    let validator = validator(&json!({ "$ref": "#/components/schemas/Status" }));
+    assert!(validator.is_valid(&status));
+    status["backends"]["app"]["servers"]["a"]["mood"] = json!("good");
+    assert!(!validator.is_valid(&status));
+}
+
+#[tokio::test]
+async fn the_statistics_address_changes_nothing() {
+    let admin = admin();
+    let addr = start(LIMITS, &admin).await;
+    let answer = ask(addr, Method::POST, "/v1/reload").await;
+    assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+    let answer = ask(addr, Method::DELETE, "/v1/overlays").await;
+    assert!(answer.body().contains("the control socket may change things"), "{}", answer.body());
+    assert_eq!(ask(addr, Method::GET, "/v1/overlays").await.body(), "[]\n");
+}
