@@ -17,7 +17,7 @@ pub enum Unsteerable {
 
 impl ControlState {
     /// Has this hold from now on, whatever the file says. Returns whether anything is other than before. Nothing is published
-    /// before [`ControlState::take_update`].
+    /// before `take_update`.
     ///
     /// # Errors
     /// There is no such backend or server, only servers have a weight, or there are too many changes.
@@ -42,7 +42,7 @@ impl ControlState {
     }
 
     /// Takes back what was said of a target and its parts; of all without one. Returns it. Nothing is published before
-    /// [`ControlState::take_update`].
+    /// `take_update`.
     pub fn reset(&mut self, target: Option<&Target>, now: Timestamp) -> Vec<Overlay> {
         let out = self.in_maintenance();
         let gone = self.overlays.reset(target);

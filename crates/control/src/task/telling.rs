@@ -1,0 +1,96 @@
+//! Tells of what has happened: to the log, and to whoever asks later.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use log::{Level, log};
+
+use super::Task;
+use crate::EventLevel::{Error, Info, Warn};
+use crate::lines::{kind_of, listed, of_name, of_server};
+use crate::state::HealthChange;
+use crate::{EventKind, EventLevel, NameChange};
+use convey_model::AdminState;
+use convey_snapshot::{Server, Snapshot};
+
+impl<D> Task<D> {
+    /// Tells it to the log, and to whoever asks later.
+    pub(super) fn tell(&self, kind: EventKind, level: EventLevel, line: &str) {
+        log!(log_level(level), "{line}");
+        self.events.record(kind, level, (self.now)(), line);
+    }
+
+    pub(super) fn tell_of_name(&self, change: &NameChange) {
+        let (level, line) = of_name(change);
+        self.tell(EventKind::Name, level, &line);
+    }
+
+    pub(super) fn tell_of_server(&self, change: &HealthChange) {
+        let (level, line) = of_server(change);
+        self.tell(kind_of(&change.change), level, &line);
+    }
+
+    /// Tells of which servers, since `before`, routes no longer say that they are on the link, as their mode wants it,
+    /// and of which they say so again. A file is refused for it.
+    pub(super) fn tell_who_left_the_link(&self, before: &Snapshot) {
+        let (before, now) = (before.off_link(), self.snapshot.load().off_link());
+        for server in now.difference(&before) {
+            let line =
+                format!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
+            self.tell(EventKind::Health, Warn, &line);
+        }
+        for server in before.difference(&now) {
+            self.tell(EventKind::Health, Info, &format!("server {server} is on the link again"));
+        }
+    }
+
+    /// Tells which backends lost their last server, or have one again, since `before`.
+    pub(super) fn tell_who_is_empty(&self, before: &Snapshot) {
+        let empty = |snapshot: &Snapshot| -> BTreeSet<String> {
+            let used = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+            used.filter(|pool| pool.eligible() == 0).map(|pool| pool.config.name.clone()).collect()
+        };
+        let (before, now) = (empty(before), empty(&self.snapshot.load()));
+        for backend in now.difference(&before) {
+            let Some(servers) = self.state.never_answered(backend) else {
+                let taken_out = self.taken_out(backend);
+                let line =
+                    format!("backend {backend} has no server left{taken_out}: its clients are refused");
+                self.tell(EventKind::Backend, Error, &line);
+                continue;
+            };
+            let (servers, file) = (listed(servers.into_iter()), self.file.path.display());
+            let line = format!(
+                "backend {backend} waits for its first server, and its clients are refused: {servers}; start them, or \
+                 correct their addresses in {file}"
+            );
+            self.tell(EventKind::Backend, Error, &line);
+        }
+        for backend in before.difference(&now) {
+            self.tell(EventKind::Backend, Info, &format!("backend {backend} serves again"));
+        }
+    }
+
+    /// How many servers of a backend operators have taken out, in words.
+    fn taken_out(&self, backend: &str) -> String {
+        let snapshot = self.snapshot.load();
+        let pools = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+        let Some(pool) = pools.into_iter().find(|pool| pool.config.name == backend) else {
+            return String::new();
+        };
+        let is_out = |server: &&Arc<Server>| server.admin != AdminState::Ready;
+        match pool.servers.iter().filter(is_out).count() {
+            0 => String::new(),
+            out => format!(" (taken out by operators: {out} of {})", pool.servers.len()),
+        }
+    }
+}
+
+/// The level of the log's line.
+fn log_level(level: EventLevel) -> Level {
+    match level {
+        EventLevel::Info => Level::Info,
+        EventLevel::Warn => Level::Warn,
+        EventLevel::Error => Level::Error,
+    }
+}
