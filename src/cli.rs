@@ -1,6 +1,7 @@
 //! The command line.
 
 mod operate;
+mod service;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use self::operate::{BackendCommand, ServerCommand};
+pub use self::service::Service;
 use crate::config::{LogLevel, Stats};
 use crate::model::{Mode, Target};
 
@@ -114,6 +116,17 @@ pub enum Command {
     },
     /// Have the convey that runs read its file again, and say what has changed or why the file was refused
     Reload,
+    /// Look at this host and say what keeps traffic from coming through, why it matters, and which command mends it
+    ///
+    /// Exit code 0 means that nothing was found, 3 that something was, and 1 that the host could not be looked at.
+    Doctor {
+        /// Print the findings as JSON
+        #[arg(long)]
+        json: bool,
+        /// Look at this host as at a server of direct server return for this VIP; with a port, also at the service there
+        #[arg(long, value_name = "VIP[:PORT]")]
+        server: Option<Service>,
+    },
     /// Print the manual page or the completions of a shell
     ///
     /// For example `convey generate complete-bash > /etc/bash_completion.d/convey`. The Debian package has all of them.
@@ -276,7 +289,7 @@ pub const SECTIONS: [Section; 4] = [
                  a convey that runs has refused what it was asked for, or does not answer",
             ),
             ("2", "wrong usage"),
-            ("3", "status: a frontend cannot serve its clients"),
+            ("3", "status: a frontend cannot serve its clients; doctor: something was found"),
             ("128 + N", "ended at once by a second signal N"),
         ],
     ),

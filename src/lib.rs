@@ -5,6 +5,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod demo;
+pub mod doctor;
 pub mod logging;
 pub mod operator;
 

@@ -8,6 +8,7 @@ mod clear;
 mod clock;
 mod confine;
 mod control_socket;
+mod doctor;
 mod early;
 mod flood;
 mod generate;
@@ -85,6 +86,7 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),
         Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),
+        Some(Command::Doctor { json, server }) => doctor::run(&cli.options, *json, *server),
         Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload, None),
         Some(Command::Generate { kind }) => generated(*kind),
         Some(Command::Upgrade) => upgrade::run(&file(&cli.options)),

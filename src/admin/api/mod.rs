@@ -1,0 +1,113 @@
+//! The control API, version 1: JSON in, JSON out. `openapi.json` describes it.
+
+mod read;
+mod steer;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Path};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use hyper::body::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use super::Requester;
+use super::routes::{ApiContext, stats};
+use crate::config::did_you_mean;
+use crate::control::{Done, OperatorRequest, RequestRefusal, Requested};
+
+/// The longest body of a request, in bytes.
+const MAX_BODY: usize = 64 << 10;
+
+/// Its paths, below `/v1`.
+pub(super) fn routes() -> Router<Arc<ApiContext>> {
+    Router::new()
+        .route("/openapi.json", get(read::openapi))
+        .route("/status", get(stats))
+        .route("/backends/{backend}", get(read::backend).patch(steer::steer_backend))
+        .route("/backends/{backend}/servers/{server}", get(read::server).patch(steer::steer_server))
+        .route("/events", get(read::events))
+        .route("/overlays", get(read::overlays).delete(steer::reset))
+        .route("/reload", post(steer::reload))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+/// What is wrong with a request.
+enum Failure {
+    /// Who asks may not.
+    Forbidden,
+    /// The request makes no sense.
+    Bad(String),
+    /// It was not granted.
+    Refused(RequestRefusal),
+    /// The program ends.
+    Gone,
+}
+
+#[derive(Serialize)]
+struct ErrorBody {
+    /// In words for an operator.
+    error: String,
+    /// What is wrong with the file, a line for each problem.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, error, problems) = match self {
+            Failure::Forbidden => {
+                let error = "this address is for reading; the control socket may change things";
+                (StatusCode::FORBIDDEN, error.to_owned(), vec![])
+            }
+            Failure::Bad(why) => (StatusCode::BAD_REQUEST, why, vec![]),
+            Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process ends".to_owned(), vec![]),
+            Failure::Refused(RequestRefusal::Unknown(why)) => (StatusCode::NOT_FOUND, why, vec![]),
+            Failure::Refused(RequestRefusal::Refused(why)) => (StatusCode::CONFLICT, why, vec![]),
+            Failure::Refused(RequestRefusal::Invalid(problems)) => {
+                let error = "the file was refused; the running configuration stays";
+                (StatusCode::UNPROCESSABLE_ENTITY, error.to_owned(), problems)
+            }
+        };
+        (status, line(&ErrorBody { error, problems })).into_response()
+    }
+}
+
+/// JSON, with the prompt of a shell on a line of its own.
+fn line(body: &impl Serialize) -> Response {
+    match serde_json::to_string_pretty(body) {
+        Ok(text) => ([(CONTENT_TYPE, "application/json")], text + "\n").into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) -> Failure {
+    let meant = did_you_mean(name, there.map(String::as_str));
+    Failure::Refused(RequestRefusal::Unknown(format!("there is no {kind} {name}{meant}")))
+}
+
+/// Waits for the answer no longer than the connection lasts.
+async fn ask(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
+    if !who.may_change {
+        return Err(Failure::Forbidden);
+    }
+    let (answer, outcome) = oneshot::channel();
+    let request = OperatorRequest { what, by: who.name, answer };
+    answers.requests.send(request).await.map_err(|_| Failure::Gone)?;
+    outcome.await.map_err(|_| Failure::Gone)?.map_err(Failure::Refused)
+}
+
+fn in_path<T>(names: Result<Path<T>, PathRejection>) -> Result<T, Failure> {
+    names.map(|Path(names)| names).map_err(|wrong| Failure::Bad(wrong.body_text()))
+}
+
+fn in_body<T: DeserializeOwned>(body: &Bytes) -> Result<T, Failure> {
+    serde_json::from_slice(body)
+        .map_err(|wrong| Failure::Bad(format!("the body is not what is expected: {wrong}")))
+}

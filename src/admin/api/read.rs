@@ -1,0 +1,65 @@
+//! What may be read.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+use super::super::{BackendReport, EventReport};
+use super::{ApiContext, Failure, in_path, line, unknown};
+
+/// What there is, for programs that make clients, and for people.
+const OPENAPI: &str = include_str!("../openapi.json");
+
+pub(super) async fn openapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+pub(super) async fn backend(
+    State(answers): State<Arc<ApiContext>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Failure> {
+    Ok(line(&found(&answers, &in_path(name)?)?))
+}
+
+pub(super) async fn server(
+    State(answers): State<Arc<ApiContext>>,
+    names: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Response, Failure> {
+    let (backend, name) = in_path(names)?;
+    let mut of = found(&answers, &backend)?.servers;
+    let server = of.remove(&name);
+    let server = server.ok_or_else(|| unknown("server", &name, of.keys()))?;
+    Ok(line(&server))
+}
+
+fn found(answers: &ApiContext, name: &str) -> Result<BackendReport, Failure> {
+    let mut backends = answers.source.report().backends;
+    let backend = backends.remove(name);
+    backend.ok_or_else(|| unknown("backend", name, backends.keys()))
+}
+
+/// From which event on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Since {
+    #[serde(default)]
+    since: u64,
+}
+
+pub(super) async fn events(
+    State(answers): State<Arc<ApiContext>>,
+    since: Result<Query<Since>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(Since { since }) = since.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let source = &answers.source;
+    let events = source.events.since(since).into_iter();
+    Ok(line(&events.map(|event| EventReport::new(event, source.started)).collect::<Vec<_>>()))
+}
+
+pub(super) async fn overlays(State(answers): State<Arc<ApiContext>>) -> Response {
+    line(&answers.source.report().overlays)
+}

@@ -1,0 +1,132 @@
+//! What changes the program that runs.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Extension, Path, Query, State};
+use axum::response::Response;
+use hyper::body::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::super::{OverlayReport, Requester};
+use super::{ApiContext, Failure, ask, in_body, in_path, line};
+use crate::config::did_you_mean;
+use crate::control::{Done, Requested};
+use crate::model::{AdminState, OverlayValue, Target};
+
+/// What to change of a server, or of all of a backend.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    state: Option<String>,
+    weight: Option<u16>,
+}
+
+/// What was changed.
+#[derive(Serialize)]
+struct Changed {
+    /// False if everything held already.
+    changed: bool,
+}
+
+/// What was taken back.
+#[derive(Serialize)]
+struct TakenBack {
+    reset: Vec<OverlayReport>,
+}
+
+/// What a reload has changed, a line for each thing.
+#[derive(Serialize)]
+struct Reloaded {
+    changes: Vec<String>,
+    needs_restart: Vec<String>,
+}
+
+/// Of which overlays; of all, without a backend.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Which {
+    backend: Option<String>,
+    server: Option<String>,
+}
+
+pub(super) async fn steer_backend(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    name: Result<Path<String>, PathRejection>,
+    body: Bytes,
+) -> Result<Response, Failure> {
+    let target = Target { backend: in_path(name)?, server: None };
+    steer(&answers, who, target, &body).await
+}
+
+pub(super) async fn steer_server(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    names: Result<Path<(String, String)>, PathRejection>,
+    body: Bytes,
+) -> Result<Response, Failure> {
+    let (backend, server) = in_path(names)?;
+    steer(&answers, who, Target { backend, server: Some(server) }, &body).await
+}
+
+async fn steer(
+    answers: &ApiContext,
+    who: Requester,
+    target: Target,
+    body: &Bytes,
+) -> Result<Response, Failure> {
+    let Change { state, weight } = in_body(body)?;
+    let state = state.map(|name| state_called(&name)).transpose()?;
+    let values = [state.map(OverlayValue::State), weight.map(OverlayValue::Weight)];
+    if values.iter().all(Option::is_none) {
+        return Err(Failure::Bad("nothing to change: say \"state\" or \"weight\"".to_owned()));
+    }
+    let mut changed = false;
+    for value in values.into_iter().flatten() {
+        let done = ask(answers, who.clone(), Requested::Set(target.clone(), value)).await?;
+        changed |= matches!(done, Done::Set { has_changed: true });
+    }
+    Ok(line(&Changed { changed }))
+}
+
+pub(super) async fn reset(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    which: Result<Query<Which>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(which) = which.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let target = match which {
+        Which { backend: Some(backend), server } => Some(Target { backend, server }),
+        Which { backend: None, server: None } => None,
+        Which { backend: None, server: Some(_) } => {
+            return Err(Failure::Bad("server: say the backend, too".to_owned()));
+        }
+    };
+    let Done::Reset(gone) = ask(&answers, who, Requested::Reset(target)).await? else {
+        return Err(Failure::Gone);
+    };
+    let source = &answers.source;
+    Ok(line(&TakenBack {
+        reset: gone.iter().map(|overlay| OverlayReport::new(overlay, source.started)).collect(),
+    }))
+}
+
+pub(super) async fn reload(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+) -> Result<Response, Failure> {
+    let Done::Reloaded(diff) = ask(&answers, who, Requested::Reload).await? else {
+        return Err(Failure::Gone);
+    };
+    Ok(line(&Reloaded { changes: diff.changes, needs_restart: diff.needs_restart }))
+}
+
+fn state_called(name: &str) -> Result<AdminState, Failure> {
+    let found = AdminState::ALL.into_iter().find(|state| state.name() == name);
+    found.ok_or_else(|| {
+        let names = AdminState::ALL.map(AdminState::name);
+        let meant = did_you_mean(name, names);
+        Failure::Bad(format!("state: found {name:?}, allowed: {}{meant}", names.join(", ")))
+    })
+}
