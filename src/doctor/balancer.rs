@@ -1,13 +1,13 @@
 //! Looks at the host that convey runs on.
 
-use super::Finding;
+use super::Diagnosis;
 use crate::control::ConfigFile;
 
 /// What keeps clients of this configuration from being served.
 ///
 /// # Errors
 /// The file cannot be used: its problems.
-pub fn look(file: &ConfigFile) -> Result<Vec<Finding>, crate::config::LoadError> {
+pub fn look(file: &ConfigFile) -> Result<Vec<Diagnosis>, crate::config::LoadError> {
     let _loaded = file.load()?;
     Ok(Vec::new())
 }

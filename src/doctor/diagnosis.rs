@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Something that keeps traffic from coming through, or will.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct Diagnosis {
     /// The name of the check, for scripts: lower case and hyphens, such as `vip-missing`.
     pub check: &'static str,
     /// How bad it is.
@@ -28,7 +28,7 @@ pub enum Severity {
 }
 
 /// A paragraph for each finding, the worst first.
-pub fn as_text(findings: &[Finding]) -> String {
+pub fn as_text(findings: &[Diagnosis]) -> String {
     if findings.is_empty() {
         return "nothing found: all checks passed\n".to_owned();
     }
@@ -39,18 +39,18 @@ pub fn as_text(findings: &[Finding]) -> String {
 ///
 /// # Errors
 /// None: a finding is always valid JSON.
-pub fn as_json(findings: &[Finding]) -> serde_json::Result<String> {
+pub fn as_json(findings: &[Diagnosis]) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(&sorted(findings))? + "\n")
 }
 
-fn sorted(findings: &[Finding]) -> Vec<&Finding> {
-    let mut sorted: Vec<&Finding> = findings.iter().collect();
+fn sorted(findings: &[Diagnosis]) -> Vec<&Diagnosis> {
+    let mut sorted: Vec<&Diagnosis> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     sorted
 }
 
-fn paragraph(finding: &Finding) -> String {
-    let Finding { check, severity, seen, why, mend } = finding;
+fn paragraph(finding: &Diagnosis) -> String {
+    let Diagnosis { check, severity, seen, why, mend } = finding;
     let word = match severity {
         Severity::Warning => "warning",
         Severity::Error => "error",
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn errors_come_first_and_commands_are_indented() {
-        let finding = |check, severity| Finding {
+        let finding = |check, severity| Diagnosis {
             check,
             severity,
             seen: "10.0.0.100 is on no interface".to_owned(),
