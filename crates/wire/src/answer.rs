@@ -71,7 +71,7 @@ pub fn reset_reply(frame: &[u8], headers: &Headers, answer: &mut Vec<u8>) {
     };
     let key = headers.key.reversed();
     begin(answer, &frame[ethernet::SRC], &frame[ethernet::DST], &key);
-    put_reset(answer, &key, seq, ack, flags);
+    put_segment(answer, &key, seq, ack, flags);
 }
 
 /// A reset that answers no segment: it tells the destination of `key` that its connection with the source has
@@ -79,7 +79,7 @@ pub fn reset_reply(frame: &[u8], headers: &Headers, answer: &mut Vec<u8>) {
 /// another it asks whether the reset was meant (RFC 5961, section 3.2).
 pub fn reset(key: &FlowKey, seq: u32, hop: &NextHop, answer: &mut Vec<u8>) {
     begin(answer, &hop.dst_mac, &hop.src_mac, key);
-    put_reset(answer, key, seq, 0, TcpFlags::RST);
+    put_segment(answer, key, seq, 0, TcpFlags::RST);
 }
 
 /// The ICMP error about a packet, from `src`, to where the packet came from. It quotes as much of the packet as
@@ -119,7 +119,7 @@ pub fn icmp_error(frame: &[u8], headers: &Headers, error: IcmpError, src: Addr, 
 }
 
 /// The link-layer header of a frame with packets of this key.
-fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey) {
+pub(super) fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey) {
     let ether_type = if key.dst.is_v4() { ethernet::IPV4 } else { ethernet::IPV6 };
     answer.clear();
     answer.extend_from_slice(dst);
@@ -128,7 +128,7 @@ fn begin(answer: &mut Vec<u8>, dst: &[u8], src: &[u8], key: &FlowKey) {
 }
 
 /// Everything after the link-layer header.
-fn put_reset(answer: &mut Vec<u8>, key: &FlowKey, seq: u32, ack: u32, flags: u8) {
+pub(super) fn put_segment(answer: &mut Vec<u8>, key: &FlowKey, seq: u32, ack: u32, flags: u8) {
     let at = answer.len() + ip_len(key);
     answer.resize(at + TCP_LEN, 0);
     let tcp = &mut answer[at..];

@@ -31,6 +31,7 @@ mod split;
 #[cfg(test)]
 mod testing;
 mod translate;
+mod vip_probe;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
 pub use build::TestPacket;
@@ -45,3 +46,4 @@ pub use rewrite::{renumber, rewrite};
 pub use segments::segments;
 pub use split::{Split, is_simple, split};
 pub use translate::{is_from, source};
+pub use vip_probe::{VipAnswer, VipProbe};
