@@ -7,4 +7,4 @@ pub mod balancer;
 mod diagnosis;
 pub mod server;
 
-pub use diagnosis::{Diagnosis, Severity, as_json, as_text};
+pub use diagnosis::{Diagnosis, Examination, Severity, Unseen, as_json, as_text};
