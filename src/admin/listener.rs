@@ -1,6 +1,7 @@
 //! Where those come from who ask: the statistics address, or the control socket.
 
 use std::io;
+use std::net::IpAddr;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -11,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 pub struct Requester {
     /// In words for an operator.
     pub name: String,
+    /// Its address, if it is at the statistics address.
+    pub address: Option<IpAddr>,
     /// Whether it may change things.
     pub may_change: bool,
 }
@@ -31,7 +34,7 @@ pub trait AdminListener: Send + Sync + 'static {
 /// megabytes to many clients does not hold another up, and those who do not read hold 16 MiB.
 const SEND_BUFFER: usize = 128 << 10;
 
-/// Whoever reaches the address may read.
+/// Whoever reaches the address may read; a token may change things.
 impl AdminListener for TcpListener {
     type Stream = TcpStream;
 
@@ -39,7 +42,8 @@ impl AdminListener for TcpListener {
         let (stream, from) = TcpListener::accept(self).await?;
         // Without it a slow reader costs a little more memory.
         let _ = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER);
-        Ok((stream, Requester { name: from.ip().to_string(), may_change: false }))
+        let ip = from.ip().to_canonical();
+        Ok((stream, Requester { name: ip.to_string(), address: Some(ip), may_change: false }))
     }
 
     fn name(&self) -> &'static str {
@@ -58,7 +62,7 @@ impl AdminListener for UnixListener {
             Ok(peer) => format!("user {}", peer.uid()),
             Err(_) => "an unknown user".to_owned(),
         };
-        Ok((stream, Requester { name, may_change: true }))
+        Ok((stream, Requester { name, address: None, may_change: true }))
     }
 
     fn name(&self) -> &'static str {

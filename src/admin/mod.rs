@@ -19,6 +19,7 @@ mod ready;
 mod report;
 mod routes;
 mod source;
+mod wrong_tokens;
 
 pub use config::ConfigReport;
 pub use events::EventReport;

@@ -1,17 +1,19 @@
 //! What may be asked: the paths, and who answers each.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::mpsc;
 
 use super::pages::{Page, Pages, Rendered};
+use super::wrong_tokens::WrongTokens;
 use super::{StatsSource, api, ready};
 use crate::control::OperatorRequest;
 
@@ -24,6 +26,8 @@ pub(super) struct ApiContext {
     pages: Pages,
     /// To the control task.
     pub(super) requests: mpsc::Sender<OperatorRequest>,
+    /// Who has sent them to the statistics address.
+    pub(super) wrong_tokens: Mutex<WrongTokens>,
 }
 
 /// All paths. Whoever asks is a [`super::Requester`] in the request's extensions.
@@ -33,13 +37,13 @@ pub(super) struct ApiContext {
 pub fn routes(source: StatsSource, requests: mpsc::Sender<OperatorRequest>) -> io::Result<Router> {
     let source = Arc::new(source);
     let pages = Pages::start(source.clone(), MAX_ASKING)?;
-    let answers = Arc::new(ApiContext { source, pages, requests });
+    let answers = Arc::new(ApiContext { source, pages, requests, wrong_tokens: Mutex::default() });
     let routes = Router::new()
         .route("/stats", get(stats))
         .route("/metrics", get(metrics))
         .route("/healthz", get(alive))
         .route("/readyz", get(readiness))
-        .nest("/v1", api::routes())
+        .nest("/v1", api::routes().layer(from_fn_with_state(answers.clone(), api::authorize)))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method);
     Ok(routes.with_state(answers))

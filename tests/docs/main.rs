@@ -7,6 +7,7 @@ mod tools;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use convey::config;
@@ -136,13 +137,16 @@ fn the_reference_has_every_range() {
 
 #[test]
 fn the_reference_says_which_keys_need_a_restart() {
+    let mut token = tempfile::NamedTempFile::new().unwrap();
+    token.write_all(b"correct-horse-battery").unwrap();
+    let token = token.path().display().to_string();
     for Row { table, key, change, .. } in rows_of_the_reference() {
         let name = format!("{table} {key}");
         let Some((_, other)) = OTHER_VALUES.iter().find(|(of, _)| *of == name.trim()) else {
             panic!("no other value to try for {name}");
         };
         let running = loaded(&table, &key, None).config;
-        let (_, diff) = loaded(&table, &key, Some(other)).reload(&running);
+        let (_, diff) = loaded(&table, &key, Some(&other.replace("TOKEN", &token))).reload(&running);
         let found = (diff.changes.is_empty(), diff.needs_restart.is_empty());
         assert_eq!(found, (change == "restart", change == "reload"), "{name} = {other}: {change}? {diff:?}");
     }
@@ -289,6 +293,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[privileges] landlock", "true"),
     ("[stats] listen_addr", "'127.0.0.7'"),
     ("[stats] port", "7"),
+    ("[stats] token_file", "'TOKEN'"),
     ("[passthrough] max_flows", "7"),
     ("[passthrough] workers", "7"),
     ("[passthrough] capture_stats_interval", "7"),

@@ -1,6 +1,9 @@
 //! An operator steers a convey that runs, by commands.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use convey_testkit::{
@@ -15,6 +18,7 @@ stories!("steering":
     a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back,
     a_reload_says_what_has_changed_or_why_the_file_was_refused,
     what_has_happened_is_told_later,
+    who_has_the_token_may_change_things_at_the_statistics_address,
     a_mistake_is_told_and_changes_nothing,
     without_a_convey_that_runs_the_commands_say_so,
 );
@@ -153,6 +157,47 @@ fn what_has_happened_is_told_later() {
     assert!(at("server pool/a: maint, as ") < at("server pool/a: maint no longer holds"), "{events}");
     let all: Value = serde_json::from_str(&told(&balancer, "status --events --json")).unwrap();
     assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
+}
+
+/// A request to the statistics address with a token; the status of the answer.
+fn send(lab: &Loopback, method: &str, path: &str, token: &str, body: &str) -> u16 {
+    let mut stream = connect(lab.stats());
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: convey\r\nContent-Length: {length}\r\n");
+    write!(stream, "{head}Authorization: Bearer {token}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+}
+
+fn who_has_the_token_may_change_things_at_the_statistics_address() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let (token, drain) = (lab.directory().join("token"), "{\"state\": \"drain\"}");
+    let change = |token: &str| send(&lab, "PATCH", "/v1/backends/pool/servers/a", token, drain);
+    assert_eq!(change("correct-horse-battery"), 403, "there is no token");
+
+    fs::write(&token, "correct-horse-battery\n").unwrap();
+    let open = setup.to_string().replace("[stats]\n", "[stats]\ntoken_file = \"token\"\n");
+    balancer.save(&open);
+    balancer.wait_for_log("its mode is 0644, so everybody can read it; `chmod 640` mends it");
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    let line = told(&balancer, "reload");
+    assert!(line.starts_with("reload: stats.token_file none -> ") && line.ends_with("token\n"), "{line}");
+    assert_eq!(change("wrong-horse-battery"), 401);
+    assert_eq!(change("correct-horse-battery"), 200);
+    assert_eq!(who_answers(&lab), set(&["b"]));
+    let overlays = balancer.stat("/overlays/0");
+    assert!(overlays["by"].as_str().unwrap().starts_with("token from 127."), "{overlays}");
+
+    fs::write(&token, "another-horse-battery\n").unwrap();
+    balancer.wait_for_log("reload: stats.token_file: another token");
+    assert_eq!((change("correct-horse-battery"), change("another-horse-battery")), (401, 200));
+    fs::write(&token, "short").unwrap();
+    balancer.wait_for_log("has 5 characters; allowed: 16 to 256");
+    assert_eq!(change("another-horse-battery"), 200, "what runs stays");
+    assert!(!balancer.log().contains("horse"), "the log keeps the secret");
 }
 
 fn a_mistake_is_told_and_changes_nothing() {

@@ -50,6 +50,9 @@ pub fn describe(config: &Config) -> String {
         "statistics http://{}/stats (also /metrics, /healthz, /readyz)\n",
         config.stats.listen
     ));
+    if let Some(token) = &config.stats.token {
+        text.push_str(&format!("changes there with the token of {}\n", token.path.display()));
+    }
     text
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Config, access_log, logs, privileges};
+use super::{AdminToken, Config, Stats, access_log, logs, privileges};
 use convey_model::{
     BackendConfig, FlowTimeouts, FrontendConfig, HealthCheck, OnDown, OutlierDetection, OwnTimeouts,
     PacketSettings, ProbeKind, ProxyVersion, Timeouts,
@@ -49,9 +49,20 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     changes.extend(logs::changes(log, &new.log));
     changes.extend(access_log::changes(access_log, &new.access_log));
     changes.extend(privileges::changes(privileges, &new.privileges));
-    changes.extend(change("stats address", stats.listen, new.stats.listen));
+    changes.extend(stats_changes(stats, &new.stats));
     changes.extend(passthrough_changes(passthrough, &new.passthrough));
     changes
+}
+
+fn stats_changes(old: &Stats, new: &Stats) -> Vec<String> {
+    let Stats { listen, token } = old;
+    let path = |token: &Option<AdminToken>| token.as_ref().map(|token| token.path.display().to_string());
+    let (before, after) = (path(token), path(&new.token));
+    let address = change("stats address", *listen, new.listen);
+    let file = change("stats.token_file", or(before.clone(), "none"), or(after.clone(), "none"));
+    let is_another = before == after && *token != new.token;
+    let secret = is_another.then(|| "stats.token_file: another token".to_owned());
+    [address, file, secret].into_iter().flatten().collect()
 }
 
 /// The line of a frontend or backend that was added, removed or changed.

@@ -25,7 +25,7 @@ use super::values::{
     MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, integer, ip, listen_address, name_server,
     network, port, seconds, snat_address, snat_ports, string,
 };
-use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges};
+use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_model::{
     self as model, Access, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode,
     Offload, OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
@@ -125,7 +125,7 @@ impl ParsedFile {
             mode: root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name)),
             backends,
             frontends,
-            stats: stats(root.table("stats")),
+            stats: stats(root.table("stats"), report),
             timeouts: TimeLimits::read(root.table("timeouts")),
             passthrough: passthrough(root.table("passthrough")),
             dns: dns(root.table("dns")),
@@ -193,7 +193,7 @@ impl ParsedFile {
             log: self.log.clone(),
             access_log: self.access_log.clone(),
             privileges: self.privileges.clone(),
-            stats: self.stats,
+            stats: self.stats.clone(),
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),
             name_servers: self.dns.name_servers.clone(),
@@ -420,12 +420,13 @@ fn outlier_detection(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option
     is_there.then_some(Placed { value, place })
 }
 
-fn stats(mut table: TomlTable<'_>) -> Stats {
+fn stats(mut table: TomlTable<'_>, report: &Report<'_>) -> Stats {
     let default = Stats::default().listen;
     let ip = table.or("listen_addr", default.ip(), ip);
     let port = table.or("port", default.port(), port);
+    let token = table.optional("token_file", token::path).and_then(|file| token::read(file, report));
     table.finish();
-    Stats { listen: SocketAddr::new(ip, port) }
+    Stats { listen: SocketAddr::new(ip, port), token }
 }
 
 /// `[dns]`

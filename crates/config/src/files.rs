@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Error, ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -27,6 +27,21 @@ pub struct ReadFile {
 /// # Errors
 /// If it cannot be read, or should not be: the text says why.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_checked(path, check)
+}
+
+/// The same of a file with a secret: others may neither read nor write it.
+///
+/// # Errors
+/// If it cannot be read, or should not be: the text says why.
+pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
+    read_checked(path, |found| {
+        check(found)?;
+        check_mode(found.permissions().mode() & 0o7777)
+    })
+}
+
+fn read_checked(path: &Path, check: impl Fn(&Metadata) -> io::Result<()>) -> io::Result<Vec<u8>> {
     // To open a FIFO or a device may have effects already.
     check(&fs::metadata(path)?)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -48,6 +63,16 @@ pub fn begin_aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     // If it fails, the channel is closed.
     let _ = thread::Builder::new().name("files".to_owned()).spawn(move || done.send(work()));
     result
+}
+
+fn check_mode(mode: u32) -> io::Result<()> {
+    let what = match mode & 0o006 {
+        0 => return Ok(()),
+        bits if bits & 0o004 != 0 => "read",
+        _ => "write",
+    };
+    let message = format!("its mode is {mode:04o}, so everybody can {what} it; `chmod 640` mends it");
+    Err(Error::new(ErrorKind::PermissionDenied, message))
 }
 
 fn check(found: &Metadata) -> io::Result<()> {

@@ -23,6 +23,7 @@ mod reader;
 mod reload;
 mod resolved;
 mod texts;
+mod token;
 mod validate;
 mod values;
 mod variables;
@@ -38,6 +39,7 @@ pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
 pub use resolved::LeftOut;
+pub use token::AdminToken;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -89,15 +91,17 @@ impl Config {
 }
 
 /// The statistics endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stats {
     /// Where `/stats`, `/metrics` and `/healthz` are served.
     pub listen: SocketAddr,
+    /// What lets a request there change things; `None`: it is for reading.
+    pub token: Option<AdminToken>,
 }
 
 impl Default for Stats {
     fn default() -> Self {
-        Stats { listen: (Ipv4Addr::LOCALHOST, 7000).into() }
+        Stats { listen: (Ipv4Addr::LOCALHOST, 7000).into(), token: None }
     }
 }
 

@@ -58,7 +58,7 @@ fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Probl
         return Err(report.finish().err().unwrap_or_default());
     }
     let listen = Placed { value: list.listen, place: Place { key: "--listen".to_owned(), at: 0 } };
-    let file = ParsedFile::of_list(listen, Stats { listen: list.stats }, servers, &report);
+    let file = ParsedFile::of_list(listen, Stats { listen: list.stats, token: None }, servers, &report);
     let warnings = check(&file, report)?;
     Ok(Loaded::new(texts, file, warnings))
 }

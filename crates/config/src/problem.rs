@@ -220,17 +220,32 @@ impl<'a> Report<'a> {
     /// The text of a file that is named at `place`, which is read once. A relative path begins at the directory of the file that
     /// names it.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<String> {
-        let path = Path::new(self.texts.spot(place.at).file).with_file_name("").join(path);
-        let mut lists = self.lists.borrow_mut();
-        let read = match lists.iter().find(|list| list.path == path).and_then(|list| list.content.clone()) {
-            Some(content) => Ok(content),
-            None => {
-                let read = files::read(&path);
-                // A file that cannot be read may come later.
-                lists.push(ReadFile { path: path.clone(), content: read.as_ref().ok().cloned() });
-                read
-            }
-        };
+        let path = self.beside(place, path);
+        let known =
+            self.lists.borrow().iter().find(|list| list.path == path).and_then(|list| list.content.clone());
+        self.decoded(place, &path, known.map_or_else(|| self.read_named(&path, files::read), Ok))
+    }
+
+    /// The same of a file with a secret, which others must neither read nor write; and where it is.
+    pub(super) fn read_secret(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
+        let path = self.beside(place, path);
+        let text = self.decoded(place, &path, self.read_named(&path, files::read_secret))?;
+        Some((path, text))
+    }
+
+    fn beside(&self, place: &Place, path: &str) -> PathBuf {
+        Path::new(self.texts.spot(place.at).file).with_file_name("").join(path)
+    }
+
+    /// A file that cannot be read may come later: whoever watches watches it, too.
+    fn read_named(&self, path: &Path, read: fn(&Path) -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+        let read = read(path);
+        let content = read.as_ref().ok().cloned();
+        self.lists.borrow_mut().push(ReadFile { path: path.to_owned(), content });
+        read
+    }
+
+    fn decoded(&self, place: &Place, path: &Path, read: io::Result<Vec<u8>>) -> Option<String> {
         let name = path.display().to_string();
         match read.map(|bytes| encoding::decode(&name, bytes)) {
             Ok(Ok(text)) => return Some(text),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::diff::differences;
 use super::file::ParsedFrontend;
-use super::{Config, Loaded};
+use super::{Config, Loaded, Stats};
 use convey_model::{FrontendConfig, Mode, PacketSettings};
 
 /// What a reload does, in words for the log.
@@ -32,7 +32,8 @@ impl Loaded {
         let timeouts = config.passthrough.timeouts;
         let passthrough = PacketSettings { timeouts, ..running.passthrough.clone() };
         let privileges = running.privileges.clone();
-        let applied = Config { privileges, stats: running.stats, passthrough, ..config };
+        let stats = Stats { listen: running.stats.listen, ..config.stats };
+        let applied = Config { privileges, stats, passthrough, ..config };
         let restarted = Config {
             frontends: wanted.frontends,
             privileges: wanted.privileges,

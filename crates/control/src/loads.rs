@@ -4,12 +4,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use convey_config::Config;
+use convey_config::{AdminToken, Config};
 use convey_model::Timestamp;
 
 /// What is known of it, for whoever asks.
 #[derive(Debug, Default)]
-pub struct ConfigLoads(Mutex<ConfigLoad>);
+pub struct ConfigLoads(Mutex<Loads>);
+
+#[derive(Debug, Default)]
+struct Loads {
+    load: ConfigLoad,
+    /// Of the configuration that runs.
+    token: Option<AdminToken>,
+}
 
 /// What is known now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,18 +42,25 @@ const MAX_ERRORS: usize = 10;
 impl ConfigLoads {
     /// What is known now.
     pub fn now(&self) -> ConfigLoad {
-        self.lock().clone()
+        self.lock().load.clone()
+    }
+
+    /// What lets a request at the statistics address change things.
+    pub fn token(&self) -> Option<AdminToken> {
+        self.lock().token.clone()
     }
 
     /// This configuration runs from the start.
     pub fn start(&self, config: &Config, now: Timestamp) {
         let hash = hash(config);
-        *self.lock() = ConfigLoad { hash, succeeded_at: now, tried_at: now, ..ConfigLoad::default() };
+        let load = ConfigLoad { hash, succeeded_at: now, tried_at: now, ..ConfigLoad::default() };
+        *self.lock() = Loads { load, token: config.stats.token.clone() };
     }
 
     /// A reload has put this configuration in force, or found it in force.
     pub fn succeed(&self, config: &Config, now: Timestamp) {
-        let mut load = self.lock();
+        let Loads { load, token } = &mut *self.lock();
+        *token = config.stats.token.clone();
         load.hash = hash(config);
         (load.succeeded_at, load.tried_at) = (now, now);
         load.errors.clear();
@@ -55,13 +69,13 @@ impl ConfigLoads {
 
     /// A reload was refused.
     pub fn fail(&self, errors: &[String], now: Timestamp) {
-        let mut load = self.lock();
+        let Loads { load, .. } = &mut *self.lock();
         load.tried_at = now;
         load.errors = errors.iter().take(MAX_ERRORS).cloned().collect();
         load.failures += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, ConfigLoad> {
+    fn lock(&self) -> MutexGuard<'_, Loads> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,15 +1,18 @@
 //! The control API, version 1: JSON in, JSON out. `openapi.json` describes it.
 
+mod authorize;
 mod read;
 mod steer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use hyper::body::Bytes;
@@ -17,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
+pub(super) use self::authorize::authorize;
 use super::Requester;
 use super::routes::{ApiContext, stats};
 use crate::config::did_you_mean;
@@ -42,6 +46,10 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
 enum Failure {
     /// Who asks may not.
     Forbidden,
+    /// The token is not the one of the file.
+    WrongToken,
+    /// So many wrong ones came from there that no more are looked at for this long.
+    TooManyTokens(Duration),
     /// The request makes no sense.
     Bad(String),
     /// It was not granted.
@@ -61,10 +69,24 @@ struct ErrorBody {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
+        let mut headers = HeaderMap::new();
         let (status, error, problems) = match self {
             Failure::Forbidden => {
-                let error = "this address is for reading; the control socket may change things";
+                let error = "this address is for reading; a request may change things at the control socket, or here \
+                             with the header \"Authorization: Bearer TOKEN\" (stats.token_file)";
                 (StatusCode::FORBIDDEN, error.to_owned(), vec![])
+            }
+            Failure::WrongToken => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"convey\""));
+                let error = "the token is not the one of stats.token_file";
+                (StatusCode::UNAUTHORIZED, error.to_owned(), vec![])
+            }
+            Failure::TooManyTokens(time) => {
+                let seconds = time.as_secs().saturating_add(1);
+                headers.insert(RETRY_AFTER, seconds.into());
+                let error =
+                    format!("too many wrong tokens from this address; try again in {seconds} seconds");
+                (StatusCode::TOO_MANY_REQUESTS, error, vec![])
             }
             Failure::Bad(why) => (StatusCode::BAD_REQUEST, why, vec![]),
             Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process ends".to_owned(), vec![]),
@@ -75,7 +97,7 @@ impl IntoResponse for Failure {
                 (StatusCode::UNPROCESSABLE_ENTITY, error.to_owned(), problems)
             }
         };
-        (status, line(&ErrorBody { error, problems })).into_response()
+        (status, headers, line(&ErrorBody { error, problems })).into_response()
     }
 }
 

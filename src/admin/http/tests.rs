@@ -1,6 +1,7 @@
 //! Clients of the statistics address, over real sockets.
 
 mod described;
+mod token;
 
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::admin::{StatsSource, routes};
-use crate::control::{EventLog, OperatorRequest};
+use crate::control::{ConfigLoads, EventLog, OperatorRequest};
 use crate::model::Timestamp;
 use crate::snapshot::{Snapshot, fixture};
 use crate::stats::Counter;
@@ -28,6 +29,7 @@ struct Admin {
     snapshot: Arc<ArcSwap<Snapshot>>,
     draining: Arc<AtomicBool>,
     events: Arc<EventLog>,
+    loads: Arc<ConfigLoads>,
     routes: Router,
     /// Nobody grants them.
     requests: mpsc::Receiver<OperatorRequest>,
@@ -39,7 +41,7 @@ fn admin() -> Admin {
     let snapshot = Arc::new(ArcSwap::from_pointee(fixture::snapshot(vec![frontend], vec![pool])));
     let draining = Arc::new(AtomicBool::new(false));
     let (request, requests) = mpsc::channel(1);
-    let events = Arc::new(EventLog::default());
+    let (events, loads) = (Arc::new(EventLog::default()), Arc::new(ConfigLoads::default()));
     let source = StatsSource {
         snapshot: snapshot.clone(),
         started: SystemTime::UNIX_EPOCH,
@@ -47,12 +49,12 @@ fn admin() -> Admin {
         draining: draining.clone(),
         packets: None,
         dropped_log_lines: || 3,
-        loads: Arc::default(),
+        loads: loads.clone(),
         access_log: Arc::default(),
         events: events.clone(),
     };
     let routes = routes(source, request).unwrap();
-    Admin { snapshot, draining, events, routes, requests }
+    Admin { snapshot, draining, events, loads, routes, requests }
 }
 
 async fn start(limits: ConnectionLimits, admin: &Admin) -> SocketAddr {

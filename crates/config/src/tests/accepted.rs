@@ -60,7 +60,7 @@ fn a_small_file_is_filled_up_with_defaults() {
         log: Default::default(),
         access_log: Default::default(),
         privileges: Default::default(),
-        stats: Stats { listen: "127.0.0.1:7000".parse().unwrap() },
+        stats: Stats { listen: "127.0.0.1:7000".parse().unwrap(), token: None },
         timeouts: Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),

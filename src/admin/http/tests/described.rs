@@ -30,7 +30,7 @@ fn schema_of<'a>(description: &'a Value, path: &str, method: &str, status: u16) 
 /// Asks as somebody who may change things.
 async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Value>) -> (u16, Value) {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
-    let who = Requester { name: "root".to_owned(), may_change: true };
+    let who = Requester { name: "root".to_owned(), address: None, may_change: true };
     let routes = admin.routes.clone().layer(axum::Extension(who));
     let service = hyper_util::service::TowerToHyperService::new(routes);
     tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service));
@@ -134,6 +134,10 @@ async fn the_statistics_address_changes_nothing() {
     let answer = ask(addr, Method::POST, "/v1/reload").await;
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);
     let answer = ask(addr, Method::DELETE, "/v1/overlays").await;
-    assert!(answer.body().contains("the control socket may change things"), "{}", answer.body());
+    assert!(
+        answer.body().contains("a request may change things at the control socket, or here with the header"),
+        "{}",
+        answer.body()
+    );
     assert_eq!(ask(addr, Method::GET, "/v1/overlays").await.body(), "[]\n");
 }

@@ -1,0 +1,133 @@
+//! The token of the statistics address: who sends it may change things. The file that has it is not for everybody's eyes.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use subtle::ConstantTimeEq;
+use toml::de::DeValue;
+
+use super::problem::{Placed, Report};
+use super::values::not_allowed;
+
+/// The fewest and the most characters: nobody guesses the former, and the latter fit into a header.
+const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
+
+/// A token, and the file that it is from.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminToken {
+    /// The file.
+    pub path: PathBuf,
+    secret: Arc<str>,
+}
+
+impl AdminToken {
+    /// A token that was read from `path`.
+    ///
+    /// # Errors
+    /// It is too short, too long, or cannot be sent in a header: words for an operator.
+    pub fn new(path: PathBuf, secret: &str) -> Result<AdminToken, String> {
+        let (fewest, most) = LENGTHS.into_inner();
+        let length = secret.chars().count();
+        if length == 0 {
+            return Err("is empty; `openssl rand -hex 32` makes a token".to_owned());
+        }
+        if !secret.chars().all(|c| c.is_ascii_graphic()) {
+            return Err("must have one line of ASCII letters, digits and signs, without spaces".to_owned());
+        }
+        if !LENGTHS.contains(&length) {
+            return Err(format!("has {length} characters; allowed: {fewest} to {most}"));
+        }
+        Ok(AdminToken { path, secret: secret.into() })
+    }
+
+    /// Whether this is it. How long that takes tells nothing of the token but its length.
+    pub fn matches(&self, sent: &[u8]) -> bool {
+        self.secret.as_bytes().ct_eq(sent).into()
+    }
+}
+
+/// The secret stays one in logs, and out of the hash of the configuration.
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminToken").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// The path of the file.
+pub(super) fn path(value: &DeValue<'_>) -> Result<String, String> {
+    let path = value.as_str().filter(|path| !path.is_empty() && !path.ends_with('/'));
+    path.map(str::to_owned).ok_or_else(|| not_allowed(value, "the path of a file that has the token"))
+}
+
+/// Reads the file. What is wrong with it is reported.
+pub(super) fn read(file: Placed<String>, report: &Report<'_>) -> Option<AdminToken> {
+    let Placed { value, place } = file;
+    let (path, text) = report.read_secret(&place, &value)?;
+    let token = AdminToken::new(path.clone(), text.trim_ascii());
+    token.map_err(|wrong| report.error(&place, format!("{} {wrong}", path.display()))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::{Config, load};
+
+    const SERVED: &str = "frontends.web = { listen_addr = '10.0.0.1:80', backend = 'web' }\n\
+                          backends.web.servers.a.addr = '10.0.0.2:80'\n";
+
+    fn loaded(content: &str, mode: u32) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let (token, config) = (folder.path().join("token"), folder.path().join("config.toml"));
+        fs::write(&token, content).unwrap();
+        fs::set_permissions(&token, Permissions::from_mode(mode)).unwrap();
+        fs::write(&config, format!("{SERVED}[stats]\ntoken_file = 'token'\n")).unwrap();
+        load(&config).map(|loaded| loaded.config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_token_is_the_only_line_of_a_file_that_stands_beside_the_configuration() {
+        let token = loaded("correct-horse-battery\n", 0o640).unwrap().stats.token.unwrap();
+        assert!(token.matches(b"correct-horse-battery"));
+        for wrong in ["", "correct-horse-batterY", "correct-horse-battery\n", "correct-horse-batter"] {
+            assert!(!token.matches(wrong.as_bytes()), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_weak_or_that_others_may_read_is_refused() {
+        for (content, mode, told) in [
+            ("", 0o600, "token is empty; `openssl rand -hex 32` makes a token"),
+            (" \n", 0o600, "token is empty"),
+            ("short", 0o600, "token has 5 characters; allowed: 16 to 256"),
+            (&"x".repeat(257), 0o600, "token has 257 characters; allowed: 16 to 256"),
+            ("two words that are long", 0o600, "without spaces"),
+            ("correct-horse-battéry", 0o600, "ASCII letters"),
+            ("correct-horse-battery", 0o644, "its mode is 0644, so everybody can read it"),
+            ("correct-horse-battery", 0o602, "its mode is 0602, so everybody can write it"),
+        ] {
+            let refused = loaded(content, mode).unwrap_err();
+            assert!(refused.contains("stats.token_file: ") && refused.contains(told), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_told_and_a_number_is_no_path() {
+        let refused =
+            crate::parse("c.toml", &format!("{SERVED}[stats]\ntoken_file = '/none'\n")).unwrap_err();
+        assert!(
+            refused[0].to_string().contains("stats.token_file: cannot read /none: No such file"),
+            "{refused:?}"
+        );
+        let refused = crate::parse("c.toml", &format!("{SERVED}[stats]\ntoken_file = 7\n")).unwrap_err();
+        assert!(refused[0].to_string().contains("allowed: the path of a file"), "{refused:?}");
+    }
+
+    #[test]
+    fn nobody_reads_the_secret_in_what_is_told_of_the_configuration() {
+        let config = loaded("correct-horse-battery", 0o600).unwrap();
+        assert!(!format!("{config:?}{}", crate::describe(&config)).contains("horse"));
+    }
+}

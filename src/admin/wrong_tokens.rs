@@ -1,0 +1,129 @@
+//! Wrong tokens at the statistics address: after some, no more are looked at for a while, right or wrong. Pure.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::model::Timestamp;
+
+/// Wrong tokens that an address may send in a [`WINDOW`].
+const MAX_WRONG: u32 = 10;
+
+/// From the first wrong token of an address until it begins anew.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Addresses that are remembered. Of more, the one whose window began first is forgotten.
+const MAX_ADDRESSES: usize = 1_024;
+
+/// Between two lines of the log.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Who has sent some lately: IPv4 addresses, and networks /64 of IPv6.
+#[derive(Debug, Default)]
+pub(super) struct WrongTokens {
+    sources: HashMap<IpAddr, Window>,
+    told: Option<Timestamp>,
+    untold: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    since: Timestamp,
+    wrong: u32,
+}
+
+/// Whether the log is told of a wrong token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// It is, and of so many since the last line.
+    Told {
+        /// Those of which it was not told.
+        untold: u64,
+    },
+    /// The last line was a moment ago.
+    Untold,
+}
+
+impl WrongTokens {
+    /// How long tokens from there are not looked at; `None`: they are.
+    pub(super) fn refuses(&self, from: IpAddr, now: Timestamp) -> Option<Duration> {
+        let Window { since, wrong } = self.sources.get(&source(from))?;
+        let left = WINDOW.checked_sub(now.since(*since)).filter(|left| !left.is_zero())?;
+        (*wrong >= MAX_WRONG).then_some(left)
+    }
+
+    /// One more came from there.
+    pub(super) fn take(&mut self, from: IpAddr, now: Timestamp) -> Blame {
+        let from = source(from);
+        if !self.sources.contains_key(&from) && self.sources.len() >= MAX_ADDRESSES {
+            let first = self.sources.iter().min_by_key(|(_, window)| window.since).map(|(from, _)| *from);
+            first.iter().for_each(|first| _ = self.sources.remove(first));
+        }
+        let window = self.sources.entry(from).or_insert(Window { since: now, wrong: 0 });
+        if now.since(window.since) >= WINDOW {
+            *window = Window { since: now, wrong: 0 };
+        }
+        window.wrong = window.wrong.saturating_add(1);
+        if self.told.is_some_and(|told| now.since(told) < LINE_EVERY) {
+            self.untold += 1;
+            return Blame::Untold;
+        }
+        self.told = Some(now);
+        Blame::Told { untold: std::mem::take(&mut self.untold) }
+    }
+}
+
+/// A host of IPv6 has a whole network.
+fn source(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::default().after(Duration::from_secs(seconds))
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn who_guesses_too_often_waits_until_a_minute_after_the_first_guess() {
+        let mut wrong = WrongTokens::default();
+        for second in 0..u64::from(MAX_WRONG) {
+            assert_eq!(wrong.refuses(ip("10.0.0.9"), at(second)), None);
+            wrong.take(ip("10.0.0.9"), at(second));
+        }
+        assert_eq!(wrong.refuses(ip("10.0.0.9"), at(20)), Some(Duration::from_secs(40)));
+        assert_eq!(wrong.refuses(ip("10.0.0.8"), at(20)), None, "others are not meant");
+        assert_eq!(wrong.refuses(ip("10.0.0.9"), at(60)), None);
+        wrong.take(ip("10.0.0.9"), at(60));
+        assert_eq!(wrong.refuses(ip("10.0.0.9"), at(61)), None, "the count begins anew");
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one() {
+        let mut wrong = WrongTokens::default();
+        (0..MAX_WRONG).for_each(|host| _ = wrong.take(ip(&format!("2001:db8::{host}")), at(0)));
+        assert!(wrong.refuses(ip("2001:db8::ffff"), at(1)).is_some());
+        assert_eq!(wrong.refuses(ip("2001:db8:0:1::1"), at(1)), None);
+    }
+
+    #[test]
+    fn only_so_many_addresses_are_remembered_and_the_log_has_one_line_in_ten_seconds() {
+        let mut wrong = WrongTokens::default();
+        let told = (0..3_000_u32).filter(|n| {
+            let from = IpAddr::from(n.to_be_bytes());
+            wrong.take(from, at(u64::from(*n / 300))) != Blame::Untold
+        });
+        assert_eq!(told.count(), 1);
+        assert_eq!(wrong.sources.len(), MAX_ADDRESSES);
+        assert_eq!(wrong.take(ip("10.0.0.9"), at(10)), Blame::Told { untold: 2_999 });
+    }
+}
