@@ -1,6 +1,6 @@
 //! `convey check`: what a file would run, and whether it would start here and now.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::TcpListener;
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ pub(super) fn run(file: &ConfigFile) -> Result<ExitCode, Failure> {
         let left = runtime.block_on(stale_filters::describe(netlink, &table.interfaces));
         left.iter().for_each(|line| eprintln!("warning: {line}"));
     }
-    runtime.block_on(names(&loaded.config)).iter().for_each(|line| eprintln!("warning: {line}"));
+    runtime.block_on(look_up(&loaded.config)).faults.iter().for_each(|line| eprintln!("warning: {line}"));
     let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
     let few_ports = limits::few_local_ports(&config);
     let missing = proxy_path::missing_addresses(&config);
@@ -117,9 +117,19 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     obstacles
 }
 
-/// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have
-/// another when it matters.
-async fn names(config: &Config) -> Vec<String> {
+/// What name servers say now.
+pub(super) struct LookedUp {
+    /// The configuration with the servers that names stand for.
+    pub(super) config: Config,
+    /// The addresses of each name.
+    pub(super) names: BTreeMap<String, BTreeSet<String>>,
+    /// Names that have no address now or one of this host that leads back, a line each. They are no mistake: they may have
+    /// another when it matters.
+    pub(super) faults: Vec<String>,
+}
+
+/// Looks all names up.
+pub(super) async fn look_up(config: &Config) -> LookedUp {
     let resolver = Resolver::new(64);
     let look_up = |host: &str| resolver.look_up(host.to_owned(), &config.name_servers);
     let lookups = join_all(config.hosts().into_iter().map(look_up)).await.into_iter();
@@ -141,6 +151,10 @@ async fn names(config: &Config) -> Vec<String> {
         addresses.entry(host).or_default().extend(found);
     }
     let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
-    let (_, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
-    faults.into_iter().chain(LeftOut::lines(left_out)).collect()
+    let (resolved, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
+    let resolved = Config { backends: resolved, ..config.clone() };
+    let faults = faults.into_iter().chain(LeftOut::lines(left_out)).collect();
+    let texts = |addresses: BTreeSet<ServerAddr>| addresses.iter().map(ToString::to_string).collect();
+    let names = addresses.into_iter().map(|(host, of)| (host, texts(of))).collect();
+    LookedUp { config: resolved, names, faults }
 }

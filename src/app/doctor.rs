@@ -1,12 +1,28 @@
-//! `convey doctor`: prints what it finds.
+//! `convey doctor`: gathers what the program knows of this host, and prints what is found.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use futures_util::future::join_all;
+use tokio::runtime::Runtime;
 
-use super::{Failure, file, print};
+use super::check::LookedUp;
+use super::control_socket::places;
+use super::host::{self, Kernel};
+use super::{Failure, check, clock, cores, file, packet_plan, port_owner, print, runtime};
 use crate::cli::{Options, Service};
-use crate::doctor::{Examination, as_json, as_text, balancer, server};
+use crate::config::Config;
+use crate::control::health;
+use crate::doctor::balancer::{self, CheckWords, FileLimits, Host, Running, TakenPort, TargetServer};
+use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, server};
+use crate::model::{BackendConfig, DsrKind, Endpoint, FrontendConfig, Mode, ProbeKind, Protocol};
+use crate::operator::Client;
+use crate::proxy::{self, BindError};
 
 /// Something was found.
 const FOUND: u8 = 3;
@@ -15,9 +31,152 @@ const FOUND: u8 = 3;
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
     let found: Examination = match service {
         Some(Service { vip, port }) => server::look(vip, port).map_err(|why| anyhow!("{why}"))?.into(),
-        None => balancer::look(&file(options)).map_err(Failure::Config)?.into(),
+        None => of_balancer(options)?,
     };
     let text = if json { as_json(&found).context("cannot print")? } else { as_text(&found) };
     print(&text);
     Ok(if found.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+fn of_balancer(options: &Options) -> Result<Examination, Failure> {
+    let file = file(options);
+    let runtime = runtime()?;
+    let (loaded, kernel) = runtime.block_on(host::load(&file))?;
+    let LookedUp { config, names, faults } = runtime.block_on(check::look_up(&loaded.config));
+    let kernel = match kernel {
+        Some(kernel) => kernel,
+        None => runtime.block_on(host::ask()).context("cannot ask the kernel for its routes")?,
+    };
+    let (config, obstacle) = of_packets(config, &kernel);
+    let running = runtime.block_on(running(options, &config));
+    let (ports, unseen) = taken_ports(&config, running.as_ref());
+    let host = Host {
+        file: &file.path,
+        config: &config,
+        tables: &kernel.table,
+        network: &kernel.network,
+        servers: servers(&config),
+        ports,
+        programs: runtime.block_on(kernel.netlink.xdp_programs()).unwrap_or_default(),
+        names,
+        now: clock::wall_clock_start() + Duration::from_nanos(clock::now().0),
+        running,
+    };
+    let mut found = balancer::look(&host, |servers| check_all(&runtime, servers));
+    found.findings.extend(obstacle);
+    found.findings.extend(faults.into_iter().map(|fault| {
+        let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
+        Diagnosis::error("name-unresolved", fault, why)
+    }));
+    found.not_looked_at.extend(unseen);
+    Ok(found)
+}
+
+/// The configuration with what packet modes leave to the host, or why they would not start.
+fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
+    if config.frontends_where(Mode::forwards_packets).next().is_none() {
+        return (config, None);
+    }
+    match packet_plan::resolve(config.clone(), &kernel.network, cores()) {
+        Ok(resolved) => (resolved, None),
+        Err(error) => {
+            let why = "convey does not start in a packet mode.";
+            (config, Some(Diagnosis::error("interfaces", format!("{error:#}"), why)))
+        }
+    }
+}
+
+/// The servers of frontends that are to get connections.
+fn servers(config: &Config) -> Vec<TargetServer> {
+    let used = |backend: &&BackendConfig| config.frontends.iter().any(|one| one.backend == backend.name);
+    config.backends.iter().filter(used).flat_map(|backend| of_backend(config, backend)).collect()
+}
+
+fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterator<Item = TargetServer> + 'a {
+    let frontends: Vec<&FrontendConfig> =
+        config.frontends.iter().filter(|frontend| frontend.backend == backend.name).collect();
+    let takes_tcp = match backend.health_check.kind {
+        ProbeKind::Tcp | ProbeKind::Http(_) => true,
+        ProbeKind::None => frontends.iter().any(|frontend| frontend.protocol == Protocol::Tcp),
+        ProbeKind::Udp => false,
+    };
+    let keeps_vip = match backend.dsr {
+        DsrKind::L2 => frontends.iter().any(|frontend| frontend.mode.is_dsr()),
+        DsrKind::L3 => false,
+    };
+    let first_port = frontends.iter().flat_map(|one| &one.listen).map(|listen| listen.first().port()).next();
+    let servers = backend.servers.iter().filter(|server| server.settings.weight > 0);
+    servers.map(move |server| TargetServer {
+        name: format!("{}/{}", backend.name, server.name),
+        addr: server.addr_for(first_port.unwrap_or_default()),
+        check: backend.health_check.clone(),
+        takes_tcp,
+        keeps_vip,
+    })
+}
+
+/// What their health checks say, all at once.
+fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
+    let checks = servers.iter().map(|server| health::check_once(server.addr, &server.check));
+    runtime.block_on(join_all(checks))
+}
+
+/// The convey that answers at the control socket.
+async fn running(options: &Options, config: &Config) -> Option<Running> {
+    let client = Client::find(&places(options.socket.as_deref())).await.ok()?;
+    let status = client.get("/v1/status").await.ok()?;
+    // After an upgrade the socket still says who was there first. The statistics are of the process that serves.
+    let of_statistics =
+        port_owner::owner(Endpoint::tcp(config.stats.listen)).filter(|(_, name)| is_convey(name));
+    let process = match of_statistics {
+        Some((process, _)) => Some(process),
+        None => client.process().await,
+    };
+    Some(Running { process, descriptors: process.and_then(descriptors), status })
+}
+
+/// Whether a process of this name, which the kernel cuts, runs this program.
+fn is_convey(name: &str) -> bool {
+    let own = std::env::current_exe().ok();
+    own.is_some_and(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)))
+}
+
+/// The descriptors of a process, if this user may know them.
+fn descriptors(process: u32) -> Option<FileLimits> {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.count();
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let mut limits = line.split_whitespace().map(str::parse);
+    let (soft_limit, hard_limit) = (limits.next()?.ok()?, limits.next()?.ok()?);
+    Some(FileLimits { open: open as u64, soft_limit, hard_limit })
+}
+
+/// Where this configuration could not listen, as another socket is there.
+fn taken_ports(config: &Config, running: Option<&Running>) -> (Vec<TakenPort>, Option<Unseen>) {
+    let (mut taken, mut unseen) = (Vec::new(), None);
+    let listens = running.map(Running::listens).unwrap_or_default();
+    for frontend in config.frontends_where(Mode::is_proxied) {
+        let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
+        let (in_use, others): (Vec<_>, Vec<_>) =
+            proxy::try_to_bind(&places).into_iter().partition(BindError::is_taken);
+        let foreign = in_use.iter().map(BindError::at).filter(|at| !listens.contains(&at.addr));
+        // One says enough of a range.
+        taken.extend(foreign.take(1).map(|at| {
+            let purpose = format!("frontend {}", frontend.name);
+            TakenPort { at, purpose, owner: port_owner::owner(at) }
+        }));
+        let needs = others.first().map(|error| format!("root: {error}"));
+        unseen = unseen.or(needs.map(|needs| Unseen { check: "port-taken", needs }));
+    }
+    let at = Endpoint::tcp(config.stats.listen);
+    if TcpListener::bind(at.addr).is_err_and(|error| error.kind() == ErrorKind::AddrInUse) {
+        let owner = port_owner::owner(at);
+        let is_its = running.is_some_and(|running| {
+            owner.as_ref().is_none_or(|(process, _)| Some(*process) == running.process)
+        });
+        if !is_its {
+            taken.push(TakenPort { at, purpose: "statistics".to_owned(), owner });
+        }
+    }
+    (taken, unseen)
 }

@@ -45,7 +45,8 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
     Ok((loaded, kernel))
 }
 
-async fn ask() -> anyhow::Result<Kernel> {
+/// Asks the kernel.
+pub(super) async fn ask() -> anyhow::Result<Kernel> {
     let netlink = Netlink::open()?;
     let table = netlink.table().await?;
     let network = NextHops::new(&table.interfaces, table.routes.clone(), &table.neighbours);

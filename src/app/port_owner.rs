@@ -15,12 +15,17 @@ const LISTENING: &str = "0A";
 
 /// `; nginx (process 123) has it`, as far as this user may know; else nothing.
 pub(super) fn describe(at: Endpoint) -> String {
-    let inodes: Vec<u64> =
-        tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|one| one.inode).collect();
-    match process_with(&inodes) {
+    match owner(at) {
         Some((process, name)) => format!("; {name} (process {process}) has it"),
         None => String::new(),
     }
+}
+
+/// The process that listens there, with its name, as far as this user may know.
+pub(super) fn owner(at: Endpoint) -> Option<(u32, String)> {
+    let inodes: Vec<u64> =
+        tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|one| one.inode).collect();
+    process_with(&inodes)
 }
 
 /// The users, by number, whose sockets listen there.

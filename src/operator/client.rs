@@ -47,6 +47,12 @@ impl Client {
         Err(Refused(format!("no convey can be asked: {why}")))
     }
 
+    /// The process that answers.
+    pub async fn process(&self) -> Option<u32> {
+        let stream = UnixStream::connect(&self.path).await.ok()?;
+        stream.peer_cred().ok()?.pid()?.try_into().ok()
+    }
+
     /// What is at `path`.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod case;
 mod config;
 mod diagnose;
 mod dns;
+mod doctor_balancer;
 mod drain;
 mod ends;
 mod failure;
@@ -104,6 +105,7 @@ fn main() -> ExitCode {
         ("fragments", fragments::stories()),
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
+        ("doctor_balancer", doctor_balancer::stories()),
         ("l2", l2::stories()),
         ("access_log", access_log::stories()),
         ("log", log::stories()),

@@ -12,6 +12,7 @@ mod warmup;
 
 pub(crate) use doubt::{Confirmation, Doubt, Finding};
 pub(crate) use ejection::Ejection;
+pub use probe::check_once;
 pub use schedule::{ProbeOutcome, Schedule};
 pub use state::{HealthState, HealthTransition};
 pub(crate) use warmup::Warmup;

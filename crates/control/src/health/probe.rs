@@ -91,6 +91,19 @@ pub(super) async fn probe(
     timeout(check.timeout, attempt).await.unwrap_or(silence)
 }
 
+/// One check of a server, outside of any schedule: what was seen, or why it failed; both in words for an operator. What fails
+/// for want of something here says nothing of the server.
+///
+/// # Errors
+/// The check failed.
+pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String, String> {
+    match probe(addr, check, None, None).await {
+        Ok((_, words)) => Ok(words),
+        Err(error) if error.is_ours() => Ok(format!("not checked: {error}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// A connection to the server, which has been sent the PROXY header that it expects.
 async fn connect(target: SocketAddr, header: &[u8]) -> Result<TcpStream, ProbeError> {
     let connected = async {

@@ -6,6 +6,7 @@ use std::time::Duration;
 mod asking;
 mod driver;
 mod filters;
+mod link_probe;
 mod netlink;
 mod notifications;
 mod owned_name;
@@ -16,17 +17,20 @@ mod requests;
 mod reserved_ports;
 mod table;
 mod unix_sockets;
+mod xdp;
 
 pub use asking::Asking;
 pub(crate) use asking::NeighbourKey;
 pub use driver::driver;
 pub use filters::BpfFilter;
+pub use link_probe::{LinkAnswers, who_has};
 pub use netlink::Netlink;
 pub use owned_name::OwnedName;
 pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};
 pub use unix_sockets::{UnixSocket, named as unix_sockets};
+pub use xdp::XdpProgram;
 
 /// How long to wait for an answer of the kernel, or for its next part. It answers at once, unless somebody changes interfaces: it
 /// does one change at a time, and takes seconds for hundreds of network namespaces. A later answer was lost.

@@ -128,7 +128,7 @@ impl Netlink {
         Ok(table::new(links, addresses, routes, neighbours.await?))
     }
 
-    async fn links(&self) -> Result<Vec<LinkMessage>, Error> {
+    pub(super) async fn links(&self) -> Result<Vec<LinkMessage>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let list = self.lists.list("interfaces", question, |answer| match answer {
             RouteNetlinkMessage::NewLink(link) => Some(link),

@@ -1,0 +1,188 @@
+//! Looks at the host that convey runs on.
+//!
+//! The program hands over what it knows of the host ([`Host`]); [`look`] asks the rest: links, servers, rules, `/proc`. What is
+//! wrong is for functions without side effects to say, a file for each group of checks.
+
+mod clock;
+mod connect;
+mod echo;
+mod kernel;
+mod neighbours;
+mod overheard;
+mod path_mtu;
+mod ports;
+mod probing;
+mod programs;
+mod rules;
+mod running;
+mod servers;
+mod vip;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+use self::kernel::KernelFacts;
+use self::neighbours::LinkSeen;
+use self::rules::RulesSeen;
+use super::{Diagnosis, Examination, Unseen};
+use crate::config::Config;
+use crate::model::{NetworkTables, NextHops};
+use crate::net::XdpProgram;
+
+pub use self::ports::TakenPort;
+pub use self::running::{FileLimits, Running, RunningStatus};
+pub use self::servers::{Reached, TargetServer};
+
+/// What is known of the host.
+pub struct Host<'a> {
+    /// The configuration file.
+    pub file: &'a Path,
+    /// What it says, with what is left to the host, and with the servers that names stand for.
+    pub config: &'a Config,
+    /// Interfaces, routes, neighbours.
+    pub tables: &'a NetworkTables,
+    /// The ways in these.
+    pub network: &'a NextHops,
+    /// The servers of frontends.
+    pub servers: Vec<TargetServer>,
+    /// Places to listen that cannot be had.
+    pub ports: Vec<TakenPort>,
+    /// The XDP programs on all interfaces.
+    pub programs: Vec<XdpProgram>,
+    /// The addresses that the names of servers have now.
+    pub names: BTreeMap<String, BTreeSet<String>>,
+    /// The time, by the clock of this host.
+    pub now: SystemTime,
+    /// The convey that runs, if it answers.
+    pub running: Option<Running>,
+}
+
+/// What the health check of a server has said: that it is well, or not.
+pub type CheckWords = Result<String, String>;
+
+/// What keeps clients of this configuration from being served. `check` makes the health checks of servers.
+pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> Examination {
+    let mut seen = Examination::default();
+    let before = KernelFacts::read();
+    seen.findings.extend(vip::missing(host, is_local));
+    seen.findings.extend(ports::taken(&host.ports));
+    let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
+    let foreign = programs::foreign(&host.programs, &interfaces(host), &own);
+    let mut explained = behind(host, &foreign);
+    seen.findings.extend(foreign.into_iter().map(programs::diagnosis));
+
+    let links = look_at_links(host, &mut seen);
+    let (stale, behind_stale) = neighbours::stale(host, &links);
+    seen.findings.extend(stale);
+    explained.extend(behind_stale);
+
+    let RulesSeen { findings, servers, unseen } = rules::look(host);
+    seen.findings.extend(findings);
+    seen.not_looked_at.extend(unseen);
+    explained.extend(servers);
+
+    let is_a_server_silent = probing::look(host, (&links, &explained), check, &mut seen);
+    seen.findings.extend(kernel::judge(host, (&before, &KernelFacts::read()), is_a_server_silent));
+    seen.findings.extend(clock::wall_clock(host.now, &files(host)));
+    match &host.running {
+        Some(running) => seen.findings.extend(of_running(host, running)),
+        None => seen.not_looked_at.extend(["descriptors", "table-full"].map(|check| Unseen {
+            check,
+            needs: "a convey that runs and answers at its control socket".to_owned(),
+        })),
+    }
+    seen
+}
+
+/// What the convey that runs has too little of, and what it believes for too long.
+fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
+    let upgrade = format!("convey upgrade --config {}", host.file.display());
+    let old = clock::of_records(&running.names(), &host.names, &upgrade);
+    running::used_up(host, running).into_iter().chain(old).collect()
+}
+
+/// Files of the past, with the time when they were saved: the configuration and the program.
+fn files(host: &Host<'_>) -> Vec<(PathBuf, SystemTime)> {
+    let paths = [Some(host.file.to_owned()), std::env::current_exe().ok()].into_iter().flatten();
+    paths.filter_map(|path| Some((path.clone(), path.metadata().ok()?.modified().ok()?))).collect()
+}
+
+/// Whether routes make an address this host's, as all of 127.0.0.0/8 are.
+fn is_local(ip: IpAddr) -> bool {
+    let file = if ip.is_ipv4() { "ipv4" } else { "ipv6" };
+    let nonlocal = std::fs::read_to_string(format!("/proc/sys/net/{file}/ip_nonlocal_bind"));
+    let may_bind_any = nonlocal.is_ok_and(|value| value.trim() != "0");
+    !may_bind_any && std::net::UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// Whether it is no address that every link has.
+fn is_of_link(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    }
+}
+
+/// The interfaces that packets of ours pass.
+fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
+    let vips: Vec<IpAddr> = vip::vips(host).into_iter().collect();
+    let servers: Vec<IpAddr> = host.servers.iter().map(|server| server.addr.ip()).collect();
+    let passed = host.network.interfaces_for(&vips, &servers);
+    let names = host.tables.interfaces.iter().filter(|one| passed.contains(&one.index));
+    names.map(|one| one.name.clone()).chain(host.config.passthrough.interfaces.iter().cloned()).collect()
+}
+
+/// The servers behind the interfaces that have these programs.
+fn behind(host: &Host<'_>, programs: &[&XdpProgram]) -> BTreeSet<IpAddr> {
+    let is_behind = |ip: &IpAddr| {
+        let hop = host.network.hop_to(*ip);
+        let link =
+            host.tables.interfaces.iter().find(|one| hop.is_some_and(|hop| hop.interface == one.index));
+        link.is_some_and(|link| programs.iter().any(|program| program.interface == link.name))
+    };
+    host.servers.iter().map(|server| server.addr.ip()).filter(is_behind).collect()
+}
+
+/// Whether this process may open raw sockets.
+fn may_send_raw() -> bool {
+    capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_RAW))
+}
+
+fn look_at_links(host: &Host<'_>, seen: &mut Examination) -> Vec<LinkSeen> {
+    if !may_send_raw() {
+        seen.not_looked_at.extend(
+            ["vip-duplicate", "neighbour-stale", "path-mtu"]
+                .map(|check| Unseen { check, needs: "root (CAP_NET_RAW)".to_owned() }),
+        );
+        return Vec::new();
+    }
+    let (links, failed) = neighbours::ask(host);
+    seen.not_looked_at.extend(failed.into_iter().map(|needs| Unseen { check: "vip-duplicate", needs }));
+    for link in &links {
+        seen.findings.extend(vip::owned_twice(host, &link.interface, &link.answers));
+    }
+    links
+}
+
+impl Host<'_> {
+    /// With the commands that set a key of `[passthrough]`, and have a convey that runs go by it.
+    fn with_setting(&self, found: Diagnosis, key: &str, value: &str) -> Diagnosis {
+        let file = self.file.display();
+        let text = std::fs::read_to_string(self.file).unwrap_or_default();
+        let sets = |line: &str| {
+            line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
+        };
+        let change = if text.lines().any(sets) {
+            format!("sed -i 's/^\\( *{key} *= *\\).*/\\1{value}/' {file}")
+        } else if text.lines().any(|line| line.trim() == "[passthrough]") {
+            format!("sed -i '/^\\[passthrough\\]/a {key} = {value}' {file}")
+        } else {
+            format!("printf '\\n[passthrough]\\n{key} = {value}\\n' >> {file}")
+        };
+        found.mend(change).mend(format!("convey upgrade --config {file}"))
+    }
+}

@@ -1,0 +1,181 @@
+//! What the convey that runs says of itself, and what is used up. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+
+use super::Host;
+use crate::doctor::Diagnosis;
+use crate::model::Mode;
+
+/// What of `/v1/status` is looked at.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct RunningStatus {
+    frontends: BTreeMap<String, RunningFrontend>,
+    names: BTreeMap<String, RunningName>,
+    packets: Option<RunningPackets>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct RunningFrontend {
+    mode: String,
+    listen_addr: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct RunningPackets {
+    flows: BTreeMap<String, u64>,
+    offload: BTreeMap<String, String>,
+    snat_ports_in_use: u64,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct RunningName {
+    addresses: BTreeSet<String>,
+}
+
+/// A convey that answers at its control socket.
+#[derive(Debug, Clone, Default)]
+pub struct Running {
+    /// Its process.
+    pub process: Option<u32>,
+    /// Its descriptors.
+    pub descriptors: Option<FileLimits>,
+    /// What it says.
+    pub status: RunningStatus,
+}
+
+/// The descriptors of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLimits {
+    /// How many are open.
+    pub open: u64,
+    /// How many may be.
+    pub soft_limit: u64,
+    /// What the process may raise that to by itself.
+    pub hard_limit: u64,
+}
+
+impl Running {
+    /// The addresses that it goes by for each name.
+    pub(super) fn names(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.status.names.iter().map(|(name, of)| (name.clone(), of.addresses.clone())).collect()
+    }
+
+    /// Where its frontends in proxy mode listen.
+    pub fn listens(&self) -> Vec<SocketAddr> {
+        let names: Vec<&str> =
+            Mode::ALL.into_iter().filter(|mode| mode.is_proxied()).map(Mode::name).collect();
+        let proxied = self.status.frontends.values().filter(|frontend| names.contains(&&*frontend.mode));
+        let texts = proxied.flat_map(|frontend| &frontend.listen_addr);
+        texts
+            .filter_map(|text| text.parse::<crate::model::Listen>().ok())
+            .flat_map(|listen| listen.addrs())
+            .collect()
+    }
+
+    /// The interfaces that it has XDP programs of its own on.
+    pub(super) fn xdp(&self) -> BTreeSet<String> {
+        let layers = self.status.packets.iter().flat_map(|packets| &packets.offload);
+        layers.filter(|(_, layer)| *layer == "xdp").map(|(interface, _)| interface.clone()).collect()
+    }
+}
+
+/// What it has too little of.
+pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
+    let mut found = Vec::new();
+    found.extend(running.descriptors.and_then(|has| descriptors(running.process, has)));
+    if let Some(packets) = &running.status.packets {
+        found.extend(flows(host, packets.flows.values().sum()));
+        found.extend(snat_ports(host, packets.snat_ports_in_use));
+    }
+    found
+}
+
+fn descriptors(process: Option<u32>, has: FileLimits) -> Option<Diagnosis> {
+    let FileLimits { open, soft_limit: most, hard_limit } = has;
+    if open * 100 < most * 90 {
+        return None;
+    }
+    let seen = format!("convey has {open} descriptors open, and may have {most}");
+    let why = "A connection of proxy mode takes two. Without them convey accepts nobody. The command holds until convey ends; \
+               `LimitNOFILE=` of its unit (`ulimit -n`) holds longer.";
+    let found = Diagnosis::error("descriptors", seen, why);
+    let more =
+        if hard_limit >= most.saturating_mul(2) { hard_limit } else { most.saturating_mul(4).max(65_536) };
+    Some(match process {
+        Some(process) => found.mend(format!("prlimit --pid {process} --nofile={more}:{more}")),
+        None => found,
+    })
+}
+
+fn is_full(used: u64, most: u64) -> bool {
+    most > 0 && used * 100 >= most * 95
+}
+
+fn flows(host: &Host<'_>, flows: u64) -> Option<Diagnosis> {
+    let most = host.config.passthrough.max_flows;
+    if !is_full(flows, most.into()) {
+        return None;
+    }
+    let seen = format!("convey knows {flows} flows, and may know {most} (`passthrough.max_flows`)");
+    let why = "Once the table is full of open connections, convey refuses new ones.";
+    Some(host.with_setting(
+        Diagnosis::error("table-full", seen, why),
+        "max_flows",
+        &most.saturating_mul(4).min(crate::model::PacketSettings::MAX_FLOWS).to_string(),
+    ))
+}
+
+fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
+    let settings = &host.config.passthrough;
+    let servers: BTreeSet<SocketAddr> = host.servers.iter().map(|server| server.addr).collect();
+    let each = settings.snat_ports.len() as u64 * settings.snat_addresses.len() as u64;
+    let most = each * servers.len() as u64;
+    if !is_full(in_use, most) {
+        return None;
+    }
+    let seen =
+        format!("{in_use} of {most} SNAT ports are in use: {each} for each of {} servers", servers.len());
+    let why = "Once all are in use, convey refuses new connections. More `passthrough.snat_addresses` bring more ports.";
+    let found = Diagnosis::error("table-full", seen, why);
+    let usual = crate::model::PacketSettings::default().snat_ports;
+    if settings.snat_ports.len() >= usual.len() {
+        return Some(found);
+    }
+    let value = format!("\"{}-{}\"", usual.start(), usual.end());
+    Some(host.with_setting(found, "snat_ports", &value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_told_of_before_they_are_gone() {
+        let has = |open, hard_limit| FileLimits { open, soft_limit: 1_000, hard_limit };
+        assert_eq!(descriptors(Some(7), has(899, 1_000)), None);
+        let found = descriptors(Some(7), has(900, 1_000)).unwrap();
+        assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536"]);
+        let raised = descriptors(Some(7), has(900, 5_000)).unwrap();
+        assert_eq!(raised.mend, ["prlimit --pid 7 --nofile=5000:5000"]);
+        assert!(descriptors(None, has(1_000, 1_000)).unwrap().mend.is_empty());
+    }
+
+    #[test]
+    fn the_places_where_convey_listens_are_of_proxy_mode() {
+        let text = r#"{ "frontends": {
+            "a": { "mode": "proxy", "listen_addr": ["10.0.0.1:80", "[::1]:81-82"] },
+            "b": { "mode": "dsr", "listen_addr": ["10.0.0.1:83"] } },
+            "packets": { "offload": { "eth0": "xdp", "eth1": "tc" } } }"#;
+        let running = Running { status: serde_json::from_str(text).unwrap(), ..Running::default() };
+        let listens: Vec<String> = running.listens().iter().map(ToString::to_string).collect();
+        assert_eq!(listens, ["10.0.0.1:80", "[::1]:81", "[::1]:82"]);
+        assert_eq!(running.xdp(), BTreeSet::from(["eth0".to_owned()]));
+    }
+}

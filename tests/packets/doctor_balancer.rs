@@ -1,0 +1,461 @@
+//! `convey doctor` on the balancer: a host that is well, and labs with one fault each. It names the fault, the commands that it
+//! says are run, it finds nothing any more, and a client is served.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+
+use convey::model::Offload;
+use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_testkit::{Process, Ran, TcpServer, binary, connect, run, wait_for};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::network::{Network, PORT};
+
+pub(crate) fn stories() -> Vec<Story> {
+    let mut all = stories![
+        a_host_that_is_well_has_no_finding,
+        a_vip_that_no_interface_has_is_named,
+        a_vip_that_another_host_has_too_is_named,
+        a_server_whose_firewall_drops_is_named,
+        a_server_whose_firewall_rejects_is_named,
+        a_neighbour_with_the_wrong_ethernet_address_is_named,
+        a_foreign_xdp_program_is_named,
+    ];
+    all.extend(stories![when Case::is_passthrough =>
+        a_proxy_that_is_well_has_no_finding,
+        a_port_that_another_process_has_is_named,
+        a_server_on_another_port_is_named,
+        a_hop_that_drops_large_packets_is_named,
+        a_foreign_rule_is_named,
+        a_full_table_is_named,
+        too_few_descriptors_are_named,
+        records_that_are_believed_for_too_long_are_named,
+    ]);
+    all.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+        a_strict_rp_filter_that_drops_clients_is_named,
+    ]);
+    all
+}
+
+/// A network whose balancer is looked at.
+struct Patient {
+    convey: Option<Process>,
+    network: Network,
+}
+
+impl Patient {
+    /// A client and a server. The configuration is there, convey does not run yet.
+    fn new(network: Network, mode: &str, more: &str) -> Patient {
+        let Case { family, offload, .. } = network.case;
+        let (vip, server) = (family.vip(PORT), network.address(Role::Server(1)));
+        let text = format!(
+            "[frontends.web]\nmode = \"{mode}\"\nlisten_addr = \"{vip}\"\nbackend = \"pool\"\n\
+             trusted_clients = [\"10.77.0.0/24\", \"fd77::/64\"]\n\
+             [backends.pool.health_check]\nkind = \"tcp\"\ninterval = 0.2\nfall = 2\nrise = 1\n\
+             [backends.pool.servers.s1]\naddr = \"{server}\"\n\
+             [passthrough]\noffload = \"{offload}\"\n{more}"
+        );
+        fs::write(network.path("config.toml"), text).unwrap();
+        Patient { convey: None, network }
+    }
+
+    /// One in the mode of the story.
+    fn of(case: Case) -> Patient {
+        Patient::new(Network::new(case, 1, 1), case.mode.name(), "")
+    }
+
+    /// One in proxy mode.
+    fn proxy(case: Case) -> Patient {
+        Patient::new(Network::new(case, 1, 1), "proxy", "")
+    }
+
+    /// Starts convey.
+    fn started(mut self) -> Patient {
+        self.start();
+        self
+    }
+
+    fn start(&mut self) {
+        let mut command = self.command();
+        command.arg("--config").arg(self.network.path("config.toml"));
+        self.convey = Some(convey_testkit::start(command, &self.network.path("balancer")));
+    }
+
+    fn command(&self) -> Command {
+        let mut command = self.network.lab.command(Role::Balancer, binary().get_program());
+        command.env("CONVEY_SOCKET", self.network.path("control.sock")).env_remove("RUST_LOG");
+        command
+    }
+
+    fn examine(&self) -> (Ran, Value) {
+        let ran =
+            run(self.command().args(["doctor", "--json", "--config"]).arg(self.network.path("config.toml")));
+        let json = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+        (ran, json)
+    }
+
+    /// Nothing is found, and all was looked at while convey runs.
+    fn is_well(&self) {
+        let (ran, json) = self.examine();
+        assert_eq!(json["findings"], serde_json::json!([]), "{json:#}");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        if self.convey.is_some() {
+            assert_eq!(json["not_looked_at"], serde_json::json!([]), "{json:#}");
+        }
+    }
+
+    /// This is found and nothing else. Returns the finding.
+    fn has(&self, check: &str) -> Value {
+        let (ran, json) = self.examine();
+        let findings = json["findings"].as_array().unwrap();
+        assert!(findings.len() == 1 && findings[0]["check"] == check, "{check} is to be found: {json:#}");
+        assert_eq!(ran.code, Some(3), "{ran:?}");
+        findings[0].clone()
+    }
+
+    /// This is found, the commands are run in the place of a machine, and nothing is found any more.
+    fn is_mended(&self, check: &str, on: Role) {
+        let finding = self.has(check);
+        assert_eq!(finding.get("on").is_some(), on != Role::Balancer, "{finding:#}");
+        let commands = finding["mend"].as_array().unwrap();
+        assert!(!commands.is_empty(), "{finding:#}");
+        for command in commands {
+            let command = command.as_str().unwrap();
+            // As installed, it is in the path.
+            let convey = binary().get_program().to_str().unwrap().to_owned();
+            let command =
+                command.strip_prefix("convey ").map_or(command.to_owned(), |rest| format!("{convey} {rest}"));
+            let mut shell = self.network.lab.command(on, "sh");
+            let ran =
+                run(shell.args(["-c", &command]).env("CONVEY_SOCKET", self.network.path("control.sock")));
+            assert_eq!(ran.code, Some(0), "{command}: {ran:?}");
+        }
+    }
+
+    fn serves(&self) {
+        wait_for("a client to be served", || {
+            self.network.ask(1).ok().filter(|answer| answer == "s1").map(drop)
+        });
+    }
+
+    /// Waits until a client can connect: the server may have been down at first.
+    fn takes_connections(&self) {
+        let vip = self.network.vip();
+        let connected = || self.network.inside(Role::Client(1), || TcpStream::connect(vip).ok());
+        wait_for("a client to be connected", connected);
+    }
+
+    fn ip(&self, role: Role, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        self.network.lab.run(role, "ip", &words).unwrap();
+    }
+
+    /// The VIP with the length of its prefix.
+    fn vip(&self) -> String {
+        let vip = self.network.vip().ip();
+        format!("{vip}/{}", if vip.is_ipv4() { 32 } else { 128 })
+    }
+}
+
+fn a_host_that_is_well_has_no_finding(case: Case) {
+    let patient = Patient::of(case);
+    let _server = patient.network.nginx(1);
+    patient.is_well();
+    let patient = patient.started();
+    patient.serves();
+    patient.is_well();
+}
+
+fn a_proxy_that_is_well_has_no_finding(case: Case) {
+    let patient = Patient::proxy(case);
+    let _server = patient.network.nginx(1);
+    patient.is_well();
+    let patient = patient.started();
+    patient.serves();
+    patient.is_well();
+}
+
+fn a_vip_that_no_interface_has_is_named(case: Case) {
+    let patient = Patient::of(case).started();
+    let _server = patient.network.nginx(1);
+    patient.ip(Role::Balancer, &format!("addr del {} dev {INTERFACE}", patient.vip()));
+    patient.is_mended("vip-missing", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+fn a_vip_that_another_host_has_too_is_named(case: Case) {
+    let network = Network::planned(case, &LabPlan::new(1, 1).standby());
+    let patient = Patient::new(network, case.mode.name(), "").started();
+    let _server = patient.network.nginx(1);
+    let nodad = if case.family == Family::V6 { " nodad" } else { "" };
+    patient.ip(Role::Standby, &format!("addr add {} dev {INTERFACE}{nodad}", patient.vip()));
+    patient.is_mended("vip-duplicate", Role::Standby);
+    patient.is_well();
+    patient.serves();
+}
+
+/// A rule of the server's firewall, with this target.
+fn is_walled_off(case: Case, target: &str, check: &str) {
+    let patient = Patient::of(case).started();
+    let _server = patient.network.nginx(1);
+    let program = if case.family == Family::V4 { "iptables" } else { "ip6tables" };
+    let rule = ["-A", "INPUT", "-p", "tcp", "--dport", "80", "-j", target];
+    patient.network.lab.run(Role::Server(1), program, &rule).unwrap();
+    let finding = patient.has(check);
+    assert!(finding["on"].as_str().unwrap().starts_with("server pool/s1 ("), "{finding:#}");
+    patient.is_mended(check, Role::Server(1));
+    patient.is_well();
+    patient.serves();
+}
+
+fn a_server_whose_firewall_drops_is_named(case: Case) {
+    is_walled_off(case, "DROP", "server-silent");
+}
+
+fn a_server_whose_firewall_rejects_is_named(case: Case) {
+    is_walled_off(case, "REJECT", "server-rejected");
+}
+
+fn a_neighbour_with_the_wrong_ethernet_address_is_named(case: Case) {
+    let patient = Patient::of(case).started();
+    let _server = patient.network.nginx(1);
+    let server = case.family.address(Role::Server(1));
+    patient.ip(
+        Role::Balancer,
+        &format!("neigh replace {server} lladdr 02:00:00:00:00:99 nud permanent dev {INTERFACE}"),
+    );
+    patient.is_mended("neighbour-stale", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+fn a_foreign_xdp_program_is_named(case: Case) {
+    if case.offload == Offload::Xdp {
+        return;
+    }
+    let patient = Patient::of(case).started();
+    let _server = patient.network.nginx(1);
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/bench.bpf.o");
+    patient
+        .ip(Role::Balancer, &format!("link set dev {INTERFACE} xdpgeneric obj {object} program bench_drop"));
+    let finding = patient.has("xdp-foreign");
+    assert!(finding["seen"].as_str().unwrap().starts_with("the program bench_drop (XDP, id "), "{finding:#}");
+    patient.is_mended("xdp-foreign", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+fn a_port_that_another_process_has_is_named(case: Case) {
+    let mut patient = Patient::proxy(case);
+    let _server = patient.network.nginx(1);
+    let vip = patient.network.vip();
+    let script = format!(
+        "use IO::Socket::IP; $| = 1; my $s = IO::Socket::IP->new(LocalHost => '{}', LocalPort => {PORT}, Listen => 5, \
+         ReuseAddr => 1) or die; print 'bound'; sleep 600",
+        vip.ip()
+    );
+    let mut squatter = patient.network.lab.command(Role::Balancer, "perl");
+    let bound = patient.network.path("bound");
+    let out = fs::File::create(&bound).unwrap();
+    let mut squatter = Process::spawn(squatter.args(["-e", &script]).stdout(out).stderr(Stdio::null()));
+    wait_for("the port to be taken", || (fs::read_to_string(&bound).unwrap() == "bound").then_some(()));
+    let finding = patient.has("port-taken");
+    assert!(finding["seen"].as_str().unwrap().starts_with("perl (process "), "{finding:#}");
+    patient.is_mended("port-taken", Role::Balancer);
+    squatter.wait();
+    patient.is_well();
+    patient.start();
+    patient.serves();
+}
+
+fn a_server_on_another_port_is_named(case: Case) {
+    let patient = Patient::of(case).started();
+    let _server = patient.network.server(1, |addr| TcpServer::named("s1", SocketAddr::new(addr.ip(), 8080)));
+    patient.is_mended("server-refused", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+/// 1400 bytes, and the router keeps it to itself.
+fn a_hop_that_drops_large_packets_is_named(case: Case) {
+    const SIZE: usize = 100_000;
+    let network = Network::planned(case, &LabPlan::new(1, 1).narrow(Role::Server(1)));
+    let patient = Patient::new(network, "proxy", "").started();
+    let (own, server) = (case.family.address(Role::Router), case.family.address(Role::Server(1)));
+    let (flag, program, kind, net) = match case.family {
+        Family::V4 => ("-4", "iptables", ["icmp", "--icmp-type", "fragmentation-needed"], "10.77.0.0/24"),
+        Family::V6 => ("-6", "ip6tables", ["icmpv6", "--icmpv6-type", "packet-too-big"], "fd77::/64"),
+    };
+    for (to, by) in [(format!("{server}"), "far"), (net.to_owned(), INTERFACE)] {
+        let metric = if case.family == Family::V6 && by == INTERFACE { "metric 256 " } else { "" };
+        patient.ip(Role::Router, &format!("{flag} route replace {to} dev {by} {metric}mtu 1400"));
+    }
+    let [protocol, option, kind] = kind;
+    let rule = ["-A", "OUTPUT", "-p", protocol, option, kind, "-j", "DROP"];
+    patient.network.lab.run(Role::Router, program, &rule).unwrap();
+    let _server = patient.network.server(1, TcpServer::echo);
+    patient.takes_connections();
+    let finding = patient.has("path-mtu");
+    assert!(finding["seen"].as_str().unwrap().contains(" is 1400 bytes long"), "{finding:#} {own}");
+    assert_eq!(finding["severity"], "error");
+    patient.is_mended("path-mtu", Role::Balancer);
+    patient.is_well();
+    let sent: Vec<u8> = (0..SIZE).map(|n| n as u8).collect();
+    let received = patient.network.inside(Role::Client(1), || {
+        let mut stream = connect(patient.network.vip());
+        let mut writer = stream.try_clone().unwrap();
+        let mut received = vec![0; SIZE];
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.write_all(&sent).unwrap());
+            stream.read_exact(&mut received).unwrap();
+        });
+        received
+    });
+    assert!(received == sent, "large segments come through");
+}
+
+fn a_foreign_rule_is_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    let nft = |line: &str| patient.network.lab.run(Role::Balancer, "nft", &[line]).unwrap();
+    nft("add table inet fw");
+    nft("add chain inet fw input { type filter hook input priority 0; policy accept; }");
+    nft("add rule inet fw input ct state established,related accept");
+    nft("add rule inet fw input tcp dport { 22, 80 } counter drop");
+    patient.is_mended("foreign-rule", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+
+    // What no rule accepts.
+    nft("add chain inet fw input { policy drop; }");
+    nft("add rule inet fw input tcp dport 22 accept");
+    nft("add rule inet fw input meta l4proto { icmp, icmpv6 } accept");
+    patient.is_mended("foreign-rule", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+fn a_full_table_is_named(case: Case) {
+    const FLOWS: usize = 40;
+    let network = Network::new(case, 1, 1);
+    let patient =
+        Patient::new(network, "passthrough", &format!("workers = 1\nmax_flows = {FLOWS}\n")).started();
+    let server = patient.network.server(1, TcpServer::echo);
+    patient.takes_connections();
+    let vip = patient.network.vip();
+    let held: Vec<_> = patient.network.inside(Role::Client(1), || {
+        let mut open = Vec::new();
+        for _ in 0..FLOWS {
+            let mut stream = connect(vip);
+            stream.write_all(b"!").unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            open.push(stream);
+        }
+        open
+    });
+    patient.is_mended("table-full", Role::Balancer);
+    let mut more = patient.network.inside(Role::Client(1), || connect(vip));
+    more.write_all(b"!").unwrap();
+    more.read_exact(&mut [0]).unwrap();
+    patient.is_well();
+    drop((held, server));
+}
+
+fn too_few_descriptors_are_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    let process = patient.convey.as_ref().unwrap().id();
+    let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
+    let limit = format!("--nofile={open}:");
+    patient.network.lab.run(Role::Balancer, "prlimit", &["--pid", &process.to_string(), &limit]).unwrap();
+    patient.is_mended("descriptors", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+/// The client comes in by a link of its own, and its answers go out by the switch.
+fn a_strict_rp_filter_that_drops_clients_is_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    let client = Role::Client(1);
+    let namespace = patient.network.lab.namespace(client);
+    patient.ip(Role::Balancer, &format!("link add side type veth peer name side netns {namespace}"));
+    patient.ip(Role::Balancer, "addr add 10.78.0.1/24 dev side");
+    patient.ip(client, "addr add 10.78.0.2/24 dev side");
+    patient.ip(Role::Balancer, "link set side up");
+    patient.ip(client, "link set side up");
+    for (role, value) in [(Role::Balancer, 1), (client, 0)] {
+        let settings = ["all", "side", INTERFACE].map(|name| {
+            let value = if name == "side" { value } else { 0 };
+            format!("net.ipv4.conf.{name}.rp_filter={value}")
+        });
+        patient.network.lab.run(role, "sysctl", &["-qw", &settings[0], &settings[1], &settings[2]]).unwrap();
+    }
+    // Or the balancer would answer no ARP request of the client.
+    patient.network.lab.run(client, "sysctl", &["-qw", "net.ipv4.conf.all.arp_announce=2"]).unwrap();
+    let (own, vip) = (client.address(), patient.network.vip().ip());
+    patient.ip(client, &format!("route add {vip}/32 via 10.78.0.1 dev side src {own}"));
+    let mut ping = patient.network.client(1, "ping");
+    let ping = Process::spawn(ping.args(["-q", "-i", "0.05", &vip.to_string()]).stdout(Stdio::null()));
+    patient.is_mended("rp-filter", Role::Balancer);
+    patient.is_well();
+    drop(ping);
+    patient.serves();
+}
+
+/// The name has another address now, and the record that convey has is good for five minutes.
+fn records_that_are_believed_for_too_long_are_named(case: Case) {
+    let mut patient =
+        Patient::new(Network::new(case, 1, 2), "proxy", "[dns]\nnameservers = \"127.0.0.1:5353\"\n");
+    let _servers = [1, 2].map(|number| patient.network.nginx(number));
+    let config = patient.network.path("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let by_name =
+        text.replace(&format!("\"{}\"", patient.network.address(Role::Server(1))), "\"app.convey.test:80\"");
+    fs::write(&config, by_name).unwrap();
+    let hosts = patient.network.path("hosts");
+    let answer = |server| {
+        fs::write(&hosts, format!("{} app.convey.test\n", case.family.address(Role::Server(server))))
+    };
+    answer(1).unwrap();
+    let mut dnsmasq = patient.network.lab.command(Role::Balancer, "dnsmasq");
+    dnsmasq.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--pid-file=",
+        "--user=root",
+        "--no-resolv",
+    ]);
+    dnsmasq.args([
+        "--no-hosts",
+        "--bind-interfaces",
+        "--listen-address=127.0.0.1",
+        "--port=5353",
+        "--local-ttl=300",
+    ]);
+    dnsmasq
+        .args(["--local=/convey.test/", "--log-facility=-"])
+        .arg(format!("--addn-hosts={}", hosts.display()));
+    let dnsmasq = Process::spawn(dnsmasq.stdout(Stdio::null()).stderr(Stdio::null()));
+    wait_for("dnsmasq", || {
+        patient.network.inside(Role::Balancer, || TcpStream::connect("127.0.0.1:5353").ok())
+    });
+    patient.start();
+    patient.serves();
+    patient.is_well();
+
+    answer(2).unwrap();
+    dnsmasq.signal(Signal::HUP);
+    wait_for("the name server to say so", || {
+        let (_, json) = patient.examine();
+        (json["findings"] != serde_json::json!([])).then_some(())
+    });
+    patient.is_mended("clock", Role::Balancer);
+    wait_for("the other server to answer", || (patient.network.ask(1).ok()? == "s2").then_some(()));
+    patient.is_well();
+}
