@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
-use crate::model::{Listen, ServerAddr, Timestamp};
+use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
@@ -183,6 +183,20 @@ pub struct ServerReport {
     pub connect_failures: u64,
     /// Attempts to connect to it after one to another server had failed.
     pub retries: u64,
+    /// TCP handshakes with it. Backends of packet modes only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handshakes: Option<HandshakeReport>,
+}
+
+/// How TCP handshakes of clients with a server fare (packet modes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HandshakeReport {
+    /// Those that clients have begun.
+    pub begun: u64,
+    /// Those that clients have completed.
+    pub completed: u64,
+    /// SYNs that came again before their handshake was complete.
+    pub syn_repeated: u64,
 }
 
 /// A server's health.
@@ -213,13 +227,9 @@ impl StatsReport {
     pub fn new(snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Self {
         let totals = TrafficReport::new(&snapshot.totals);
         let frontends = snapshot.frontends.iter();
-        let is_proxied = |name: &str| {
-            let mut proxies = snapshot.frontends.iter().filter(|f| f.config.mode.is_proxied());
-            proxies.any(|f| f.config.backend == name)
-        };
         let backend = |pool: &Arc<Pool>| {
             let name = &pool.config.name;
-            (name.clone(), BackendReport::new(pool, is_proxied(name), started, now))
+            (name.clone(), BackendReport::new(pool, Uses::of(name, snapshot), started, now))
         };
         StatsReport {
             version: env!("CARGO_PKG_VERSION"),
@@ -293,8 +303,29 @@ impl FrontendReport {
     }
 }
 
+/// What a backend is used for, so that its report has nothing that cannot happen.
+#[derive(Clone, Copy)]
+struct Uses {
+    is_proxied: bool,
+    has_handshakes: bool,
+}
+
+impl Uses {
+    fn of(backend: &str, snapshot: &Snapshot) -> Uses {
+        let of = |uses: fn(&FrontendConfig) -> bool| {
+            snapshot.frontends.iter().any(|f| f.config.backend == backend && uses(&f.config))
+        };
+        Uses {
+            is_proxied: of(|frontend| frontend.mode.is_proxied()),
+            has_handshakes: of(|frontend| {
+                frontend.mode.forwards_packets() && frontend.protocol == Protocol::Tcp
+            }),
+        }
+    }
+}
+
 impl BackendReport {
-    fn new(pool: &Pool, is_proxied: bool, started: SystemTime, now: Timestamp) -> Self {
+    fn new(pool: &Pool, uses: Uses, started: SystemTime, now: Timestamp) -> Self {
         let traffic = &pool.live.traffic;
         let indices = 0..pool.servers.len();
         BackendReport {
@@ -304,9 +335,9 @@ impl BackendReport {
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
-            connect_seconds: is_proxied.then(|| TimesReport::new(pool.live.connect_times.read())),
-            session_seconds: is_proxied.then(|| TimesReport::new(pool.live.session_times.read())),
-            servers: indices.map(|index| ServerReport::new(pool, index, started, now)).collect(),
+            connect_seconds: uses.is_proxied.then(|| TimesReport::new(pool.live.connect_times.read())),
+            session_seconds: uses.is_proxied.then(|| TimesReport::new(pool.live.session_times.read())),
+            servers: indices.map(|index| ServerReport::new(pool, index, uses, started, now)).collect(),
         }
     }
 }
@@ -328,7 +359,7 @@ impl TimesReport {
 }
 
 impl ServerReport {
-    fn new(pool: &Pool, index: usize, started: SystemTime, now: Timestamp) -> (String, Self) {
+    fn new(pool: &Pool, index: usize, uses: Uses, started: SystemTime, now: Timestamp) -> (String, Self) {
         let server = &pool.servers[index];
         let traffic = &server.live.traffic;
         let report = ServerReport {
@@ -347,8 +378,18 @@ impl ServerReport {
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
+            handshakes: uses.has_handshakes.then(|| HandshakeReport::new(traffic)),
         };
         (server.config.name.clone(), report)
+    }
+}
+
+impl HandshakeReport {
+    fn new(traffic: &Traffic) -> Self {
+        // Completed is read first: none may be complete before it began.
+        let completed = traffic.sum(Counter::HandshakesCompleted);
+        let syn_repeated = traffic.sum(Counter::SynsRepeated);
+        HandshakeReport { begun: traffic.sum(Counter::HandshakesBegun), completed, syn_repeated }
     }
 }
 

@@ -53,6 +53,15 @@ struct Server {
     total_connections: u64,
     current_connections: u64,
     connect_failures: u64,
+    handshakes: Handshakes,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Handshakes {
+    begun: u64,
+    completed: u64,
+    syn_repeated: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -176,6 +185,9 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
         if health != "up" {
             reasons += &format!("  {name}: {why}\n");
         }
+        if let Some(remark) = of_handshakes(&server.handshakes) {
+            reasons += &format!("  {name}: {remark}\n");
+        }
         table.add_row([
             name.clone(),
             server.addr.clone(),
@@ -191,6 +203,16 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
     let (up, all) = (backend.servers_up, backend.servers.len());
     let title = format!("\nbackend {name}: {}, {up} of {all} up", backend.algorithm);
     format!("{title}\n{}\n{reasons}", trimmed(&table))
+}
+
+/// Fewer say nothing.
+const TELLING_HANDSHAKES: u64 = 5;
+
+/// What is to be said of a server if fewer than half of its handshakes get to their end.
+fn of_handshakes(&Handshakes { begun, completed, syn_repeated }: &Handshakes) -> Option<String> {
+    (begun >= TELLING_HANDSHAKES && completed.saturating_mul(2) < begun).then(|| {
+        format!("{completed} of {begun} handshakes completed, {syn_repeated} SYNs repeated since the start")
+    })
 }
 
 fn of_drops(status: &Status) -> String {
@@ -258,6 +280,7 @@ mod tests {
                 "addr": format!("10.0.0.{name}:80"), "effective_weight": 1.0, "state": state, "up": up,
                 "eligible": up && state == "ready", "connect_failures": 2, "total_connections": 12,
                 "health": { "up": up, "reason": "connect failed: refused", "since": "2026-01-01T00:00:00Z" },
+                "handshakes": { "begun": 40, "completed": if name == "3" { 3 } else { 20 }, "syn_repeated": 70 },
             })
         };
         let report = json!({
@@ -288,6 +311,8 @@ mod tests {
         assert!(has("1 10.0.0.1:80 ready up 1m 30s 100 % 0 12 2"), "{screen}");
         assert!(has("2 10.0.0.2:80 ready down 1m 30s 0 % 0 12 2"), "{screen}");
         assert!(has("2: connect failed: refused") && has("dropped: no_server 3"), "{screen}");
+        assert!(has("3: 3 of 40 handshakes completed, 70 SYNs repeated since the start"), "{screen}");
+        assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
         assert!(has("app/3: drain, for 30s, by root"), "{screen}");
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     }

@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use convey_access_log::{Record, ServedBy, Termination};
-use convey_forward::{Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, View};
+use convey_forward::{
+    Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, HandshakeEvent, HandshakeStep, View,
+};
 use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKey};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
@@ -132,6 +134,18 @@ impl Accounting {
     pub(super) fn answered(&self, flow: FlowOwners) {
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.connect_succeeded();
+        }
+    }
+
+    /// A handshake with a server has begun, was tried again or is complete.
+    pub(super) fn handshake(&self, HandshakeEvent { flow, step, .. }: HandshakeEvent) {
+        let counter = match step {
+            HandshakeStep::Begun => Counter::HandshakesBegun,
+            HandshakeStep::Repeated => Counter::SynsRepeated,
+            HandshakeStep::Completed => Counter::HandshakesCompleted,
+        };
+        if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
+            server.traffic.add(self.core, counter, 1);
         }
     }
 

@@ -277,6 +277,9 @@ impl Worker {
         for flow in events.answered.drain(..) {
             accounting.answered(flow);
         }
+        for event in events.handshakes.drain(..) {
+            accounting.handshake(event);
+        }
     }
 
     fn report(&mut self, accounting: &Accounting) {

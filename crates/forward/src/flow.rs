@@ -3,10 +3,12 @@
 mod handover;
 
 use super::cache::Progress;
+use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::list::FlowLinks;
 use super::shares::Share;
 use super::state::{ACK, Direction, FIN, FlowState, SYN, Segment, View};
 use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
+use super::verdict::FlowOwners;
 use super::wheel::Slot;
 use convey_model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
@@ -279,6 +281,23 @@ impl Flow {
 
     pub(super) fn set_counted(&mut self, counted: bool) {
         self.frontend.0 = self.frontend_id() | if counted { FrontendMark::COUNTED } else { 0 };
+    }
+
+    /// What its handshake has just done.
+    pub(super) fn handshake(&self, step: HandshakeStep) -> HandshakeEvent {
+        let flow = FlowOwners { server: self.server_id, frontend: self.frontend_id() };
+        HandshakeEvent { flow, client: self.client, step }
+    }
+
+    /// The step that a SYN of the client is, if it is one: the same one comes again until it is answered, and one with other numbers
+    /// begins anew.
+    pub(super) fn step_of_syn(&self, seq: u32) -> Option<HandshakeStep> {
+        let is_same = self.expected_of_client() == seq.wrapping_add(1);
+        match self.state {
+            FlowState::SynSent | FlowState::SynReceived if is_same => Some(HandshakeStep::Repeated),
+            FlowState::SynSent | FlowState::Adopted => Some(HandshakeStep::Begun),
+            _ => None,
+        }
     }
 
     /// How far the connection is.

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use self::sources::SourceCounts;
 use super::cache::Progress;
 use super::flow::{AtSource, Class, Flow, NewFlow};
+use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::index::Index;
 use super::list::{FlowList, TIMER};
 use super::queues::Resource;
@@ -61,6 +62,8 @@ pub struct FlowTable {
     cached: u32,
     /// Handshakes that were completed.
     finished: u64,
+    /// Those of them that nobody was told of.
+    completed: Vec<HandshakeEvent>,
     /// By state, in ticks.
     timeouts: [u32; FlowState::ALL.len()],
     capacity: u32,
@@ -88,6 +91,7 @@ impl FlowTable {
             counts: Default::default(),
             cached: 0,
             finished: 0,
+            completed: Vec::new(),
             timeouts: in_ticks(timeouts),
             capacity,
             seed,
@@ -135,6 +139,11 @@ impl FlowTable {
     /// Handshakes completed so far.
     pub fn finished(&self) -> u64 {
         self.finished
+    }
+
+    /// Handshakes completed since the last call.
+    pub(super) fn take_completed(&mut self) -> impl Iterator<Item = HandshakeEvent> {
+        self.completed.drain(..)
     }
 
     /// The flow that packets with this key belong to, and which way they go.
@@ -481,8 +490,10 @@ impl FlowTable {
         let (class, at_source) = (flow.class(), flow.at_source());
         self.counts[flow.state as usize] -= 1;
         self.counts[state as usize] += 1;
-        self.finished +=
-            u64::from(flow.state.is_handshake() && !state.is_handshake() && state != FlowState::Closed);
+        if flow.state.is_handshake() && !state.is_handshake() && state != FlowState::Closed {
+            self.finished += 1;
+            self.completed.push(flow.handshake(HandshakeStep::Completed));
+        }
         flow.state = state;
         let (new_class, new_at_source) = (flow.class(), flow.at_source());
         self.note_at_source(id, at_source, new_at_source);

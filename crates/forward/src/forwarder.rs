@@ -29,6 +29,7 @@ use self::journal::over_by;
 use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
+use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::limiter::Limiter;
 use super::verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{
@@ -135,6 +136,8 @@ pub struct ForwarderEvents {
     pub records: Vec<FlowRecord>,
     /// Flows whose server has answered a SYN, as the flow cache tells.
     pub answered: Vec<FlowOwners>,
+    /// Steps of handshakes.
+    pub handshakes: Vec<HandshakeEvent>,
     /// Neighbours whose Ethernet address is wanted.
     pub wanted: Vec<WantedNeighbour>,
     /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
@@ -249,6 +252,7 @@ impl Forwarder {
     /// The events; the caller drains them. Once no ended flow is left in it, the forwarder takes them as accounted for.
     pub fn events(&mut self) -> &mut ForwarderEvents {
         self.know_what_has_left();
+        self.events.handshakes.extend(self.flows.take_completed());
         &mut self.events
     }
 
@@ -348,6 +352,9 @@ impl Forwarder {
         if role == PacketRole::Later && (opens(direction, headers) || asks(direction, headers)) {
             self.ask_for_client_again(id, packet.plan);
         }
+        if opens(direction, headers) {
+            self.note_syn(id, role, headers.seq);
+        }
         self.note_packet(id, direction, headers);
         let flow = self.flows.get(id);
         if role == PacketRole::First {
@@ -374,6 +381,16 @@ impl Forwarder {
             wire::allow_cutting(frame.bytes, headers);
         }
         Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: owners, role, cut }))
+    }
+
+    /// Takes note of a client's SYN, before its flow does.
+    fn note_syn(&mut self, id: FlowId, role: PacketRole, seq: u32) {
+        let flow = self.flows.get(id);
+        let step = match role {
+            PacketRole::First => Some(HandshakeStep::Begun),
+            _ => flow.step_of_syn(seq),
+        };
+        self.events.handshakes.extend(step.map(|step| flow.handshake(step)));
     }
 
     /// Takes note of a packet of a flow.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use self::page::{Labels, MetricsPage, labels};
 use super::packets::PacketReport;
-use super::{ConfigReport, FrontendReport, ProcessMetrics, StatsReport, TrafficReport};
+use super::{ConfigReport, FrontendReport, ProcessMetrics, ServerReport, StatsReport, TrafficReport};
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
 /// cause one.
@@ -243,6 +243,28 @@ fn servers(page: &mut MetricsPage, report: &StatsReport) {
         "Attempts to connect to the server after one to another had failed.",
         &all,
         |s| s.retries as f64,
+    );
+    handshakes(page, &all);
+}
+
+fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
+    page.counter(
+        "convey_server_handshakes_begun_total",
+        "TCP handshakes that clients have begun with the server (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| handshakes.begun as f64),
+    );
+    page.counter(
+        "convey_server_handshakes_completed_total",
+        "TCP handshakes that clients have completed with the server (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| handshakes.completed as f64),
+    );
+    page.counter(
+        "convey_server_syns_repeated_total",
+        "SYNs to the server that came again before their handshake was complete (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
     );
 }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::model::{LookupFault, Missing, Timestamp};
+use crate::model::{self, FrontendConfig, LookupFault, Missing, Mode, Timestamp};
 use crate::snapshot::{Name, NameLive, Snapshot, fixture};
 use crate::stats::Counter;
 
@@ -15,6 +15,9 @@ fn busy(name: &str) -> Snapshot {
     let servers = vec![(limited, fixture::up()), (fixture::server("b", "127.0.0.1:8082"), down)];
     let pool = fixture::pool(name, servers);
     let frontend = fixture::frontend(name, &["127.0.0.1:8080"], &pool);
+    let config = model::fixture::frontend("packets", &["127.0.0.2:8080"], name);
+    let packets = FrontendConfig { mode: Mode::Passthrough, ..config };
+    let packets = fixture::frontend_of(packets, &pool);
     std::mem::forget([frontend.live.waiters.enter(), pool.live.waiters.enter()]);
     frontend.live.traffic.add(0, Counter::Opened, 3);
     frontend.live.traffic.add(0, Counter::Closed, 1);
@@ -27,6 +30,9 @@ fn busy(name: &str) -> Snapshot {
     pool.live.session_times.record(0, Duration::from_secs(200_000));
     pool.servers[0].live.traffic.add(0, Counter::BytesTx, 1 << 52);
     pool.servers[1].live.traffic.add(0, Counter::ConnectFailures, 5);
+    let handshakes =
+        [(Counter::HandshakesBegun, 7), (Counter::HandshakesCompleted, 4), (Counter::SynsRepeated, 9)];
+    handshakes.into_iter().for_each(|(counter, n)| pool.servers[0].live.traffic.add(0, counter, n));
     let live = Arc::new(NameLive::default());
     live.looked_up(true);
     let host = Name {
@@ -36,7 +42,7 @@ fn busy(name: &str) -> Snapshot {
         since: Timestamp(0),
         live,
     };
-    let snapshot = Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) };
+    let snapshot = Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend, packets], vec![pool]) };
     snapshot.totals.add(0, Counter::BytesRx, 123);
     snapshot
 }
@@ -95,6 +101,9 @@ fn every_number_of_the_report_is_a_sample() {
         "convey_server_ejections_total{backend=\"web\",server=\"a\"} 0",
         "convey_server_sent_bytes_total{backend=\"web\",server=\"a\"} 4503599627370496",
         "convey_server_connect_failures_total{backend=\"web\",server=\"b\"} 5",
+        "convey_server_handshakes_begun_total{backend=\"web\",server=\"a\"} 7",
+        "convey_server_handshakes_completed_total{backend=\"web\",server=\"a\"} 4",
+        "convey_server_syns_repeated_total{backend=\"web\",server=\"a\"} 9",
         "convey_name_resolved{name=\"app.internal\"} 0",
         "convey_name_addresses{name=\"app.internal\"} 1",
         "convey_name_lookups_total{name=\"app.internal\"} 1",

@@ -148,6 +148,24 @@ fn a_backend_tells_how_long_connects_and_sessions_take_where_it_is_proxied() {
 }
 
 #[test]
+fn a_server_of_a_packet_mode_tells_how_handshakes_with_it_fare() {
+    let pools = ["app", "proxied"]
+        .map(|name| fixture::pool(name, vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]));
+    let [app, proxied] = &pools;
+    let config = crate::model::fixture::frontend("web", &["127.0.0.1:80"], "app");
+    let packets = fixture::frontend_of(FrontendConfig { mode: crate::model::Mode::Dsr, ..config }, app);
+    let proxy = fixture::frontend("proxy", &["127.0.0.1:8080"], proxied);
+    let traffic = &app.servers[0].live.traffic;
+    let counts =
+        [(Counter::HandshakesBegun, 7), (Counter::HandshakesCompleted, 4), (Counter::SynsRepeated, 9)];
+    counts.into_iter().for_each(|(counter, n)| traffic.add(0, counter, n));
+    let stats = stats(&fixture::snapshot(vec![packets, proxy], pools.into()), Duration::ZERO);
+    let handshakes = |backend: &str| stats["backends"][backend]["servers"]["a"].get("handshakes").cloned();
+    assert_eq!(handshakes("app"), Some(json!({ "begun": 7, "completed": 4, "syn_repeated": 9 })));
+    assert_eq!(handshakes("proxied"), None);
+}
+
+#[test]
 fn a_backup_is_up_but_not_eligible_until_it_is_needed() {
     let mut backup = fixture::server("spare", "127.0.0.1:8082");
     backup.settings.backup = true;

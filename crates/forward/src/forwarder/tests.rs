@@ -31,6 +31,7 @@ mod forged;
 mod fragments;
 mod give_way;
 mod handover;
+mod handshakes;
 mod hops;
 mod icmp;
 mod journal;

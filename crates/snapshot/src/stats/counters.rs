@@ -26,6 +26,12 @@ pub enum Counter {
     ConnectFailures,
     /// Attempts repeated on another server; sessions that moved because a server refused.
     Retries,
+    /// TCP handshakes that clients have begun with a server (packet modes).
+    HandshakesBegun,
+    /// Those that clients have completed.
+    HandshakesCompleted,
+    /// SYNs that came again before their handshake was complete.
+    SynsRepeated,
     /// Ended with nothing sent: no server of the backend was usable.
     NoServer,
     /// Ended with nothing sent: every server tried refused or timed out.
