@@ -29,6 +29,7 @@ use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
+use super::vip_prober::VipProber;
 use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, socket_store, stale_filters};
 use crate::admin;
 use crate::config::watch::{FirstLook, Watch};
@@ -203,10 +204,11 @@ impl RunningBalancer {
             handed.from
         });
         let source = source(&parts, draining.clone(), loads.clone(), data_path.packet_stats());
+        let paths = Arc::new(VipProber(snapshot.clone()));
         let mut task = Task {
             state,
             snapshot,
-            schedule: Schedule::new(outcomes, limits::probes_at_once(open_files)),
+            schedule: Schedule::new(outcomes, limits::probes_at_once(open_files)).with_paths(paths),
             resolver: Resolver::new(limits::lookups_at_once(open_files)),
             lookups,
             data_path,

@@ -35,6 +35,7 @@ mod socket_store;
 mod stale_filters;
 mod statistics;
 mod upgrade;
+mod vip_prober;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

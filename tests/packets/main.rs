@@ -40,6 +40,7 @@ mod scarce;
 mod scripts;
 mod siege;
 mod silence;
+mod silent_servers;
 mod spoofed;
 mod spread;
 mod takeover;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         ("scarce", scarce::stories()),
         ("siege", siege::stories()),
         ("silence", silence::stories()),
+        ("silent_servers", silent_servers::stories()),
         ("spoofed", spoofed::stories()),
         ("reload", reload::stories()),
         ("upgrade", upgrade::stories()),

@@ -8,7 +8,7 @@ use super::diff::{list, or};
 use super::{AccessLogConfig, Config, LogConfig};
 use convey_model::{
     BackendConfig, FrontendConfig, HashKey, HealthCheck, Limits, Mode, NamedServer, OutlierDetection,
-    OwnTimeouts, ProbeKind, Protocol, ServerAddr, ServerConfig, ServerSettings, Timeouts,
+    OwnTimeouts, ProbeKind, ProbeVia, Protocol, ServerAddr, ServerConfig, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -191,7 +191,11 @@ fn probe(check: &HealthCheck) -> String {
     };
     let port = check.port.map_or(String::new(), |port| format!(" on port {port}"));
     let HealthCheck { interval, timeout, rise, fall, .. } = check;
-    format!("{what}{port} every {interval:?}, timeout {timeout:?}, rise {rise}, fall {fall}")
+    let via = match check.via {
+        ProbeVia::Server => "",
+        ProbeVia::Vip => " and via the VIP",
+    };
+    format!("{what}{port}{via} every {interval:?}, timeout {timeout:?}, rise {rise}, fall {fall}")
 }
 
 fn server_row(server: &ServerConfig) -> [String; 3] {

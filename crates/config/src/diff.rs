@@ -172,7 +172,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
 
 fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
     // The last is the backend's.
-    let HealthCheck { kind, port, interval, timeout, rise, fall, send_proxy: _ } = old;
+    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _ } = old;
     let mut changes = Vec::new();
     changes.extend(change("health check", probe(kind), probe(&new.kind)));
     if headers(kind) != headers(&new.kind) && probe(kind) == probe(&new.kind) {
@@ -184,6 +184,7 @@ fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
     changes.extend(duration("health check timeout", *timeout, new.timeout));
     changes.extend(change("health check rise", rise, &new.rise));
     changes.extend(change("health check fall", fall, &new.fall));
+    changes.extend(change("health check via", via.name(), new.via.name()));
     changes
 }
 

@@ -28,7 +28,7 @@ use super::values::{
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_model::{
     self as model, Access, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode,
-    Offload, OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, Protocol, ProxyVersion,
+    Offload, OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -97,6 +97,7 @@ pub(super) struct ParsedBackend {
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<ParsedServer>,
     pub(super) health_check: HealthCheck,
+    pub(super) via: Option<Placed<ProbeVia>>,
     pub(super) timeouts: OwnLimits,
     on_down: Option<OnDown>,
 }
@@ -315,6 +316,8 @@ fn backend(
 ) -> ParsedBackend {
     let speaks_udp_only =
         !users.is_empty() && users.iter().all(|frontend| frontend.protocol() == Protocol::Udp);
+    let (health_check, via) =
+        health_check(&mut table, if speaks_udp_only { ProbeKind::Udp } else { ProbeKind::Tcp }, report);
     let backend = ParsedBackend {
         name,
         place: table.place.clone(),
@@ -323,11 +326,8 @@ fn backend(
             .map(|found| found.value),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         hash_key: table.optional("hash_key", choice(&HashKey::ALL, HashKey::name)),
-        health_check: health_check(
-            &mut table,
-            if speaks_udp_only { ProbeKind::Udp } else { ProbeKind::Tcp },
-            report,
-        ),
+        health_check,
+        via,
         outlier_detection: outlier_detection(&mut table, report),
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
@@ -360,7 +360,11 @@ fn dsr(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<DsrKin
 }
 
 /// `[backends.NAME.health_check]`, and `health_check_interval` beside it.
-fn health_check(backend: &mut TomlTable<'_>, default_kind: ProbeKind, report: &Report<'_>) -> HealthCheck {
+fn health_check(
+    backend: &mut TomlTable<'_>,
+    default_kind: ProbeKind,
+    report: &Report<'_>,
+) -> (HealthCheck, Option<Placed<ProbeVia>>) {
     let old_interval =
         backend.old_name("health_check_interval", "health_check.interval", seconds(MILLISECOND));
     let mut table = backend.table("health_check");
@@ -378,7 +382,9 @@ fn health_check(backend: &mut TomlTable<'_>, default_kind: ProbeKind, report: &R
         report.error(&timeout.place, message);
     }
     let timeout = timeout.map_or(interval.min(default.timeout), |found| found.value);
+    let via = probe::via(&mut table, &default.kind, report);
     let check = HealthCheck {
+        via: value(&via).unwrap_or_default(),
         port: table.optional("port", port).map(|found| found.value),
         interval,
         timeout,
@@ -387,7 +393,7 @@ fn health_check(backend: &mut TomlTable<'_>, default_kind: ProbeKind, report: &R
         ..default
     };
     table.finish();
-    check
+    (check, via)
 }
 
 /// `[backends.NAME.outlier_detection]`; to be there is to be wanted.

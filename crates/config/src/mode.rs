@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer};
 use super::problem::{Placed, Problem, Report};
 use super::{Config, Loaded, hint, validate};
-use convey_model::{Interface, Listen, Mode, Protocol, RouteHop};
+use convey_model::{Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -228,9 +228,18 @@ impl Check<'_> {
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
         }
-        let only_in_dsr = !used.is_empty() && used.iter().all(|(_, mode)| mode.is_dsr());
-        if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| only_in_dsr) {
-            let message = "has no effect: in dsr mode servers answer clients directly, and convey does not see how they fare";
+        let via = backend.via.as_ref().filter(|via| via.value == ProbeVia::Vip);
+        if let Some(via) = via.filter(|_| {
+            !used.is_empty() && in_dsr().all(|(frontend, _)| frontend.protocol() != Protocol::Tcp)
+        }) {
+            let message = "\"vip\" is the way of clients' connections in dsr mode; no TCP frontend in dsr mode uses this backend";
+            self.report.error(&via.place, message);
+        }
+        let is_unseen =
+            |frontend: &ParsedFrontend, mode: Mode| mode.is_dsr() && frontend.protocol() == Protocol::Udp;
+        let is_unseen = !used.is_empty() && used.iter().all(|(frontend, mode)| is_unseen(frontend, *mode));
+        if let Some(outlier) = backend.outlier_detection.as_ref().filter(|_| is_unseen) {
+            let message = "has no effect with UDP in dsr mode: servers answer clients directly, and convey does not see how they fare";
             self.report.warning(&outlier.place, message);
         }
         let Some((_, mode)) = used.iter().find(|(_, mode)| mode.forwards_packets()) else { return };

@@ -1,6 +1,7 @@
 //! The running configuration and its state. Pure: events in, snapshots and changes out.
 
 mod dns_grace;
+mod handshakes;
 mod known;
 mod outlier;
 mod reconcile;
@@ -18,7 +19,7 @@ use super::draining::DrainDeadlines;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
 use super::overlays::Overlays;
-use crate::health::{self, Confirmation, Doubt, Ejection, HealthTransition, Warmup};
+use crate::health::{self, Confirmation, Doubt, Ejection, HandshakeRow, HealthTransition, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
     self as model, AdminState, BackendConfig, Endpoint, HealthCheck, Lookup, Mode, NextHops, Overlay,
@@ -98,6 +99,7 @@ struct ServerEntry {
     /// Why it is ejected, in words for an operator.
     ejected_for: String,
     warmup: Option<Warmup>,
+    handshakes: HandshakeRow,
 }
 
 impl ControlState {
@@ -436,6 +438,7 @@ impl ServerEntry {
             ejection: Ejection::default(),
             ejected_for: String::new(),
             warmup: None,
+            handshakes: HandshakeRow::default(),
         }
     }
 

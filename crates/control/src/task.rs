@@ -32,6 +32,9 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 /// How often the kernel is asked which addresses this host has. Most are there from the start; a VIP may come later.
 const OWN_ADDRESSES: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether clients' handshakes with servers are completed (packet modes).
+const HANDSHAKES: Duration = Duration::from_secs(1);
+
 /// What a way of forwarding must be able to do when the frontends change.
 pub trait DataPath {
     /// What [`DataPath::prepare`] got ready.
@@ -193,6 +196,7 @@ impl<D: DataPath> Task<D> {
         let reading = &mut events.reading;
         reading.resume(&self.file);
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
+        let mut handshakes = tokio::time::interval(HANDSHAKES);
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
             let due = self.state.due().into_iter().chain(self.digest.due()).min();
@@ -217,6 +221,7 @@ impl<D: DataPath> Task<D> {
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
                 _ = own_addresses.tick() => self.look_at_own_addresses(),
+                _ = handshakes.tick() => self.look_at_handshakes(),
                 Some(call) = events.calls.recv() => call(self),
             }
             // Further events that have arrived are decided together: a table is built once for all of them.
@@ -298,6 +303,13 @@ impl<D: DataPath> Task<D> {
         if self.state.set_own_addresses(addresses, (self.now)()) {
             self.tell_who_is_left_out(&left_out_before);
             self.schedule.set(self.state.probes());
+        }
+    }
+
+    /// The workers count, and nobody tells when it is worth a look.
+    fn look_at_handshakes(&mut self) {
+        for line in self.state.look_at_handshakes((self.now)()) {
+            self.tell(EventKind::Health, Warn, &line);
         }
     }
 

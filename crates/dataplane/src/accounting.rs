@@ -138,7 +138,7 @@ impl Accounting {
     }
 
     /// A handshake with a server has begun, was tried again or is complete.
-    pub(super) fn handshake(&self, HandshakeEvent { flow, step, .. }: HandshakeEvent) {
+    pub(super) fn handshake(&self, HandshakeEvent { flow, client, step }: HandshakeEvent) {
         let counter = match step {
             HandshakeStep::Begun => Counter::HandshakesBegun,
             HandshakeStep::Repeated => Counter::SynsRepeated,
@@ -146,6 +146,11 @@ impl Accounting {
         };
         if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
             server.traffic.add(self.core, counter, 1);
+            match step {
+                HandshakeStep::Begun => {}
+                HandshakeStep::Repeated => server.repeating.note(self.core, client.ip()),
+                HandshakeStep::Completed => server.completing.note(self.core, client.ip()),
+            }
         }
     }
 

@@ -29,6 +29,14 @@ pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// The same without virtio headers, and with any filter.
+pub(super) fn open_plain(filter: &[SockFilter]) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
+    set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+    socket.attach_filter(filter)?;
+    Ok(socket)
+}
+
 /// Replaces the socket's filter, between one frame and the next.
 pub(super) fn attach(socket: &Socket, filter: &CaptureFilter) -> io::Result<()> {
     let program: Vec<SockFilter> =

@@ -22,6 +22,7 @@ mod overlay;
 mod own_timeouts;
 mod packet;
 mod prefix;
+mod probe_via;
 mod proxy_version;
 mod reason;
 mod server;
@@ -48,6 +49,7 @@ pub use overlay::{AdminState, Overlay, OverlayValue, Target};
 pub use own_timeouts::OwnTimeouts;
 pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
+pub use probe_via::ProbeVia;
 pub use proxy_version::ProxyVersion;
 pub use reason::DropReason;
 pub use server::{NamedServer, ServerAddr, ServerConfig, ServerSettings, is_service};
@@ -346,6 +348,8 @@ pub struct HealthCheck {
     pub rise: u32,
     /// Failed probes (or failed connects of clients, or refused datagrams) in a row that take it out; at least 1.
     pub fall: u32,
+    /// Which way a probe goes.
+    pub via: ProbeVia,
     /// The PROXY header that the backend's servers expect. A check at another port than the server's sends none.
     pub send_proxy: Option<ProxyVersion>,
 }
@@ -361,7 +365,8 @@ impl HealthCheck {
                 (Duration::from_secs(2), Duration::from_secs(1))
             }
         };
-        HealthCheck { kind, port: None, interval, timeout, rise: 2, fall: 3, send_proxy: None }
+        let (rise, fall, via) = (2, 3, ProbeVia::default());
+        HealthCheck { kind, port: None, interval, timeout, rise, fall, via, send_proxy: None }
     }
 
     /// The PROXY header that goes before a check of a server at this address.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Waiters};
-use crate::stats::{CONNECT_TIMES, Histogram, SESSION_TIMES, Traffic};
+use crate::stats::{CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
 use convey_balance::{self as balance, Balancer, Identity, Loads, Member};
 use convey_model::{self as model, AdminState, HashOn, Slots};
 
@@ -72,6 +72,10 @@ pub struct ServerLive {
     pub id: u32,
     /// Its counters.
     pub traffic: Traffic,
+    /// Networks of clients that have completed a handshake with it of late (packet modes).
+    pub completing: NetworkSet,
+    /// The same of clients whose SYNs came again.
+    pub repeating: NetworkSet,
     /// Its open connections.
     pub slots: Arc<Slots>,
     failures: AtomicU32,
@@ -218,6 +222,8 @@ impl ServerLive {
             name: Arc::default(),
             id,
             traffic: Traffic::new(cores),
+            completing: NetworkSet::new(cores),
+            repeating: NetworkSet::new(cores),
             slots: Arc::default(),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),

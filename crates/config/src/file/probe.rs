@@ -1,6 +1,6 @@
 //! What a health check does, as the file has it.
 
-use convey_model::{HttpCheck, ProbeKind, TlsCheck};
+use convey_model::{HttpCheck, ProbeKind, ProbeVia, TlsCheck};
 
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
@@ -22,6 +22,21 @@ pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Repor
         KindName::Udp => ProbeKind::Udp,
         KindName::None => ProbeKind::None,
     }
+}
+
+/// Reads `via`: a way for what begins with a SYN.
+pub(super) fn via(
+    table: &mut TomlTable<'_>,
+    kind: &ProbeKind,
+    report: &Report<'_>,
+) -> Option<Placed<ProbeVia>> {
+    let via = table.optional("via", choice(&ProbeVia::ALL, ProbeVia::name))?;
+    if via.value == ProbeVia::Vip && matches!(kind, ProbeKind::Udp | ProbeKind::None) {
+        let message =
+            format!("\"vip\" is for kind = \"tcp\", \"http\" or \"https\"; the kind is {:?}", kind.name());
+        report.error(&via.place, message);
+    }
+    Some(via)
 }
 
 /// What the file may say for `kind`.

@@ -6,8 +6,8 @@ use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use convey_model::{
     Algorithm, BackendConfig, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn, HealthCheck, HttpCheck,
-    Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, Protocol, ServerConfig,
-    ServerSettings, Timeouts,
+    Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol,
+    ServerConfig, ServerSettings, Timeouts,
 };
 
 #[test]
@@ -42,6 +42,7 @@ fn a_small_file_is_filled_up_with_defaults() {
                 timeout: Duration::from_secs(1),
                 rise: 2,
                 fall: 3,
+                via: ProbeVia::Server,
                 send_proxy: None,
             },
             outlier_detection: None,
@@ -169,6 +170,7 @@ fn everything_that_can_be_set_arrives() {
         timeout: Duration::from_millis(125),
         rise: 1,
         fall: 5,
+        via: ProbeVia::default(),
         send_proxy: None,
     };
     assert_eq!(backend.health_check, check);

@@ -424,3 +424,14 @@ fn error_after(lines: &str) -> String {
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
 }
+
+#[test]
+fn a_check_via_the_vip_is_one_that_begins_a_connection() {
+    for kind in ["udp", "none"] {
+        let text = format!("{GOOD}[backends.web.health_check]\nkind = \"{kind}\"\nvia = \"vip\"");
+        let expected = format!(
+            "config.toml:9:7: backends.web.health_check.via: \"vip\" is for kind = \"tcp\", \"http\" or \"https\"; the kind is \"{kind}\""
+        );
+        assert_eq!(errors(&text), [expected]);
+    }
+}

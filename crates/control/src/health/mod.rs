@@ -4,6 +4,8 @@
 
 mod doubt;
 mod ejection;
+mod handshakes;
+mod path;
 mod probe;
 mod schedule;
 mod state;
@@ -12,6 +14,8 @@ mod warmup;
 
 pub(crate) use doubt::{Confirmation, Doubt, Finding};
 pub(crate) use ejection::Ejection;
+pub(crate) use handshakes::{HandshakeCounts, HandshakeRow, HandshakesSeen, SilentServer};
+pub use path::{PathAnswer, PathFault, PathProber};
 pub use probe::check_once;
 pub use schedule::{ProbeOutcome, Schedule};
 pub use state::{HealthState, HealthTransition};

@@ -17,6 +17,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::Finding;
+use super::path::PathFault;
 use super::tls::{self, TlsError};
 use convey_model::{HealthCheck, HttpCheck, ProbeKind};
 use convey_proxy_protocol::local;
@@ -43,6 +44,8 @@ pub(super) enum ProbeError {
     Status { found: u16, expected: String },
     #[error("TLS failed: {0}")]
     Tls(#[from] TlsError),
+    #[error("{0}")]
+    Path(#[from] PathFault),
 }
 
 impl ProbeError {
@@ -51,6 +54,7 @@ impl ProbeError {
         match self {
             ProbeError::Connect(error) | ProbeError::Udp(error) => is_shortage(error),
             ProbeError::Tls(error) => matches!(error, TlsError::NoAuthority(_) | TlsError::Setup(_)),
+            ProbeError::Path(fault) => matches!(fault, PathFault::Ours(_)),
             ProbeError::Timeout(_) | ProbeError::Http(_) | ProbeError::Status { .. } => false,
         }
     }

@@ -12,9 +12,10 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::probe::{ProbeAnswer, probe};
+use super::path::PathProber;
+use super::probe::{ProbeAnswer, ProbeError, Signature, probe};
 use super::{Confirmation, Finding};
-use convey_model::{HealthCheck, ProbeKind, ServerKey};
+use convey_model::{HealthCheck, ProbeKind, ProbeVia, ServerKey};
 
 /// When a probe that was refused is repeated, until `fall` of them were. A refusal costs nobody anything, and while it
 /// is not believed clients are refused too. Long enough for a service that reloads its listeners.
@@ -46,6 +47,8 @@ pub struct Schedule {
     budget: Arc<ProbeBudget>,
     /// For probes that confirm, which cannot wait for servers that keep silent.
     confirm_budget: Arc<ProbeBudget>,
+    /// For checks that go the way of clients' packets.
+    paths: Option<Arc<dyn PathProber>>,
 }
 
 /// How many probes may be on their way: each has a descriptor.
@@ -105,7 +108,15 @@ impl Schedule {
             confirming: HashMap::new(),
             budget: ProbeBudget::new(probes_at_once.saturating_sub(confirming).max(1)),
             confirm_budget: ProbeBudget::new(confirming),
+            paths: None,
         }
+    }
+
+    /// The same where checks may go the way of clients' packets.
+    #[must_use]
+    pub fn with_paths(mut self, paths: Arc<dyn PathProber>) -> Self {
+        self.paths = Some(paths);
+        self
     }
 
     /// Makes the running tasks those of `wanted`: starts what is missing, ends what is not in it, and
@@ -124,7 +135,8 @@ impl Schedule {
                 continue;
             }
             let (outcomes, budget) = (self.outcomes.clone(), self.budget.clone());
-            let task = tokio::spawn(run(server.clone(), check.clone(), outcomes, budget));
+            let probing = Probing { server: server.clone(), check: check.clone(), paths: self.paths.clone() };
+            let task = tokio::spawn(run(probing, outcomes, budget));
             self.tasks.insert(server, (check, task));
         }
     }
@@ -151,19 +163,15 @@ impl Drop for Schedule {
 /// Probes at once, then every interval, and once more soon after a refusal. The jitter keeps many servers (and many
 /// balancers) from being probed in step, and the first pause is any part of the interval, so that servers which came together
 /// are spread over it.
-async fn run(
-    server: ServerKey,
-    check: HealthCheck,
-    outcomes: mpsc::Sender<ProbeOutcome>,
-    budget: Arc<ProbeBudget>,
-) {
+async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc<ProbeBudget>) {
+    let Probing { server, check, .. } = &probing;
     let mut told = false;
     let mut spread = fastrand::f64();
     let (mut signature, mut refusals) = (None, 0);
     loop {
-        let turn = budget.turn(&check).await;
+        let turn = budget.turn(check).await;
         let started = Instant::now();
-        let result = probe(server.addr, &check, signature, None).await;
+        let result = probing.probe(signature).await;
         drop(turn);
         refusals = if result.as_ref().is_err_and(|error| error.is_refusal()) { refusals + 1 } else { 0 };
         let is_signed = signature.is_some();
@@ -200,6 +208,27 @@ async fn run(
             jittered(check.interval).mul_f64(std::mem::replace(&mut spread, 1.0))
         };
         sleep_until(started + pause).await;
+    }
+}
+
+/// One server and how it is probed.
+struct Probing {
+    server: ServerKey,
+    check: HealthCheck,
+    paths: Option<Arc<dyn PathProber>>,
+}
+
+impl Probing {
+    /// Probes once; then the way of clients' packets, if the check is to go by it, for a server that is not there at all is
+    /// better told by the first.
+    async fn probe(&self, signature: Option<Signature>) -> Result<ProbeAnswer, ProbeError> {
+        let started = Instant::now();
+        let seen = probe(self.server.addr, &self.check, signature, None).await?;
+        let Some(paths) = self.paths.as_ref().filter(|_| self.check.via == ProbeVia::Vip) else {
+            return Ok(seen);
+        };
+        let left = self.check.timeout.saturating_sub(started.elapsed());
+        Ok((seen.0, paths.probe(&self.server, left).await?))
     }
 }
 

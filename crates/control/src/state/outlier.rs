@@ -102,7 +102,7 @@ impl ControlState {
         }
     }
 
-    fn eject(
+    pub(super) fn eject(
         &mut self,
         failures: &ConnectFailures,
         backend: &BackendConfig,

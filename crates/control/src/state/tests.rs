@@ -2,6 +2,7 @@
 
 mod doubts;
 mod drain;
+mod handshakes;
 mod names;
 mod outlier;
 mod steer;

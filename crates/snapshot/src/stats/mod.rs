@@ -2,9 +2,11 @@
 
 mod counters;
 mod histogram;
+mod network_set;
 mod packets;
 
 pub use counters::{Counter, Traffic};
 pub(crate) use histogram::{CONNECT_TIMES, SESSION_TIMES};
 pub use histogram::{Distribution, Histogram};
+pub use network_set::NetworkSet;
 pub use packets::{Gauge, PacketStats, STATES, Syns};

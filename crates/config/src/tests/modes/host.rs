@@ -196,3 +196,28 @@ fn interfaces_must_be_there_and_carry_packets() {
         );
     }
 }
+
+#[test]
+fn a_check_via_the_vip_needs_connections_in_dsr_mode() {
+    let via = |text: &str| format!("{text}[backends.web.health_check]\nvia = \"vip\"");
+    assert_eq!(told(&via(GOOD), Mode::Dsr), Ok(vec![]));
+    let expected = "config.toml:8:7: backends.web.health_check.via: \"vip\" is the way of clients' connections in dsr mode; no TCP \
+                    frontend in dsr mode uses this backend";
+    for mode in [Mode::Proxy, Mode::Passthrough] {
+        assert_eq!(told(&via(GOOD), mode), Err(vec![expected.to_owned()]));
+    }
+    let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
+    assert!(
+        told(&format!("{}\nkind = \"tcp\"", via(&udp)), Mode::Dsr).unwrap_err()[0]
+            .contains("no TCP frontend")
+    );
+}
+
+#[test]
+fn outlier_detection_says_where_it_sees_nothing() {
+    let outlier = |text: &str| format!("{text}[backends.web.outlier_detection]");
+    assert_eq!(told(&outlier(GOOD), Mode::Dsr), Ok(vec![]));
+    let udp = GOOD.replace("backend = ", "protocol = \"udp\"\nbackend = ");
+    let told = told(&outlier(&udp), Mode::Dsr).unwrap();
+    assert!(told.len() == 1 && told[0].contains("has no effect with UDP in dsr mode"), "{told:?}");
+}

@@ -1,0 +1,227 @@
+//! Whether clients' handshakes tell that a server answers nobody: in mode `dsr` nothing else does. Pure.
+
+use std::time::Duration;
+
+use convey_model::Timestamp;
+
+/// A server is judged by what has happened within this time at most: a flood that is over is forgotten.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// Clients repeat a SYN after a second, and then after two. Before that nothing is known.
+const MIN_AGE: Duration = Duration::from_secs(3);
+
+/// Networks that clients have to come from; fewer will do where all clients of the other servers do.
+const NETWORKS: u32 = 3;
+
+/// How many handshakes of a server had begun and were complete, and how many SYNs had come again, at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct HandshakeCounts {
+    pub(crate) begun: u64,
+    pub(crate) completed: u64,
+    pub(crate) repeated: u64,
+}
+
+/// What one server's clients have done in a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct HandshakesSeen {
+    pub(crate) counts: HandshakeCounts,
+    /// Networks of clients that completed a handshake, as bits.
+    pub(crate) completing: u64,
+    /// The same of those whose SYNs came again.
+    pub(crate) repeating: u64,
+}
+
+/// One server's handshakes since one was last complete, or since the row was begun anew.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct HandshakeRow {
+    since: Option<Timestamp>,
+    last: HandshakeCounts,
+    seen: HandshakesSeen,
+    others: HandshakesSeen,
+    /// Whether this row was told of.
+    is_told: bool,
+}
+
+/// A server that completes no handshake, in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SilentServer {
+    /// Handshakes that clients began there.
+    pub(crate) begun: u64,
+    /// SYNs that came again.
+    pub(crate) repeated: u64,
+}
+
+impl HandshakesSeen {
+    /// The same with those of another server.
+    pub(crate) fn and(self, other: HandshakesSeen) -> HandshakesSeen {
+        HandshakesSeen {
+            counts: HandshakeCounts {
+                begun: self.counts.begun + other.counts.begun,
+                completed: self.counts.completed + other.counts.completed,
+                repeated: self.counts.repeated + other.counts.repeated,
+            },
+            completing: self.completing | other.completing,
+            repeating: self.repeating | other.repeating,
+        }
+    }
+}
+
+impl HandshakeRow {
+    /// Takes the server's counters as they are now, and the networks of its clients since the last time. Returns what is new.
+    pub(crate) fn advance(
+        &mut self,
+        now: HandshakeCounts,
+        completing: u64,
+        repeating: u64,
+    ) -> HandshakesSeen {
+        let before = std::mem::replace(&mut self.last, now);
+        let counts = HandshakeCounts {
+            begun: now.begun.saturating_sub(before.begun),
+            completed: now.completed.saturating_sub(before.completed),
+            repeated: now.repeated.saturating_sub(before.repeated),
+        };
+        HandshakesSeen { counts, completing, repeating }
+    }
+
+    /// Adds what is new of this server and of the others of its backend. Returns whether the server seems to answer nobody: at least
+    /// `least` handshakes have begun and as many SYNs have come again, none was completed, and the others complete most of theirs. It is
+    /// told once in a row.
+    ///
+    /// A flood of forged SYNs is not repeated as a client repeats its own, comes to all servers, and no server completes it.
+    pub(crate) fn judge(
+        &mut self,
+        own: HandshakesSeen,
+        others: HandshakesSeen,
+        least: u32,
+        now: Timestamp,
+    ) -> Option<SilentServer> {
+        let since = *self.since.get_or_insert(now);
+        if own.counts.completed > 0 {
+            self.begin_anew(now);
+            self.is_told = false;
+            return None;
+        }
+        self.seen = self.seen.and(own);
+        self.others = self.others.and(others);
+        let (mine, theirs, least) = (self.seen.counts, self.others.counts, u64::from(least));
+        let age = now.since(since);
+        let enough = NETWORKS.min(self.others.completing.count_ones()).max(1);
+        let is_silent = age >= MIN_AGE
+            && mine.begun >= least
+            && mine.repeated >= least
+            && self.seen.repeating.count_ones() >= enough
+            && theirs.completed >= least
+            && theirs.completed.saturating_mul(2) >= theirs.begun;
+        if !is_silent {
+            if age >= MAX_AGE {
+                self.begin_anew(now);
+            }
+            return None;
+        }
+        let silent = SilentServer { begun: mine.begun, repeated: mine.repeated };
+        let is_news = !std::mem::replace(&mut self.is_told, true);
+        self.begin_anew(now);
+        is_news.then_some(silent)
+    }
+
+    /// Nothing of what was counted so far is held against the server.
+    pub(crate) fn begin_anew(&mut self, now: Timestamp) {
+        (self.since, self.seen, self.others) =
+            (Some(now), HandshakesSeen::default(), HandshakesSeen::default());
+    }
+
+    /// The server comes back: what it does from now on is told again.
+    pub(crate) fn forgive(&mut self, now: Timestamp) {
+        self.begin_anew(now);
+        self.is_told = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: u32 = 5;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(0).after(Duration::from_secs(seconds))
+    }
+
+    /// In a second; networks as bits.
+    fn second(begun: u64, completed: u64, repeated: u64, networks: u64) -> HandshakesSeen {
+        let counts = HandshakeCounts { begun, completed, repeated };
+        HandshakesSeen { counts, completing: networks, repeating: networks }
+    }
+
+    /// The second in which a server is told of whose seconds are all like this.
+    fn told(own: HandshakesSeen, others: HandshakesSeen) -> Option<u64> {
+        let mut row = HandshakeRow::default();
+        (0..600).find(|&now| row.judge(own, others, LEAST, at(now)).is_some())
+    }
+
+    #[test]
+    fn a_server_that_completes_nothing_while_others_do_is_told_of_within_seconds() {
+        assert_eq!(told(second(2, 0, 3, 0b111), second(2, 2, 0, 0b1111)), Some(3));
+    }
+
+    #[test]
+    fn a_server_with_few_clients_is_told_of_all_the_same() {
+        let mut row = HandshakeRow::default();
+        let busy = second(9, 9, 0, 0b1111);
+        let told = (0..60).find(|now| {
+            let own = if now % 5 == 0 { second(1, 0, 2, 1 << (now / 5)) } else { HandshakesSeen::default() };
+            row.judge(own, busy, LEAST, at(*now)).is_some()
+        });
+        assert_eq!(told, Some(20));
+    }
+
+    #[test]
+    fn one_that_completes_some_is_not_told_of() {
+        assert_eq!(told(second(20, 1, 30, 0b111), second(2, 2, 0, 0b1111)), None);
+    }
+
+    #[test]
+    fn a_flood_of_syns_is_no_servers_fault() {
+        // Forged SYNs to both, beside clients whom nobody but the first server answers, and those who repeat.
+        let flood = |clients: u64| second(10_000 + clients, clients, 50, u64::MAX);
+        assert_eq!(told(second(10_000, 0, 50, u64::MAX), flood(20)), None);
+        // To one alone, which has clients of its own.
+        assert_eq!(told(flood(1), second(20, 20, 0, 0b111)), None);
+        // To one alone without clients; forged SYNs are not repeated.
+        assert_eq!(told(second(10_000, 0, 0, 0), second(20, 20, 0, 0b111)), None);
+    }
+
+    #[test]
+    fn clients_of_one_network_are_not_enough_unless_there_is_no_other() {
+        assert_eq!(told(second(2, 0, 3, 0b1), second(9, 9, 0, 0b111)), None);
+        assert_eq!(told(second(2, 0, 3, 0b1), second(9, 9, 0, 0b1)), Some(3));
+    }
+
+    #[test]
+    fn where_nobody_else_completes_any_the_server_is_not_to_blame() {
+        assert_eq!(told(second(2, 0, 3, 0b111), second(0, 0, 0, 0)), None);
+        assert_eq!(told(second(2, 0, 3, 0b111), second(9, 2, 9, 0b111)), None);
+    }
+
+    #[test]
+    fn it_is_told_once_until_the_server_has_answered_somebody() {
+        let (mut row, mut told) = (HandshakeRow::default(), 0);
+        let (silent, well, others) = (second(2, 0, 3, 0b111), second(2, 2, 0, 0b111), second(9, 9, 0, 0b111));
+        (0..100).for_each(|now| told += usize::from(row.judge(silent, others, LEAST, at(now)).is_some()));
+        assert_eq!(told, 1);
+        assert_eq!(row.judge(well, others, LEAST, at(100)), None);
+        (101..110).for_each(|now| told += usize::from(row.judge(silent, others, LEAST, at(now)).is_some()));
+        assert_eq!(told, 2);
+    }
+
+    #[test]
+    fn what_is_new_is_the_difference_to_the_last_time() {
+        let mut row = HandshakeRow::default();
+        let counts = |begun, completed, repeated| HandshakeCounts { begun, completed, repeated };
+        row.advance(counts(5, 3, 1), 0, 0);
+        assert_eq!(
+            row.advance(counts(7, 4, 1), 1, 2),
+            HandshakesSeen { counts: counts(2, 1, 0), completing: 1, repeating: 2 }
+        );
+    }
+}

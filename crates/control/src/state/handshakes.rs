@@ -1,0 +1,90 @@
+//! Servers that complete no handshake while others of their backend do (packet modes). Pure.
+
+use std::collections::BTreeSet;
+
+use super::{ControlState, key};
+use crate::health::{HandshakeCounts, HandshakesSeen, SilentServer};
+use convey_model::{BackendConfig, ConnectFailures, Mode, Protocol, ServerKey, Timestamp};
+use convey_snapshot::ServerLive;
+use convey_snapshot::stats::Counter;
+
+impl ControlState {
+    /// Looks at the handshakes of each server, and ejects one that completes none, if its backend has outlier detection.
+    /// Returns what an operator is to be told of others. To be called about once a second.
+    pub(crate) fn look_at_handshakes(&mut self, now: Timestamp) -> Vec<String> {
+        let Some(config) = self.config() else { return Vec::new() };
+        let frontends = config.frontends_where(Mode::forwards_packets);
+        let used: BTreeSet<String> = frontends
+            .filter(|frontend| frontend.protocol == Protocol::Tcp)
+            .map(|frontend| frontend.backend.clone())
+            .collect();
+        used.iter().flat_map(|backend| self.look_at_backend(backend, now)).collect()
+    }
+
+    fn look_at_backend(&mut self, name: &str, now: Timestamp) -> Vec<String> {
+        let Some(backend) = self.pools.get(name).map(|entry| entry.pool.config.clone()) else {
+            return Vec::new();
+        };
+        let seen: Vec<(ServerKey, HandshakesSeen)> = backend
+            .servers
+            .iter()
+            .filter_map(|server| {
+                let server = key(&backend, server);
+                let entry = self.servers.get_mut(&server)?;
+                let seen = entry.handshakes.advance(
+                    counts(&entry.live),
+                    entry.live.completing.take(),
+                    entry.live.repeating.take(),
+                );
+                Some((server, seen))
+            })
+            .collect();
+        let least = backend.outlier_detection.clone().unwrap_or_default().consecutive_failures;
+        let mut told = Vec::new();
+        for (server, own) in &seen {
+            let others = seen.iter().filter(|(other, _)| other != server).map(|(_, seen)| *seen);
+            let others = others.fold(HandshakesSeen::default(), HandshakesSeen::and);
+            let Some(entry) = self.servers.get_mut(server) else { continue };
+            if !entry.state.is_up() || entry.ejection.until().is_some() {
+                entry.handshakes.forgive(now);
+            } else if let Some(silent) = entry.handshakes.judge(*own, others, least, now) {
+                told.extend(self.is_silent(server, &backend, silent, now));
+            }
+        }
+        told
+    }
+
+    /// A server answers nobody: ejects it, or says why it is not.
+    fn is_silent(
+        &mut self,
+        server: &ServerKey,
+        backend: &BackendConfig,
+        SilentServer { begun, repeated }: SilentServer,
+        now: Timestamp,
+    ) -> Option<String> {
+        let error = format!(
+            "no handshake was completed, {repeated} SYNs came again, and other servers complete theirs; look at its VIP, NAT, \
+             gateway and firewall"
+        );
+        let Some(outlier) = &backend.outlier_detection else {
+            return Some(format!(
+                "server {server} answers no client: of {begun} begun, {error}; with outlier_detection it would be taken out"
+            ));
+        };
+        let in_a_row = u32::try_from(begun).unwrap_or(u32::MAX);
+        let (server, protocol) = (server.clone(), Protocol::Tcp);
+        let failures = ConnectFailures { server, in_a_row, error, protocol, is_forgeable: false };
+        self.eject(&failures, backend, outlier, now);
+        if let Some(entry) = self.servers.get_mut(&failures.server) {
+            entry.handshakes.forgive(now);
+        }
+        None
+    }
+}
+
+fn counts(live: &ServerLive) -> HandshakeCounts {
+    // Completed is read first: none may be complete before it began.
+    let completed = live.traffic.sum(Counter::HandshakesCompleted);
+    let repeated = live.traffic.sum(Counter::SynsRepeated);
+    HandshakeCounts { begun: live.traffic.sum(Counter::HandshakesBegun), completed, repeated }
+}

@@ -1,0 +1,108 @@
+//! A packet socket for one probe: it sends frames of our own making, and hears TCP to one port, and ICMP.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use libc::{
+    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, ETH_P_IP,
+    ETH_P_IPV6,
+};
+use pnet_datalink::{DataLinkReceiver, DataLinkSender};
+use socket2::SockFilter;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::socket;
+
+/// Longer frames are cut short: an answer to a SYN has no more.
+const READ_LEN: usize = 2_048;
+
+/// Frames that are read at once, more than the socket holds; lest those of others keep the probe from its timeout.
+const MAX_READ: usize = 4_096;
+
+/// Hears what comes in anywhere: an answer may take another way than the question.
+const ANY_INTERFACE: u32 = 0;
+
+/// The socket: it sends by one interface, and hears all of them.
+pub struct ProbeSocket {
+    heard: AsyncFd<OwnedFd>,
+    sender: Box<dyn DataLinkSender>,
+    receiver: Box<dyn DataLinkReceiver>,
+}
+
+impl ProbeSocket {
+    /// Sends by this interface. Hears what comes in for this TCP port, whoever forwards it, and ICMP. Goes by the runtime of the
+    /// caller.
+    ///
+    /// # Errors
+    /// Those of packet sockets: this process may lack CAP_NET_RAW, or descriptors.
+    pub fn open(interface: u32, port: u16) -> io::Result<ProbeSocket> {
+        let hearing = socket::open_plain(&filter(port))?;
+        let heard = readiness(hearing.try_clone()?.into())?;
+        let (_, receiver) = socket::bind(hearing, ANY_INTERFACE, READ_LEN)?;
+        let sending = socket::open_plain(&NOTHING)?;
+        let (sender, _) = socket::bind(sending, interface, READ_LEN)?;
+        Ok(ProbeSocket { heard, sender, receiver })
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// The kernel did not take it.
+    pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.sender.send_to(frame, None).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Shows frames that come in to `judge`, until it returns something.
+    ///
+    /// # Errors
+    /// The socket cannot be waited for.
+    pub async fn hear<T>(&mut self, mut judge: impl FnMut(&[u8]) -> Option<T>) -> io::Result<T> {
+        loop {
+            let mut ready = self.heard.readable().await?;
+            let mut frames = (0..MAX_READ).map_while(|_| Some(judge(self.receiver.next().ok()?)));
+            if let Some(found) = frames.find_map(|found| found) {
+                return Ok(found);
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+fn readiness(source: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(unsafe_code, reason = "no safe function registers a descriptor")]
+    // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each time.
+    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
+    registered.map_err(io::Error::from)
+}
+
+/// Lets no frame in.
+const NOTHING: [SockFilter; 1] = [SockFilter::new((BPF_RET | BPF_K) as u16, 0, 0, 0)];
+
+/// TCP to this port over IPv4 or IPv6 without extension headers, and ICMP.
+fn filter(port: u16) -> [SockFilter; 16] {
+    const ICMP: u32 = 1;
+    const TCP: u32 = 6;
+    const ICMP_V6: u32 = 58;
+    let op = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
+    let skip =
+        |value: u32, yes: u8, no: u8| SockFilter::new((BPF_JMP | BPF_JEQ | BPF_K) as u16, yes, no, value);
+    [
+        op(BPF_LD | BPF_ABS | BPF_H, 12),
+        skip(ETH_P_IP as u32, 0, 6),
+        op(BPF_LD | BPF_ABS | BPF_B, 23),
+        skip(ICMP, 11, 0),
+        skip(TCP, 0, 9),
+        op(BPF_LDX | BPF_MSH | BPF_B, 14),
+        op(BPF_LD | BPF_IND | BPF_H, 16),
+        skip(port.into(), 7, 6),
+        skip(ETH_P_IPV6 as u32, 0, 5),
+        op(BPF_LD | BPF_ABS | BPF_B, 20),
+        skip(ICMP_V6, 4, 0),
+        skip(TCP, 0, 2),
+        op(BPF_LD | BPF_ABS | BPF_H, 56),
+        skip(port.into(), 1, 0),
+        op(BPF_RET | BPF_K, 0),
+        op(BPF_RET | BPF_K, u32::MAX),
+    ]
+}

@@ -1,0 +1,62 @@
+//! Roughly how many networks clients come from, in a word for each core.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// Networks of clients since somebody last asked: each is one of 64 bits. Two may share one, so it counts too few, never too many.
+#[derive(Debug)]
+pub struct NetworkSet {
+    cores: Box<[CachePadded<AtomicU64>]>,
+}
+
+impl NetworkSet {
+    /// None, for `cores` writers.
+    pub fn new(cores: usize) -> NetworkSet {
+        NetworkSet { cores: (0..cores).map(|_| CachePadded::default()).collect() }
+    }
+
+    /// A client of this address was seen on a core. Once its bit is set this is a plain load.
+    #[inline]
+    pub fn note(&self, core: usize, client: IpAddr) {
+        let (bit, cell) = (1 << bit_of(client), &self.cores[core]);
+        if cell.load(Ordering::Relaxed) & bit == 0 {
+            cell.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// The bits of all cores, which are clear from now on.
+    pub fn take(&self) -> u64 {
+        self.cores.iter().map(|cell| cell.swap(0, Ordering::Relaxed)).fold(0, |all, bits| all | bits)
+    }
+}
+
+/// Of its network: 24 bits of IPv4, 64 of IPv6.
+fn bit_of(client: IpAddr) -> u32 {
+    let network = match client {
+        IpAddr::V4(ip) => u64::from(ip.to_bits() >> 8),
+        IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+    };
+    (network.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_one_network_count_once_and_only_until_they_are_asked_for() {
+        let networks = NetworkSet::new(2);
+        let note = |core, client: &str| networks.note(core, client.parse().unwrap());
+        note(0, "192.0.2.1");
+        note(1, "192.0.2.200");
+        assert_eq!(networks.take().count_ones(), 1);
+        assert_eq!(networks.take(), 0);
+        note(0, "192.0.2.1");
+        note(0, "198.51.100.1");
+        note(1, "2001:db8::1");
+        note(1, "2001:db8::2");
+        assert_eq!(networks.take().count_ones(), 3);
+    }
+}

@@ -1,0 +1,222 @@
+//! Health checks that go the way of clients' packets: a connection is begun at the VIP, and its SYN sent to one server.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::net::TcpSocket;
+
+use crate::dataplane::ProbeSocket;
+use crate::health::{PathAnswer, PathFault, PathProber};
+use crate::model::{DsrKind, Listen, NextHop, Protocol, ServerKey, Unreachable};
+use crate::snapshot::{Frontend, Snapshot};
+use crate::wire::{VipAnswer, VipProbe};
+
+/// VIPs of one server that one probe tries; further ones of its frontends are not.
+const MAX_VIPS: usize = 8;
+
+/// How often it is looked whether the kernel knows the next hop meanwhile.
+const NEXT_HOP_EVERY: Duration = Duration::from_millis(20);
+
+/// Knows from the snapshot which VIPs lead to a server, and how.
+pub(super) struct VipProber(pub(super) Arc<ArcSwap<Snapshot>>);
+
+/// A VIP and a server behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct VipPath {
+    vip: SocketAddr,
+    server: SocketAddr,
+    dsr: DsrKind,
+}
+
+impl PathProber for VipProber {
+    fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a> {
+        Box::pin(async move {
+            let paths = paths(server, &self.0.load());
+            let Some(first) = paths.first().map(|path| path.vip) else {
+                return Err(PathFault::Ours("no frontend in dsr mode leads to it".to_owned()));
+            };
+            let more = if paths.len() > 1 { format!(" and {} more", paths.len() - 1) } else { String::new() };
+            let probes = paths.into_iter().map(|path| self.connect(path, timeout));
+            futures_util::future::try_join_all(probes).await?;
+            Ok(format!("connect succeeded, and via VIP {first}{more}"))
+        })
+    }
+}
+
+impl VipProber {
+    /// Begins one connection, and takes it back.
+    async fn connect(&self, path: VipPath, timeout: Duration) -> Result<(), PathFault> {
+        let ours = |error: io::Error| PathFault::Ours(format!("via VIP {}: {error}", path.vip));
+        let hop = match tokio::time::timeout(timeout / 2, self.next_hop(path)).await {
+            Ok(hop) => hop?,
+            Err(_) => return Err(ours(io::Error::other("its next hop is not known"))),
+        };
+        let port = reserve_port(path).map_err(ours)?;
+        let client = port.local_addr().map_err(ours)?;
+        let VipPath { vip, server, dsr } = path;
+        let probe = VipProbe { client, vip, server, dsr, seq: fastrand::u32(..) };
+        let socket = ProbeSocket::open(hop.interface, client.port()).map_err(ours)?;
+        match tokio::time::timeout(timeout, exchange(socket, &probe, &hop)).await {
+            Ok(Ok(VipAnswer::Accepted)) => Ok(()),
+            Ok(Ok(answer)) => Err(PathFault::Server(fault(&path, Some(answer)))),
+            Ok(Err(error)) => Err(ours(error)),
+            Err(_) => Err(PathFault::Server(fault(&path, None))),
+        }
+    }
+
+    /// The way to the server; waits until the kernel has told the address of the next hop.
+    async fn next_hop(&self, path: VipPath) -> Result<NextHop, PathFault> {
+        loop {
+            let network = self.0.load().network.clone();
+            let index = match path.dsr {
+                DsrKind::L3 => network.lookup(path.server.ip()),
+                DsrKind::L2 => network.lookup_on_link(path.server.ip()),
+            };
+            match index {
+                Ok(index) => {
+                    if let Some(hop) = network.get(index) {
+                        return Ok(*hop);
+                    }
+                }
+                Err(Unreachable::Unresolved { .. }) => {}
+                Err(unreachable) => {
+                    return Err(PathFault::Ours(format!("via VIP {}: {unreachable}", path.vip)));
+                }
+            }
+            tokio::time::sleep(NEXT_HOP_EVERY).await;
+        }
+    }
+}
+
+/// Sends the SYN and waits for what it is answered with.
+async fn exchange(mut socket: ProbeSocket, probe: &VipProbe, hop: &NextHop) -> io::Result<VipAnswer> {
+    let mut frame = Vec::new();
+    probe.syn(hop, &mut frame);
+    socket.send(&frame)?;
+    let answer = socket.hear(|frame| probe.answer(frame)).await?;
+    if answer == VipAnswer::Accepted {
+        probe.reset(hop, &mut frame);
+        socket.send(&frame)?;
+    }
+    Ok(answer)
+}
+
+/// A port of ours that nobody else uses meanwhile. The scripts of servers leave answers to the balancer's own addresses alone, so
+/// with `l3` the client is the VIP itself. With `l2` the server has the VIP, and would not believe that.
+fn reserve_port(path: VipPath) -> io::Result<TcpSocket> {
+    let ip = match path.dsr {
+        DsrKind::L3 => path.vip.ip(),
+        DsrKind::L2 => own_address(path.server)?,
+    };
+    let socket = if ip.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.bind((ip, 0).into())?;
+    Ok(socket)
+}
+
+/// The address that this host takes for what it sends there itself.
+fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The VIPs at which clients are sent to a server in mode `dsr`: of each range of ports the first.
+fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
+    let leads = |frontend: &&Arc<Frontend>| {
+        let config = &frontend.config;
+        config.backend == server.backend && config.mode.is_dsr() && config.protocol == Protocol::Tcp
+    };
+    let path = |frontend: &Frontend, listen: &Listen| {
+        let vip = SocketAddr::new(listen.ip(), *listen.ports().start());
+        let server = SocketAddr::new(server.addr.ip(), vip.port());
+        VipPath { vip, server, dsr: frontend.pool.config.dsr }
+    };
+    let frontends = snapshot.frontends.iter().filter(leads);
+    let all = frontends.flat_map(|frontend| frontend.config.listen.iter().map(move |at| path(frontend, at)));
+    all.filter(|path| path.vip.is_ipv4() == path.server.is_ipv4()).take(MAX_VIPS).collect()
+}
+
+/// What is wrong, in words for an operator; `None`: nothing came back.
+fn fault(VipPath { vip, server, dsr }: &VipPath, answer: Option<VipAnswer>) -> String {
+    let of_server = match dsr {
+        DsrKind::L3 => "its NAT is for another port or interface",
+        DsrKind::L2 => "it does not have the VIP",
+    };
+    match answer {
+        Some(VipAnswer::Accepted) => format!("VIP {vip} answers"),
+        None => format!(
+            "no answer from VIP {vip} through server {}: {of_server}, or a firewall drops it",
+            server.ip()
+        ),
+        Some(VipAnswer::WrongSource { from }) => match dsr {
+            DsrKind::L3 => {
+                format!("{from} answers instead of VIP {vip}: the server's NAT is missing or wrong")
+            }
+            DsrKind::L2 => {
+                format!("{from} answers instead of VIP {vip}: a NAT on the server changes the source")
+            }
+        },
+        Some(VipAnswer::Refused { from }) => {
+            format!("{from} refuses clients of VIP {vip}: nothing listens there, or a firewall rejects them")
+        }
+        Some(VipAnswer::Unreachable { from, icmp: [kind, code] }) => format!(
+            "{from} says that VIP {vip} is unreachable (ICMP type {kind}, code {code}): a firewall rejects clients"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::fixture as model_fixture;
+    use crate::model::{FrontendConfig, Mode};
+    use crate::snapshot::fixture;
+
+    fn path(dsr: DsrKind) -> VipPath {
+        let [vip, server] = ["10.0.0.100:80", "10.0.0.11:80"].map(|addr| addr.parse().unwrap());
+        VipPath { vip, server, dsr }
+    }
+
+    #[test]
+    fn each_fault_is_told_by_its_likely_cause() {
+        let from: SocketAddr = "10.0.0.11:80".parse().unwrap();
+        let icmp = VipAnswer::Unreachable { from: from.ip(), icmp: [3, 13] };
+        for (dsr, answer, cause) in [
+            (DsrKind::L3, Some(VipAnswer::WrongSource { from }), "the server's NAT is missing or wrong"),
+            (DsrKind::L2, Some(VipAnswer::WrongSource { from }), "a NAT on the server"),
+            (DsrKind::L3, None, "through server 10.0.0.11: its NAT is for another port or interface"),
+            (DsrKind::L2, None, "through server 10.0.0.11: it does not have the VIP"),
+            (DsrKind::L2, Some(VipAnswer::Refused { from }), "nothing listens there, or a firewall rejects"),
+            (DsrKind::L3, Some(icmp), "(ICMP type 3, code 13): a firewall rejects clients"),
+        ] {
+            let told = fault(&path(dsr), answer);
+            assert!(told.contains(cause) && told.contains("VIP 10.0.0.100:80"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_probed_at_the_vips_of_its_family_whose_clients_it_gets_by_dsr() {
+        let server = ("a", "10.0.0.11:80");
+        let pool = fixture::pool("web", vec![(fixture::server(server.0, server.1), fixture::up())]);
+        let frontend = |name: &str, mode, listen: &[&str]| {
+            let config = model_fixture::frontend(name, listen, "web");
+            fixture::frontend_of(FrontendConfig { mode, ..config }, &pool)
+        };
+        let frontends = vec![
+            frontend("proxy", Mode::Proxy, &["10.0.0.100:8080"]),
+            frontend("dsr", Mode::Dsr, &["10.0.0.100:80", "[2001:db8::100]:80"]),
+        ];
+        let snapshot = fixture::snapshot(frontends, vec![pool.clone()]);
+        let key = |backend: &str| ServerKey {
+            backend: backend.into(),
+            server: server.0.into(),
+            addr: server.1.parse().unwrap(),
+        };
+        assert_eq!(paths(&key("web"), &snapshot), [path(DsrKind::L3)]);
+        assert_eq!(paths(&key("other"), &snapshot), []);
+    }
+}

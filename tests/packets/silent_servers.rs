@@ -1,0 +1,185 @@
+//! A server that answers no client in mode `dsr`: each fault is found, by a check via the VIP or by clients' handshakes.
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_testkit::wait_for;
+
+use crate::case::{Case, Story, stories};
+use crate::config::Config;
+use crate::l2;
+use crate::network::{Network, PORT};
+
+pub(crate) fn stories() -> Vec<Story> {
+    let mut stories = stories![when Case::is_dsr =>
+        a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended,
+        a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip,
+        clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended,
+    ];
+    stories.extend(stories![handshakes_are_counted_at_each_server,]);
+    stories
+}
+
+const VIA: &str = "kind = \"tcp\"\nvia = \"vip\"\ninterval = 0.3\ntimeout = 0.3\nfall = 2\nrise = 1";
+
+/// A fault of server 1: the commands that make it, those that mend it, and what is said of it.
+struct Fault {
+    made: Vec<String>,
+    mended: Vec<String>,
+    told: &'static str,
+}
+
+fn nft(rule: &str, family: &str, told: &'static str) -> Fault {
+    let table =
+        "nft add table inet fault; nft add chain inet fault in '{ type filter hook input priority 0 ; }'";
+    Fault {
+        made: vec![format!("{table}; nft add rule inet fault in {family} {rule}")],
+        mended: vec!["nft delete table inet fault".to_owned()],
+        told,
+    }
+}
+
+fn a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let _servers = [network.nginx(1), network.nginx(2)];
+    network.balance(&Config { health: VIA, ..Config::new(2) });
+    let (family, balancer) = (saddr(case), case.family.address(Role::Balancer));
+    let [up, down, wrong_port] = [("up", "80"), ("down", "80"), ("up", "81")].map(|(action, ports)| {
+        let vip = case.family.vip(0).ip();
+        let server = case.family.address(Role::Server(1));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tc/dsr-server-nft.sh");
+        format!(
+            "INTERFACE={INTERFACE} VIP={vip} PORTS={ports} SERVER={server} BALANCERS={balancer} {script} {action}"
+        )
+    });
+    let told = "answers instead of VIP";
+    let not_ours = format!("!= {balancer} tcp dport {PORT}");
+    let faults = [
+        Fault { made: vec![down.clone()], mended: vec![up.clone()], told },
+        Fault { made: vec![down, wrong_port], mended: vec![up], told },
+        nft(&format!("{not_ours} drop"), family, "a firewall drops it"),
+        nft(&format!("{not_ours} reject with tcp reset"), family, "a firewall rejects them"),
+    ];
+    each_is_found(&network, &faults);
+}
+
+fn a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip(case: Case) {
+    let mut network = l2::planned(case, &LabPlan::new(1, 2));
+    let everywhere = (case.family.any(), PORT).into();
+    let _servers = [network.nginx_on(1, everywhere), network.nginx_on(2, everywhere)];
+    network.balance(&Config { health: VIA, backend: l2::BACKEND, ..Config::new(2) });
+    let vip = case.family.vip(0).ip();
+    let length = if vip.is_ipv4() { 32 } else { 128 };
+    let daddr = saddr(case).replace("saddr", "daddr");
+    let to_vip = format!("{vip} tcp dport {PORT}");
+    let nodad = if vip.is_ipv4() { "" } else { " nodad" };
+    let without_vip = Fault {
+        made: vec![format!("ip addr del {vip}/{length} dev lo")],
+        mended: vec![format!("ip addr add {vip}/{length} dev lo{nodad}")],
+        told: "it does not have the VIP",
+    };
+    let faults = [
+        without_vip,
+        nft(&format!("{to_vip} drop"), &daddr, "a firewall drops it"),
+        nft(&format!("{to_vip} reject with tcp reset"), &daddr, "a firewall rejects them"),
+    ];
+    each_is_found(&network, &faults);
+}
+
+/// Server 1 goes down for each fault with a reason that names the cause, clients are served by server 2, and it comes back.
+fn each_is_found(network: &Network, faults: &[Fault]) {
+    for Fault { made, mended, told } in faults {
+        [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
+        wait_for("both to serve", || {
+            (asked(network) == BTreeSet::from(["s1".to_owned(), "s2".to_owned()])).then_some(())
+        });
+        run(network, Role::Server(1), made);
+        network.wait_for_health(1, false);
+        let reason = network.stat("/backends/pool/servers/s1/health/reason");
+        let reason = reason.as_str().unwrap();
+        let vip = format!("VIP {}", network.vip());
+        assert!(reason.contains(told) && reason.contains(&vip), "{made:?}: {reason}");
+        let line = format!("server pool/s1 ({}) is down", network.address(Role::Server(1)));
+        assert!(network.log(Role::Balancer).contains(&line), "{line}");
+        assert_eq!(asked(network), BTreeSet::from(["s2".to_owned()]));
+        assert_eq!(network.stat("/backends/pool/servers/s2/up"), true);
+        run(network, Role::Server(1), mended);
+    }
+    network.wait_for_health(1, true);
+}
+
+/// Answers to clients go by a gateway that forwards nothing. No probe sees that: the balancer is not behind it.
+fn clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended(case: Case) {
+    const OUTLIER: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\n\
+        outlier_detection = { consecutive_failures = 3, base_ejection_time = 2 }";
+    let mut network = Network::new(case, 1, 2);
+    let _servers = [network.nginx(1), network.nginx(2)];
+    network.balance(&Config { backend: OUTLIER, ..Config::new(2) });
+    [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
+    assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
+    let client = case.family.address(Role::Client(1));
+    let length = if client.is_ipv4() { 32 } else { 128 };
+    let no_router = case.family.address(Role::Server(2));
+    let route = |action: &str| {
+        let route = format!("ip route {action} {client}/{length} via {no_router} dev {INTERFACE}");
+        run(&network, Role::Server(1), &[route]);
+    };
+    let ejections = || network.stat("/backends/pool/servers/s1/ejections").as_u64().unwrap();
+    assert_eq!(ejections(), 0);
+    route("add");
+    wait_for("the server to be ejected", || {
+        connect_many(&network);
+        (ejections() > 0).then_some(())
+    });
+    let log = network.log(Role::Balancer);
+    assert!(log.contains("no handshake was completed"), "{log}");
+    assert_eq!(network.stat("/backends/pool/servers/s1/up"), true, "its check sees nothing of it");
+    route("del");
+    wait_for("the server to be back", || {
+        let is_in = network.stat("/backends/pool/servers/s1/ejected").is_null();
+        (is_in && asked(&network).contains("s1")).then_some(())
+    });
+    assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
+    assert_eq!(network.stat("/backends/pool/servers/s2/ejections"), 0);
+}
+
+fn handshakes_are_counted_at_each_server(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let _servers = [network.nginx(1), network.nginx(2)];
+    network.balance(&Config::new(2));
+    (0..40).for_each(|_| drop(network.ask(1).unwrap()));
+    let all = |what: &str| -> u64 {
+        let of = |server| network.stat(&format!("/backends/pool/servers/{server}/handshakes/{what}"));
+        ["s1", "s2"].map(|server| of(server).as_u64().unwrap()).iter().sum()
+    };
+    wait_for("all handshakes to be told of", || (all("completed") == 40).then_some(()));
+    assert_eq!(all("begun"), 40);
+}
+
+/// The servers that answer 30 clients.
+fn asked(network: &Network) -> BTreeSet<String> {
+    (0..30).filter_map(|_| network.ask(1).ok()).collect()
+}
+
+/// Ten clients at once that wait for an answer as long as it takes to repeat a SYN twice.
+fn connect_many(network: &Network) {
+    let vip = network.vip();
+    network.inside(Role::Client(1), || {
+        let connect = || TcpStream::connect_timeout(&vip, Duration::from_millis(3_500)).is_ok();
+        thread::scope(|scope| (0..10).for_each(|_| drop(scope.spawn(connect))));
+    });
+}
+
+fn run(network: &Network, role: Role, commands: &[String]) {
+    for command in commands {
+        network.lab.run(role, "sh", &["-c", command]).unwrap();
+    }
+}
+
+/// What nftables calls the source of a packet.
+fn saddr(case: Case) -> &'static str {
+    if case.family.any().is_ipv4() { "ip saddr" } else { "ip6 saddr" }
+}
