@@ -1,5 +1,7 @@
 //! `convey doctor`: gathers what the program knows of this host, and prints what is found.
 
+mod features;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
@@ -52,6 +54,7 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
     let (ports, unseen) = taken_ports(&config, running.as_ref());
     let host = Host {
         file: &file.path,
+        is_list: file.list.is_some(),
         config: &config,
         tables: &kernel.table,
         network: &kernel.network,
@@ -62,7 +65,10 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
         now: clock::wall_clock_start() + Duration::from_nanos(clock::now().0),
         running,
     };
+    let mut features = runtime.block_on(features::look(&config, &kernel, host.running.as_ref()));
     let mut found = balancer::look(&host, |servers| check_all(&runtime, servers));
+    found.findings.append(&mut features.findings);
+    found.not_looked_at.append(&mut features.not_looked_at);
     found.findings.extend(obstacle);
     found.findings.extend(faults.into_iter().map(|fault| {
         let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";

@@ -1,18 +1,19 @@
 //! `convey doctor` on the balancer: a host that is well, and labs with one fault each. It names the fault, the commands that it
 //! says are run, it finds nothing any more, and a client is served.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
-use convey::model::Offload;
 use convey_lab::{INTERFACE, LabPlan, Role};
 use convey_testkit::{Process, Ran, TcpServer, binary, connect, run, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::case::{Case, Family, Story, stories};
+use crate::l2::prepared;
 use crate::network::{Network, PORT};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -37,7 +38,9 @@ pub(crate) fn stories() -> Vec<Story> {
     ]);
     all.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
         a_strict_rp_filter_that_drops_clients_is_named,
+        without_privileges_it_says_what_it_did_not_look_at,
     ]);
+    all.extend(stories![when Case::is_dsr => a_host_whose_servers_have_the_vip_has_no_finding]);
     all
 }
 
@@ -179,6 +182,35 @@ fn a_proxy_that_is_well_has_no_finding(case: Case) {
     patient.is_well();
 }
 
+fn a_host_whose_servers_have_the_vip_has_no_finding(case: Case) {
+    let patient = Patient::new(prepared(case, 1), "dsr", "[backends.pool]\ndsr = \"l2\"\n");
+    let _server = patient.network.nginx_on(1, (case.family.any(), PORT).into());
+    patient.is_well();
+    let patient = patient.started();
+    patient.serves();
+    patient.is_well();
+}
+
+fn without_privileges_it_says_what_it_did_not_look_at(case: Case) {
+    let patient = Patient::proxy(case);
+    let _server = patient.network.nginx(1);
+    let mut command = patient.network.lab.command(Role::Balancer, "setpriv");
+    // The capability is for the place where this story's files are.
+    command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "-all,+dac_override"]);
+    command.args(["--bounding-set", "-all,+dac_override", "--ambient-caps", "+dac_override"]);
+    command.arg(binary().get_program()).args(["doctor", "--json", "--config"]);
+    command.arg(patient.network.path("config.toml")).env("CONVEY_SOCKET", "");
+    let ran = run(&mut command);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    assert_eq!((ran.code, &json["findings"]), (Some(0), &serde_json::json!([])), "{json:#}");
+    let unseen: BTreeSet<&str> =
+        json["not_looked_at"].as_array().unwrap().iter().filter_map(|one| one["check"].as_str()).collect();
+    for check in ["vip-duplicate", "neighbour-stale", "path-mtu", "port-taken", "foreign-rule", "table-full"]
+    {
+        assert!(unseen.contains(check), "{check}: {json:#}");
+    }
+}
+
 fn a_vip_that_no_interface_has_is_named(case: Case) {
     let patient = Patient::of(case).started();
     let _server = patient.network.nginx(1);
@@ -235,9 +267,6 @@ fn a_neighbour_with_the_wrong_ethernet_address_is_named(case: Case) {
 }
 
 fn a_foreign_xdp_program_is_named(case: Case) {
-    if case.offload == Offload::Xdp {
-        return;
-    }
     let patient = Patient::of(case).started();
     let _server = patient.network.nginx(1);
     let object = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/bench.bpf.o");

@@ -156,7 +156,7 @@ fn connects_to(addr: SocketAddr) -> bool {
     TcpStream::connect_timeout(&addr, Duration::from_secs(5)).is_ok()
 }
 
-fn prepared(case: Case, servers: u8) -> Network {
+pub(crate) fn prepared(case: Case, servers: u8) -> Network {
     planned(case, &LabPlan::new(1, servers))
 }
 

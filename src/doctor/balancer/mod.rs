@@ -6,6 +6,7 @@
 mod clock;
 mod connect;
 mod echo;
+pub mod features;
 mod kernel;
 mod neighbours;
 mod overheard;
@@ -41,6 +42,8 @@ pub use self::servers::{Reached, TargetServer};
 pub struct Host<'a> {
     /// The configuration file.
     pub file: &'a Path,
+    /// Whether that is but a list of servers.
+    pub is_list: bool,
     /// What it says, with what is left to the host, and with the servers that names stand for.
     pub config: &'a Config,
     /// Interfaces, routes, neighbours.
@@ -169,10 +172,14 @@ fn look_at_links(host: &Host<'_>, seen: &mut Examination) -> Vec<LinkSeen> {
 }
 
 impl Host<'_> {
-    /// With the commands that set a key of `[passthrough]`, and have a convey that runs go by it.
+    /// With the commands, if there are any, that set a key of `[passthrough]`, and have a convey that runs go by it.
     fn with_setting(&self, found: Diagnosis, key: &str, value: &str) -> Diagnosis {
         let file = self.file.display();
         let text = std::fs::read_to_string(self.file).unwrap_or_default();
+        // Another file may have the key.
+        if self.is_list || text.contains("include") {
+            return found;
+        }
         let sets = |line: &str| {
             line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='))
         };

@@ -53,7 +53,7 @@ pub(super) fn look(
         }
         let open_ports =
             if *reached == Reached::Refused { open_ports(server, some, &own) } else { Vec::new() };
-        let file = host.file.display().to_string();
+        let file = named_in(host, server.probed()).then(|| host.file.display().to_string());
         let hints = Hints { is_there: is_there(server.addr.ip()), open_ports, file };
         seen.findings.extend(servers::judge(server, reached, &hints));
     }
@@ -67,6 +67,12 @@ pub(super) fn look(
         seen.findings.extend(words.err().map(|words| servers::wrong_reply(server, &words)));
     }
     is_silent
+}
+
+/// Whether the file has this address as it is: it may be in one that it includes, or stand for a name.
+fn named_in(host: &Host<'_>, address: SocketAddr) -> bool {
+    let text = std::fs::read_to_string(host.file).unwrap_or_default();
+    text.contains(&format!("\"{address}\""))
 }
 
 /// What comes of connections to those that take any, by name.

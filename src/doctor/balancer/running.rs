@@ -79,6 +79,11 @@ impl Running {
             .collect()
     }
 
+    /// The part that forwards packets of open flows, by interface; `None` if it has no packet modes.
+    pub fn offload(&self) -> Option<&BTreeMap<String, String>> {
+        self.status.packets.as_ref().map(|packets| &packets.offload)
+    }
+
     /// The interfaces that it has XDP programs of its own on.
     pub(super) fn xdp(&self) -> BTreeSet<String> {
         let layers = self.status.packets.iter().flat_map(|packets| &packets.offload);

@@ -61,8 +61,8 @@ pub(super) struct Hints {
     pub(super) is_there: bool,
     /// Other ports where something listens.
     pub(super) open_ports: Vec<u16>,
-    /// The configuration file.
-    pub(super) file: String,
+    /// The configuration file, if it has the address of the server.
+    pub(super) file: Option<String>,
 }
 
 /// What is wrong with a server, if something is.
@@ -82,12 +82,13 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
     let why = "Nothing listens at that address and port: the service does not run, listens on another address, or has another port.";
     if let [port] = hints.open_ports[..]
         && server.check.port.is_none()
+        && let Some(file) = &hints.file
     {
         let mut right = at;
         right.set_port(port);
         let pattern = at.to_string().replace('.', "\\.").replace('[', "\\[").replace(']', "\\]");
         return Diagnosis::error("server-refused", format!("{seen}, and takes them at port {port}"), why)
-            .mend(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {}", hints.file));
+            .mend(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
     }
     let look = format!(
         "On the server, `ss -ltnp` shows what listens where; `sport = :{}` should be there.",
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_one_other_port_that_is_open_is_the_right_one() {
-        let mut hints = Hints { open_ports: vec![8080], file: "a.toml".to_owned(), is_there: true };
+        let mut hints = Hints { open_ports: vec![8080], file: Some("a.toml".to_owned()), is_there: true };
         let (_, mend) = judged(&Reached::Refused, &hints);
         assert_eq!(mend, [r#"sed -i 's/"10\.0\.0\.11:80"/"10.0.0.11:8080"/' a.toml"#]);
         hints.open_ports.push(443);

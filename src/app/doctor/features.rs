@@ -1,0 +1,68 @@
+//! What the host gives convey, as a start would find it.
+
+use std::process::Stdio;
+
+use super::super::host::Kernel;
+use super::super::{limits, offload, packet_plan, privileges, snat_ports};
+use crate::config::Config;
+use crate::dataplane::{LastingGuard, Offloader, programs};
+use crate::doctor::balancer::{Running, features};
+use crate::doctor::{Diagnosis, Examination, Unseen};
+use crate::model::{Interface, Mode};
+use crate::net::PortRanges;
+
+/// Looks at ports, offload and filters.
+pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {
+    let mut seen = Examination::default();
+    seen.findings.extend(of_snat_ports(config));
+    seen.findings.extend(limits::few_local_ports(config).map(|said| features::local_ports(&said)));
+    if config.frontends_where(Mode::forwards_packets).next().is_none() {
+        return seen;
+    }
+    let Ok(interfaces) = packet_plan::interfaces(config, &kernel.network) else { return seen };
+    match running.and_then(Running::offload) {
+        Some(layers) => seen.findings.extend(features::not_offloaded(layers, config.passthrough.offload)),
+        None => of_start(config, &interfaces, &mut seen),
+    }
+    for interface in &interfaces {
+        seen.findings.extend(merging(&interface.name));
+        let filters = kernel.netlink.ingress_filters(interface.index).await.unwrap_or_default();
+        let foreign = filters
+            .iter()
+            .filter(|filter| filter.name != Offloader::FILTER && !LastingGuard::is_filter(&filter.name));
+        seen.findings.extend(foreign.map(|filter| features::foreign_filter(&interface.name, filter)));
+    }
+    seen
+}
+
+/// The SNAT ports that convey would have, if they are not those of the file.
+fn of_snat_ports(config: &Config) -> Option<Diagnosis> {
+    let (said, is_fatal) = match snat_ports::choose(config) {
+        Ok((_, said)) => (said?, false),
+        Err(error) => (error.to_string(), true),
+    };
+    let reserved = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
+    let reserved: PortRanges = reserved.parse().unwrap_or_default();
+    Some(features::snat_ports(&said, is_fatal, (config.passthrough.snat_ports.clone(), &reserved)))
+}
+
+/// Whether the kernel takes the programs; they are loaded, and attached to nothing.
+fn of_start(config: &Config, interfaces: &[Interface], seen: &mut Examination) {
+    if privileges::check().is_err() {
+        let needs = "root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON)".to_owned();
+        seen.not_looked_at.push(Unseen { check: "offload-missing", needs });
+        return;
+    }
+    let settings = &config.passthrough;
+    let selection =
+        packet_plan::selection(settings, &settings.snat_addresses, packet_plan::with_backends(config));
+    match offload::try_out(settings, &selection, interfaces) {
+        Ok(said) => seen.findings.extend(said.map(|said| features::offload_missing(&said, false))),
+        Err(error) => seen.findings.push(features::offload_missing(&format!("{error:#}"), true)),
+    }
+}
+
+fn merging(interface: &str) -> Option<Diagnosis> {
+    let ran = programs::command("ethtool").args(["-k", interface]).stdin(Stdio::null()).output().ok()?;
+    features::merging(interface, &String::from_utf8_lossy(&ran.stdout))
+}
