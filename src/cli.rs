@@ -2,6 +2,7 @@
 
 mod operate;
 mod service;
+mod trace;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
+pub use self::trace::TraceArgs;
 use crate::config::{LogLevel, Stats};
 use crate::model::{Mode, Target};
 
@@ -116,6 +118,11 @@ pub enum Command {
     },
     /// Have the convey that runs read its file again, and say what has changed or why the file was refused
     Reload,
+    /// Show live what becomes of connections and packets: what came, what was decided and why, what went
+    ///
+    /// Without options it shows everything, at most 1,000 events a second. Packets that the kernel forwards pass convey's workers
+    /// while a trace may show them. So name a client, a frontend or a server on a balancer that has much to do.
+    Trace(TraceArgs),
     /// Look at this host and say what keeps traffic from coming through, why it matters, and which command mends it
     ///
     /// Exit code 0 means that nothing was found, 3 that something was, and 1 that the host could not be looked at.

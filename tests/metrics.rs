@@ -72,6 +72,7 @@ fn scrape(snapshot: Snapshot) -> String {
         loads: Arc::default(),
         access_log: Arc::default(),
         events: Arc::default(),
+        trace: Arc::default(),
     };
     let (request, _requests) = tokio::sync::mpsc::channel(1);
     let routes = routes(source, request).unwrap();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 6] = ["balance", "forward", "model", "proxy-protocol", "snapshot", "wire"];
+const PURE_CRATES: [&str; 7] = ["balance", "forward", "model", "proxy-protocol", "snapshot", "trace", "wire"];
 
 /// The names that no pure code may use.
 const IMPURE: &[&str] = &[

@@ -129,6 +129,7 @@ fn start(balancer: &TestNamespace) -> Pipeline {
         stats: Arc::new(PacketStats::new(PipelineParts::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,
         failures: tokio::sync::mpsc::channel(1).0,
+        trace: Default::default(),
         access_log: Arc::default(),
         awaits_flows: false,
         now,

@@ -2,7 +2,6 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::{Extension, Router};
@@ -15,12 +14,14 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::listener::{AdminListener, Requester};
+use super::progress::AnswerProgress;
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
-/// connections: nobody can keep others out by being slow.
+/// connections: nobody can keep others out by being slow. Answers that take long ([`AnswerProgress::takes_long`]) have no
+/// part in this: who gives them bounds them.
 pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
 }
@@ -90,14 +91,13 @@ impl AcceptFailures {
 struct Open {
     task: AbortHandle,
     since: Instant,
-    has_asked: Arc<AtomicBool>,
+    progress: AnswerProgress,
 }
 
 impl Open {
     /// When it gives way to another.
     fn gives_way(&self) -> Instant {
-        let asked = self.has_asked.load(Ordering::Relaxed);
-        self.since + if asked { TIME_TO_READ } else { TIME_TO_ASK }
+        self.since + if self.progress.has_asked() { TIME_TO_READ } else { TIME_TO_ASK }
     }
 }
 
@@ -124,19 +124,28 @@ async fn serve_within(
             }
         };
         while tasks.try_join_next().is_some() {}
+        make_room(&mut open, limits, tasks).await;
+        let progress = AnswerProgress::default();
+        let client = Client { routes: routes.clone(), who, progress: progress.clone() };
+        let task = tasks.spawn(converse(stream, client, limits.lifetime));
+        open.push(Open { task, since: Instant::now(), progress });
+    }
+}
+
+/// Waits until there is room for one more.
+async fn make_room(open: &mut Vec<Open>, limits: ConnectionLimits, tasks: &mut JoinSet<()>) {
+    loop {
         open.retain(|open| !open.task.is_finished());
+        let short = || open.iter().filter(|open| !open.progress.is_long());
+        let Some(first) = short().min_by_key(|open| open.gives_way()) else { return };
+        if short().count() < limits.connections {
+            return;
+        }
         // In a burst of honest clients somebody is done at once; only if all are slow must one go.
-        if tasks.len() >= limits.connections
-            && let Some(first) = open.iter().min_by_key(|open| open.gives_way())
-            && timeout_at(first.gives_way(), tasks.join_next()).await.is_err()
-        {
+        if timeout_at(first.gives_way(), tasks.join_next()).await.is_err() {
             first.task.abort();
             tasks.join_next().await;
         }
-        let client = Client { routes: routes.clone(), who, has_asked: Arc::default() };
-        let has_asked = client.has_asked.clone();
-        let task = tasks.spawn(converse(stream, client, limits.lifetime));
-        open.push(Open { task, since: Instant::now(), has_asked });
     }
 }
 
@@ -144,20 +153,23 @@ async fn serve_within(
 struct Client {
     routes: Router,
     who: Requester,
-    has_asked: Arc<AtomicBool>,
+    progress: AnswerProgress,
 }
 
 /// A client that goes away or breaks the protocol is its own affair: errors are not reported.
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Client, lifetime: Duration) {
-    let Client { routes, who, has_asked } = client;
-    let routes = TowerToHyperService::new(routes.layer(Extension(who)));
+    let Client { routes, who, progress } = client;
+    let routes = TowerToHyperService::new(routes.layer(Extension(who)).layer(Extension(progress.clone())));
     let service = service_fn(|request: Request<Incoming>| {
-        has_asked.store(true, Ordering::Relaxed);
+        progress.asks();
         routes.call(request)
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(MAX_REQUEST);
-    let _ = timeout(lifetime, http.serve_connection(TokioIo::new(stream), service)).await;
+    tokio::select! {
+        _ = http.serve_connection(TokioIo::new(stream), service) => {}
+        () = progress.is_over(lifetime) => {}
+    }
 }
 
 #[cfg(test)]

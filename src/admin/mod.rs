@@ -14,11 +14,13 @@ mod overlays;
 mod packets;
 mod pages;
 mod process;
+mod progress;
 mod prometheus;
 mod ready;
 mod report;
 mod routes;
 mod source;
+mod trace;
 mod wrong_tokens;
 
 pub use config::ConfigReport;

@@ -155,6 +155,7 @@ mod tests {
             loads: Arc::default(),
             access_log: Arc::default(),
             events: Arc::default(),
+            trace: Arc::default(),
         })
     }
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
+use convey_trace::TraceHub;
 
 use super::StatsReport;
 use crate::control::{ConfigLoads, EventLog};
@@ -33,6 +34,8 @@ pub struct StatsSource {
     pub access_log: Arc<AccessLog>,
     /// What has happened lately.
     pub events: Arc<EventLog>,
+    /// Where those who watch get what becomes of clients and packets.
+    pub trace: Arc<TraceHub>,
 }
 
 impl StatsSource {

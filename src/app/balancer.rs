@@ -9,13 +9,15 @@ use std::pin::Pin;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
+use convey_trace::{TraceEnd, TraceHub};
 use log::{info, warn};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
 use self::drain::{SIGTERM, Succession};
 use super::confine::Confined;
@@ -46,6 +48,9 @@ use crate::net::ReservedPorts;
 use crate::proxy::remedy;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
+
+/// How long those who watch have at most to hear that no more is shown.
+const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs what the file says until a signal ends it, showing what `show` adds.
 pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
@@ -161,6 +166,7 @@ struct RunningBalancer {
     manager: ServiceManager,
     log: LogFiles,
     admin: Admin,
+    trace: Arc<TraceHub>,
     upgrades: Upgrades,
     /// `None` where the kernel lets us have none: then there are signals.
     upgrade_requests: Option<Control>,
@@ -174,10 +180,9 @@ impl RunningBalancer {
         let Reloads { reload, reloads } = reloads;
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
-        let columns = threads.columns();
-        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(columns)));
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(threads.columns())));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
-        let event_log = Arc::new(EventLog::default());
+        let (event_log, trace) = (Arc::new(EventLog::default()), Arc::new(TraceHub::default()));
         let (Tellers { outcomes, failures, networks, lookups, requests, calls }, events) = channels(reloads);
         // Those that are not used are closed: the other process's programs are detached with it.
         let xdp_links = handed.as_mut().map(Handed::take_xdp_links).unwrap_or_default();
@@ -190,11 +195,12 @@ impl RunningBalancer {
             networks,
             access_log: logs.access_log(),
             event_log: event_log.clone(),
+            trace: trace.clone(),
             // Sockets of the service manager are those of a restart.
             is_upgrade: handed.as_ref().is_some_and(Handed::is_upgrade),
             xdp_links: &xdp_links,
         };
-        let mut state = first_state(columns, kernel.as_ref()).await;
+        let mut state = first_state(threads.columns(), kernel.as_ref()).await;
         let mut data_path = Paths::start(&parts, kernel, logs).await?;
         let admin = BoundAdmin::new(config.stats.listen, control, handed.as_mut()).await?;
         let predecessor = handed.and_then(|handed| {
@@ -226,7 +232,7 @@ impl RunningBalancer {
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
         let balancer = RunningBalancer {
-            task, events, reload, draining, manager, log, admin, upgrades, upgrade_requests,
+            task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
         };
         Ok(balancer.begin(cores, predecessor).await)
     }
@@ -334,6 +340,7 @@ impl RunningBalancer {
             self.task.data_path.release();
         }
         self.draining.store(true, Ordering::Relaxed);
+        self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
         self.drain(kept, Succession::None, signals).await
@@ -345,6 +352,7 @@ impl RunningBalancer {
         info!("upgraded: process {process} serves from now on");
         // It has a socket of its own that `convey upgrade` finds.
         self.upgrade_requests = None;
+        self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;
         let log = self.log.clone();
@@ -354,6 +362,13 @@ impl RunningBalancer {
             Some(heir) => ExitCode::from(drain::outlive(heir, signals, &log).await),
             None => ended,
         }
+    }
+}
+
+impl RunningBalancer {
+    /// Tells those who watch that no more is shown, and why. Who does not read it is not waited for.
+    async fn end_traces(&self, why: TraceEnd) {
+        let _ = timeout(TRACE_END_TIMEOUT, self.trace.end(why)).await;
     }
 }
 
@@ -458,6 +473,7 @@ fn source(
         loads,
         access_log: parts.access_log.clone(),
         events: parts.event_log.clone(),
+        trace: parts.trace.clone(),
     }
 }
 

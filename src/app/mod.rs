@@ -34,6 +34,7 @@ mod snat_ports;
 mod socket_store;
 mod stale_filters;
 mod statistics;
+mod trace;
 mod upgrade;
 mod vip_prober;
 
@@ -88,6 +89,7 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),
         Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),
         Some(Command::Doctor { json, server }) => doctor::run(&cli.options, *json, *server),
+        Some(Command::Trace(args)) => trace::run(&cli.options, args),
         Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload, None),
         Some(Command::Generate { kind }) => generated(*kind),
         Some(Command::Upgrade) => upgrade::run(&file(&cli.options)),

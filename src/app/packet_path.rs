@@ -142,6 +142,7 @@ impl Running {
             wanted,
             failures: parts.failures.clone(),
             access_log: parts.access_log.clone(),
+            trace: parts.trace.clone(),
             awaits_flows: parts.is_upgrade,
             now: clock::now,
         })

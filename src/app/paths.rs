@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
+use convey_trace::TraceHub;
 use log::{info, warn};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -59,6 +60,7 @@ pub(super) struct Parts<'a> {
     pub(super) networks: mpsc::Sender<crate::model::NetworkTables>,
     pub(super) access_log: Arc<AccessLog>,
     pub(super) event_log: Arc<EventLog>,
+    pub(super) trace: Arc<TraceHub>,
     /// Whether another process hands over to this one.
     pub(super) is_upgrade: bool,
     /// Its flow cache's links to drivers.

@@ -61,6 +61,7 @@ impl ProxyPath {
             local_ports: Arc::new(LocalPorts::new(local_ports.ranges())),
             lines: Arc::default(),
             access_log: parts.access_log.clone(),
+            trace: parts.trace.clone(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath {

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::handshake;
 use hyper::header::HOST;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// How long an answer may take. A reload waits for name servers, and for a file that is being read.
@@ -85,13 +86,35 @@ impl Client {
 
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Refused> {
         let (status, body) = self.exchange(method, path, body).await?;
-        if status.is_success() {
-            return Ok(body);
+        if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
+    }
+
+    /// Shows each line at `path` to `take` as it comes, until that returns `false` or no more come.
+    ///
+    /// # Errors
+    /// It was refused, or there is no answer: words for an operator.
+    pub async fn stream(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), Refused> {
+        let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
+        let asked = timeout(PATIENCE, self.send(Method::GET, path, None)).await;
+        let (answer, _connection) = asked.map_err(|_| gone(&format!("no answer within {PATIENCE:?}")))??;
+        let (head, mut body) = answer.into_parts();
+        if !head.status.is_success() {
+            let body = body.collect().await.map_err(|error| gone(&error))?.to_bytes();
+            return Err(refusal(head.status, &body));
         }
-        let Ok(Failure { error, problems }) = serde_json::from_slice(&body) else {
-            return Err(Refused(format!("{status}: {}", String::from_utf8_lossy(&body).trim_end())));
-        };
-        Err(Refused([error].into_iter().chain(problems).collect::<Vec<_>>().join("\n  ")))
+        let mut text = Vec::new();
+        while let Some(frame) = body.frame().await {
+            // What is there of a line is no line: the process has ended.
+            let Ok(frame) = frame else { return Ok(()) };
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                if !take(String::from_utf8_lossy(&line).trim_end()) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn exchange(
@@ -100,24 +123,44 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(StatusCode, Bytes), Refused> {
-        let body = Full::<Bytes>::from(body.map(Value::to_string).unwrap_or_default());
-        let request = Request::builder().method(method).uri(path).header(HOST, "convey").body(body);
-        let request = request.map_err(|error| Refused(format!("{path}: {error}")))?;
         let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
         let answer = async {
-            let stream = UnixStream::connect(&self.path).await.map_err(|error| gone(&error))?;
-            let (mut sender, connection) =
-                handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
-            let connection = tokio::spawn(connection);
-            let (head, body) = sender.send_request(request).await.map_err(|error| gone(&error))?.into_parts();
+            let (answer, _connection) = self.send(method, path, body).await?;
+            let (head, body) = answer.into_parts();
             let body = body.collect().await.map_err(|error| gone(&error))?.to_bytes();
-            connection.abort();
             Ok((head.status, body))
         };
         match timeout(PATIENCE, answer).await {
             Ok(answer) => answer,
             Err(_) => Err(gone(&format!("no answer within {PATIENCE:?}"))),
         }
+    }
+
+    /// Sends a request. What comes of it ends with the connection.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(Response<Incoming>, OpenConnection), Refused> {
+        let body = Full::<Bytes>::from(body.map(Value::to_string).unwrap_or_default());
+        let request = Request::builder().method(method).uri(path).header(HOST, "convey").body(body);
+        let request = request.map_err(|error| Refused(format!("{path}: {error}")))?;
+        let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
+        let stream = UnixStream::connect(&self.path).await.map_err(|error| gone(&error))?;
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
+        let connection = OpenConnection(tokio::spawn(connection).abort_handle());
+        let answer = sender.send_request(request).await.map_err(|error| gone(&error))?;
+        Ok((answer, connection))
+    }
+}
+
+/// A connection to convey; it is closed when this is dropped.
+struct OpenConnection(AbortHandle);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -127,6 +170,13 @@ struct Failure {
     error: String,
     #[serde(default)]
     problems: Vec<String>,
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> Refused {
+    let Ok(Failure { error, problems }) = serde_json::from_slice(body) else {
+        return Refused(format!("{status}: {}", String::from_utf8_lossy(body).trim_end()));
+    };
+    Refused([error].into_iter().chain(problems).collect::<Vec<_>>().join("\n  "))
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {

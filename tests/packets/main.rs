@@ -44,6 +44,7 @@ mod silent_servers;
 mod spoofed;
 mod spread;
 mod takeover;
+mod trace;
 mod transfer;
 mod turns;
 mod udp;
@@ -110,6 +111,7 @@ fn main() -> ExitCode {
         ("doctor_balancer", doctor_balancer::stories()),
         ("l2", l2::stories()),
         ("access_log", access_log::stories()),
+        ("trace", trace::stories()),
         ("log", log::stories()),
         ("loops", loops::stories()),
         ("mixed", mixed::stories()),

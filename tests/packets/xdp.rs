@@ -14,6 +14,7 @@ use crate::network::{Network, PORT};
 use crate::scarce::forged_syns_leave_ports;
 use crate::silence::forged_syns_let_go_of_slots;
 use crate::spoofed::{forged_datagrams_reach_no_client, forged_segments_reach_no_client};
+use crate::trace;
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 use crate::upgrade;
@@ -24,6 +25,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_stream_of_datagrams_is_answered,
         a_connection_ends_in_order_and_leaves_the_cache,
         an_interface_may_get_another_ethernet_address,
+        a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards,
     ];
     // In DSR replies do not come by. The family makes no difference.
     stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
@@ -52,6 +54,13 @@ fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
     let mut lab = Prepared::of(Network::new(case, 2, 2));
     upgrade::upgrade_under_load(&mut lab.network, 2);
     // By the last process.
+    lab.has_forwarded(50);
+}
+
+fn a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards(case: Case) {
+    let mut lab = Prepared::new(case);
+    trace::balance(&mut lab.network, &Config { health: UNCHECKED, ..Config::new(1) });
+    trace::leaves_the_kernel_and_goes_back(&lab.network);
     lab.has_forwarded(50);
 }
 

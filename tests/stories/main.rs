@@ -38,6 +38,7 @@ mod sources;
 mod stats;
 mod steering;
 mod supervised;
+mod trace;
 mod transfer;
 mod udp;
 mod upgrade;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         sources::stories(),
         stats::stories(),
         steering::stories(),
+        trace::stories(),
         transfer::stories(),
         udp::stories(),
         supervised::stories(),

@@ -18,6 +18,7 @@ mod kernel_types;
 mod legacy;
 mod neighbour_queue;
 pub mod net;
+mod packet_trace;
 mod pipeline;
 mod probe_socket;
 pub mod programs;

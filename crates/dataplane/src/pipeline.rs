@@ -22,6 +22,7 @@ use super::captures::{self, Captures, RunningCaptures};
 use super::event_queue::EventQueue;
 use super::handover::{Backlog, Order};
 use super::neighbour_queue::NeighbourQueue;
+use super::packet_trace::PacketTrace;
 use super::queues::{Batch, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
 use super::transmit::drop_reason;
 use super::worker::Worker;
@@ -30,6 +31,7 @@ use convey_access_log::AccessLog;
 use convey_forward::{Dispatch, Forwarder, IpIds};
 use convey_model::{ConnectFailures, DropReason, Timestamp, WantedNeighbour};
 use convey_snapshot::stats::PacketStats;
+use convey_trace::TraceHub;
 
 /// What the pipeline is made of.
 pub struct PipelineParts {
@@ -51,6 +53,8 @@ pub struct PipelineParts {
     pub failures: tokio::sync::mpsc::Sender<ConnectFailures>,
     /// What is logged of each flow.
     pub access_log: Arc<AccessLog>,
+    /// Who watches what becomes of packets.
+    pub trace: Arc<TraceHub>,
     /// Whether frames wait for the flows of another process: see [`Pipeline::restore`].
     pub awaits_flows: bool,
     /// Tells the time.
@@ -123,6 +127,7 @@ impl Pipeline {
                 wanted: parts.wanted.clone(),
                 failures: parts.failures.clone(),
                 access_log: parts.access_log.clone(),
+                trace: PacketTrace::new(parts.trace.clone()),
                 now: parts.now,
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);

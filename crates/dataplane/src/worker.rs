@@ -10,6 +10,7 @@ use super::accounting::Accounting;
 use super::event_queue::EventQueue;
 use super::handover::{Backlog, Duty, Order};
 use super::neighbour_queue::{NeighbourQueue, QueuedFrame};
+use super::packet_trace::{HandledFrame, PacketTrace};
 use super::queues::{Batch, MemoryBudget, Parcel, QUEUE_TIMEOUT};
 use super::{Buffer, CounterReader, Sight};
 use convey_access_log::AccessLog;
@@ -60,6 +61,7 @@ pub(super) struct Worker {
     pub(super) wanted: tokio::sync::mpsc::Sender<WantedNeighbour>,
     pub(super) failures: tokio::sync::mpsc::Sender<ConnectFailures>,
     pub(super) access_log: Arc<AccessLog>,
+    pub(super) trace: PacketTrace,
     pub(super) now: fn() -> Timestamp,
 }
 
@@ -96,6 +98,7 @@ impl Worker {
             let now = (self.now)();
             accounting.use_snapshot(&sight.snapshot);
             self.forwarder.keep_journal(self.access_log.is_on());
+            self.trace.look(&mut self.forwarder);
             let mut round = Round {
                 sight: &sight,
                 now,
@@ -149,8 +152,15 @@ impl Worker {
 
     /// A frame that came at `since`.
     fn handle(&mut self, (interface, mut buffer): Parcel, since: Timestamp, round: &mut Round<'_>) {
+        let before = if self.trace.is_on() { self.trace.before(buffer.frame()) } else { None };
         let mut frame = buffer.as_frame(interface);
-        let verdict = self.forwarder.handle_frame(&mut frame, &round.sight.plan, round.now);
+        let (plan, now) = (&round.sight.plan, round.now);
+        let verdict = self.forwarder.handle_frame(&mut frame, plan, now);
+        if self.trace.is_on() {
+            let waits = matches!(verdict, Verdict::Drop(DropReason::NextHopUnresolved));
+            let handled = HandledFrame { verdict, waits, plan, now };
+            self.trace.tell(&self.forwarder, &frame, handled, before);
+        }
         self.say_farewells(round);
         match verdict {
             Verdict::Transmit(forwarded) => {
@@ -168,11 +178,17 @@ impl Worker {
                     DropReason::NextHopUnresolved => self.forwarder.events().unresolved,
                     _ => None,
                 };
-                let Worker { waiting, stats, core, .. } = self;
+                let Worker { waiting, stats, core, trace, forwarder, .. } = self;
                 let frame = QueuedFrame { since, neighbour, parcel: (interface, buffer) };
-                waiting.push(frame, round.now, |parcel| {
+                waiting.push(frame, round.now, |(interface, mut buffer)| {
                     stats.dropped(*core, DropReason::NextHopUnresolved, 1);
-                    round.spare.push(parcel);
+                    if trace.is_on() {
+                        let (plan, now) = (&round.sight.plan, round.now);
+                        let verdict = Verdict::Drop(DropReason::NextHopUnresolved);
+                        let lost = HandledFrame { verdict, waits: false, plan, now };
+                        trace.tell(forwarder, &buffer.as_frame(interface), lost, None);
+                    }
+                    round.spare.push((interface, buffer));
                 });
             }
             Verdict::Drop(reason) => {
@@ -339,6 +355,7 @@ mod tests {
             wanted: tokio::sync::mpsc::channel(1).0,
             failures: tokio::sync::mpsc::channel(1).0,
             access_log: Arc::default(),
+            trace: PacketTrace::default(),
             now: || Timestamp(0),
         };
         for _ in 0..3 {

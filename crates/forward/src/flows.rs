@@ -266,6 +266,24 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
+    /// Puts a flow's deadline off, if one more packet is known to have come at `last`, which is later than the last one.
+    pub(super) fn put_off(&mut self, id: FlowId, last: Timestamp) {
+        let flow = &mut self.flows[id.0 as usize];
+        flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
+    }
+
+    /// The flows among the next `budget` places, `from` one on, that the flow cache was told to forward; and where to go on,
+    /// `None` at the end.
+    pub(super) fn cached_from(&self, from: u32, budget: u32) -> (Vec<FlowId>, Option<u32>) {
+        let used = self.flows.len() as u32;
+        let end = from.saturating_add(budget).min(used);
+        let is_cached = |id: &u32| {
+            let flow = &self.flows[*id as usize];
+            flow.slot != Slot::NONE && flow.is_cached()
+        };
+        ((from..end).filter(is_cached).map(FlowId).collect(), (end < used).then_some(end))
+    }
+
     /// Notes that the flow cache has forwarded a FIN at `at`, and found it to be exact.
     pub(super) fn on_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];

@@ -15,6 +15,7 @@ mod narrow;
 mod refuse;
 mod served;
 mod source_limits;
+mod withheld;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use self::journal::over_by;
 use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
+use self::withheld::Withheld;
 use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::limiter::Limiter;
 use super::verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
@@ -119,6 +121,8 @@ pub struct Forwarder {
     handshakes_replaced: Option<Timestamp>,
     /// Flows whose packets are cut.
     narrowed: Narrowed,
+    /// Flows that the cache is not told of, for somebody watches.
+    withheld: Withheld,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
     /// The frontend that has last turned a client away at the door.
@@ -185,6 +189,7 @@ impl Forwarder {
             sweep_again: false,
             handshakes_replaced: None,
             narrowed: Narrowed::default(),
+            withheld: Withheld::default(),
             replaced: None,
             refused_at: 0,
             answer: Vec::with_capacity(ANSWER_LEN),
@@ -269,6 +274,11 @@ impl Forwarder {
     /// Flows now whose packets the flow cache was told to forward.
     pub fn cached_flows(&self) -> u32 {
         self.flows.cached()
+    }
+
+    /// The flow that packets with this key belong to.
+    pub(crate) fn flow_of(&self, key: &FlowKey) -> Option<&Flow> {
+        self.flows.lookup(key).map(|(id, _)| self.flows.get(id))
     }
 
     /// The flows.

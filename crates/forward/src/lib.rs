@@ -69,6 +69,7 @@ mod state;
 mod tcp_sequence;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod traced;
 mod verdict;
 mod wheel;
 mod workers;
@@ -89,5 +90,6 @@ pub use nat_ports::{NatPorts, PortSplit};
 pub use plan::Plan;
 pub use shares::Share;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
+pub use traced::waits_for_next_hop;
 pub use verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 pub use workers::WorkerPeers;

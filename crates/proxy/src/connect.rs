@@ -13,9 +13,11 @@ use super::own_sockets::OwnSocket;
 use super::proxy_header::{self, Origin};
 use super::session::TcpSession;
 use super::socket::{self, Leg};
+use super::traced;
 use super::upstream::{Attempts, Downstream, Permit, Unavailable};
 use convey_model::ProxyVersion;
 use convey_snapshot::stats::Counter;
+use convey_trace::ConnectionStep;
 
 /// What a connection to a server begins with.
 pub(super) struct Opening<'a> {
@@ -39,19 +41,25 @@ impl TcpSession {
     /// is replaced by another.
     pub(super) async fn connect_to_server(&mut self, opening: Opening<'_>) -> Result<Connected, Counter> {
         let (mut attempts, mut pool) = (Attempts::default(), self.frontend.pool.clone());
+        let mut attempt = 0;
         loop {
+            attempt += 1;
             let next = attempts
                 .next_in_turn(&self.downstream, &pool, self.timeouts.connect, || self.newest_pool())
                 .await;
             let mut permit = next.map_err(end_of)?;
             let server = permit.server().config.addr_for(self.downstream.vip.port());
+            let id = Some(permit.server().live.id);
+            self.trace(id, ConnectionStep::Chosen { attempt });
             let began = Instant::now();
             if let Some(tally) = &mut self.tally {
                 tally.tries(&permit, server, began);
             }
             match self.connect(server, permit.send_proxy(), &opening).await {
                 Ok((leg, _own)) => {
-                    permit.connected(began.elapsed());
+                    let after = began.elapsed();
+                    self.trace(id, ConnectionStep::Connected { after });
+                    permit.connected(after);
                     if let Some(tally) = &mut self.tally {
                         tally.connected();
                     }
@@ -63,6 +71,7 @@ impl TcpSession {
                         "{client} -> {vip}: cannot connect to server {} ({server}): {error}",
                         permit.name()
                     );
+                    self.trace(id, traced::connect_failed(&error));
                     attempts.failed(&permit, &error, &self.context.shared.failures);
                     // That may have taken as long as `timeouts.connect`: servers may have come and gone.
                     pool = self.newest_pool();

@@ -23,6 +23,7 @@ mod source;
 mod stream;
 mod tally;
 mod tcp_info;
+mod traced;
 mod udp;
 mod upstream;
 mod watch;

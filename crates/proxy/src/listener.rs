@@ -20,6 +20,7 @@ use super::worker::Context;
 use convey_model::Endpoint;
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::{Counter, Traffic};
+use convey_trace::ConnectionStep;
 
 /// A listener that runs.
 pub(super) struct Listener {
@@ -166,6 +167,7 @@ impl Acceptor {
         let leg = Leg::new(stream);
         let snapshot = self.context.snapshot();
         let mut session = TcpSession::new(client, self.vip, &self.context, &snapshot)?;
+        session.trace(None, ConnectionStep::Accepted);
         match session.admit(&leg.stream, &snapshot) {
             Ok(()) => {
                 if session.is_beyond_share() {

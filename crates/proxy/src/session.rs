@@ -22,6 +22,7 @@ use super::socket::{self, Leg};
 use super::source;
 use super::stream;
 use super::tally::{Tally, termination_for};
+use super::traced;
 use super::upstream::{Downstream, Permit};
 use super::watch::Watched;
 use super::worker::Context;
@@ -29,6 +30,7 @@ use convey_access_log::Termination;
 use convey_model::{CountedSource, Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
+use convey_trace::ConnectionStep;
 
 /// A client's connection, counted from accept on. Dropped before it has ended, it was cut.
 pub(super) struct TcpSession {
@@ -46,7 +48,7 @@ pub(super) struct TcpSession {
     ended: bool,
     /// Why it ended early.
     reason: Option<Counter>,
-    /// For the access log, if there is one.
+    /// For the access log and for traces, if anybody wants it.
     pub(super) tally: Option<Box<Tally>>,
     /// Among its client's connections.
     counted: Counted,
@@ -87,7 +89,7 @@ impl TcpSession {
             is_open: false,
             ended: false,
             reason: None,
-            tally: Tally::begin(&context.shared.access_log, began),
+            tally: Tally::begin(&context.shared, began),
             counted: Counted::default(),
             source: None,
             waiting: None,
@@ -188,6 +190,7 @@ impl TcpSession {
         }
         self.counted = Counted::default();
         self.watched.set_client(self.client_ip());
+        self.trace(None, ConnectionStep::Header);
         let context = self.context.clone();
         let snapshot = context.snapshot();
         // The newest lists: the code that ends denied connections did not know the client before.
@@ -212,6 +215,7 @@ impl TcpSession {
     /// Waits until its client has room at the frontend; from now on as long as one would wait for a server.
     async fn wait_for_share(&mut self) -> Result<(), Counter> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(()) };
+        self.trace(None, ConnectionStep::Waits);
         let live = self.frontend.live.clone();
         let waits = live.waiters.enter();
         let turn = timeout(self.timeouts.connect, self.wait_for_turn(&mut waiting));
@@ -317,6 +321,7 @@ impl TcpSession {
         if self.try_take_slot() {
             return;
         }
+        self.trace(None, ConnectionStep::Waits);
         let first = self.frontend.live.clone();
         let _waits = first.waiters.enter();
         while !self.try_take_slot() {
@@ -503,8 +508,13 @@ impl Drop for TcpSession {
             self.count(Counter::Cut, 1);
             self.reason = Some(Counter::Cut);
         }
+        let termination = termination_for(self.reason, Termination::Closed);
+        let bytes = self.tally.as_ref().map(|tally| tally.bytes());
+        if self.context.shared.trace.is_watched() {
+            self.trace(self.watched.server(), traced::end(termination, bytes, &self.downstream));
+        }
         if let Some(tally) = self.tally.take() {
-            (*tally).end(&self.downstream, &self.frontend, termination_for(self.reason, Termination::Closed));
+            (*tally).end(&self.downstream, &self.frontend, termination);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
         self.count_closed();

@@ -1,4 +1,4 @@
-//! The access log's record of a connection or session, as it grows.
+//! What the access log and a trace tell of a connection or session, as it grows.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::net::SocketAddr;
@@ -9,14 +9,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::upstream::{Downstream, Permit};
+use super::worker::WorkersShared;
 use convey_access_log::{AccessLog, Record, ServedBy, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
-/// Kept while a connection is open, if there is an access log. Apart from the connection, which needs no memory for it else.
+/// Kept while a connection is open, if it is logged or somebody watched its beginning. Apart from the connection, which needs no memory for it else.
 #[derive(Debug)]
 pub(super) struct Tally {
-    log: Arc<AccessLog>,
+    /// `None`: it is not logged.
+    log: Option<Arc<AccessLog>>,
     bytes_rx: AtomicU64,
     bytes_tx: AtomicU64,
     /// Since when it waits for a connection slot or a server.
@@ -30,11 +32,12 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// One for a client that came at `began`; `None`: it is not logged.
-    pub(super) fn begin(log: &Arc<AccessLog>, began: Instant) -> Option<Box<Tally>> {
-        log.chooses_one().then(|| {
+    /// One for a client that came at `began`; `None`: nobody wants it.
+    pub(super) fn begin(shared: &WorkersShared, began: Instant) -> Option<Box<Tally>> {
+        let log = shared.access_log.chooses_one().then(|| shared.access_log.clone());
+        (log.is_some() || shared.trace.is_watched()).then(|| {
             Box::new(Tally {
-                log: log.clone(),
+                log,
                 bytes_rx: AtomicU64::new(0),
                 bytes_tx: AtomicU64::new(0),
                 waits_since: began,
@@ -58,6 +61,11 @@ impl Tally {
         }
     }
 
+    /// Bytes from and to the client so far.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.bytes_rx.load(Ordering::Relaxed), self.bytes_tx.load(Ordering::Relaxed))
+    }
+
     /// The server of a permit is tried at `addr`.
     pub(super) fn tries(&mut self, permit: &Permit, addr: SocketAddr, at: Instant) {
         self.retries += u32::from(self.tried.is_some());
@@ -76,7 +84,7 @@ impl Tally {
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// Logs the connection, which ends now.
+    /// Logs the connection, if it is logged. It ends now.
     pub(super) fn end(
         self,
         downstream: &Downstream,
@@ -84,6 +92,7 @@ impl Tally {
         (termination, reason): (Termination, Option<&'static str>),
     ) {
         let Tally { log, bytes_rx, bytes_tx, waits_since, tried, connect, retries, server } = self;
+        let Some(log) = log else { return };
         let make = || {
             let (backend, server) = server.unzip();
             Some(Record {

@@ -51,6 +51,11 @@ impl Watched {
         OPEN.with_borrow_mut(|open| open[self.0].server = Some(server));
     }
 
+    /// The number of the server that it goes to.
+    pub(super) fn server(&self) -> Option<u32> {
+        OPEN.try_with(|open| open.borrow().get(self.0).and_then(|entry| entry.server)).ok().flatten()
+    }
+
     /// How it is to end; `None`: it may go on.
     pub(super) fn end(&self) -> Option<RelayEnd> {
         OPEN.with_borrow(|open| open[self.0].end)

@@ -26,6 +26,7 @@ use convey_access_log::AccessLog;
 use convey_model::{Access, ConnectFailures, Endpoint, Protocol, Timestamp};
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{Frontend, Snapshot};
+use convey_trace::TraceHub;
 
 /// State that all workers share.
 #[derive(Clone)]
@@ -50,6 +51,8 @@ pub struct WorkersShared {
     pub lines: Arc<ClientLines>,
     /// What is logged of each connection.
     pub access_log: Arc<AccessLog>,
+    /// Who watches what becomes of clients.
+    pub trace: Arc<TraceHub>,
 }
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
@@ -375,6 +378,7 @@ pub(super) mod tests {
             local_ports: Arc::default(),
             lines: Arc::default(),
             access_log: Arc::default(),
+            trace: Arc::default(),
         };
         Arc::new(Context { core: 0, shared, started: Instant::now(), _alive: mpsc::channel(1).0 })
     }

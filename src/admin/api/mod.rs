@@ -3,6 +3,7 @@
 mod authorize;
 mod read;
 mod steer;
+mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
         .route("/events", get(read::events))
         .route("/overlays", get(read::overlays).delete(steer::reset))
         .route("/reload", post(steer::reload))
+        .route("/trace", get(trace::trace))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
@@ -54,6 +56,8 @@ enum Failure {
     Bad(String),
     /// It was not granted.
     Refused(RequestRefusal),
+    /// Too many want that at once.
+    Busy(String),
     /// The program ends.
     Gone,
 }
@@ -89,6 +93,7 @@ impl IntoResponse for Failure {
                 (StatusCode::TOO_MANY_REQUESTS, error, vec![])
             }
             Failure::Bad(why) => (StatusCode::BAD_REQUEST, why, vec![]),
+            Failure::Busy(why) => (StatusCode::TOO_MANY_REQUESTS, why, vec![]),
             Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process ends".to_owned(), vec![]),
             Failure::Refused(RequestRefusal::Unknown(why)) => (StatusCode::NOT_FOUND, why, vec![]),
             Failure::Refused(RequestRefusal::Refused(why)) => (StatusCode::CONFLICT, why, vec![]),

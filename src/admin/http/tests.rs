@@ -2,12 +2,15 @@
 
 mod described;
 mod token;
+mod traced;
 
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use convey_trace::TraceHub;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
@@ -16,6 +19,7 @@ use hyper::{Method, Response, StatusCode};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::*;
 use crate::admin::{StatsSource, routes};
@@ -30,6 +34,7 @@ struct Admin {
     draining: Arc<AtomicBool>,
     events: Arc<EventLog>,
     loads: Arc<ConfigLoads>,
+    trace: Arc<TraceHub>,
     routes: Router,
     /// Nobody grants them.
     requests: mpsc::Receiver<OperatorRequest>,
@@ -42,6 +47,7 @@ fn admin() -> Admin {
     let draining = Arc::new(AtomicBool::new(false));
     let (request, requests) = mpsc::channel(1);
     let (events, loads) = (Arc::new(EventLog::default()), Arc::new(ConfigLoads::default()));
+    let trace = Arc::new(TraceHub::default());
     let source = StatsSource {
         snapshot: snapshot.clone(),
         started: SystemTime::UNIX_EPOCH,
@@ -52,9 +58,10 @@ fn admin() -> Admin {
         loads: loads.clone(),
         access_log: Arc::default(),
         events: events.clone(),
+        trace: trace.clone(),
     };
     let routes = routes(source, request).unwrap();
-    Admin { snapshot, draining, events, loads, routes, requests }
+    Admin { snapshot, draining, events, loads, trace, routes, requests }
 }
 
 async fn start(limits: ConnectionLimits, admin: &Admin) -> SocketAddr {

@@ -28,11 +28,16 @@ impl Forwarder {
     pub fn on_cached(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
         let Some((id, direction)) = self.flows.lookup(key) else { return };
         let flow = self.flows.get(id);
+        let before = flow.state();
         // Else its flow is over, and this may be the next one between the same ends.
         if !flow.is_cached() {
+            // Or it was forwarded just before the cache had to leave the flow to us.
+            if self.withheld.has(flow) {
+                self.hear(id, direction, segment, now);
+                self.hear_of_server(id, before);
+            }
             return;
         }
-        let before = flow.state();
         if before.is_handshake() && direction == Direction::ToServer {
             let sent = segment.seq.wrapping_add(segment.len);
             // A FIN can only be one of the flow before.
@@ -98,9 +103,16 @@ impl Forwarder {
     /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
     pub(super) fn update_in_cache(&mut self, id: FlowId) {
-        let Some(cache) = &mut self.cache else { return };
+        if self.cache.is_none() {
+            return;
+        }
         let flow = self.flows.get(id);
-        match (flow.is_cached(), flow.may_be_cached()) {
+        let change = (flow.is_cached(), flow.may_be_cached());
+        if change == (false, true) && self.withholds(id) {
+            return;
+        }
+        let (Some(cache), flow) = (&mut self.cache, self.flows.get(id)) else { return };
+        match change {
             (false, true) => {
                 put(&mut **cache, flow, server_side(flow, &self.network));
                 self.note_cached(id);
@@ -262,6 +274,7 @@ impl Forwarder {
 
     /// A flow is no longer in the table.
     pub(super) fn forget_in_cache(&mut self, flow: &Flow) {
+        self.withheld.forget(flow);
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
             remove(&mut **cache, flow);
         }
@@ -321,7 +334,8 @@ pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
     flow.catch_up(client, server);
 }
 
-fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
+/// Has the cache forward packets of a flow no longer.
+pub(super) fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
     keys(flow).for_each(|(_, key)| cache.remove(&key, super::owners(flow)));
 }
 

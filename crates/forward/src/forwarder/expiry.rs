@@ -28,6 +28,7 @@ impl Forwarder {
         self.widen(now);
         self.give_way_to_others(plan, now);
         self.end_those_beyond(plan, now, &mut reset);
+        self.withdraw_watched();
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
         for (_, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == FlowEnd::Silent) {
@@ -78,7 +79,7 @@ impl Forwarder {
         let served = &self.served;
         let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
         let has_more_pools = self.ports.as_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
-        !expired_all || self.sweep.is_some() || has_more_pools
+        !expired_all || self.sweep.is_some() || has_more_pools || self.withheld.is_behind()
     }
 
     /// Forgets flows that have been silent for too long. Returns whether that was all of them.

@@ -24,6 +24,7 @@ use super::socket::{self, BUFFERS, Datagrams, ReceiveBuffers};
 use super::sockets::Listening;
 use super::table::{SessionKey, SessionTable};
 use crate::header_error::HeaderError;
+use crate::traced;
 use crate::upstream::{Attempts, Downstream};
 use crate::worker::Context;
 use convey_model::{Endpoint, Protocol, Timestamp};
@@ -157,15 +158,16 @@ impl Relay {
         let sends = frontend.is_some_and(|frontend| frontend.pool.config.send_proxy.is_some());
         if !accepts && !sends {
             if let Err(reason) = self.forward_one(sessions, Inbound::of(datagrams), moment) {
-                self.dropped(reason, datagrams.count());
+                self.refuse(datagrams.meta.addr, reason, (datagrams.count(), moment));
             }
             return;
         }
         // With headers one by one: of several, those before one that is sent again would be sent twice.
         for datagram in datagrams.split() {
             let inbound = if accepts { self.behind_header(datagram) } else { Ok(Inbound::of(datagram)) };
+            let client = inbound.as_ref().map_or(datagram.meta.addr, |inbound| inbound.key(None).client);
             if let Err(reason) = inbound.and_then(|inbound| self.forward_one(sessions, inbound, moment)) {
-                self.dropped(reason, 1);
+                self.refuse(client, reason, (1, moment));
             }
         }
     }
@@ -314,6 +316,15 @@ impl Relay {
             }
         }
         taken < ReceiveBuffers::SIZE
+    }
+
+    /// So many datagrams of a client go nowhere.
+    fn refuse(&self, client: SocketAddr, reason: Counter, (n, moment): (u64, Moment<'_>)) {
+        self.dropped(reason, n);
+        if let Some(frontend) = self.frontend.as_ref().filter(|_| self.context.shared.trace.is_watched()) {
+            let downstream = self.downstream(SessionKey { client, via: None, asked: None }, moment.now);
+            traced::tell(&self.context, &downstream, frontend, None, traced::drops(reason));
+        }
     }
 
     fn dropped(&self, reason: Counter, n: u64) {

@@ -10,11 +10,13 @@ use super::slot::SessionSlot;
 use super::socket;
 use crate::own_sockets::OwnSocket;
 use crate::tally::{Tally, termination_for};
+use crate::traced;
 use crate::upstream::{Attempts, Downstream, Permit, Unavailable};
 use convey_access_log::Termination;
 use convey_model::ProxyVersion;
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool};
+use convey_trace::ConnectionStep;
 
 /// A session, counted from its beginning on. Dropped before it has ended, it was cut.
 pub(super) struct UdpSession {
@@ -28,7 +30,7 @@ pub(super) struct UdpSession {
     ended: bool,
     /// How it ended, and why, if not in the usual way.
     ending: Option<(Termination, Option<&'static str>)>,
-    /// For the access log, if there is one.
+    /// For the access log and for traces, if anybody wants it.
     tally: Option<Box<Tally>>,
 }
 
@@ -79,7 +81,14 @@ impl UdpSession {
             tally.moves_to(&upstream.permit, upstream.server);
         }
         let (is_refused, ended, ending) = (false, false, None);
-        UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, tally }
+        let session = UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, tally };
+        session.trace(ConnectionStep::Begun);
+        session
+    }
+
+    /// Shows what has happened to it.
+    fn trace(&self, step: ConnectionStep) {
+        self.slot.trace(&self.downstream, self.upstream.permit.server().live.id, step);
     }
 
     /// Its socket towards the server.
@@ -144,6 +153,7 @@ impl UdpSession {
         if let Some(tally) = &mut self.tally {
             tally.moves_to(&self.upstream.permit, self.upstream.server);
         }
+        self.trace(ConnectionStep::Moved);
         Ok(true)
     }
 
@@ -158,6 +168,7 @@ impl UdpSession {
         let Downstream { client, vip, .. } = self.downstream;
         let Upstream { permit, server, .. } = &self.upstream;
         debug!("{client} -> {vip}/udp: server {} ({server}) refuses: {error}", permit.name());
+        self.trace(traced::connect_failed(error));
         let (permit, failures) = (&self.upstream.permit, self.slot.failures());
         match attempts {
             Some(attempts) => attempts.failed(permit, error, failures),
@@ -217,8 +228,12 @@ impl Drop for UdpSession {
         if !self.ended {
             self.slot.count(Counter::Cut, 1);
         }
+        let ending = self.ending.unwrap_or_else(|| termination_for(Some(Counter::Cut), Termination::Cut));
+        if self.slot.is_traced() {
+            let bytes = self.tally.as_ref().map(|tally| tally.bytes());
+            self.trace(traced::end(ending, bytes, &self.downstream));
+        }
         if let Some(tally) = self.tally.take() {
-            let ending = self.ending.unwrap_or_else(|| termination_for(Some(Counter::Cut), Termination::Cut));
             (*tally).end(&self.downstream, &self.slot.frontend, ending);
         }
     }

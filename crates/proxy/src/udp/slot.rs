@@ -9,10 +9,13 @@ use tokio::time::Instant;
 use crate::clients::Counted;
 use crate::own_sockets::{FrontendPath, OwnSocket};
 use crate::tally::Tally;
+use crate::traced;
+use crate::upstream::Downstream;
 use crate::worker::Context;
 use convey_model::{ConnectFailures, CountedSource, Endpoint};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Snapshot};
+use convey_trace::ConnectionStep;
 
 /// A slot that is taken for as long as this lives.
 pub(super) struct SessionSlot {
@@ -69,9 +72,19 @@ impl SessionSlot {
         own.note(socket, Endpoint::udp(server), frontend, self.path.as_ref())
     }
 
-    /// What the access log will tell of the session, if there is one.
+    /// What will be told of the session, if anybody wants it.
     pub(super) fn tally(&self, began: Instant) -> Option<Box<Tally>> {
-        Tally::begin(&self.context.shared.access_log, began)
+        Tally::begin(&self.context.shared, began)
+    }
+
+    /// Shows what has happened to the session to those who watch.
+    pub(super) fn trace(&self, downstream: &Downstream, server: u32, step: ConnectionStep) {
+        traced::tell(&self.context, downstream, &self.frontend, Some(server), step);
+    }
+
+    /// Whether somebody watches.
+    pub(super) fn is_traced(&self) -> bool {
+        self.context.shared.trace.is_watched()
     }
 
     /// Where failures of servers are told.

@@ -10,12 +10,12 @@ use super::*;
 use crate::control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
 use crate::model::{AdminState, Overlay, OverlayValue, Target};
 
-fn description() -> Value {
+pub(super) fn description() -> Value {
     serde_json::from_str(include_str!("../../openapi.json")).unwrap()
 }
 
 /// Checks values against a schema of the description.
-fn validator(schema: &Value) -> Validator {
+pub(super) fn validator(schema: &Value) -> Validator {
     let whole = json!({ "allOf": [schema], "components": description()["components"] });
     jsonschema::options().build(&whole).unwrap()
 }
@@ -100,6 +100,7 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
         ("get", "/v1/events", "/v1/events?since=2", None, 200),
         ("get", "/v1/events", "/v1/events?since=yesterday", None, 400),
         ("post", "/v1/reload", "/v1/reload", None, 422),
+        ("get", "/v1/trace", "/v1/trace?rate=0", None, 400),
     ];
     for (method, described, path, body, status) in asked {
         let verb = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();

@@ -20,6 +20,7 @@ macro_rules! told_with_a_cache {
 }
 
 mod ends;
+mod watched;
 mod ways;
 
 told_with_a_cache! {

@@ -1,0 +1,76 @@
+//! What a worker shows of packets to those who watch. While nobody does, it costs a batch one load.
+
+use std::sync::Arc;
+
+use convey_forward::{Forwarder, Frame, Plan, Verdict, waits_for_next_hop};
+use convey_model::Timestamp;
+use convey_trace::{TraceHub, TraceWatchers, TracedFrames};
+
+/// Who watches, as a worker last knew.
+#[derive(Debug, Default)]
+pub(super) struct PacketTrace {
+    hub: Arc<TraceHub>,
+    version: u64,
+    /// `None`: nobody.
+    watchers: Option<TraceWatchers>,
+}
+
+/// What is done with a frame that was handled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HandledFrame<'a> {
+    pub(super) verdict: Verdict,
+    /// Whether it waits for its next hop.
+    pub(super) waits: bool,
+    pub(super) plan: &'a Plan,
+    pub(super) now: Timestamp,
+}
+
+impl PacketTrace {
+    pub(super) fn new(hub: Arc<TraceHub>) -> PacketTrace {
+        PacketTrace { hub, version: 0, watchers: None }
+    }
+
+    /// Looks who watches, once for each batch. The forwarder keeps the flows from its cache that they may be shown.
+    #[inline]
+    pub(super) fn look(&mut self, forwarder: &mut Forwarder) {
+        let version = self.hub.version();
+        if version != self.version {
+            self.change(version, forwarder);
+        }
+    }
+
+    fn change(&mut self, version: u64, forwarder: &mut Forwarder) {
+        self.version = version;
+        self.watchers = (version != 0).then(|| self.hub.watchers());
+        forwarder.watch_flows(self.watchers.iter().flat_map(TraceWatchers::filters).collect());
+    }
+
+    /// Whether somebody watches.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.watchers.is_some()
+    }
+
+    /// A copy of a frame before it is handled, if somebody wants it.
+    pub(super) fn before(&self, frame: &[u8]) -> Option<Box<TracedFrames>> {
+        let wanted = self.watchers.as_ref().is_some_and(TraceWatchers::want_frames);
+        wanted.then(|| Box::new(TracedFrames::came(frame)))
+    }
+
+    /// Shows a frame that was handled.
+    pub(super) fn tell(
+        &self,
+        forwarder: &Forwarder,
+        frame: &Frame<'_>,
+        handled: HandledFrame<'_>,
+        frames: Option<Box<TracedFrames>>,
+    ) {
+        let Some(watchers) = &self.watchers else { return };
+        let HandledFrame { verdict, waits, plan, now } = handled;
+        let Some(mut event) = forwarder.traced(frame, verdict, (plan, now), frames) else { return };
+        if waits {
+            waits_for_next_hop(&mut event);
+        }
+        watchers.tell(event);
+    }
+}

@@ -1,0 +1,143 @@
+//! What a trace tells of a packet: made of the frame before and after, and of the verdict.
+
+use std::net::SocketAddr;
+
+use crate::plan::Plan;
+use crate::{Direction, Forwarded, Forwarder, Frame, PacketRole, Verdict};
+use convey_model::{DropReason, Endpoint, FlowKey, Timestamp};
+use convey_trace::{
+    PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedPacket, TracedRole,
+    TracedWay,
+};
+use convey_wire::{Headers, Kind, parse};
+
+/// Whose packet it is, as far as that is known.
+#[derive(Default)]
+struct TracedFlow {
+    client: Option<SocketAddr>,
+    vip: Option<SocketAddr>,
+    frontend: Option<u32>,
+    server: Option<u32>,
+    state: Option<&'static str>,
+}
+
+impl Forwarder {
+    /// The event of a frame that was handled, with this verdict, after it was rewritten. To be called before the next frame is
+    /// handled. `None`: the packet is none of ours. Who wants the bytes has a copy of them as they came.
+    pub fn traced(
+        &self,
+        frame: &Frame<'_>,
+        verdict: Verdict,
+        (plan, now): (&Plan, Timestamp),
+        mut frames: Option<Box<TracedFrames>>,
+    ) -> Option<TraceEvent> {
+        let way = self.traced_way(frame, verdict)?;
+        if let Some(frames) = &mut frames {
+            match verdict {
+                Verdict::Transmit(_) => frames.set_went(frame.bytes),
+                Verdict::Reply(_) => frames.set_went(self.answer()),
+                Verdict::Drop(_) | Verdict::Pass => {}
+            }
+        }
+        let headers = frame.headers.as_ref().ok();
+        let mut flow = headers.map(|headers| self.traced_flow(&headers.key, plan)).unwrap_or_default();
+        if let Verdict::Transmit(forwarded) = verdict {
+            (flow.frontend, flow.server) = (Some(forwarded.flow.frontend), Some(forwarded.flow.server));
+        }
+        let step = PacketStep {
+            came: headers.map(traced_packet),
+            interface: frame.interface.unwrap_or_default(),
+            frame_len: frame.bytes.len() as u32,
+            way,
+            state: flow.state,
+            frames,
+        };
+        Some(TraceEvent {
+            at: now,
+            protocol: headers.and_then(|headers| headers.key.transport()),
+            client: flow.client,
+            proxy: None,
+            vip: flow.vip,
+            frontend: flow.frontend,
+            server: flow.server,
+            step: TraceStep::Packet(step),
+        })
+    }
+
+    fn traced_way(&self, frame: &Frame<'_>, verdict: Verdict) -> Option<TracedWay> {
+        Some(match verdict {
+            Verdict::Transmit(forwarded) => traced_forwarded(frame, forwarded),
+            Verdict::Reply(reason) => {
+                let is_error = parse(self.answer()).is_ok_and(|answer| answer.is_error());
+                let by = if is_error { TracedAnswer::IcmpError } else { TracedAnswer::Reset };
+                TracedWay::Answered { reason: reason.label(), by }
+            }
+            Verdict::Drop(reason) => TracedWay::Dropped { reason: reason.label() },
+            Verdict::Pass => return None,
+        })
+    }
+
+    fn traced_flow(&self, key: &FlowKey, plan: &Plan) -> TracedFlow {
+        if let Some(flow) = self.flow_of(key) {
+            let client = flow.client();
+            return TracedFlow {
+                client: Some(client.source()),
+                vip: Some(client.destination()),
+                frontend: Some(flow.frontend_id()),
+                server: Some(flow.server_id()),
+                state: Some(flow.state().name()),
+            };
+        }
+        let (client, vip) = (Some(key.source()), Some(key.destination()));
+        let endpoint = key.transport().map(|protocol| Endpoint { protocol, addr: key.destination() });
+        let frontend = endpoint.and_then(|endpoint| plan.listeners.get(&endpoint));
+        TracedFlow { client, vip, frontend: frontend.map(|frontend| frontend.id), ..TracedFlow::default() }
+    }
+}
+
+/// A frame that waits for its next hop was not dropped yet.
+pub fn waits_for_next_hop(event: &mut TraceEvent) {
+    if let TraceStep::Packet(packet) = &mut event.step
+        && packet.way == (TracedWay::Dropped { reason: DropReason::NextHopUnresolved.label() })
+    {
+        packet.way = TracedWay::WaitsForNextHop;
+    }
+}
+
+fn traced_packet(headers: &Headers) -> TracedPacket {
+    TracedPacket {
+        from: headers.key.source(),
+        to: headers.key.destination(),
+        flags: headers.flags.0,
+        ttl: headers.ttl,
+        len: headers.packet_len() as u32,
+        kind: match headers.kind {
+            Kind::Whole => PacketKind::Whole,
+            Kind::FirstFragment { .. } => PacketKind::FirstFragment,
+            Kind::LaterFragment { .. } => PacketKind::LaterFragment,
+            Kind::Error { .. } => PacketKind::IcmpError,
+        },
+    }
+}
+
+fn traced_forwarded(frame: &Frame<'_>, forwarded: Forwarded) -> TracedWay {
+    // It was read before, and only its addresses are others.
+    let (from, to) = parse(frame.bytes).map_or_else(
+        |_| (SocketAddr::from(([0; 4], 0)), SocketAddr::from(([0; 4], 0))),
+        |went| (went.key.source(), went.key.destination()),
+    );
+    TracedWay::Forwarded {
+        from,
+        to,
+        interface: forwarded.interface,
+        next_hop: frame.bytes.first_chunk().copied().unwrap_or_default(),
+        role: match (forwarded.role, forwarded.direction) {
+            (PacketRole::First, _) => TracedRole::First,
+            (PacketRole::Answer, Direction::ToClient) => TracedRole::Answer,
+            (PacketRole::Later | PacketRole::Answer, _) => TracedRole::Later,
+            (PacketRole::Refusal, _) => TracedRole::Refusal,
+            (PacketRole::Unrecorded, _) => TracedRole::Unrecorded,
+        },
+        is_cut: forwarded.cut.is_some(),
+    }
+}

@@ -1,0 +1,63 @@
+//! What a trace is told of connections and of sessions of UDP.
+
+use std::io;
+
+use super::session::TcpSession;
+use super::upstream::Downstream;
+use super::worker::Context;
+use convey_access_log::Termination;
+use convey_snapshot::Frontend;
+use convey_snapshot::stats::Counter;
+use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
+
+/// Shows a step to those who watch, if anybody does.
+#[inline]
+pub(super) fn tell(
+    context: &Context,
+    downstream: &Downstream,
+    frontend: &Frontend,
+    server: Option<u32>,
+    step: ConnectionStep,
+) {
+    context.shared.trace.tell(|| TraceEvent {
+        at: context.shared.access_log.now(),
+        protocol: Some(downstream.protocol),
+        client: Some(downstream.client),
+        proxy: downstream.proxy,
+        vip: Some(downstream.vip),
+        frontend: Some(frontend.live.id),
+        server,
+        step: TraceStep::Connection(step),
+    });
+}
+
+/// Datagrams that were dropped for this reason.
+pub(super) fn drops(reason: Counter) -> ConnectionStep {
+    let label = if reason.label().is_empty() { reason.drop_label() } else { reason.label() };
+    ConnectionStep::Dropped { reason: label }
+}
+
+/// How it ends that ends so.
+pub(super) fn end(
+    (termination, reason): (Termination, Option<&'static str>),
+    bytes: Option<(u64, u64)>,
+    downstream: &Downstream,
+) -> ConnectionStep {
+    match (termination, reason) {
+        (Termination::Refused, Some(reason)) => ConnectionStep::Refused { reason },
+        _ => ConnectionStep::Ended { reason, bytes, after: downstream.began.elapsed() },
+    }
+}
+
+/// A connect has failed so.
+pub(super) fn connect_failed(error: &io::Error) -> ConnectionStep {
+    ConnectionStep::ConnectFailed { errno: error.raw_os_error() }
+}
+
+impl TcpSession {
+    /// Shows what has happened to it, which may be about a server.
+    #[inline]
+    pub(super) fn trace(&self, server: Option<u32>, step: ConnectionStep) {
+        tell(&self.context, &self.downstream, &self.frontend, server, step);
+    }
+}

@@ -1,0 +1,234 @@
+//! Which events somebody wants to see.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use convey_model::{Prefix, Protocol};
+
+use crate::event::{TraceEvent, flow_hash};
+
+/// Says of each event whether it is shown. Empty, it shows everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceFilter {
+    /// The clients.
+    pub client: Option<ClientPattern>,
+    /// The frontends, by the numbers the control path gave them.
+    pub frontends: Option<Vec<u32>>,
+    /// The servers, by the numbers the control path gave them.
+    pub servers: Option<Vec<u32>>,
+    /// Only what is dropped, refused, or ends early.
+    pub drops: Option<DropPattern>,
+    /// Of so many flows one is shown, with all of its events; 0 and 1: all.
+    pub sample: u32,
+}
+
+/// Reasons of drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DropPattern {
+    /// Any.
+    Any,
+    /// The one with this label.
+    Reason(&'static str),
+}
+
+/// Clients: a network, and a port if it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientPattern {
+    network: Prefix,
+    port: Option<u16>,
+}
+
+impl ClientPattern {
+    /// Whether a client is meant.
+    pub fn includes(&self, client: SocketAddr) -> bool {
+        self.network.contains(client.ip()) && self.port.is_none_or(|port| port == client.port())
+    }
+}
+
+impl FromStr for ClientPattern {
+    type Err = String;
+
+    /// `IP`, `IP/LEN`, `IP:PORT`, `IP/LEN:PORT`; an address of IPv6 with a port has brackets.
+    fn from_str(text: &str) -> Result<ClientPattern, String> {
+        let wrong = || {
+            format!(
+                "client: found {text:?}, expected: IP[/LEN][:PORT], such as 192.0.2.0/24 or [2001:db8::9]:4711"
+            )
+        };
+        let (network, port) = split(text).ok_or_else(wrong)?;
+        let port = port.map(str::parse).transpose().map_err(|_| wrong())?;
+        let network = Prefix::around(network).ok_or_else(wrong)?;
+        Ok(ClientPattern { network, port })
+    }
+}
+
+/// The network, and the port behind it.
+fn split(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (ip, rest) = rest.split_once(']')?;
+        return match rest.strip_prefix(':') {
+            Some(port) => Some((ip, Some(port))),
+            None => rest.is_empty().then_some((ip, None)),
+        };
+    }
+    // Two colons are of an address of IPv6.
+    match text.split_once(':') {
+        Some((network, port)) if !port.contains(':') => Some((network, Some(port))),
+        _ => Some((text, None)),
+    }
+}
+
+impl TraceFilter {
+    /// Whether an event is shown.
+    pub fn shows(&self, event: &TraceEvent) -> bool {
+        let is_dropped = |drops: DropPattern| match (drops, event.drop_reason()) {
+            (_, None) => false,
+            (DropPattern::Any, Some(_)) => true,
+            (DropPattern::Reason(wanted), Some(reason)) => wanted == reason,
+        };
+        self.drops.is_none_or(is_dropped)
+            && self.is_of_client(event)
+            && has(self.frontends.as_deref(), event.frontend)
+            && has(self.servers.as_deref(), event.server)
+            && self.is_sampled(event)
+    }
+
+    /// Whether packets of this flow that are forwarded may be shown.
+    pub fn may_show_forwarded(
+        &self,
+        (client, vip, protocol): (SocketAddr, SocketAddr, Protocol),
+        (frontend, server): (u32, u32),
+    ) -> bool {
+        self.drops.is_none()
+            && self.client.is_none_or(|pattern| pattern.includes(client))
+            && has(self.frontends.as_deref(), Some(frontend))
+            && has(self.servers.as_deref(), Some(server))
+            && (self.sample <= 1 || self.picks(client, vip, protocol))
+    }
+
+    fn is_of_client(&self, event: &TraceEvent) -> bool {
+        self.client.is_none_or(|pattern| {
+            [event.client, event.proxy].into_iter().flatten().any(|client| pattern.includes(client))
+        })
+    }
+
+    /// All events of a connection are by one hash: that of who has opened it.
+    fn is_sampled(&self, event: &TraceEvent) -> bool {
+        if self.sample <= 1 {
+            return true;
+        }
+        match (event.proxy.or(event.client), event.vip, event.protocol) {
+            (Some(client), Some(vip), Some(protocol)) => self.picks(client, vip, protocol),
+            _ => true,
+        }
+    }
+
+    fn picks(&self, client: SocketAddr, vip: SocketAddr, protocol: Protocol) -> bool {
+        flow_hash(client, vip, protocol).is_multiple_of(self.sample.into())
+    }
+}
+
+fn has(wanted: Option<&[u32]>, id: Option<u32>) -> bool {
+    wanted.is_none_or(|wanted| id.is_some_and(|id| wanted.contains(&id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{ConnectionStep, TraceStep};
+    use convey_model::Timestamp;
+
+    fn event(client: &str, step: ConnectionStep) -> TraceEvent {
+        TraceEvent {
+            at: Timestamp(0),
+            protocol: Some(Protocol::Tcp),
+            client: client.parse().ok(),
+            proxy: None,
+            vip: "10.0.0.1:80".parse().ok(),
+            frontend: Some(3),
+            server: None,
+            step: TraceStep::Connection(step),
+        }
+    }
+
+    fn pattern(text: &str) -> ClientPattern {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_a_network_and_a_port_if_it_matters() {
+        for (text, inside, outside) in [
+            ("192.0.2.9", "192.0.2.9:1", "192.0.2.8:1"),
+            ("192.0.2.9/24", "192.0.2.200:1", "192.0.3.9:1"),
+            ("192.0.2.0/24:4711", "192.0.2.7:4711", "192.0.2.7:4712"),
+            ("192.0.2.9:4711", "192.0.2.9:4711", "192.0.2.9:1"),
+            ("2001:db8::9", "[2001:db8::9]:1", "[2001:db8::8]:1"),
+            ("[2001:db8::/32]:443", "[2001:db8:1::1]:443", "[2001:db8:1::1]:444"),
+            ("[2001:db8::9]", "[2001:db8::9]:9", "192.0.2.9:9"),
+        ] {
+            assert!(pattern(text).includes(inside.parse().unwrap()), "{text}");
+            assert!(!pattern(text).includes(outside.parse().unwrap()), "{text}");
+        }
+        for wrong in ["", "web", "192.0.2.9:", "192.0.2.9:70000", "192.0.2.0/33", "[2001:db8::9", "[::1]x"] {
+            assert!(wrong.parse::<ClientPattern>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_shown_if_all_that_is_asked_holds() {
+        let accepted = event("192.0.2.9:4711", ConnectionStep::Accepted);
+        let refused = event("192.0.2.9:4711", ConnectionStep::Refused { reason: "access_denied" });
+        assert!(TraceFilter::default().shows(&accepted));
+        let drops = |drops| TraceFilter { drops: Some(drops), ..TraceFilter::default() };
+        assert!(!drops(DropPattern::Any).shows(&accepted) && drops(DropPattern::Any).shows(&refused));
+        assert!(drops(DropPattern::Reason("access_denied")).shows(&refused));
+        assert!(!drops(DropPattern::Reason("no_server")).shows(&refused));
+        let of = |frontend| TraceFilter { frontends: Some(vec![frontend]), ..TraceFilter::default() };
+        assert!(of(3).shows(&accepted) && !of(4).shows(&accepted));
+        let server = TraceFilter { servers: Some(vec![7]), ..TraceFilter::default() };
+        assert!(!server.shows(&accepted), "it has none yet");
+        let chosen =
+            TraceEvent { server: Some(7), ..event("192.0.2.9:4711", ConnectionStep::Chosen { attempt: 1 }) };
+        assert!(server.shows(&chosen));
+    }
+
+    #[test]
+    fn who_came_by_a_proxy_is_found_by_its_own_address_and_by_the_proxys() {
+        let event = TraceEvent {
+            proxy: "198.51.100.1:9".parse().ok(),
+            ..event("192.0.2.9:4711", ConnectionStep::Header)
+        };
+        for client in ["192.0.2.9", "198.51.100.1"] {
+            let filter = TraceFilter { client: Some(pattern(client)), ..TraceFilter::default() };
+            assert!(filter.shows(&event), "{client}");
+        }
+    }
+
+    #[test]
+    fn of_a_sampled_flow_all_events_are_shown_and_of_others_none() {
+        let filter = TraceFilter { sample: 4, ..TraceFilter::default() };
+        let mut shown = 0;
+        for port in 1..=400 {
+            let client = format!("192.0.2.9:{port}");
+            let steps = [ConnectionStep::Accepted, ConnectionStep::Chosen { attempt: 1 }];
+            let seen = steps.map(|step| filter.shows(&event(&client, step)));
+            assert_eq!(seen[0], seen[1]);
+            shown += u32::from(seen[0]);
+            let flow = (client.parse().unwrap(), "10.0.0.1:80".parse().unwrap(), Protocol::Tcp);
+            assert_eq!(filter.may_show_forwarded(flow, (3, 7)), seen[0]);
+            // By a proxy that opens the connection, the header changes who the client is.
+            let by_proxy =
+                TraceEvent { proxy: client.parse().ok(), ..event("203.0.113.1:5", ConnectionStep::Header) };
+            assert_eq!(filter.shows(&by_proxy), seen[0]);
+        }
+        assert!((60..=140).contains(&shown), "{shown} of 400");
+    }
+
+    #[test]
+    fn who_wants_drops_alone_needs_no_packet_that_is_forwarded() {
+        let flow = ("192.0.2.9:1".parse().unwrap(), "10.0.0.1:80".parse().unwrap(), Protocol::Tcp);
+        let drops = TraceFilter { drops: Some(DropPattern::Any), ..TraceFilter::default() };
+        assert!(!drops.may_show_forwarded(flow, (3, 7)));
+        assert!(TraceFilter::default().may_show_forwarded(flow, (3, 7)));
+    }
+}

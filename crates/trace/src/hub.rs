@@ -1,0 +1,278 @@
+//! Who watches, and the queue to each: bounded, and nobody who forwards waits for it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use tokio::sync::watch;
+
+use crate::event::TraceEvent;
+use crate::filter::TraceFilter;
+
+/// Who may watch at once.
+pub const MAX_WATCHERS: usize = 4;
+
+/// Events that wait for one who watches. One more is lost, and counted.
+const MAX_QUEUED: usize = 4_096;
+
+/// Why all traces end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TraceEnd {
+    /// Another process serves from now on.
+    Upgrade,
+    /// The process ends.
+    Stop,
+}
+
+/// Where the data path puts events, and those who watch take them.
+#[derive(Debug)]
+pub struct TraceHub {
+    /// 0 while nobody watches; another number after each change of who watches what.
+    version: AtomicU64,
+    changes: AtomicU64,
+    taps: ArcSwap<Vec<Arc<TraceTap>>>,
+    /// Held while the list is changed.
+    changing: Mutex<()>,
+    end: watch::Sender<Option<TraceEnd>>,
+}
+
+/// The end of a queue that events are put into.
+#[derive(Debug)]
+struct TraceTap {
+    filter: ArcSwap<TraceFilter>,
+    /// Whether frames come with the events of packets.
+    wants_frames: bool,
+    events: Sender<TraceEvent>,
+    lost: AtomicUsize,
+}
+
+impl Default for TraceHub {
+    fn default() -> TraceHub {
+        TraceHub {
+            version: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            taps: ArcSwap::default(),
+            changing: Mutex::new(()),
+            end: watch::Sender::new(None),
+        }
+    }
+}
+
+impl TraceHub {
+    /// 0 while nobody watches. It is another number after each change of who watches what.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody watches.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.version() != 0
+    }
+
+    /// Those who watch now.
+    pub fn watchers(&self) -> TraceWatchers {
+        // The list is at least as new as a version that was read before.
+        fence(Ordering::Acquire);
+        TraceWatchers(self.taps.load_full())
+    }
+
+    /// Shows the event to those who want it, if anybody watches. It is made only then.
+    #[inline]
+    pub fn tell(&self, event: impl FnOnce() -> TraceEvent) {
+        if self.is_watched() {
+            self.watchers().tell(event());
+        }
+    }
+
+    /// Watches from now on; `None` if [`MAX_WATCHERS`] do, or everything ends.
+    pub fn watch(self: &Arc<TraceHub>, filter: TraceFilter, wants_frames: bool) -> Option<TraceWatch> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let taps = self.taps.load_full();
+        if taps.len() >= MAX_WATCHERS || self.is_ending() {
+            return None;
+        }
+        let (events, taken) = bounded(MAX_QUEUED);
+        let filter = ArcSwap::from_pointee(filter);
+        let tap = Arc::new(TraceTap { filter, wants_frames, events, lost: AtomicUsize::new(0) });
+        let all = taps.iter().cloned().chain([tap.clone()]).collect();
+        self.set(all);
+        Some(TraceWatch { hub: self.clone(), tap, events: taken, end: self.end.subscribe() })
+    }
+
+    /// Ends all traces, and waits until nobody watches any more. Nobody can watch from now on.
+    pub async fn end(&self, why: TraceEnd) {
+        self.end.send_replace(Some(why));
+        // Each who watches has an end of this channel.
+        self.end.closed().await;
+    }
+
+    /// Whether all traces end.
+    pub fn is_ending(&self) -> bool {
+        self.end.borrow().is_some()
+    }
+
+    fn set(&self, taps: Vec<Arc<TraceTap>>) {
+        let is_watched = !taps.is_empty();
+        self.taps.store(Arc::new(taps));
+        let change = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        self.version.store(if is_watched { change } else { 0 }, Ordering::Release);
+    }
+
+    /// A filter has changed.
+    fn note_change(&self) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set(self.taps.load().to_vec());
+    }
+
+    fn remove(&self, gone: &Arc<TraceTap>) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let taps = self.taps.load();
+        self.set(taps.iter().filter(|tap| !Arc::ptr_eq(tap, gone)).cloned().collect());
+    }
+}
+
+/// Those who watch, for a batch or an event.
+#[derive(Debug, Clone, Default)]
+pub struct TraceWatchers(Arc<Vec<Arc<TraceTap>>>);
+
+impl TraceWatchers {
+    /// Whether one of them wants the bytes of frames.
+    pub fn want_frames(&self) -> bool {
+        self.0.iter().any(|tap| tap.wants_frames)
+    }
+
+    /// Their filters.
+    pub fn filters(&self) -> Vec<TraceFilter> {
+        self.0.iter().map(|tap| (**tap.filter.load()).clone()).collect()
+    }
+
+    /// Shows the event to those who want it. Who has not taken earlier ones loses it.
+    pub fn tell(&self, event: TraceEvent) {
+        for tap in self.0.iter().filter(|tap| tap.filter.load().shows(&event)) {
+            if tap.events.try_send(event.clone()).is_err() {
+                tap.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// One who watches, until this is dropped.
+#[derive(Debug)]
+pub struct TraceWatch {
+    hub: Arc<TraceHub>,
+    tap: Arc<TraceTap>,
+    events: Receiver<TraceEvent>,
+    end: watch::Receiver<Option<TraceEnd>>,
+}
+
+impl TraceWatch {
+    /// The next event, if there is one.
+    pub fn take(&self) -> Option<TraceEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// How many events were lost since the last time, there being no room for them.
+    pub fn take_lost(&self) -> usize {
+        self.tap.lost.swap(0, Ordering::Relaxed)
+    }
+
+    /// Goes by another filter from now on.
+    pub fn set_filter(&self, filter: TraceFilter) {
+        if **self.tap.filter.load() != filter {
+            self.tap.filter.store(Arc::new(filter));
+            self.hub.note_change();
+        }
+    }
+
+    /// Why all traces end, if they do.
+    pub fn end(&self) -> Option<TraceEnd> {
+        *self.end.borrow()
+    }
+}
+
+impl Drop for TraceWatch {
+    fn drop(&mut self) {
+        self.hub.remove(&self.tap);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{ConnectionStep, TraceStep};
+    use convey_model::Timestamp;
+
+    fn event(frontend: u32) -> TraceEvent {
+        TraceEvent {
+            at: Timestamp(0),
+            protocol: None,
+            client: None,
+            proxy: None,
+            vip: None,
+            frontend: Some(frontend),
+            server: None,
+            step: TraceStep::Connection(ConnectionStep::Accepted),
+        }
+    }
+
+    fn count(watch: &TraceWatch) -> usize {
+        std::iter::from_fn(|| watch.take()).count()
+    }
+
+    #[test]
+    fn while_nobody_watches_no_event_is_made_and_each_who_watches_gets_what_it_wants() {
+        let hub = Arc::new(TraceHub::default());
+        hub.tell(|| panic!("nobody watches"));
+        let all = hub.watch(TraceFilter::default(), false).unwrap();
+        let one =
+            hub.watch(TraceFilter { frontends: Some(vec![1]), ..TraceFilter::default() }, true).unwrap();
+        assert!(hub.watchers().want_frames());
+        (0..3).for_each(|frontend| hub.tell(|| event(frontend)));
+        assert_eq!((count(&all), count(&one)), (3, 1));
+        let before = hub.version();
+        one.set_filter(TraceFilter { frontends: Some(vec![1, 2]), ..TraceFilter::default() });
+        assert_ne!(hub.version(), before);
+        (0..3).for_each(|frontend| hub.tell(|| event(frontend)));
+        assert_eq!(count(&one), 2);
+        drop((all, one));
+        hub.tell(|| panic!("nobody watches any more"));
+    }
+
+    #[test]
+    fn who_takes_nothing_loses_events_which_are_counted_and_nobody_waits() {
+        let hub = Arc::new(TraceHub::default());
+        let watch = hub.watch(TraceFilter::default(), false).unwrap();
+        (0..MAX_QUEUED + 10).for_each(|_| hub.tell(|| event(1)));
+        assert_eq!((watch.take_lost(), watch.take_lost(), count(&watch)), (10, 0, MAX_QUEUED));
+    }
+
+    #[test]
+    fn only_so_many_watch_and_a_place_that_is_left_is_anothers() {
+        let hub = Arc::new(TraceHub::default());
+        let watch = || hub.watch(TraceFilter::default(), false);
+        let mut all: Vec<_> = (0..MAX_WATCHERS).map(|_| watch().unwrap()).collect();
+        assert!(watch().is_none());
+        all.pop();
+        assert!(watch().is_some());
+    }
+
+    #[tokio::test]
+    async fn an_end_is_told_and_waits_until_nobody_watches() {
+        let hub = Arc::new(TraceHub::default());
+        let watch = hub.watch(TraceFilter::default(), false).unwrap();
+        let ends = tokio::spawn({
+            let hub = hub.clone();
+            async move { hub.end(TraceEnd::Upgrade).await }
+        });
+        while watch.end().is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!ends.is_finished() && hub.watch(TraceFilter::default(), false).is_none());
+        assert_eq!(watch.end(), Some(TraceEnd::Upgrade));
+        drop(watch);
+        ends.await.unwrap();
+    }
+}

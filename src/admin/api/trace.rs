@@ -1,0 +1,211 @@
+//! What becomes of clients and packets, live: a line of JSON an event, for as long as somebody reads.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use convey_trace::{MAX_WATCHERS, TraceEnd, TraceWatch};
+use futures_util::stream;
+use hyper::body::Bytes;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use self::wanted::{TraceQuery, WantedTrace};
+use super::super::progress::{AnswerProgress, LongAnswer};
+use super::super::trace::TraceLine;
+use super::super::{Requester, StatsSource};
+use super::{ApiContext, Failure};
+
+mod wanted;
+
+/// How often events are taken: nobody is woken for one.
+const TAKE_EVERY: Duration = Duration::from_millis(50);
+
+/// How long somebody who watches may read nothing.
+const MAX_STALL: Duration = Duration::from_secs(30);
+
+/// Between two lines about events that are left out.
+const TELL_LEFT_OUT_EVERY: Duration = Duration::from_secs(1);
+
+/// A line that is about the trace itself.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Remark {
+    /// Events are shown from now on.
+    Started,
+    /// So many events were not shown, being more than `rate` says, or more than were read in time.
+    LeftOut { rate: u64, unread: u64 },
+    /// Nothing more is shown.
+    TraceEnded { why: &'static str },
+}
+
+/// Who may change things may watch: clients' packets are among what is shown.
+pub(super) async fn trace(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    progress: Option<Extension<AnswerProgress>>,
+    query: Result<Query<TraceQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    if !who.may_change {
+        return Err(Failure::Forbidden);
+    }
+    let Query(query) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let source = answers.source.clone();
+    let wanted = WantedTrace::new(query, &source.snapshot.load())?;
+    let filter = wanted.filter(&source.snapshot.load());
+    let watch = source.trace.watch(filter, wanted.frames).ok_or_else(|| {
+        if source.trace.is_ending() {
+            return Failure::Gone;
+        }
+        Failure::Busy(format!("{MAX_WATCHERS} traces are shown already, and that is the most; end one"))
+    })?;
+    let _long = progress.map(|Extension(progress)| progress.takes_long());
+    let (lines, mut written) = mpsc::channel::<Bytes>(1);
+    let show = Show::new(watch, wanted, source, _long);
+    tokio::spawn(show.run(lines));
+    let body = stream::poll_fn(move |cx| written.poll_recv(cx).map(|text| text.map(Ok::<_, Infallible>)));
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
+}
+
+/// Writes lines for one who watches.
+struct Show {
+    watch: TraceWatch,
+    wanted: WantedTrace,
+    source: Arc<StatsSource>,
+    /// Of the snapshot that the filter was made of.
+    generation: u64,
+    until: Option<Instant>,
+    shown: u64,
+    /// Events that may be shown now.
+    allowance: f64,
+    allowed_at: Instant,
+    left_out: u64,
+    told_at: Instant,
+    _long: Option<LongAnswer>,
+}
+
+impl Show {
+    fn new(
+        watch: TraceWatch,
+        wanted: WantedTrace,
+        source: Arc<StatsSource>,
+        long: Option<LongAnswer>,
+    ) -> Show {
+        let now = Instant::now();
+        Show {
+            watch,
+            generation: source.snapshot.load().generation,
+            until: wanted.timeout.map(|timeout| now + timeout),
+            shown: 0,
+            allowance: f64::from(wanted.rate),
+            allowed_at: now,
+            left_out: 0,
+            told_at: now,
+            wanted,
+            source,
+            _long: long,
+        }
+    }
+
+    /// Until its time is over, the reader has gone or reads nothing.
+    async fn run(mut self, lines: mpsc::Sender<Bytes>) {
+        let mut ticks = interval(TAKE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut text = line(&Remark::Started);
+        loop {
+            let is_over = self.take(&mut text);
+            if !text.is_empty() {
+                let sent = timeout(MAX_STALL, lines.send(std::mem::take(&mut text).into())).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    return;
+                }
+            }
+            if is_over {
+                return;
+            }
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = lines.closed() => return,
+            }
+        }
+    }
+
+    /// Appends what there is to say. Returns whether that is the end.
+    fn take(&mut self, text: &mut String) -> bool {
+        self.follow_names();
+        self.allow();
+        let mut why = self.why_now();
+        let snapshot = self.source.snapshot.load();
+        while let Some(event) = self.watch.take() {
+            if self.is_done() {
+                break;
+            }
+            if self.allowance < 1.0 {
+                self.left_out += 1;
+                continue;
+            }
+            self.allowance -= 1.0;
+            self.shown += 1;
+            *text += &line(&TraceLine::new(&event, &snapshot, self.source.started));
+        }
+        if self.is_done() {
+            why = why.or(Some("count"));
+        }
+        self.tell_left_out(text, why.is_some());
+        if let Some(why) = why {
+            *text += &line(&Remark::TraceEnded { why });
+        }
+        why.is_some()
+    }
+
+    /// A reload gives names other numbers.
+    fn follow_names(&mut self) {
+        let snapshot = self.source.snapshot.load();
+        if snapshot.generation != self.generation {
+            self.generation = snapshot.generation;
+            self.watch.set_filter(self.wanted.filter(&snapshot));
+        }
+    }
+
+    fn allow(&mut self) {
+        let (now, rate) = (Instant::now(), f64::from(self.wanted.rate));
+        let more = now.duration_since(self.allowed_at).as_secs_f64() * rate;
+        (self.allowance, self.allowed_at) = ((self.allowance + more).min(rate), now);
+    }
+
+    fn why_now(&self) -> Option<&'static str> {
+        match self.watch.end() {
+            Some(TraceEnd::Upgrade) => Some("upgrade"),
+            Some(TraceEnd::Stop) => Some("stop"),
+            None => self.until.filter(|until| Instant::now() >= *until).map(|_| "timeout"),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.wanted.count.is_some_and(|count| self.shown >= count)
+    }
+
+    fn tell_left_out(&mut self, text: &mut String, is_last: bool) {
+        let now = Instant::now();
+        if !is_last && now.duration_since(self.told_at) < TELL_LEFT_OUT_EVERY {
+            return;
+        }
+        let unread = self.watch.take_lost() as u64;
+        if unread + self.left_out > 0 {
+            *text += &line(&Remark::LeftOut { rate: std::mem::take(&mut self.left_out), unread });
+            self.told_at = now;
+        }
+    }
+}
+
+fn line(what: &impl Serialize) -> String {
+    // Such values are written always.
+    serde_json::to_string(what).map(|text| text + "\n").unwrap_or_default()
+}

@@ -1,0 +1,192 @@
+//! What somebody wants to see: the parameters of a request, held against the names there are. Pure.
+
+use std::time::Duration;
+
+use convey_trace::{ClientPattern, DropPattern, TraceFilter};
+use serde::Deserialize;
+
+use super::super::{Failure, unknown};
+use crate::config::did_you_mean;
+use crate::model::{DropReason, Target};
+use crate::snapshot::Snapshot;
+use crate::stats::Counter;
+
+/// Events a second, unless somebody says otherwise.
+const DEFAULT_RATE: u32 = 1_000;
+
+/// The parameters.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in super::super) struct TraceQuery {
+    client: Option<String>,
+    frontend: Option<String>,
+    server: Option<String>,
+    drops: Option<String>,
+    sample: Option<u32>,
+    rate: Option<u32>,
+    count: Option<u64>,
+    timeout: Option<String>,
+    #[serde(default)]
+    frames: bool,
+}
+
+/// The same, found to make sense.
+#[derive(Debug)]
+pub(in super::super) struct WantedTrace {
+    client: Option<ClientPattern>,
+    frontend: Option<String>,
+    server: Option<Target>,
+    drops: Option<DropPattern>,
+    sample: u32,
+    pub(super) rate: u32,
+    pub(super) count: Option<u64>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) frames: bool,
+}
+
+impl WantedTrace {
+    /// What these parameters say.
+    ///
+    /// # Errors
+    /// One of them makes no sense, or there is nothing of that name.
+    pub(super) fn new(query: TraceQuery, snapshot: &Snapshot) -> Result<WantedTrace, Failure> {
+        let wanted = WantedTrace {
+            client: query.client.map(|client| client.parse()).transpose().map_err(Failure::Bad)?,
+            frontend: query.frontend,
+            server: query.server.map(|server| target(&server)).transpose()?,
+            drops: query.drops.map(|reason| drop_pattern(&reason)).transpose()?,
+            sample: positive("sample", query.sample.map(u64::from))?.map_or(1, |n| n as u32),
+            rate: positive("rate", query.rate.map(u64::from))?.map_or(DEFAULT_RATE, |n| n as u32),
+            count: positive("count", query.count)?,
+            timeout: query.timeout.map(|time| duration(&time)).transpose()?,
+            frames: query.frames,
+        };
+        wanted.check_names(snapshot)?;
+        Ok(wanted)
+    }
+
+    /// The filter, with the numbers that names have in this snapshot.
+    pub(super) fn filter(&self, snapshot: &Snapshot) -> TraceFilter {
+        let frontends = self.frontend.as_ref().map(|name| {
+            let named = snapshot.frontends.iter().filter(|frontend| frontend.config.name == *name);
+            named.map(|frontend| frontend.live.id).collect()
+        });
+        let servers = self.server.as_ref().map(|target| {
+            let all = snapshot.pools.iter().flat_map(|pool| {
+                pool.servers.iter().map(|server| (&pool.config.name, &server.config.name, server.live.id))
+            });
+            all.filter(|(backend, server, _)| target.includes(backend, server)).map(|(.., id)| id).collect()
+        });
+        let WantedTrace { client, drops, sample, .. } = *self;
+        TraceFilter { client, frontends, servers, drops, sample }
+    }
+
+    fn check_names(&self, snapshot: &Snapshot) -> Result<(), Failure> {
+        let filter = self.filter(snapshot);
+        let none = |ids: &Option<Vec<u32>>| ids.as_ref().is_some_and(Vec::is_empty);
+        if let (Some(name), true) = (&self.frontend, none(&filter.frontends)) {
+            let names = snapshot.frontends.iter().map(|frontend| &frontend.config.name);
+            return Err(unknown("frontend", name, names));
+        }
+        let Some(target) = self.server.as_ref().filter(|_| none(&filter.servers)) else { return Ok(()) };
+        let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend);
+        match (pool, &target.server) {
+            (Some(pool), Some(server)) => {
+                let names = pool.servers.iter().map(|server| &server.config.name);
+                Err(unknown("server", server, names))
+            }
+            // It may get servers yet.
+            (Some(_), None) => Ok(()),
+            (None, _) => {
+                let names = snapshot.pools.iter().map(|pool| &pool.config.name);
+                Err(unknown("backend", &target.backend, names))
+            }
+        }
+    }
+}
+
+fn target(text: &str) -> Result<Target, Failure> {
+    match text.split_once('/') {
+        None if !text.is_empty() => Ok(Target::backend(text)),
+        Some((backend, server)) if !backend.is_empty() && !server.is_empty() => {
+            Ok(Target::server(backend, server))
+        }
+        _ => Err(Failure::Bad(format!("server: found {text:?}, expected: BACKEND/SERVER, such as web/a"))),
+    }
+}
+
+/// `any`, or the label of a reason.
+fn drop_pattern(text: &str) -> Result<DropPattern, Failure> {
+    if text == "any" {
+        return Ok(DropPattern::Any);
+    }
+    let of_packets = DropReason::ALL.map(DropReason::label);
+    let of_proxy = Counter::ENDS.iter().chain(&Counter::DROPS).chain(&Counter::REFUSALS);
+    let all: Vec<&'static str> = of_packets.into_iter().chain(of_proxy.map(|(_, label)| *label)).collect();
+    let found = all.iter().find(|label| **label == text);
+    found.map(|label| DropPattern::Reason(label)).ok_or_else(|| {
+        let meant = did_you_mean(text, all.iter().copied());
+        Failure::Bad(format!("drops: there is no reason {text:?}{meant}"))
+    })
+}
+
+fn positive(name: &str, number: Option<u64>) -> Result<Option<u64>, Failure> {
+    match number {
+        Some(0) => Err(Failure::Bad(format!("{name}: found 0, expected: 1 or more"))),
+        number => Ok(number),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, Failure> {
+    humantime::parse_duration(text)
+        .map_err(|wrong| Failure::Bad(format!("timeout: {wrong}, expected: a time, such as 30s")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::fixture;
+
+    fn snapshot() -> Snapshot {
+        let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:8081"), fixture::up())]);
+        let frontend = fixture::frontend("web", &["127.0.0.1:8080"], &pool);
+        fixture::snapshot(vec![frontend], vec![pool])
+    }
+
+    fn refusal(query: TraceQuery) -> String {
+        match WantedTrace::new(query, &snapshot()) {
+            Err(Failure::Bad(why)) => why,
+            Err(Failure::Refused(why)) => format!("{why:?}"),
+            _ => String::new(),
+        }
+    }
+
+    #[test]
+    fn names_become_numbers() {
+        let named = |text: &str| Some(text.to_owned());
+        let query = TraceQuery { frontend: named("web"), server: named("app/a"), ..TraceQuery::default() };
+        let snapshot = snapshot();
+        let filter = WantedTrace::new(query, &snapshot).ok().unwrap().filter(&snapshot);
+        assert_eq!(filter.frontends, Some(vec![snapshot.frontends[0].live.id]));
+        assert_eq!(filter.servers, Some(vec![snapshot.pools[0].servers[0].live.id]));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_reason() {
+        let named = |text: &str| Some(text.to_owned());
+        let none = TraceQuery::default;
+        for (query, told) in [
+            (TraceQuery { frontend: named("wep"), ..none() }, "did you mean `web`?"),
+            (TraceQuery { server: named("app/aa"), ..none() }, "there is no server aa"),
+            (TraceQuery { server: named("ap/a"), ..none() }, "did you mean `app`?"),
+            (TraceQuery { server: named("app/"), ..none() }, "expected: BACKEND/SERVER"),
+            (TraceQuery { drops: named("acces_denied"), ..none() }, "did you mean `access_denied`?"),
+            (TraceQuery { client: named("somebody"), ..none() }, "expected: IP[/LEN][:PORT]"),
+            (TraceQuery { timeout: named("soon"), ..none() }, "expected: a time"),
+            (TraceQuery { rate: Some(0), ..none() }, "rate: found 0"),
+        ] {
+            let why = refusal(query);
+            assert!(why.contains(told), "{why:?} does not say {told:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How far a connection of the API is: whether its request has come, and whether its answer takes long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+/// How long a client has to read the end of an answer that took long.
+const TIME_TO_READ_END: Duration = Duration::from_secs(2);
+
+/// Shared by the server and by who answers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AnswerProgress(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    has_asked: AtomicBool,
+    is_long: AtomicBool,
+    ended: Notify,
+}
+
+impl AnswerProgress {
+    /// The request has come.
+    pub(super) fn asks(&self) {
+        self.0.has_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the request has come.
+    pub(super) fn has_asked(&self) -> bool {
+        self.0.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// The answer lasts as long as what this returns: the connection may, too, and takes nobody's place.
+    pub(super) fn takes_long(&self) -> LongAnswer {
+        self.0.is_long.store(true, Ordering::Relaxed);
+        LongAnswer(self.0.clone())
+    }
+
+    /// Whether the answer takes long, and goes on.
+    pub(super) fn is_long(&self) -> bool {
+        self.0.is_long.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the connection has had its time: `lifetime`, or until an answer that takes longer has ended.
+    pub(super) async fn is_over(&self, lifetime: Duration) {
+        sleep(lifetime).await;
+        let mut was_long = false;
+        loop {
+            let ended = self.0.ended.notified();
+            if !self.is_long() {
+                break;
+            }
+            was_long = true;
+            ended.await;
+        }
+        if was_long {
+            sleep(TIME_TO_READ_END).await;
+        }
+    }
+}
+
+/// An answer that takes long, until this is dropped.
+#[derive(Debug)]
+pub(super) struct LongAnswer(Arc<Progress>);
+
+impl Drop for LongAnswer {
+    fn drop(&mut self) {
+        self.0.is_long.store(false, Ordering::Relaxed);
+        self.0.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_takes_long_outlasts_the_time_of_others() {
+        let progress = AnswerProgress::default();
+        progress.is_over(Duration::ZERO).await;
+        let long = progress.takes_long();
+        let waits = progress.clone();
+        let is_over = tokio::spawn(async move { waits.is_over(Duration::ZERO).await });
+        for _ in 0..20 {
+            sleep(Duration::from_millis(1)).await;
+            assert!(!is_over.is_finished());
+        }
+        drop(long);
+        is_over.await.unwrap();
+    }
+}

@@ -1,0 +1,68 @@
+//! `convey trace`.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+
+use super::control_socket::places;
+use super::{Failure, runtime};
+use crate::cli::{Options, TraceArgs};
+use crate::operator::{Client, PacketFile, Refused, ShownEvent, trace_path};
+
+/// Shows what becomes of clients and packets until that ends, or nobody reads it any more.
+pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failure> {
+    let mut output = Output::new(args)?;
+    let shown = runtime()?.block_on(async {
+        let client = Client::find(&places(options.socket.as_deref())).await?;
+        client.stream(&trace_path(args), |line| output.take(line)).await
+    });
+    shown.map_err(|Refused(why)| anyhow!("{why}"))?;
+    match output.failed.take() {
+        // The reader, such as `head`, has seen enough.
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Some(error) => Err(anyhow::Error::new(error).context("cannot write").into()),
+        None if output.has_ended => Ok(ExitCode::SUCCESS),
+        None => Err(anyhow!("convey has ended, and the trace with it").into()),
+    }
+}
+
+/// Where lines go.
+struct Output {
+    is_json: bool,
+    packets: Option<PacketFile<BufWriter<File>>>,
+    has_ended: bool,
+    failed: Option<io::Error>,
+}
+
+impl Output {
+    fn new(args: &TraceArgs) -> Result<Output, Failure> {
+        let packets = args.pcap.as_ref().map(|path| {
+            let file = File::create(path).map(BufWriter::new);
+            file.and_then(PacketFile::new).with_context(|| format!("cannot write {}", path.display()))
+        });
+        Ok(Output { is_json: args.json, packets: packets.transpose()?, has_ended: false, failed: None })
+    }
+
+    /// Returns whether more is wanted.
+    fn take(&mut self, line: &str) -> bool {
+        let written = self.write(line);
+        self.failed = written.err();
+        self.failed.is_none() && !self.has_ended
+    }
+
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let event: ShownEvent = serde_json::from_str(line)?;
+        if let Some(packets) = &mut self.packets {
+            packets.add(&event)?;
+        }
+        self.has_ended = event.is_end();
+        let mut out = io::stdout().lock();
+        match self.is_json {
+            true => writeln!(out, "{line}")?,
+            false => out.write_all(event.text().as_bytes())?,
+        }
+        out.flush()
+    }
+}

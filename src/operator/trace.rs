@@ -1,0 +1,281 @@
+//! What a trace shows to people: a line of text for each of the API.
+
+use std::fmt::Write as _;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use crate::cli::TraceArgs;
+
+/// A line of the API, as far as people are shown it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ShownEvent {
+    event: String,
+    pub(super) at: String,
+    frontend: String,
+    client: String,
+    proxy: String,
+    vip: String,
+    protocol: String,
+    backend: String,
+    server: String,
+    server_addr: String,
+    algorithm: String,
+    attempt: u32,
+    error: String,
+    reason: String,
+    after_ms: f64,
+    bytes_in: Option<u64>,
+    bytes_out: Option<u64>,
+    rate: u64,
+    unread: u64,
+    why: String,
+    pub(super) interface: String,
+    pub(super) frame_len: u32,
+    from: String,
+    to: String,
+    flags: String,
+    len: u32,
+    kind: String,
+    verdict: String,
+    answer: String,
+    role: String,
+    state: String,
+    pub(super) out: Option<ShownOut>,
+    pub(super) frame_in: Option<String>,
+    pub(super) frame_out: Option<String>,
+}
+
+/// A packet as it goes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ShownOut {
+    pub(super) interface: String,
+    from: String,
+    to: String,
+    next_hop: String,
+    cut: bool,
+}
+
+/// The path of the API that shows what is wanted.
+pub fn trace_path(args: &TraceArgs) -> String {
+    let number = |n: Option<u64>| n.map(|n| n.to_string());
+    let all = [
+        ("client", args.client.clone()),
+        ("frontend", args.frontend.clone()),
+        ("server", args.server.clone()),
+        ("drops", args.drops.clone()),
+        ("count", number(args.count)),
+        ("timeout", args.timeout.map(|time| humantime::format_duration(time).to_string())),
+        ("sample", number(args.sample.map(u64::from))),
+        ("rate", Some(args.rate.to_string())),
+        ("frames", args.pcap.as_ref().map(|_| "true".to_owned())),
+    ];
+    let given = all.into_iter().filter_map(|(name, value)| {
+        Some(format!("{name}={}", utf8_percent_encode(&value?, NON_ALPHANUMERIC)))
+    });
+    format!("/v1/trace?{}", given.collect::<Vec<_>>().join("&"))
+}
+
+impl ShownEvent {
+    /// Whether nothing follows.
+    pub fn is_end(&self) -> bool {
+        self.event == "trace_ended"
+    }
+
+    /// The line for people.
+    pub fn text(&self) -> String {
+        match &*self.event {
+            "started" => "-- what comes from now on (Ctrl-C ends it)\n".to_owned(),
+            "left_out" => self.left_out(),
+            "trace_ended" => format!("-- {}\n", end(&self.why)),
+            "packet" => format!("{} {} {}\n", self.time(), self.of_frontend(), self.packet()),
+            _ => format!("{} {} {} {}\n", self.time(), self.of_frontend(), self.client, self.connection()),
+        }
+    }
+
+    /// What was decided about a packet, without the time.
+    pub(super) fn decision(&self) -> String {
+        match &*self.verdict {
+            "forwarded" => self.forwarded(),
+            "answered" => format!("dropped: {}, its sender is told by {}", self.reason, words(&self.answer)),
+            "waits_for_next_hop" => "waits for the link-layer address of its next hop".to_owned(),
+            _ => format!("dropped: {}", self.reason),
+        }
+    }
+
+    fn time(&self) -> &str {
+        self.at.get(11..26).unwrap_or(&self.at)
+    }
+
+    fn of_frontend(&self) -> &str {
+        if self.frontend.is_empty() { "-" } else { &self.frontend }
+    }
+
+    fn server(&self) -> String {
+        if self.backend.is_empty() {
+            self.server.clone()
+        } else {
+            format!("{}/{}", self.backend, self.server)
+        }
+    }
+
+    fn connection(&self) -> String {
+        let by =
+            if self.algorithm.is_empty() { String::new() } else { format!(", chosen by {}", self.algorithm) };
+        let (server, addr) = (self.server(), &self.server_addr);
+        match &*self.event {
+            "accepted" => format!("accepted at {}", self.vip),
+            "proxy_header" => format!("is named by the PROXY header of {}", self.proxy),
+            "waits" => "waits: its frontend, or its client's share of it, is full".to_owned(),
+            "chosen" if self.attempt > 1 => format!("server {server} ({addr}){by}, attempt {}", self.attempt),
+            "chosen" => format!("server {server} ({addr}){by}"),
+            "connect_failed" => format!("cannot connect to {server}: {}", self.error),
+            "connected" => format!("connected to {server} after {} ms", self.after_ms),
+            "begun" => format!("session at {}/{} with {server} ({addr}){by}", self.vip, self.protocol),
+            "moved" => format!("session goes on with {server} ({addr})"),
+            "dropped" => format!("datagrams dropped: {}", self.reason),
+            "refused" => format!("refused: {}", self.reason),
+            "ended" => self.ended(),
+            other => other.to_owned(),
+        }
+    }
+
+    fn ended(&self) -> String {
+        let mut text = match &*self.reason {
+            "" if self.protocol == "udp" => "ended: silent".to_owned(),
+            "" => "ended: both sides closed".to_owned(),
+            reason => format!("ended: {reason}"),
+        };
+        if let (Some(bytes_in), Some(bytes_out)) = (self.bytes_in, self.bytes_out) {
+            let _ = write!(text, ", {bytes_in} bytes from the client, {bytes_out} to it");
+        }
+        text + &format!(", after {} ms", self.after_ms)
+    }
+
+    fn packet(&self) -> String {
+        let came = match &*self.from {
+            "" => format!("{} a frame of {} bytes that cannot be read", self.interface, self.frame_len),
+            _ => {
+                let flags = if self.flags.is_empty() { String::new() } else { format!(" [{}]", self.flags) };
+                let kind =
+                    if self.kind == "whole" { String::new() } else { format!(" {}", words(&self.kind)) };
+                format!("{} {} > {}{flags}{kind} {} bytes", self.interface, self.from, self.to, self.len)
+            }
+        };
+        format!("{came}: {}", self.decision())
+    }
+
+    fn forwarded(&self) -> String {
+        let Some(out) = &self.out else { return "forwarded".to_owned() };
+        let by = if self.algorithm.is_empty() { String::new() } else { format!(" by {}", self.algorithm) };
+        let what = match &*self.role {
+            "new_flow" => format!("new flow, server {} chosen{by}", self.server()),
+            "by_hash" => format!("no record, server {} chosen{by}", self.server()),
+            role => format!("{}, server {}", words(role), self.server()),
+        };
+        let state = if self.state.is_empty() { String::new() } else { format!(" ({})", self.state) };
+        let cut = if out.cut { ", in pieces" } else { "" };
+        format!("{what}{state} -> {} {} > {} to {}{cut}", out.interface, out.from, out.to, out.next_hop)
+    }
+
+    fn left_out(&self) -> String {
+        let mut text = String::new();
+        if self.rate > 0 {
+            let _ = writeln!(text, "-- {} events left out: more than --rate a second", self.rate);
+        }
+        if self.unread > 0 {
+            let _ = writeln!(text, "-- {} events lost: more than this could read", self.unread);
+        }
+        text
+    }
+}
+
+fn end(why: &str) -> &str {
+    match why {
+        "count" => "end: --count",
+        "timeout" => "end: --timeout",
+        "upgrade" => "end: another process serves from now on; run it again to see what that does",
+        "stop" => "end: convey is stopping",
+        other => other,
+    }
+}
+
+/// A word of the API as people write it.
+fn words(name: &str) -> String {
+    name.replace('_', " ").replace("servers ", "the server's ").replace("icmp", "ICMP")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn text(event: serde_json::Value) -> String {
+        serde_json::from_value::<ShownEvent>(event).unwrap().text()
+    }
+
+    #[test]
+    fn what_is_not_given_is_not_asked_for_and_whatever_a_name_has_stays_one_parameter() {
+        let args = TraceArgs {
+            client: None,
+            frontend: Some("a&b".to_owned()),
+            server: None,
+            drops: Some("any".to_owned()),
+            count: Some(3),
+            timeout: Some(std::time::Duration::from_millis(1_500)),
+            sample: None,
+            rate: 1_000,
+            json: false,
+            pcap: None,
+        };
+        let path = trace_path(&args);
+        assert_eq!(path, "/v1/trace?frontend=a%26b&drops=any&count=3&timeout=1s%20500ms&rate=1000");
+    }
+
+    #[test]
+    fn a_connection_is_told_step_by_step() {
+        let at = "2026-01-01T12:00:01.234567Z";
+        let of = |event: &str| {
+            json!({ "at": at, "event": event, "frontend": "web", "protocol": "tcp", "client": "192.0.2.9:7",
+                "vip": "10.0.0.1:80", "backend": "app", "server": "a", "server_addr": "10.0.1.1:80",
+                "algorithm": "round_robin", "attempt": 2, "error": "Connection refused", "after_ms": 1.5,
+                "bytes_in": 5, "bytes_out": 7 })
+        };
+        let said = |event: &str| {
+            let text = text(of(event));
+            text.strip_prefix("12:00:01.234567 web 192.0.2.9:7 ").unwrap().trim_end().to_owned()
+        };
+        assert_eq!(said("accepted"), "accepted at 10.0.0.1:80");
+        assert_eq!(said("chosen"), "server app/a (10.0.1.1:80), chosen by round_robin, attempt 2");
+        assert_eq!(said("connect_failed"), "cannot connect to app/a: Connection refused");
+        assert_eq!(said("ended"), "ended: both sides closed, 5 bytes from the client, 7 to it, after 1.5 ms");
+    }
+
+    #[test]
+    fn a_packet_is_told_with_what_came_what_was_decided_and_what_went() {
+        let packet = json!({
+            "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "frontend": "web", "interface": "eth0",
+            "frame_len": 74, "from": "192.0.2.9:7", "to": "10.0.0.1:80", "flags": "S", "len": 60, "ttl": 64,
+            "kind": "whole", "verdict": "forwarded", "role": "new_flow", "algorithm": "maglev", "backend": "app",
+            "server": "a", "state": "syn_sent",
+            "out": { "interface": "eth1", "from": "10.0.9.1:30001", "to": "10.0.1.1:80",
+                "next_hop": "02:00:00:00:00:01", "cut": false },
+        });
+        assert_eq!(
+            text(packet),
+            "12:00:01.234567 web eth0 192.0.2.9:7 > 10.0.0.1:80 [S] 60 bytes: new flow, server app/a chosen by maglev \
+             (syn_sent) -> eth1 10.0.9.1:30001 > 10.0.1.1:80 to 02:00:00:00:00:01\n"
+        );
+        let dropped = json!({
+            "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "interface": "eth0", "frame_len": 20,
+            "verdict": "dropped", "reason": "truncated",
+        });
+        assert_eq!(
+            text(dropped),
+            "12:00:01.234567 - eth0 a frame of 20 bytes that cannot be read: dropped: truncated\n"
+        );
+    }
+}
