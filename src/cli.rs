@@ -1,5 +1,6 @@
 //! The command line.
 
+mod flows;
 mod operate;
 mod service;
 mod trace;
@@ -11,6 +12,7 @@ use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser}
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use self::flows::{FlowsArgs, FlowsCommand};
 pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
 pub use self::trace::TraceArgs;
@@ -100,6 +102,10 @@ pub enum Command {
         #[arg(long)]
         events: bool,
     },
+    /// List connections, UDP sessions and packet flows of the convey that runs, count them, or end one
+    ///
+    /// Flows come and go while the list is made. One that lives throughout is in it once.
+    Flows(Box<FlowsArgs>),
     /// Take a server of the convey that runs out or in, or give it another weight
     ///
     /// That goes before what the file says, through reloads and upgrades, until `convey reset` or the end of convey.

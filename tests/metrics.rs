@@ -73,6 +73,7 @@ fn scrape(snapshot: Snapshot) -> String {
         access_log: Arc::default(),
         events: Arc::default(),
         trace: Arc::default(),
+        flows: Default::default(),
     };
     let (request, _requests) = tokio::sync::mpsc::channel(1);
     let routes = routes(source, request).unwrap();

@@ -7,6 +7,7 @@
 mod api;
 mod config;
 mod events;
+mod flows;
 mod http;
 mod listener;
 mod names;
@@ -25,6 +26,7 @@ mod wrong_tokens;
 
 pub use config::ConfigReport;
 pub use events::EventReport;
+pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
 pub use http::{serve, serve_until};
 pub use listener::{AdminListener, Requester};
 pub use names::NameReport;

@@ -156,6 +156,7 @@ mod tests {
             access_log: Arc::default(),
             events: Arc::default(),
             trace: Arc::default(),
+            flows: Default::default(),
         })
     }
 

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 
-use super::StatsReport;
+use super::{FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::model::Timestamp;
 use crate::snapshot::Snapshot;
@@ -36,6 +36,8 @@ pub struct StatsSource {
     pub events: Arc<EventLog>,
     /// Where those who watch get what becomes of clients and packets.
     pub trace: Arc<TraceHub>,
+    /// Flows of all modes.
+    pub flows: FlowSources,
 }
 
 impl StatsSource {

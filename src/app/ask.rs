@@ -8,9 +8,10 @@ use hyper::StatusCode;
 
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
-use crate::cli::Options;
+use crate::cli::{FlowsArgs, FlowsCommand, Options};
 use crate::operator::{
-    Client, PastEvent, Refused, Status, Wanted, carry_out, overview, past, wait_until_idle,
+    Client, FlowPage, PastEvent, Refused, Status, Wanted, carry_out, kill, overview, past, path, shown,
+    wait_until_idle,
 };
 
 /// Some frontend cannot serve its clients.
@@ -58,6 +59,44 @@ pub(super) fn status(options: &Options, json: bool, events: bool) -> Result<Exit
     let (text, is_ready) = asked.map_err(failure)?;
     print(&text);
     Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::from(NOT_READY) })
+}
+
+/// Prints the flows that are asked for, or ends those that are named.
+pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Failure> {
+    let asked = runtime()?.block_on(async {
+        let client = Client::find(&places(options.socket.as_deref())).await?;
+        if let Some(FlowsCommand::Kill { ids }) = &args.command {
+            let mut failed = Vec::new();
+            for id in ids {
+                match kill(&client, id).await {
+                    Ok(done) => print(&done),
+                    Err(Refused(why)) => failed.push(why),
+                }
+            }
+            return if failed.is_empty() { Ok(()) } else { Err(Refused(failed.join("\n"))) };
+        }
+        let path = path(args);
+        if args.json {
+            let (status, text) = client.text(&path).await?;
+            if status.is_success() {
+                print(&text);
+                return Ok(());
+            }
+        }
+        let list: FlowPage = client.get(&path).await?;
+        print(&shown(&list, args, width()));
+        Ok(())
+    });
+    asked.map_err(failure)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How wide a line may be: what `COLUMNS` says, else the terminal. `None`: nobody cares.
+fn width() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let terminal =
+        || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    said.or_else(terminal).filter(|width| *width > 0)
 }
 
 fn failure(Refused(why): Refused) -> Failure {

@@ -47,7 +47,6 @@ use crate::model::{ConnectFailures, Endpoint, Lookup, Mode, NetworkTables};
 use crate::net::ReservedPorts;
 use crate::proxy::remedy;
 use crate::snapshot::Snapshot;
-use crate::stats::PacketStats;
 
 /// How long those who watch have at most to hear that no more is shown.
 const TRACE_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -209,7 +208,7 @@ impl RunningBalancer {
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
-        let source = source(&parts, draining.clone(), loads.clone(), data_path.packet_stats());
+        let source = source(&parts, draining.clone(), loads.clone(), &data_path);
         let paths = Arc::new(VipProber(snapshot.clone()));
         let mut task = Task {
             state,
@@ -461,19 +460,20 @@ fn source(
     parts: &Parts<'_>,
     draining: Arc<AtomicBool>,
     loads: Arc<ConfigLoads>,
-    packets: Option<Arc<PacketStats>>,
+    data_path: &Paths,
 ) -> admin::StatsSource {
     admin::StatsSource {
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
         draining,
-        packets,
+        packets: data_path.packet_stats(),
         dropped_log_lines: logging::dropped_lines,
         loads,
         access_log: parts.access_log.clone(),
         events: parts.event_log.clone(),
         trace: parts.trace.clone(),
+        flows: data_path.flows(),
     }
 }
 

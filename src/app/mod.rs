@@ -85,6 +85,7 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
+        Some(Command::Flows(args)) => ask::flows(&cli.options, args),
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),
         Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),

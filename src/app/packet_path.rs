@@ -26,8 +26,8 @@ use super::upgrade::OwnedFlows;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
-    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns, Pipeline,
-    PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
+    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns,
+    PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
@@ -232,6 +232,11 @@ impl PacketPath {
                 stale_filters::remove_guards(&netlink, &others).await;
             });
         }
+    }
+
+    /// Where flows can be asked for.
+    pub(super) fn flows(&self) -> PacketFlows {
+        self.attachments.pipeline().flows()
     }
 
     /// Counters besides traffic.

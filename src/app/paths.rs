@@ -20,6 +20,7 @@ use super::packet_plan;
 use super::proxy_path::ProxyPath;
 use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
+use crate::admin::FlowSources;
 use crate::config::Config;
 use crate::control::{ControlEvents, DataPath, EventLog, Task};
 use crate::dataplane::{Answers, XdpLinks};
@@ -253,6 +254,14 @@ impl Paths {
     /// Counters of the packet modes besides traffic.
     pub(super) fn packet_stats(&self) -> Option<Arc<PacketStats>> {
         self.packets.as_ref().map(PacketPath::stats)
+    }
+
+    /// Where flows of both kinds can be asked for.
+    pub(super) fn flows(&self) -> FlowSources {
+        FlowSources::new(
+            self.packets.as_ref().map(PacketPath::flows),
+            self.proxy.as_ref().map(ProxyPath::flows),
+        )
     }
 
     /// Connections that are open now. Of flows those count whose client is known to be there.

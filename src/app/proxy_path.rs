@@ -15,8 +15,8 @@ use super::{limits, port_owner};
 use crate::config::Config;
 use crate::model::{Access, Endpoint, FrontendConfig, Listen, Mode, OnDown};
 use crate::proxy::{
-    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, Reserved,
-    Sessions, Workers,
+    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, ProxyFlows,
+    Reserved, Sessions, Workers,
 };
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
@@ -81,6 +81,11 @@ impl ProxyPath {
     /// Where connections may be open that are ours.
     pub(super) fn listened(&self) -> &BTreeSet<Endpoint> {
         &self.listened
+    }
+
+    /// Where connections and sessions can be asked for.
+    pub(super) fn flows(&self) -> ProxyFlows {
+        self.workers.flows()
     }
 
     /// Connections that are open now.

@@ -124,7 +124,7 @@ impl BackendCommand {
     }
 }
 
-fn server(text: &str) -> Result<Target, String> {
+pub(super) fn server(text: &str) -> Result<Target, String> {
     match target(text)? {
         Target { server: None, .. } => Err("expected: BACKEND/SERVER, such as web/a".to_owned()),
         target => Ok(target),

@@ -1,12 +1,14 @@
 //! The commands that ask a convey that runs: what is typed becomes a request to its control socket, and the answer lines.
 
 mod client;
+mod flows;
 mod pcap;
 mod status;
 mod steering;
 mod trace;
 
 pub use client::{Client, Refused};
+pub use flows::{FlowPage, kill, path, shown};
 pub use pcap::PacketFile;
 pub use status::{PastEvent, Status, overview, past};
 pub use steering::{Wanted, carry_out, wait_until_idle};

@@ -18,6 +18,7 @@ mod drain;
 mod ends;
 mod failure;
 mod flood;
+mod flows;
 mod fragments;
 mod host;
 mod interfaces;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         ("transfer", transfer::stories()),
         ("failure", failure::stories()),
         ("flood", flood::stories()),
+        ("flows", flows::stories()),
         ("scarce", scarce::stories()),
         ("siege", siege::stories()),
         ("silence", silence::stories()),

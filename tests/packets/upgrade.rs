@@ -253,16 +253,16 @@ pub(crate) fn upgrade_to(network: &mut Network, offloads: &[Offload]) {
 }
 
 /// A program file of its own, and how often it was replaced.
-struct Program(PathBuf, AtomicUsize);
+pub(crate) struct Program(PathBuf, AtomicUsize);
 
 impl Program {
-    fn install(network: &Network) -> Program {
+    pub(crate) fn install(network: &Network) -> Program {
         let program = Program(network.path("convey"), AtomicUsize::new(0));
         program.put(&binary_of_upgrade(0));
         program
     }
 
-    fn command(&self, network: &Network) -> Command {
+    pub(crate) fn command(&self, network: &Network) -> Command {
         network.lab.command(Role::Balancer, &self.0)
     }
 
@@ -294,7 +294,7 @@ impl Program {
     }
 
     /// The same, which works for the `n`th time.
-    fn upgrade(&self, network: &Network, n: usize) {
+    pub(crate) fn upgrade(&self, network: &Network, n: usize) {
         let ran = self.ask(network);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         wait_for("the old process to say so", || {

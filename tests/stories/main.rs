@@ -13,6 +13,7 @@ mod demo;
 mod descriptors;
 mod drain;
 mod files;
+mod flows;
 mod forged;
 mod health;
 mod limits;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         descriptors::stories(),
         drain::stories(),
         files::stories(),
+        flows::stories(),
         forged::stories(),
         health::stories(),
         limits::stories(),

@@ -21,6 +21,8 @@ pub(super) struct Accounting {
     frontends: Vec<Option<(Arc<FrontendLive>, Protocol)>>,
     /// Interfaces that clients may come in by.
     clients_side: BTreeSet<u32>,
+    /// What is told in place of a name.
+    unknown: Arc<str>,
 }
 
 impl Accounting {
@@ -33,6 +35,7 @@ impl Accounting {
             servers: Vec::new(),
             frontends: Vec::new(),
             clients_side: BTreeSet::new(),
+            unknown: "-".into(),
         }
     }
 
@@ -105,6 +108,18 @@ impl Accounting {
             termination,
             reason,
         })
+    }
+
+    /// The names of a flow's frontend, backend and server; `-` if nobody knows them any more.
+    pub(super) fn names(&self, flow: FlowOwners) -> (&Arc<str>, &Arc<str>, &Arc<str>) {
+        let frontend = self.frontends.get(flow.frontend as usize).and_then(Option::as_ref);
+        let server = self.servers.get(flow.server as usize).and_then(Option::as_ref);
+        let unknown = &self.unknown;
+        (
+            frontend.map_or(unknown, |(frontend, _)| &frontend.name),
+            server.map_or(unknown, |(_, pool)| &pool.name),
+            server.map_or(unknown, |(server, _)| &server.name),
+        )
     }
 
     /// Adds to a counter of everybody a flow belongs to.
@@ -209,6 +224,7 @@ impl Accounting {
             FlowEnd::Denied => self.count(flow, Counter::AccessDenied, 1),
             FlowEnd::ServerGone => self.count(flow, Counter::ServerGone, 1),
             FlowEnd::Cut => self.count(flow, Counter::Cut, 1),
+            FlowEnd::Killed => self.count(flow, Counter::Killed, 1),
         }
         if let Some(Some((frontend, _))) = self.frontends.get(flow.frontend as usize) {
             frontend.slots.release();
@@ -251,6 +267,7 @@ fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
         FlowEnd::Silent => (Termination::Timeout, Counter::IdleTimeout),
         FlowEnd::Evicted => (Termination::Evicted, Counter::Evicted),
         FlowEnd::Cut => (Termination::Cut, Counter::Cut),
+        FlowEnd::Killed => (Termination::Cut, Counter::Killed),
     };
     (termination, Some(reason.label()))
 }

@@ -20,6 +20,7 @@ use log::warn;
 
 use super::captures::{self, Captures, RunningCaptures};
 use super::event_queue::EventQueue;
+use super::flow_desk::PacketFlows;
 use super::handover::{Backlog, Order};
 use super::neighbour_queue::NeighbourQueue;
 use super::packet_trace::PacketTrace;
@@ -84,6 +85,7 @@ pub struct Pipeline {
     threads: Vec<JoinHandle<()>>,
     /// To each worker.
     pub(super) orders: Vec<Sender<Order>>,
+    flows: PacketFlows,
 }
 
 impl Pipeline {
@@ -103,7 +105,9 @@ impl Pipeline {
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
         let (mut inboxes, mut all_orders) = (Vec::new(), Vec::new());
-        for ((core, forwarder), events) in parts.forwarders.into_iter().enumerate().zip(event_queues) {
+        let (flows, desks) = PacketFlows::new(workers);
+        let each = parts.forwarders.into_iter().enumerate().zip(event_queues).zip(desks);
+        for (((core, forwarder), events), desk) in each {
             let (inbox, frames) = bounded(QUEUE);
             inboxes.push(inbox);
             let (order, orders) = unbounded();
@@ -120,6 +124,7 @@ impl Pipeline {
                 stats: parts.stats.clone(),
                 frames,
                 orders,
+                desk,
                 backlog: Backlog::new(parts.awaits_flows),
                 out: out.clone(),
                 free_batches: free_batches.clone(),
@@ -148,7 +153,7 @@ impl Pipeline {
             first: workers + 1,
             now: parts.now,
         };
-        Ok(Pipeline { captures, threads, orders: all_orders })
+        Ok(Pipeline { captures, threads, orders: all_orders, flows })
     }
 
     /// Begins to capture on the interface with this index, in this thread's network namespace; where the flow cache is
@@ -158,6 +163,11 @@ impl Pipeline {
     /// The interface cannot be captured on, or there are too many.
     pub fn capture(&mut self, interface: u32, is_cached: bool) -> io::Result<()> {
         self.captures.begin(interface, is_cached)
+    }
+
+    /// Where flows can be asked for.
+    pub fn flows(&self) -> PacketFlows {
+        self.flows.clone()
     }
 
     /// Whose frames are whose.

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
 use super::accounting::Accounting;
 use super::event_queue::EventQueue;
+use super::flow_desk::FlowDesk;
 use super::handover::{Backlog, Duty, Order};
 use super::neighbour_queue::{NeighbourQueue, QueuedFrame};
 use super::packet_trace::{HandledFrame, PacketTrace};
@@ -53,6 +54,8 @@ pub(super) struct Worker {
     pub(super) stats: Arc<PacketStats>,
     pub(super) frames: Receiver<Batch>,
     pub(super) orders: Receiver<Order>,
+    /// What operators want of its flows.
+    pub(super) desk: FlowDesk,
     /// Frames that came before the flows of another process.
     pub(super) backlog: Backlog,
     pub(super) out: Sender<Batch>,
@@ -66,11 +69,11 @@ pub(super) struct Worker {
 }
 
 /// What is done with one batch of frames.
-struct Round<'a> {
-    sight: &'a Sight,
-    now: Timestamp,
-    accounting: &'a Accounting,
-    out: Vec<Parcel>,
+pub(super) struct Round<'a> {
+    pub(super) sight: &'a Sight,
+    pub(super) now: Timestamp,
+    pub(super) accounting: &'a Accounting,
+    pub(super) out: Vec<Parcel>,
     /// Frames that are no longer needed.
     spare: Vec<Parcel>,
 }
@@ -124,12 +127,14 @@ impl Worker {
             for parcel in parcels {
                 self.handle(parcel, now, &mut round);
             }
+            self.take_flow_requests(&mut round);
             let Round { out, spare, .. } = round;
             // Before a SYN is sent: on this machine its answer may be here when the call returns.
             self.forwarder.flush_cache();
             self.send(out, spare);
             drop(charge);
             self.report(&accounting);
+            is_behind |= self.look(&accounting, now);
             if let Some(counters) = self.counters.as_mut().filter(|_| now.since(counted) >= COUNT_EVERY) {
                 counters.read(&self.stats, |owners, counter, n| accounting.count_cached(owners, counter, n));
                 counted = now;
@@ -328,6 +333,7 @@ fn ask(requests: &tokio::sync::mpsc::Sender<WantedNeighbour>, wanted: WantedNeig
 mod tests {
     use convey_snapshot::Snapshot;
 
+    use super::super::flow_desk::PacketFlows;
     use super::*;
     use convey_forward::Settings;
 
@@ -348,6 +354,7 @@ mod tests {
             stats: stats.clone(),
             frames,
             orders: crossbeam_channel::unbounded().1,
+            desk: PacketFlows::new(1).1.remove(0),
             backlog: Backlog::new(false),
             out,
             free_batches,

@@ -1,5 +1,6 @@
 //! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
 
+mod births;
 mod handover;
 mod sources;
 
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use self::births::Births;
 use self::sources::SourceCounts;
 use super::cache::Progress;
 use super::flow::{AtSource, Class, Flow, NewFlow};
@@ -50,6 +52,7 @@ pub enum Full {
 pub struct FlowTable {
     /// The records used so far, up to the capacity; those that are in no slot of the wheel are vacant.
     flows: Vec<Flow>,
+    births: Births,
     vacant: FlowList<TIMER>,
     index: Index,
     wheel: Wheel,
@@ -82,6 +85,7 @@ impl FlowTable {
         let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
         FlowTable {
             flows: Vec::with_capacity(capacity as usize),
+            births: Births::new(capacity, (seed >> 32) as u32),
             vacant: FlowList::EMPTY,
             index: Index::new(2 * capacity as usize),
             wheel: Wheel::new(),
@@ -98,10 +102,13 @@ impl FlowTable {
         }
     }
 
-    /// Bytes reserved: 152 for each flow of the capacity, and 32 KiB.
+    /// Bytes reserved: 160 for each flow of the capacity, and 32 KiB.
     #[cfg(test)]
     fn memory(&self) -> usize {
-        self.capacity as usize * size_of::<Flow>() + self.index.memory() + self.wheel.memory()
+        self.capacity as usize * size_of::<Flow>()
+            + self.births.memory()
+            + self.index.memory()
+            + self.wheel.memory()
     }
 
     /// The most flows there may be.
@@ -235,7 +242,7 @@ impl FlowTable {
         flow.deadline = tick_from(now) + self.timeouts[flow.state as usize];
         self.counts[flow.state as usize] += 1;
         let (class, at_source) = (flow.class(), flow.at_source());
-        let id = self.place(flow);
+        let id = self.place(flow, now);
         self.wheel.add(&mut self.flows, id.0);
         self.shares.insert(&mut self.flows, id.0, class, now);
         self.note_at_source(id, AtSource::Nothing, at_source);
@@ -530,14 +537,20 @@ impl FlowTable {
     }
 
     /// Puts a record where there is room: preferably where one was a moment ago, which is still cached.
-    fn place(&mut self, flow: Flow) -> FlowId {
-        if let Some(id) = self.vacant.last() {
-            self.vacant.remove(&mut self.flows, id);
-            self.flows[id as usize] = flow;
-            return FlowId(id);
-        }
-        self.flows.push(flow);
-        FlowId(self.flows.len() as u32 - 1)
+    fn place(&mut self, flow: Flow, began: Timestamp) -> FlowId {
+        let id = match self.vacant.last() {
+            Some(id) => {
+                self.vacant.remove(&mut self.flows, id);
+                self.flows[id as usize] = flow;
+                FlowId(id)
+            }
+            None => {
+                self.flows.push(flow);
+                FlowId(self.flows.len() as u32 - 1)
+            }
+        };
+        self.births.note(id, began);
+        id
     }
 
     #[inline]

@@ -7,8 +7,9 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::flow::Flow;
+use super::journal;
 use super::state::{FlowState, Segment, View};
-use convey_model::{Addr, FlowKey};
+use convey_model::{Addr, FlowKey, Timestamp};
 
 /// The state of a flow, in whichever process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct KnownFlow {
     pub(crate) sequence: [u32; 3],
     /// The rest of its state: whether it was met under way, how narrow its path is, which FIN waits to be believed.
     pub(crate) notes: u8,
-    /// The journal's notes on it; zeroes if none.
+    /// The journal's notes on it; without a journal only when it began. Zeroes if not even that is known.
     pub(crate) journal: [u64; 4],
 }
 
@@ -46,6 +47,11 @@ impl KnownFlow {
     #[must_use]
     pub fn owned_by(&self, server_id: u32, frontend_id: u32) -> KnownFlow {
         KnownFlow { server_id, frontend_id, ..*self }
+    }
+
+    /// When its first packet came, if that is known.
+    pub(crate) fn began(&self) -> Option<Timestamp> {
+        journal::began(self.journal)
     }
 
     /// Whether somebody would notice its loss: it is open, as far as can be told.

@@ -115,6 +115,16 @@ impl Note {
     }
 }
 
+/// When the flow of this note began, if that is known.
+pub(super) fn began(words: Words) -> Option<Timestamp> {
+    Note::from_words(words).began
+}
+
+/// A note that knows no more of a flow than when it began.
+pub(super) fn only_began(began: Timestamp) -> Words {
+    Note { began: Some(began), is_partial: true, ..Note::default() }.words()
+}
+
 impl Journal {
     /// For the flows of a table of this capacity: 32 bytes each.
     pub(super) fn new(capacity: u32) -> Journal {

@@ -117,6 +117,8 @@ pub enum FlowEnd {
     Denied,
     /// Its server was down.
     ServerGone,
+    /// An operator has ended it. Both sides are told, where convey sees both.
+    Killed,
     /// Its server or frontend was taken away, or we stop, and the time to finish was over; or the server is reached in
     /// another way now (UDP in DSR).
     Cut,

@@ -8,6 +8,7 @@ mod draining;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod flow;
+mod flow_list;
 mod flow_timeouts;
 mod http_check;
 mod limits;
@@ -35,6 +36,10 @@ pub use access::Access;
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::DrainingEndpoints;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
+pub use flow_list::{
+    ClientFilter, FlowActivity, FlowAnswer, FlowFacts, FlowFilter, FlowGroup, FlowGrouping, FlowKind,
+    FlowListing, FlowQuery, FlowServer, FlowSort, FlowsUnavailable, ListedFlow, ListedFlowId,
+};
 pub use flow_timeouts::FlowTimeouts;
 pub use http_check::{HttpCheck, TlsCheck};
 pub use limits::{Limits, OverLimit};

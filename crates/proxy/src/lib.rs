@@ -7,6 +7,7 @@
 
 mod clients;
 mod connect;
+mod flow_desk;
 mod handover;
 mod header_error;
 mod lines;
@@ -32,6 +33,7 @@ mod window_budget;
 mod worker;
 
 pub use clients::Clients;
+pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use lines::ClientLines;
 pub use local_ports::LocalPorts;

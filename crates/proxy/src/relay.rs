@@ -38,6 +38,8 @@ pub(super) enum RelayEnd {
     ServerGone,
     /// A reload denied the client.
     Denied,
+    /// An operator has ended it.
+    Killed,
 }
 
 /// How long a connection is waited for.

@@ -24,7 +24,7 @@ use super::stream;
 use super::tally::{Tally, termination_for};
 use super::traced;
 use super::upstream::{Downstream, Permit};
-use super::watch::Watched;
+use super::watch::{Watched, WatchedClient, WatchedServer};
 use super::worker::Context;
 use convey_access_log::Termination;
 use convey_model::{CountedSource, Endpoint, OverLimit, Protocol, Timeouts};
@@ -77,8 +77,13 @@ impl TcpSession {
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
-        let client_ip = (!frontend.config.accept_proxy).then(|| client.ip());
-        let watched = Watched::new(frontend.live.id, client_ip);
+        let watched = Watched::new(WatchedClient {
+            frontend: (frontend.live.id, frontend.live.name.clone()),
+            client,
+            vip,
+            is_client_known: !frontend.config.accept_proxy,
+            began,
+        });
         Some(TcpSession {
             downstream: Downstream { client, proxy: None, vip, protocol, core, began },
             context: context.clone(),
@@ -189,7 +194,7 @@ impl TcpSession {
             tally.has_header();
         }
         self.counted = Counted::default();
-        self.watched.set_client(self.client_ip());
+        self.watched.set_client(self.downstream.client);
         self.trace(None, ConnectionStep::Header);
         let context = self.context.clone();
         let snapshot = context.snapshot();
@@ -312,7 +317,7 @@ impl TcpSession {
         tokio::select! {
             biased;
             () = self.wait_for_slot() => Ok(()),
-            _ = denied => Err(Counter::AccessDenied),
+            end = denied => Err(reason_of(end).unwrap_or(Counter::AccessDenied)),
         }
     }
 
@@ -346,7 +351,7 @@ impl TcpSession {
         let opened = tokio::select! {
             biased;
             opened = self.open(&mut client) => opened,
-            _ = denied => Err(Some(Counter::AccessDenied)),
+            end = denied => Err(reason_of(end)),
         };
         let (early, mut server) = match opened {
             Ok(opened) => opened,
@@ -365,14 +370,7 @@ impl TcpSession {
         if end == RelayEnd::ServerReset {
             server.permit.reset(&self.context.shared.failures);
         }
-        self.end(match end {
-            RelayEnd::Closed => None,
-            RelayEnd::ServerGone => Some(Counter::ServerGone),
-            RelayEnd::Idle => Some(Counter::IdleTimeout),
-            RelayEnd::ClientReset => Some(Counter::ClientReset),
-            RelayEnd::ServerReset => Some(Counter::ServerReset),
-            RelayEnd::Denied => Some(Counter::AccessDenied),
-        });
+        self.end(reason_of(end));
     }
 
     /// A server for the client, and what that has sent already.
@@ -395,7 +393,10 @@ impl TcpSession {
 
     /// Whether the client may come in, also by a reload since it came.
     fn check_access(&self) -> Result<(), Counter> {
-        let is_let_in = self.watched.end().is_none() && self.frontend.config.access.admits(self.client_ip());
+        if let Some(reason) = self.watched.end().and_then(reason_of) {
+            return Err(reason);
+        }
+        let is_let_in = self.frontend.config.access.admits(self.client_ip());
         if is_let_in { Ok(()) } else { Err(Counter::AccessDenied) }
     }
 
@@ -423,6 +424,7 @@ impl TcpSession {
             if let Some(tally) = &self.tally {
                 tally.count(rx, tx);
             }
+            self.watched.count(rx, tx);
             for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
                 if n > 0 {
                     self.count(counter, n);
@@ -431,7 +433,12 @@ impl TcpSession {
             }
         };
         let patience = Patience { idle: self.timeouts.idle, unanswered: self.timeouts.tcp_user_timeout };
-        self.watched.set_server(permit.server().live.id);
+        self.watched.set_server(WatchedServer {
+            id: permit.server().live.id,
+            names: permit.names(),
+            addr: permit.server().config.addr_for(self.downstream.vip.port()),
+            seen_from: leg.stream.local_addr().ok(),
+        });
         if let Some(end) = self.watched.end() {
             return end;
         }
@@ -466,7 +473,7 @@ impl TcpSession {
                 self.count_closed();
             }
             self.frontend = frontend.clone();
-            self.watched.set_frontend(frontend.live.id);
+            self.watched.set_frontend(frontend.live.id, &frontend.live.name);
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
@@ -491,6 +498,19 @@ impl TcpSession {
     fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
         self.totals.add(self.context.core, counter, n);
+    }
+}
+
+/// Why a connection is over that ended like this; `None` if both sides have closed.
+fn reason_of(end: RelayEnd) -> Option<Counter> {
+    match end {
+        RelayEnd::Closed => None,
+        RelayEnd::ServerGone => Some(Counter::ServerGone),
+        RelayEnd::Idle => Some(Counter::IdleTimeout),
+        RelayEnd::ClientReset => Some(Counter::ClientReset),
+        RelayEnd::ServerReset => Some(Counter::ServerReset),
+        RelayEnd::Denied => Some(Counter::AccessDenied),
+        RelayEnd::Killed => Some(Counter::Killed),
     }
 }
 

@@ -130,7 +130,7 @@ pub(super) fn termination_for(
             Termination::Timeout
         }
         Counter::ClientReset | Counter::ServerReset | Counter::ServerGone => Termination::Reset,
-        Counter::Cut | Counter::AccessDenied => Termination::Cut,
+        Counter::Cut | Counter::AccessDenied | Counter::Killed => Termination::Cut,
         Counter::Evicted => Termination::Evicted,
         _ => Termination::Refused,
     };

@@ -1,59 +1,138 @@
-//! Whose connections this thread has, and to which servers, to end those of a server that is down and of clients that a reload
-//! denies. A thread has its own list: it costs a connection no lock.
+//! Whose connections this thread has, and to which servers: to tell them to an operator, and to end those of a server that is
+//! down, of clients that a reload denies, and the one that an operator names. A thread has its own list: it costs a connection
+//! no lock.
 
-use std::cell::RefCell;
+mod look;
+
+pub(super) use look::{kill, look};
+
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use slab::Slab;
+use tokio::time::Instant;
 
 use super::relay::RelayEnd;
 use convey_model::Access;
 
 thread_local! {
     static OPEN: RefCell<Slab<OpenConnection>> = const { RefCell::new(Slab::new()) };
+    /// The time, at most a second late: a read does not look at a clock.
+    static COARSE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// The serial number of the next connection. The first is any number: names of another process do not fit.
+    static NEXT: Cell<u32> = Cell::new(fastrand::u32(..));
 }
 
 struct OpenConnection {
-    frontend: u32,
-    /// `None` until a PROXY header has said who it is.
-    client: Option<IpAddr>,
+    serial: u32,
+    frontend: (u32, Arc<str>),
+    client: SocketAddr,
+    vip: SocketAddr,
+    /// Whether it is the client, and not a proxy whose PROXY header is still to say who it is.
+    is_client_known: bool,
     /// `None` while it has none.
-    server: Option<u32>,
+    server: Option<WatchedServer>,
+    began: Instant,
+    /// When bytes last moved, to a second.
+    moved: Instant,
+    /// From and to the client.
+    bytes: [u64; 2],
     end: Option<RelayEnd>,
     waker: Option<Waker>,
+}
+
+/// The client of a connection.
+pub(super) struct WatchedClient {
+    /// The number of its frontend, and its name.
+    pub(super) frontend: (u32, Arc<str>),
+    /// Where it comes from.
+    pub(super) client: SocketAddr,
+    /// Where it has connected to.
+    pub(super) vip: SocketAddr,
+    /// Whether that is the client, and not a proxy.
+    pub(super) is_client_known: bool,
+    /// When it came.
+    pub(super) began: Instant,
+}
+
+/// The server of a connection.
+pub(super) struct WatchedServer {
+    /// Its number.
+    pub(super) id: u32,
+    /// Its backend, and its name there.
+    pub(super) names: (Arc<str>, Arc<str>),
+    /// Where it is.
+    pub(super) addr: SocketAddr,
+    /// Where it sees the connection come from.
+    pub(super) seen_from: Option<SocketAddr>,
 }
 
 /// A connection of this thread.
 pub(super) struct Watched(usize);
 
 impl Watched {
-    /// One of a client, if that is known, to the frontend with this number.
-    pub(super) fn new(frontend: u32, client: Option<IpAddr>) -> Watched {
-        let entry = OpenConnection { frontend, client, server: None, end: None, waker: None };
+    /// One of this client.
+    pub(super) fn new(of: WatchedClient) -> Watched {
+        let WatchedClient { frontend, client, vip, is_client_known, began } = of;
+        pass_to(began);
+        let serial = NEXT.replace(NEXT.get().wrapping_add(1));
+        let (server, end, waker, bytes, moved) = (None, None, None, [0; 2], began);
+        let entry = OpenConnection {
+            serial,
+            frontend,
+            client,
+            vip,
+            is_client_known,
+            server,
+            began,
+            moved,
+            bytes,
+            end,
+            waker,
+        };
         Watched(OPEN.with_borrow_mut(|open| open.insert(entry)))
     }
 
-    /// It is to the frontend with this number from now on.
-    pub(super) fn set_frontend(&self, frontend: u32) {
-        OPEN.with_borrow_mut(|open| open[self.0].frontend = frontend);
+    /// It is to the frontend with this number and name from now on.
+    pub(super) fn set_frontend(&self, id: u32, name: &Arc<str>) {
+        OPEN.with_borrow_mut(|open| open[self.0].frontend = (id, name.clone()));
     }
 
     /// This is its client from now on.
-    pub(super) fn set_client(&self, client: IpAddr) {
-        OPEN.with_borrow_mut(|open| open[self.0].client = Some(client));
+    pub(super) fn set_client(&self, client: SocketAddr) {
+        OPEN.with_borrow_mut(|open| {
+            let entry = &mut open[self.0];
+            (entry.client, entry.is_client_known) = (client, true);
+        });
     }
 
-    /// It goes to the server with this number from now on.
-    pub(super) fn set_server(&self, server: u32) {
+    /// It goes to this server from now on.
+    pub(super) fn set_server(&self, server: WatchedServer) {
         OPEN.with_borrow_mut(|open| open[self.0].server = Some(server));
     }
 
     /// The number of the server that it goes to.
     pub(super) fn server(&self) -> Option<u32> {
-        OPEN.try_with(|open| open.borrow().get(self.0).and_then(|entry| entry.server)).ok().flatten()
+        OPEN.try_with(|open| {
+            open.borrow().get(self.0).and_then(|entry| entry.server.as_ref().map(|server| server.id))
+        })
+        .ok()
+        .flatten()
+    }
+
+    /// So many bytes have come from the client, and gone to it.
+    #[inline]
+    pub(super) fn count(&self, rx: u64, tx: u64) {
+        OPEN.with_borrow_mut(|open| {
+            let entry = &mut open[self.0];
+            entry.bytes[0] += rx;
+            entry.bytes[1] += tx;
+            entry.moved = COARSE.get().unwrap_or(entry.moved);
+        });
     }
 
     /// How it is to end; `None`: it may go on.
@@ -88,16 +167,23 @@ impl Drop for Watched {
 
 /// Ends this thread's connections to these servers.
 pub(super) fn end(servers: &BTreeSet<u32>) {
-    end_where(RelayEnd::ServerGone, |entry| entry.server.is_some_and(|server| servers.contains(&server)));
+    end_where(RelayEnd::ServerGone, |entry| {
+        entry.server.as_ref().is_some_and(|server| servers.contains(&server.id))
+    });
 }
 
 /// Ends this thread's connections of clients that may not come in, by the numbers of the frontends.
 pub(super) fn end_denied(access: &HashMap<u32, Access>) {
     let is_denied = |entry: &OpenConnection| {
-        let (access, client) = (access.get(&entry.frontend), entry.client);
-        access.zip(client).is_some_and(|(access, client)| !access.admits(client))
+        let access = access.get(&entry.frontend.0).filter(|_| entry.is_client_known);
+        access.is_some_and(|access| !access.admits(entry.client.ip()))
     };
     end_where(RelayEnd::Denied, is_denied);
+}
+
+/// It is so late now. To be called once a second.
+pub(super) fn pass_to(now: Instant) {
+    COARSE.set(Some(COARSE.get().map_or(now, |before| before.max(now))));
 }
 
 fn end_where(end: RelayEnd, is_concerned: impl Fn(&OpenConnection) -> bool) {
@@ -114,15 +200,35 @@ fn end_where(end: RelayEnd, is_concerned: impl Fn(&OpenConnection) -> bool) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests of a shell: they go by tokio's clock")]
 mod tests {
+    use convey_model::{FlowFilter, FlowListing, FlowQuery, FlowSort, ListedFlow, ListedFlowId};
     use futures_util::FutureExt;
 
     use super::*;
 
+    /// A client of the frontend with this number, `10.0.0.last`.
+    fn watched(frontend: u32, last: u8, is_client_known: bool) -> Watched {
+        Watched::new(WatchedClient {
+            frontend: (frontend, "www".into()),
+            client: SocketAddr::from(([10, 0, 0, last], 4242)),
+            vip: "192.0.2.1:80".parse().unwrap(),
+            is_client_known,
+            began: Instant::now(),
+        })
+    }
+
+    fn server(id: u32) -> WatchedServer {
+        let addr = SocketAddr::from(([10, 1, 0, 1], 80));
+        WatchedServer { id, names: ("web".into(), "a".into()), addr, seen_from: None }
+    }
+
     #[test]
     fn connections_of_a_server_that_is_given_up_end_and_no_others() {
-        let [first, second, other, waits] = [(); 4].map(|()| Watched::new(1, None));
-        [(&first, 7), (&second, 7), (&other, 8)].into_iter().for_each(|(watched, id)| watched.set_server(id));
+        let [first, second, other, waits] = [(); 4].map(|()| watched(1, 6, false));
+        [(&first, 7), (&second, 7), (&other, 8)]
+            .into_iter()
+            .for_each(|(watched, id)| watched.set_server(server(id)));
         assert!(first.over().now_or_never().is_none());
         end(&BTreeSet::from([7, 9]));
         assert!(first.over().now_or_never().is_some() && second.over().now_or_never().is_some());
@@ -133,15 +239,48 @@ mod tests {
 
     #[test]
     fn connections_of_a_client_that_is_denied_end_and_no_others() {
-        let watched = |frontend, last| Watched::new(frontend, Some([10, 0, 0, last].into()));
-        let [denied, let_in, elsewhere] = [watched(1, 6), watched(1, 7), watched(2, 6)];
-        let unnamed = Watched::new(1, None);
-        let access = Access::new([], ["10.0.0.6".parse().unwrap()]);
-        end_denied(&HashMap::from([(1, access)]));
+        let [denied, let_in, elsewhere] = [watched(1, 6, true), watched(1, 7, true), watched(2, 6, true)];
+        let unnamed = watched(1, 6, false);
+        let access = || Access::new([], ["10.0.0.6".parse().unwrap()]);
+        end_denied(&HashMap::from([(1, access())]));
         assert_eq!(denied.over().now_or_never(), Some(RelayEnd::Denied));
         assert!(let_in.end().is_none() && elsewhere.end().is_none() && unnamed.end().is_none());
-        unnamed.set_client([10, 0, 0, 6].into());
-        end_denied(&HashMap::from([(1, Access::new([], ["10.0.0.6".parse().unwrap()]))]));
+        unnamed.set_client("10.0.0.6:1".parse().unwrap());
+        end_denied(&HashMap::from([(1, access())]));
         assert!(unnamed.end().is_some());
+    }
+
+    fn names(query: &FlowQuery) -> Vec<ListedFlow> {
+        let mut listing = FlowListing::new(query.clone());
+        let mut from = Some(0);
+        while let Some(place) = from {
+            from = look((place, 2), 3, Instant::now(), &mut listing);
+        }
+        listing.answer().flows
+    }
+
+    #[test]
+    fn connections_are_told_with_their_server_and_bytes_and_one_of_them_is_killed() {
+        let query =
+            FlowQuery { filter: FlowFilter::default(), sort: FlowSort::Bytes, limit: 10, count_by: None };
+        let [one, other, waits] = [watched(1, 6, true), watched(1, 7, true), watched(1, 8, true)];
+        [(&one, 5), (&other, 6)].into_iter().for_each(|(watched, id)| watched.set_server(server(id)));
+        one.count(3, 40);
+        one.count(2, 0);
+        other.count(7, 0);
+        let told = names(&query);
+        let clients: Vec<u8> = told.iter().map(|flow| flow.client.to_string().as_bytes()[7] - b'0').collect();
+        assert_eq!(clients, [6, 7, 8], "most bytes first");
+        assert_eq!([told[0].activity.bytes_rx, told[0].activity.bytes_tx], [Some(5), Some(40)]);
+        assert_eq!([told[0].state, told[2].state], ["established", "connecting"]);
+        assert_eq!((&*told[0].server.as_ref().unwrap().1, told[2].server.is_none()), ("a", true));
+        let id = told[1].id;
+        assert_eq!(kill(ListedFlowId { serial: id.serial.wrapping_add(9), ..id }), None, "another one");
+        assert_eq!(kill(id).unwrap().client, told[1].client);
+        assert_eq!([&one, &other, &waits].map(Watched::end), [None, Some(RelayEnd::Killed), None]);
+        drop(other);
+        assert_eq!(kill(id), None, "it has ended");
+        let next = watched(1, 9, true);
+        assert_eq!((kill(id), next.end()), (None, None), "not the next one in its place");
     }
 }

@@ -21,9 +21,11 @@ use tokio::time::Instant;
 
 use super::handover::HandedSession;
 use super::own_sockets::Towards;
-use super::{ClientLines, Clients, LocalPorts, OwnSockets, listener, pipe, udp, watch};
+use super::{ClientLines, Clients, LocalPorts, OwnSockets, flow_desk, listener, pipe, udp, watch};
 use convey_access_log::AccessLog;
-use convey_model::{Access, ConnectFailures, Endpoint, Protocol, Timestamp};
+use convey_model::{
+    Access, ConnectFailures, Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId, Protocol, Timestamp,
+};
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{Frontend, Snapshot};
 use convey_trace::TraceHub;
@@ -124,6 +126,10 @@ pub(super) enum WorkerCommand {
     Hold { sessions: oneshot::Sender<Vec<HandedSession>> },
     /// Read datagrams again.
     Release,
+    /// List connections and sessions.
+    ListFlows { query: FlowQuery, answer: oneshot::Sender<FlowListing> },
+    /// End one of them.
+    KillFlow { id: ListedFlowId, answer: oneshot::Sender<Option<ListedFlow>> },
     /// Tell the listening sockets.
     Offer { sockets: oneshot::Sender<Vec<(Endpoint, OwnedFd)>> },
     /// Close every listener and say when the last connection has ended. Another process has the sockets of the places that
@@ -236,6 +242,8 @@ async fn run(
     drop_capabilities();
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
+    let operators = Operators { worker: (core - shared.columns.start) as u16, started };
+    tokio::spawn(tell_time());
     let context = Arc::new(Context { core, shared, started, _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
     let (left, drained) = loop {
@@ -247,12 +255,11 @@ async fn run(
                 listeners.close(places, patience).await;
                 let _ = done.send(());
             }
-            Some(WorkerCommand::EndConnections { servers }) => watch::end(&servers),
-            Some(WorkerCommand::EndDenied { access }) => watch::end_denied(&access),
             Some(WorkerCommand::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
             Some(WorkerCommand::Release) => listeners.udp.values().for_each(udp::UdpListener::release),
             Some(WorkerCommand::Offer { sockets }) => drop(sockets.send(listeners.sockets())),
             Some(WorkerCommand::Drain { left, done }) => break (left, done),
+            Some(other) => operators.obey(other),
             None => return,
         }
     };
@@ -262,14 +269,42 @@ async fn run(
         _ = all_ended.recv() => { let _ = drained.send(()); }
         () = async {
             while let Some(command) = commands.recv().await {
-                match command {
-                    WorkerCommand::EndConnections { servers } => watch::end(&servers),
-                    WorkerCommand::EndDenied { access } => watch::end_denied(&access),
-                    // A task that waits for an answer hears that there is none.
-                    _ => {}
-                }
+                operators.obey(command);
             }
         } => {}
+    }
+}
+
+/// What is done to connections, also while they drain.
+#[derive(Clone, Copy)]
+struct Operators {
+    worker: u16,
+    started: Instant,
+}
+
+impl Operators {
+    fn obey(self, command: WorkerCommand) {
+        match command {
+            WorkerCommand::EndConnections { servers } => watch::end(&servers),
+            WorkerCommand::EndDenied { access } => watch::end_denied(&access),
+            WorkerCommand::ListFlows { query, answer } => {
+                flow_desk::begin_list(self.worker, self.started, query, answer);
+            }
+            WorkerCommand::KillFlow { id, answer } => {
+                let _ = answer.send(flow_desk::kill(id, self.started));
+            }
+            // A task that waits for an answer hears that there is none.
+            _ => {}
+        }
+    }
+}
+
+/// Tells this thread's connections once a second how late it is.
+async fn tell_time() {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        seconds.tick().await;
+        watch::pass_to(Instant::now());
     }
 }
 

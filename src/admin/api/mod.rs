@@ -1,6 +1,7 @@
 //! The control API, version 1: JSON in, JSON out. `openapi.json` describes it.
 
 mod authorize;
+mod flows;
 mod read;
 mod steer;
 mod trace;
@@ -15,7 +16,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use hyper::body::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,6 +39,8 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
         .route("/backends/{backend}", get(read::backend).patch(steer::steer_backend))
         .route("/backends/{backend}/servers/{server}", get(read::server).patch(steer::steer_server))
         .route("/events", get(read::events))
+        .route("/flows", get(flows::list))
+        .route("/flows/{id}", delete(flows::kill))
         .route("/overlays", get(read::overlays).delete(steer::reset))
         .route("/reload", post(steer::reload))
         .route("/trace", get(trace::trace))
@@ -58,6 +61,8 @@ enum Failure {
     Refused(RequestRefusal),
     /// Too many want that at once.
     Busy(String),
+    /// Not now: words for an operator.
+    Later(String),
     /// The program ends.
     Gone,
 }
@@ -94,6 +99,7 @@ impl IntoResponse for Failure {
             }
             Failure::Bad(why) => (StatusCode::BAD_REQUEST, why, vec![]),
             Failure::Busy(why) => (StatusCode::TOO_MANY_REQUESTS, why, vec![]),
+            Failure::Later(why) => (StatusCode::SERVICE_UNAVAILABLE, why, vec![]),
             Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process ends".to_owned(), vec![]),
             Failure::Refused(RequestRefusal::Unknown(why)) => (StatusCode::NOT_FOUND, why, vec![]),
             Failure::Refused(RequestRefusal::Refused(why)) => (StatusCode::CONFLICT, why, vec![]),

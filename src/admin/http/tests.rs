@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::*;
-use crate::admin::{StatsSource, routes};
+use crate::admin::{FlowSources, StatsSource, routes};
 use crate::control::{ConfigLoads, EventLog, OperatorRequest};
 use crate::model::Timestamp;
 use crate::snapshot::{Snapshot, fixture};
@@ -59,6 +59,7 @@ fn admin() -> Admin {
         access_log: Arc::default(),
         events: events.clone(),
         trace: trace.clone(),
+        flows: FlowSources::default(),
     };
     let routes = routes(source, request).unwrap();
     Admin { snapshot, draining, events, loads, trace, routes, requests }

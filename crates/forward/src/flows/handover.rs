@@ -29,7 +29,7 @@ impl FlowTable {
         flow.deadline = if known.was_cached { latest } else { flow.deadline.min(latest) };
         self.counts[flow.state as usize] += 1;
         let (class, at_source, since) = (flow.class(), flow.at_source(), Timestamp(flow.since));
-        let id = self.place(flow);
+        let id = self.place(flow, known.began().unwrap_or(since).min(now));
         self.wheel.add(&mut self.flows, id.0);
         self.shares.insert(&mut self.flows, id.0, class, since.min(now));
         self.note_at_source(id, AtSource::Nothing, at_source);

@@ -4,6 +4,7 @@ use super::begin::{Recipient, UNRESOLVED};
 use super::cached::keys;
 use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
+use crate::journal;
 use crate::plan::Plan;
 use crate::{Direction, Flow, FlowId, FlowOwners, Progress, Segment, View};
 use convey_model::{Endpoint, Timestamp};
@@ -25,7 +26,13 @@ impl Forwarder {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let known = ids.into_iter().map(|id| {
             self.ask_cache(id);
-            let journal = self.journal.as_ref().map_or([0; 4], |journal| journal.words(id));
+            let noted = self.journal.as_ref().map(|journal| journal.words(id));
+            let is_over = self.flows.get(id).is_over();
+            let journal = match noted {
+                Some(noted) => noted,
+                None if is_over => [0; 4],
+                None => journal::only_began(self.flows.began(id)),
+            };
             KnownFlow { journal, ..self.flows.get(id).known() }
         });
         let mut known: Vec<KnownFlow> = known.collect();

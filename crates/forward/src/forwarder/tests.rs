@@ -37,6 +37,7 @@ mod icmp;
 mod journal;
 mod l2;
 mod lab;
+mod look;
 mod loops;
 mod modes;
 mod narrow;

@@ -16,6 +16,7 @@ mod sockets;
 mod table;
 
 pub(super) use listener::UdpListener;
+pub(super) use relay::{kill, look};
 pub(super) use sockets::{Listening, UdpSockets, receive_buffer};
 
 use convey_model::Slots;

@@ -2,6 +2,9 @@
 
 mod begin;
 mod handover;
+mod look;
+
+pub(crate) use look::{kill, look};
 
 use std::cell::RefCell;
 use std::io;
@@ -36,7 +39,7 @@ const EVENTS: usize = 64;
 
 thread_local! {
     /// The sessions of one worker. Those of all its addresses are in one table, for they make room for each other.
-    static SESSIONS: RefCell<SessionTable<UdpSession>> = RefCell::new(SessionTable::new());
+    static SESSIONS: RefCell<SessionTable<UdpSession>> = RefCell::new(SessionTable::new(fastrand::u32(..)));
 }
 
 /// What all datagrams of a batch go by.

@@ -1,5 +1,6 @@
 //! One client's session: its connection slot of the frontend, its permit for a server, and the socket between.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::tally::{Tally, termination_for};
 use crate::traced;
 use crate::upstream::{Attempts, Downstream, Permit, Unavailable};
 use convey_access_log::Termination;
-use convey_model::ProxyVersion;
+use convey_model::{FlowServer, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool};
 use convey_trace::ConnectionStep;
@@ -32,6 +33,8 @@ pub(super) struct UdpSession {
     ending: Option<(Termination, Option<&'static str>)>,
     /// For the access log and for traces, if anybody wants it.
     tally: Option<Box<Tally>>,
+    /// From and to the client.
+    bytes: [Cell<u64>; 2],
 }
 
 /// A server, and the socket that is connected to it.
@@ -81,7 +84,9 @@ impl UdpSession {
             tally.moves_to(&upstream.permit, upstream.server);
         }
         let (is_refused, ended, ending) = (false, false, None);
-        let session = UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, tally };
+        let bytes = Default::default();
+        let session =
+            UdpSession { upstream, slot, downstream, generation, is_refused, ended, ending, tally, bytes };
         session.trace(ConnectionStep::Begun);
         session
     }
@@ -101,12 +106,29 @@ impl UdpSession {
         self.upstream.server
     }
 
+    /// Its server, for a list.
+    pub(super) fn flow_server(&self) -> FlowServer<'_> {
+        let Upstream { permit, server, .. } = &self.upstream;
+        let (backend, live) = (permit.backend(), &permit.server().live);
+        FlowServer { id: live.id, backend, name: &live.name, addr: *server }
+    }
+
+    /// Where its client came to.
+    pub(super) fn vip(&self) -> SocketAddr {
+        self.downstream.vip
+    }
+
+    /// Bytes from and to its client.
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        [self.bytes[0].get(), self.bytes[1].get()]
+    }
+
     /// The PROXY header that its server expects.
     pub(super) fn send_proxy(&self) -> Option<ProxyVersion> {
         self.upstream.permit.send_proxy()
     }
 
-    /// Where its client came to.
+    /// The frontend that its client came to.
     pub(super) fn frontend(&self) -> &Frontend {
         &self.slot.frontend
     }
@@ -186,6 +208,11 @@ impl UdpSession {
     pub(super) fn count(&self, counter: Counter, n: u64) {
         self.slot.count(counter, n);
         self.upstream.permit.count(counter, n);
+        match counter {
+            Counter::BytesRx => self.bytes[0].update(|bytes| bytes + n),
+            Counter::BytesTx => self.bytes[1].update(|bytes| bytes + n),
+            _ => {}
+        }
         match (&self.tally, counter) {
             (Some(tally), Counter::BytesRx) => tally.count(n, 0),
             (Some(tally), Counter::BytesTx) => tally.count(0, n),

@@ -2,6 +2,7 @@
 
 mod evict;
 mod lists;
+mod look;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,6 +12,7 @@ use slab::Slab;
 
 use convey_model::{Prefix, Timestamp};
 use lists::{ListKind, SessionLinks, SessionList};
+pub(super) use look::SessionSight;
 
 /// What the datagrams of one session have in common, at the address that one socket is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +50,8 @@ pub(super) struct SessionTable<T> {
     of_frontends: HashMap<u32, usize>,
     /// The sessions that are counted at their source, by frontend and source: first the one whose server was silent longest.
     sources: HashMap<(u32, Option<Prefix>), SessionList>,
+    /// The serial number of the next session.
+    next_serial: u32,
 }
 
 /// Where clients come to: one listening socket.
@@ -72,6 +76,10 @@ const STREAMS: usize = 1;
 
 #[derive(Debug)]
 struct SessionEntry<T> {
+    /// Which of the sessions that had its number it is.
+    serial: u32,
+    /// When its client first sent.
+    began: Timestamp,
     key: SessionKey,
     session: T,
     address: usize,
@@ -89,9 +97,11 @@ struct SessionEntry<T> {
 }
 
 impl<T> SessionTable<T> {
-    pub(super) fn new() -> SessionTable<T> {
+    /// Names of another process's sessions are not to fit: `first_serial` is any number.
+    pub(super) fn new(first_serial: u32) -> SessionTable<T> {
         let (entries, addresses, groups) = (Slab::new(), Slab::new(), Slab::new());
-        SessionTable { entries, addresses, groups, of_frontends: HashMap::new(), sources: HashMap::new() }
+        let (of_frontends, sources, next_serial) = (HashMap::new(), HashMap::new(), first_serial);
+        SessionTable { entries, addresses, groups, of_frontends, sources, next_serial }
     }
 
     /// An address that clients come to; returns its number, for all that follows.
@@ -137,8 +147,22 @@ impl<T> SessionTable<T> {
         self.groups[group].len += 1;
         let (served, links) = (now, Default::default());
         let (answered, is_stream, source, active) = (false, false, None, now);
-        let entry =
-            SessionEntry { key, session, address, group, active, served, answered, is_stream, source, links };
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
+        let entry = SessionEntry {
+            serial,
+            began: now,
+            key,
+            session,
+            address,
+            group,
+            active,
+            served,
+            answered,
+            is_stream,
+            source,
+            links,
+        };
         let number = self.entries.insert(entry);
         self.addresses[address].numbers.insert(key, number);
         self.append(number, ListKind::Address);

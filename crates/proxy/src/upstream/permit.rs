@@ -61,6 +61,11 @@ impl Permit {
         (self.pool.live.name.clone(), self.server().live.name.clone())
     }
 
+    /// The name of the backend.
+    pub(crate) fn backend(&self) -> &Arc<str> {
+        &self.pool.live.name
+    }
+
     /// What lines of the log call the server: `backend/server`.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.pool.config.name, self.server().config.name)

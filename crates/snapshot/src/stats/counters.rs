@@ -66,6 +66,8 @@ pub enum Counter {
     SourceConnections,
     /// Cut when the drain timeout ran out.
     Cut,
+    /// Ended by an operator.
+    Killed,
     /// A session of UDP, ended to make room for another client's.
     Evicted,
     /// Times accepting paused because descriptors or memory ran out.
@@ -105,7 +107,7 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 18] = [
+    pub const ENDS: [(Counter, &'static str); 19] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
@@ -123,6 +125,7 @@ impl Counter {
         (Counter::AccessDenied, "access_denied"),
         (Counter::SourceConnections, "source_connections"),
         (Counter::Cut, "cut"),
+        (Counter::Killed, "killed"),
         (Counter::Evicted, "evicted"),
     ];
 

@@ -7,8 +7,12 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::admin::FlowListReport;
 use crate::control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
-use crate::model::{AdminState, Overlay, OverlayValue, Target};
+use crate::model::{
+    AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode, Overlay,
+    OverlayValue, Protocol, Target,
+};
 
 pub(super) fn description() -> Value {
     serde_json::from_str(include_str!("../../openapi.json")).unwrap()
@@ -101,6 +105,12 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
         ("get", "/v1/events", "/v1/events?since=yesterday", None, 400),
         ("post", "/v1/reload", "/v1/reload", None, 422),
         ("get", "/v1/trace", "/v1/trace?rate=0", None, 400),
+        ("get", "/v1/flows", "/v1/flows?client=10.0.0.0%2F8&state=established&older_than=90s", None, 200),
+        ("get", "/v1/flows", "/v1/flows?count_by=client&limit=3", None, 200),
+        ("get", "/v1/flows", "/v1/flows?frontend=wbe", None, 404),
+        ("get", "/v1/flows", "/v1/flows?stat=established", None, 400),
+        ("delete", "/v1/flows/{id}", "/v1/flows/p0.1.2", None, 404),
+        ("delete", "/v1/flows/{id}", "/v1/flows/p0", None, 400),
     ];
     for (method, described, path, body, status) in asked {
         let verb = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
@@ -134,6 +144,7 @@ async fn the_statistics_address_changes_nothing() {
     let addr = start(LIMITS, &admin).await;
     let answer = ask(addr, Method::POST, "/v1/reload").await;
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+    assert_eq!(ask(addr, Method::DELETE, "/v1/flows/p0.1.2").await.status(), StatusCode::FORBIDDEN);
     let answer = ask(addr, Method::DELETE, "/v1/overlays").await;
     assert!(
         answer.body().contains("a request may change things at the control socket, or here with the header"),
@@ -141,4 +152,38 @@ async fn the_statistics_address_changes_nothing() {
         answer.body()
     );
     assert_eq!(ask(addr, Method::GET, "/v1/overlays").await.body(), "[]\n");
+}
+
+#[test]
+fn a_flow_in_a_list_is_as_the_description_says() {
+    let id = ListedFlowId { kind: FlowKind::Packets, worker: 1, place: 2, serial: 3 };
+    let flow = |snat: Option<&str>, activity| ListedFlow {
+        id,
+        mode: Mode::Passthrough,
+        protocol: Protocol::Tcp,
+        frontend: "web".into(),
+        server: snat.map(|_| ("app".into(), "a".into(), "10.0.0.1:80".parse().unwrap())),
+        client: "192.0.2.1:4242".parse().unwrap(),
+        listen: "192.0.2.9:80".parse().unwrap(),
+        snat: snat.map(|snat| snat.parse().unwrap()),
+        state: "established",
+        is_offloaded: true,
+        activity,
+    };
+    let second = Some(std::time::Duration::from_millis(1_500));
+    let known = FlowActivity { age: second, idle: second, bytes_rx: Some(5), bytes_tx: Some(6) };
+    let answer = FlowAnswer {
+        flows: vec![flow(Some("10.0.0.9:4000"), known), flow(None, FlowActivity::default())],
+        matching: 7,
+        bytes_rx: 5,
+        bytes_tx: 6,
+        groups: vec![FlowGroup { name: "192.0.2.1".to_owned(), flows: 2, bytes_rx: 1, bytes_tx: 2 }],
+        more_groups: 1,
+        more_flows: 3,
+    };
+    let report = serde_json::to_value(FlowListReport::new(answer, false)).unwrap();
+    assert_eq!((&report["more"], &report["flows"][0]["age_seconds"]), (&json!(5), &json!(1.5)));
+    let validator = validator(&json!({ "$ref": "#/components/schemas/FlowList" }));
+    let wrong: Vec<String> = validator.iter_errors(&report).map(|wrong| wrong.to_string()).collect();
+    assert!(wrong.is_empty(), "{wrong:?}\n{report:#}");
 }

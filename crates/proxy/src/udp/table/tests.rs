@@ -18,7 +18,7 @@ fn at(seconds: u64) -> Timestamp {
 
 /// A table whose clients have sent once, a second after each other; their sessions are named by their ports.
 fn asked_by(ports: &[u16]) -> SessionTable<u16> {
-    let mut table = SessionTable::new();
+    let mut table = SessionTable::new(7);
     assert_eq!(table.open(), 0);
     (1..).zip(ports).for_each(|(second, port)| {
         table.insert((0, WEB), key(*port), *port, at(second));
@@ -28,7 +28,7 @@ fn asked_by(ports: &[u16]) -> SessionTable<u16> {
 
 #[test]
 fn a_client_is_found_again_by_its_address_and_the_one_it_asked() {
-    let mut table = SessionTable::new();
+    let mut table = SessionTable::new(7);
     let [here, there] = [(); 2].map(|()| table.open());
     let [first, second] = [1, 2].map(|host| Some(IpAddr::from([10, 0, 0, host])));
     let one = table.insert((here, WEB), SessionKey { asked: first, ..key(1) }, "one", at(0));
@@ -129,7 +129,7 @@ fn a_source_makes_room_among_its_own_however_many_others_there_are() {
 
 /// Questions of two addresses of one frontend, and of one of another, in this order.
 fn of_two_frontends(order: &[(usize, u32)]) -> SessionTable<u16> {
-    let mut table = SessionTable::new();
+    let mut table = SessionTable::new(7);
     (0..3).for_each(|_| _ = table.open());
     (1..).zip(order).for_each(|(n, place)| _ = table.insert(*place, key(n), n, at(n.into())));
     table

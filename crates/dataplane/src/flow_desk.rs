@@ -1,0 +1,177 @@
+//! Flows for an operator: lists that a worker makes in slices between batches of frames, and flows that it is told to end.
+
+use std::collections::VecDeque;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use tokio::sync::oneshot;
+
+use super::Buffer;
+use super::accounting::Accounting;
+use super::worker::{Round, Worker};
+use convey_forward::{FlowSight, LookBudget, View};
+use convey_model::{
+    FlowActivity, FlowFacts, FlowKind, FlowListing, FlowQuery, FlowServer, FlowsUnavailable, ListedFlow,
+    ListedFlowId, Mode, Timestamp,
+};
+
+/// Requests that may wait for a worker.
+const MAX_WAITING: usize = 16;
+
+/// What one slice of a list may cost: see `docs/design/flow-lists.md`.
+const SLICE: LookBudget = LookBudget { places: 2_000, asked: 64 };
+
+/// What an operator wants of a worker.
+pub(super) enum FlowRequest {
+    List(FlowQuery, oneshot::Sender<FlowListing>),
+    /// The flow in this place, if it has this serial number.
+    Kill(u32, u32, oneshot::Sender<Option<ListedFlow>>),
+}
+
+/// Where flows of all workers can be asked for.
+#[derive(Debug, Clone)]
+pub struct PacketFlows(Vec<Sender<FlowRequest>>);
+
+impl PacketFlows {
+    /// For so many workers; the ends of the channels are theirs.
+    pub(super) fn new(workers: usize) -> (PacketFlows, Vec<FlowDesk>) {
+        let ends = (0..workers).map(|_| bounded(MAX_WAITING));
+        let (senders, desks): (Vec<_>, _) =
+            ends.map(|(sender, requests)| (sender, FlowDesk { requests, looks: VecDeque::new() })).unzip();
+        (PacketFlows(senders), desks)
+    }
+
+    /// The flows that a query wants, of all workers.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
+        let mut answers = Vec::new();
+        for worker in &self.0 {
+            let (answer, listing) = oneshot::channel();
+            worker.try_send(FlowRequest::List(query.clone(), answer)).map_err(refused)?;
+            answers.push(listing);
+        }
+        let mut all = FlowListing::new(query.clone());
+        for listing in answers {
+            all.merge(listing.await.map_err(|_| FlowsUnavailable::Gone)?);
+        }
+        Ok(all)
+    }
+
+    /// Ends a flow. `None` if there is no such flow any more.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
+        let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
+        let (answer, killed) = oneshot::channel();
+        worker.try_send(FlowRequest::Kill(id.place, id.serial, answer)).map_err(refused)?;
+        killed.await.map_err(|_| FlowsUnavailable::Gone)
+    }
+}
+
+/// What an operator wants of one worker, and how far that is.
+#[derive(Debug)]
+pub(super) struct FlowDesk {
+    requests: Receiver<FlowRequest>,
+    /// Lists that are being made: the first one gets the next slice.
+    looks: VecDeque<Look>,
+}
+
+#[derive(Debug)]
+struct Look {
+    listing: FlowListing,
+    next: u32,
+    answer: oneshot::Sender<FlowListing>,
+}
+
+impl FlowDesk {
+    /// Whether nobody wants anything.
+    fn is_idle(&self) -> bool {
+        self.looks.is_empty() && self.requests.is_empty()
+    }
+}
+
+impl Worker {
+    /// Ends the flows that it is told to, and takes note of the lists that are wanted.
+    pub(super) fn take_flow_requests(&mut self, round: &mut Round<'_>) {
+        while let Ok(request) = self.desk.requests.try_recv() {
+            match request {
+                FlowRequest::List(query, answer) => {
+                    self.desk.looks.push_back(Look { listing: FlowListing::new(query), next: 0, answer });
+                }
+                FlowRequest::Kill(place, serial, answer) => {
+                    let killed = self.kill((place, serial), round);
+                    let _ = answer.send(killed);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, name: (u32, u32), round: &mut Round<'_>) -> Option<ListedFlow> {
+        let out = &mut round.out;
+        let killed = self.forwarder.kill(name, &round.sight.plan, round.now, |frame, interface| {
+            let mut buffer = Buffer::default();
+            buffer.set_frame(frame);
+            out.push((interface, buffer));
+        })?;
+        let facts = facts(&killed, self.core, round.accounting);
+        Some(ListedFlow::new(&facts, FlowActivity::default()))
+    }
+
+    /// Adds a slice to the first list that is being made. Returns whether there is more to do.
+    pub(super) fn look(&mut self, accounting: &Accounting, now: Timestamp) -> bool {
+        let Worker { forwarder, desk, core, .. } = self;
+        let Some(Look { mut listing, next, answer }) = desk.looks.pop_front() else { return false };
+        if answer.is_closed() {
+            return !desk.looks.is_empty();
+        }
+        let next = forwarder.look(next, SLICE, now, |flow, activity| {
+            listing.offer(&facts(flow, *core, accounting), activity);
+        });
+        match next {
+            // Lists take turns: a short one does not wait for a long one.
+            Some(next) => desk.looks.push_back(Look { listing, next, answer }),
+            None => _ = answer.send(listing),
+        }
+        !desk.is_idle()
+    }
+}
+
+fn refused<T>(error: TrySendError<T>) -> FlowsUnavailable {
+    match error {
+        TrySendError::Full(_) => FlowsUnavailable::Busy,
+        TrySendError::Disconnected(_) => FlowsUnavailable::Gone,
+    }
+}
+
+fn facts<'a>(flow: &FlowSight, worker: usize, accounting: &'a Accounting) -> FlowFacts<'a> {
+    let mode = match flow.view {
+        View::BothSides => Mode::Passthrough,
+        View::ClientSide => Mode::Dsr,
+    };
+    let (frontend, backend, server) = accounting.names(flow.owners);
+    let id = ListedFlowId {
+        kind: FlowKind::Packets,
+        worker: worker as u16,
+        place: flow.place,
+        serial: flow.serial,
+    };
+    FlowFacts {
+        id,
+        mode,
+        protocol: flow.client.transport().unwrap_or_default(),
+        frontend: (flow.owners.frontend, frontend),
+        server: Some(FlowServer {
+            id: flow.owners.server,
+            backend,
+            name: server,
+            addr: flow.server.source(),
+        }),
+        client: flow.client.source(),
+        listen: flow.client.destination(),
+        snat: mode.has_snat().then(|| flow.server.destination()),
+        state: flow.state.name(),
+        is_offloaded: flow.is_cached,
+    }
+}

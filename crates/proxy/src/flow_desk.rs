@@ -1,0 +1,99 @@
+//! Connections and sessions for an operator: a worker lists them in slices, with a turn for everybody else between two.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::worker::{WorkerCommand, WorkerThread};
+use super::{Workers, udp, watch};
+use convey_model::{FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow, ListedFlowId, Timestamp};
+
+/// Places that a worker looks at in one slice.
+const SLICE: usize = 1_000;
+
+/// Where connections and sessions of all workers can be asked for.
+#[derive(Debug, Clone)]
+pub struct ProxyFlows(Vec<mpsc::WeakUnboundedSender<WorkerCommand>>);
+
+impl Workers {
+    /// Where connections and sessions can be asked for.
+    pub fn flows(&self) -> ProxyFlows {
+        ProxyFlows(self.threads.iter().map(|WorkerThread { commands, .. }| commands.downgrade()).collect())
+    }
+}
+
+impl ProxyFlows {
+    /// The connections and sessions that a query wants, of all workers.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn list(&self, query: &FlowQuery) -> Result<FlowListing, FlowsUnavailable> {
+        let mut answers = Vec::new();
+        for worker in &self.0 {
+            let (answer, listing) = oneshot::channel();
+            tell(worker, WorkerCommand::ListFlows { query: query.clone(), answer })?;
+            answers.push(listing);
+        }
+        let mut all = FlowListing::new(query.clone());
+        for listing in answers {
+            all.merge(listing.await.map_err(|_| FlowsUnavailable::Gone)?);
+        }
+        Ok(all)
+    }
+
+    /// Ends a connection or session. `None` if there is no such one any more.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
+        let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
+        let (answer, killed) = oneshot::channel();
+        tell(worker, WorkerCommand::KillFlow { id, answer })?;
+        killed.await.map_err(|_| FlowsUnavailable::Gone)
+    }
+}
+
+fn tell(
+    worker: &mpsc::WeakUnboundedSender<WorkerCommand>,
+    command: WorkerCommand,
+) -> Result<(), FlowsUnavailable> {
+    let worker = worker.upgrade().ok_or(FlowsUnavailable::Gone)?;
+    worker.send(command).map_err(|_| FlowsUnavailable::Gone)
+}
+
+/// Begins to make a list in the thread of this worker, whose clock counts from `started`.
+pub(super) fn begin_list(
+    worker: u16,
+    started: Instant,
+    query: FlowQuery,
+    answer: oneshot::Sender<FlowListing>,
+) {
+    tokio::spawn(async move {
+        let mut listing = FlowListing::new(query);
+        let mut next = Some(0);
+        while let Some(from) = next.filter(|_| !answer.is_closed()) {
+            next = watch::look((from, SLICE), worker, Instant::now(), &mut listing);
+            yield_now().await;
+        }
+        next = Some(0);
+        while let Some(from) = next.filter(|_| !answer.is_closed()) {
+            next = udp::look((from, SLICE), worker, since(started), &mut listing);
+            yield_now().await;
+        }
+        let _ = answer.send(listing);
+    });
+}
+
+/// Ends one of this thread's connections or sessions.
+pub(super) fn kill(id: ListedFlowId, started: Instant) -> Option<ListedFlow> {
+    match id.kind {
+        FlowKind::Connection => watch::kill(id),
+        FlowKind::Session => udp::kill(id, since(started)),
+        FlowKind::Packets => None,
+    }
+}
+
+fn since(started: Instant) -> Timestamp {
+    Timestamp(started.elapsed().as_nanos() as u64)
+}

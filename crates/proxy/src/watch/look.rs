@@ -1,0 +1,80 @@
+//! This thread's connections for an operator, a slice at a time.
+
+use std::net::SocketAddr;
+
+use tokio::time::Instant;
+
+use super::{OPEN, OpenConnection, RelayEnd};
+use convey_model::{
+    FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Mode, Protocol,
+};
+
+/// Offers connections to a list, of so many places from the first one on. `worker` is this thread's number. Returns where to
+/// go on, `None` at the end.
+pub(crate) fn look(
+    (from, places): (usize, usize),
+    worker: u16,
+    now: Instant,
+    listing: &mut FlowListing,
+) -> Option<usize> {
+    OPEN.with_borrow(|open| {
+        let end = open.capacity();
+        let next = from.saturating_add(places).min(end);
+        for place in from..next {
+            if let Some(entry) = open.get(place) {
+                listing.offer(&facts(place, worker, entry), || activity(entry, now));
+            }
+        }
+        (next < end).then_some(next)
+    })
+}
+
+/// Has the connection of this name end. `None` if there is none of this name any more.
+pub(crate) fn kill(id: ListedFlowId) -> Option<ListedFlow> {
+    let (killed, waker) = OPEN.with_borrow_mut(|open| {
+        let place = usize::try_from(id.place).ok()?;
+        let entry = open.get_mut(place).filter(|entry| entry.serial == id.serial)?;
+        entry.end.get_or_insert(RelayEnd::Killed);
+        let waker = entry.waker.take();
+        Some((ListedFlow::new(&facts(place, id.worker, entry), FlowActivity::default()), waker))
+    })?;
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+    Some(killed)
+}
+
+fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
+    let (frontend, name) = &entry.frontend;
+    let server = entry.server.as_ref();
+    FlowFacts {
+        id: ListedFlowId { kind: FlowKind::Connection, worker, place: place as u32, serial: entry.serial },
+        mode: Mode::Proxy,
+        protocol: Protocol::Tcp,
+        frontend: (*frontend, name),
+        server: server.map(|server| {
+            let (backend, name) = &server.names;
+            FlowServer { id: server.id, backend, name, addr: server.addr }
+        }),
+        client: plain(entry.client),
+        listen: entry.vip,
+        snat: server.and_then(|server| server.seen_from),
+        state: if server.is_some() { "established" } else { "connecting" },
+        is_offloaded: false,
+    }
+}
+
+/// Without the prefix that an IPv4 address has at a socket of IPv6.
+fn plain(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn activity(entry: &OpenConnection, now: Instant) -> FlowActivity {
+    let [rx, tx] = entry.bytes;
+    FlowActivity {
+        age: Some(now.saturating_duration_since(entry.began)),
+        idle: Some(now.saturating_duration_since(entry.moved)),
+        bytes_rx: Some(rx),
+        bytes_tx: Some(tx),
+    }
+}

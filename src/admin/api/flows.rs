@@ -1,0 +1,187 @@
+//! Flows: which there are, and the end of one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Extension, Path, Query, State};
+use axum::response::Response;
+use humantime::parse_duration;
+use serde::{Deserialize, Serialize};
+
+use super::super::{FlowListReport, FlowReport, Requester};
+use super::{ApiContext, Failure, in_path, line, unknown};
+use crate::config::did_you_mean;
+use crate::control::{EventKind, EventLevel, RequestRefusal};
+use crate::forward::FlowState;
+use crate::model::{
+    ClientFilter, FlowFilter, FlowGrouping, FlowQuery, FlowSort, FlowsUnavailable, ListedFlow, ListedFlowId,
+};
+
+/// A proxied connection that has no server yet. One that has is `established`.
+const CONNECTING: &str = "connecting";
+
+/// What is asked for, as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FlowsAsked {
+    client: Option<String>,
+    server: Option<String>,
+    frontend: Option<String>,
+    backend: Option<String>,
+    state: Option<String>,
+    older_than: Option<String>,
+    idle: Option<String>,
+    min_bytes: Option<u64>,
+    limit: Option<usize>,
+    sort: Option<String>,
+    count_by: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Killed {
+    killed: FlowReport,
+}
+
+pub(super) async fn list(
+    State(answers): State<Arc<ApiContext>>,
+    asked: Result<Query<FlowsAsked>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(asked) = asked.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let query = asked.query()?;
+    let answer = answers.source.flows.list(&query).await.map_err(unavailable)?;
+    if answer.matching == 0 {
+        // Else the names are known: a flow may outlast its frontend and its server.
+        check_names(&answers, &query.filter)?;
+    }
+    Ok(line(&FlowListReport::new(answer, query.count_by.is_some())))
+}
+
+pub(super) async fn kill(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Failure> {
+    if !who.may_change {
+        return Err(Failure::Forbidden);
+    }
+    let name = in_path(name)?;
+    let id: ListedFlowId = name.parse().map_err(|()| {
+        Failure::Bad(format!("{name:?} is no name of a flow; `convey flows` shows them, such as p0.1f.9a3c"))
+    })?;
+    let killed = answers.source.flows.kill(id).await.map_err(unavailable)?;
+    let killed = killed.ok_or_else(|| {
+        Failure::Refused(RequestRefusal::Unknown(format!("there is no flow {name}: it has ended")))
+    })?;
+    tell(&answers, &killed, &who);
+    Ok(line(&Killed { killed: FlowReport::new(killed) }))
+}
+
+/// Has the log and whoever asks for events know.
+fn tell(answers: &ApiContext, killed: &ListedFlow, who: &Requester) {
+    let ListedFlow { client, listen, frontend, .. } = killed;
+    let server = killed.server.as_ref().map_or_else(
+        || "without a server".to_owned(),
+        |(backend, server, _)| format!("server {backend}/{server}"),
+    );
+    let text = format!("{} has ended the flow {client} -> {listen} of {frontend}, {server}", who.name);
+    log::info!("{text}");
+    let source = &answers.source;
+    source.events.record(EventKind::Operator, EventLevel::Info, (source.now)(), &text);
+}
+
+impl FlowsAsked {
+    fn query(self) -> Result<FlowQuery, Failure> {
+        let (named, server) = match self.server.as_deref().map(|server| server.split_once('/')) {
+            None => (None, None),
+            Some(Some((backend, server))) if !backend.is_empty() && !server.is_empty() => {
+                (Some(backend.to_owned()), Some(server.to_owned()))
+            }
+            Some(_) => return Err(Failure::Bad("server: expected BACKEND/SERVER, such as web/a".to_owned())),
+        };
+        let client = self.client.map(|client| client_of(&client)).transpose()?;
+        let states = FlowState::ALL.into_iter().map(FlowState::name).chain([CONNECTING]);
+        let state = self.state.map(|state| one_of("state", &state, states)).transpose()?;
+        let sorts = FlowSort::ALL;
+        let sort = self.sort.map(|sort| one_of("sort", &sort, sorts.map(FlowSort::name))).transpose()?;
+        let groupings = FlowGrouping::ALL;
+        let count_by = self.count_by.map(|by| one_of("count_by", &by, groupings.map(FlowGrouping::name)));
+        let count_by = count_by.transpose()?;
+        Ok(FlowQuery {
+            filter: FlowFilter {
+                client,
+                frontend: self.frontend,
+                backend: self.backend.or(named),
+                server,
+                state: state.map(str::to_owned),
+                older_than: time("older_than", self.older_than.as_deref())?,
+                idle: time("idle", self.idle.as_deref())?,
+                min_bytes: self.min_bytes,
+            },
+            sort: sorts.into_iter().find(|known| Some(known.name()) == sort).unwrap_or_default(),
+            limit: limit(self.limit)?,
+            count_by: groupings.into_iter().find(|known| Some(known.name()) == count_by),
+        })
+    }
+}
+
+fn limit(limit: Option<usize>) -> Result<usize, Failure> {
+    let limit = limit.unwrap_or(FlowQuery::DEFAULT_LIMIT);
+    if limit > FlowQuery::MAX_LIMIT {
+        return Err(Failure::Bad(format!("limit: found {limit}, the most is {}", FlowQuery::MAX_LIMIT)));
+    }
+    Ok(limit)
+}
+
+fn client_of(text: &str) -> Result<ClientFilter, Failure> {
+    text.parse().map_err(|()| {
+        Failure::Bad(format!(
+            "client: found {text:?}, expected IP[/LEN][:PORT], such as 192.0.2.0/24 or [2001:db8::1]:4242"
+        ))
+    })
+}
+
+fn time(key: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let wrong = |text| Failure::Bad(format!("{key}: found {text:?}, expected a time, such as 90s or 1h"));
+    text.map(|text| parse_duration(text).map_err(|_| wrong(text))).transpose()
+}
+
+fn one_of(
+    key: &str,
+    word: &str,
+    allowed: impl IntoIterator<Item = &'static str> + Clone,
+) -> Result<&'static str, Failure> {
+    let found = allowed.clone().into_iter().find(|allowed| *allowed == word);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = allowed.into_iter().collect();
+        let meant = did_you_mean(word, names.iter().copied());
+        Failure::Bad(format!("{key}: found {word:?}, allowed: {}{meant}", names.join(", ")))
+    })
+}
+
+/// Nothing was found: whether there are such names.
+fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure> {
+    let report = answers.source.report();
+    if let Some(name) = &filter.frontend
+        && !report.frontends.contains_key(name)
+    {
+        return Err(unknown("frontend", name, report.frontends.keys()));
+    }
+    let Some(name) = &filter.backend else { return Ok(()) };
+    let backend = report.backends.get(name);
+    let backend = backend.ok_or_else(|| unknown("backend", name, report.backends.keys()))?;
+    let is_known = |name: &String| {
+        let is_it = |known: &String| {
+            known.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        backend.servers.keys().any(is_it)
+    };
+    match &filter.server {
+        Some(server) if !is_known(server) => Err(unknown("server", server, backend.servers.keys())),
+        _ => Ok(()),
+    }
+}
+
+fn unavailable(why: FlowsUnavailable) -> Failure {
+    Failure::Later(why.to_string())
+}

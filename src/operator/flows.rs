@@ -1,0 +1,367 @@
+//! `convey flows`: what is asked for becomes a path, and the answer a table. Pure but for [`kill`].
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use humantime::format_duration;
+use hyper::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Client, Refused};
+use crate::cli::FlowsArgs;
+
+/// An answer. Fields that another version lacks or adds do not matter.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FlowPage {
+    matching: u64,
+    bytes_rx: u64,
+    bytes_tx: u64,
+    flows: Vec<FlowRow>,
+    more: u64,
+    groups: Vec<GroupRow>,
+    more_groups: u64,
+    more_flows: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FlowRow {
+    id: String,
+    mode: String,
+    protocol: String,
+    frontend: String,
+    backend: Option<String>,
+    server: Option<String>,
+    client: String,
+    snat_addr: Option<String>,
+    state: String,
+    age_seconds: Option<f64>,
+    idle_seconds: Option<f64>,
+    bytes_rx: Option<u64>,
+    bytes_tx: Option<u64>,
+    kernel: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct GroupRow {
+    name: String,
+    flows: u64,
+    bytes_rx: u64,
+    bytes_tx: u64,
+}
+
+/// A column of the table. Where the line has no room for all, those with the highest number go first.
+struct Column {
+    title: &'static str,
+    goes: u8,
+    is_number: bool,
+    cell: fn(&FlowRow) -> String,
+}
+
+const COLUMNS: [Column; 12] = [
+    Column { title: "ID", goes: 0, is_number: false, cell: |flow| flow.id.clone() },
+    Column {
+        title: "MODE",
+        goes: 3,
+        is_number: false,
+        cell: |flow| format!("{} {}", flow.mode, flow.protocol),
+    },
+    Column { title: "FRONTEND", goes: 5, is_number: false, cell: |flow| flow.frontend.clone() },
+    Column { title: "CLIENT", goes: 0, is_number: false, cell: |flow| flow.client.clone() },
+    Column { title: "SERVER", goes: 0, is_number: false, cell: FlowRow::server },
+    Column {
+        title: "SNAT",
+        goes: 6,
+        is_number: false,
+        cell: |flow| flow.snat_addr.clone().unwrap_or_else(none),
+    },
+    Column { title: "STATE", goes: 1, is_number: false, cell: |flow| flow.state.clone() },
+    Column { title: "AGE", goes: 2, is_number: true, cell: |flow| flow.age_seconds.map_or_else(none, time) },
+    Column {
+        title: "IDLE",
+        goes: 0,
+        is_number: true,
+        cell: |flow| flow.idle_seconds.map_or_else(none, time),
+    },
+    Column { title: "IN", goes: 0, is_number: true, cell: |flow| flow.bytes_rx.map_or_else(none, size) },
+    Column { title: "OUT", goes: 0, is_number: true, cell: |flow| flow.bytes_tx.map_or_else(none, size) },
+    Column {
+        title: "KERNEL",
+        goes: 4,
+        is_number: false,
+        cell: |flow| if flow.kernel { "yes".to_owned() } else { none() },
+    },
+];
+
+impl FlowRow {
+    fn server(&self) -> String {
+        match (&self.backend, &self.server) {
+            (Some(backend), Some(server)) => format!("{backend}/{server}"),
+            _ => none(),
+        }
+    }
+}
+
+/// Where the answer is.
+pub fn path(args: &FlowsArgs) -> String {
+    let time = |time: Duration| format_duration(time).to_string();
+    let limit = if args.count { 0 } else { args.limit };
+    let parts = [
+        ("client", args.client.clone()),
+        ("server", args.server.as_ref().map(ToString::to_string).map(without_kind)),
+        ("frontend", args.frontend.clone()),
+        ("backend", args.backend.clone()),
+        ("state", args.state.clone()),
+        ("older_than", args.older_than.map(time)),
+        ("idle", args.idle.map(time)),
+        ("min_bytes", args.min_bytes.map(|bytes| bytes.to_string())),
+        ("count_by", args.count_by.clone()),
+        ("sort", (args.sort != "age").then(|| args.sort.clone())),
+        ("limit", Some(limit.to_string())),
+    ];
+    let parts = parts
+        .into_iter()
+        .filter_map(|(key, value)| Some(format!("{key}={}", utf8_percent_encode(&value?, NON_ALPHANUMERIC))));
+    format!("/v1/flows?{}", parts.collect::<Vec<_>>().join("&"))
+}
+
+/// `server web/a`, without the first word.
+fn without_kind(target: String) -> String {
+    target.split_once(' ').map_or(target.clone(), |(_, name)| name.to_owned())
+}
+
+/// The lines to print, in so many columns of a terminal at most if there is a limit.
+pub fn shown(list: &FlowPage, args: &FlowsArgs, width: Option<usize>) -> String {
+    if args.count {
+        let (rx, tx) = (size(list.bytes_rx), size(list.bytes_tx));
+        return format!("{}, {rx} in, {tx} out\n", flows(list.matching));
+    }
+    match &args.count_by {
+        Some(by) => groups(list, by),
+        None => table(list, width),
+    }
+}
+
+/// Ends a flow. Returns what to print.
+///
+/// # Errors
+/// It was not ended: words for an operator.
+pub async fn kill(client: &Client, id: &str) -> Result<String, Refused> {
+    #[derive(Deserialize)]
+    struct Killed {
+        killed: FlowRow,
+    }
+    let path = format!("/v1/flows/{}", utf8_percent_encode(id, NON_ALPHANUMERIC));
+    let answer: Value = client.change(Method::DELETE, &path, None).await?;
+    let Killed { killed } =
+        serde_json::from_value(answer).map_err(|error| Refused(format!("{id}: {error}")))?;
+    Ok(format!("{id}: ended, {} of {}, server {}\n", killed.client, killed.frontend, killed.server()))
+}
+
+fn table(list: &FlowPage, width: Option<usize>) -> String {
+    if list.flows.is_empty() && list.more == 0 {
+        return "no flows\n".to_owned();
+    }
+    let cells: Vec<Vec<String>> =
+        list.flows.iter().map(|flow| COLUMNS.iter().map(|column| (column.cell)(flow)).collect()).collect();
+    let shown = fitting(&cells, width);
+    let mut table =
+        plain(shown.iter().map(|index| &COLUMNS[*index]).map(|column| (column.title, column.is_number)));
+    for row in &cells {
+        table.add_row(shown.iter().map(|index| &row[*index]));
+    }
+    let mut text = trimmed(&table);
+    let hidden: Vec<&str> =
+        (0..COLUMNS.len()).filter(|index| !shown.contains(index)).map(|index| COLUMNS[index].title).collect();
+    if !hidden.is_empty() {
+        text += &format!("not shown for want of room: {} (--json has all)\n", hidden.join(", "));
+    }
+    if list.more > 0 {
+        text += &format!("and {} more (--limit, or filters)\n", list.more);
+    }
+    text
+}
+
+/// The columns that there is room for.
+fn fitting(cells: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
+    const GAP: usize = 2;
+    let widths: Vec<usize> = COLUMNS
+        .iter()
+        .enumerate()
+        .map(|(index, column)| {
+            let longest = cells.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+            longest.max(column.title.len()) + GAP
+        })
+        .collect();
+    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+    while width.is_some_and(|width| shown.iter().map(|index| widths[*index]).sum::<usize>() > width + GAP)
+        && let Some(last) = shown.iter().copied().max_by_key(|index| COLUMNS[*index].goes)
+        && COLUMNS[last].goes > 0
+    {
+        shown.retain(|index| *index != last);
+    }
+    shown
+}
+
+fn groups(list: &FlowPage, by: &str) -> String {
+    let title = by.to_uppercase();
+    let mut table = plain([(title.as_str(), false), ("FLOWS", true), ("IN", true), ("OUT", true)]);
+    for GroupRow { name, flows, bytes_rx, bytes_tx } in &list.groups {
+        table.add_row([name.clone(), flows.to_string(), size(*bytes_rx), size(*bytes_tx)]);
+    }
+    let mut text = trimmed(&table);
+    if list.more_flows > 0 {
+        let more = match list.more_groups {
+            0 => "others".to_owned(),
+            more => format!("{more} more"),
+        };
+        text += &format!("and {more}, with {}\n", flows(list.more_flows));
+    }
+    text + &format!("{} in all\n", flows(list.matching))
+}
+
+fn plain<'a>(titles: impl IntoIterator<Item = (&'a str, bool)>) -> Table {
+    let (titles, numbers): (Vec<&str>, Vec<bool>) = titles.into_iter().unzip();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(titles);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+        if numbers[column.index] {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn flows(count: u64) -> String {
+    if count == 1 { "1 flow".to_owned() } else { format!("{count} flows") }
+}
+
+/// What is not there, or not known.
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// Its two largest units, short.
+fn time(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+/// In bytes, KiB, MiB and so on.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
+    if bytes < 1_024 {
+        return bytes.to_string();
+    }
+    let mut value = bytes as f64 / 1_024.0;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1_024.0;
+        unit += 1;
+    }
+    if value < 9.95 { format!("{value:.1}{}", UNITS[unit]) } else { format!("{value:.0}{}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn args(line: &str) -> FlowsArgs {
+        let cli =
+            Cli::try_parse_from(["convey", "flows"].into_iter().chain(line.split_whitespace())).unwrap();
+        match cli.command {
+            Some(Command::Flows(args)) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn list() -> FlowPage {
+        let flow = |n: u64, kernel: bool| {
+            json!({
+                "id": format!("p0.{n}.9a3c2d"), "mode": "passthrough", "protocol": "tcp", "frontend": "www",
+                "backend": "web", "server": "a", "client": format!("192.0.2.{n}:4242"),
+                "snat_addr": "10.0.0.254:40000", "state": "established", "age_seconds": 3_725.5,
+                "idle_seconds": 2.25, "bytes_rx": 1_536, "bytes_tx": null, "kernel": kernel, "news": 1,
+            })
+        };
+        let list = json!({ "matching": 1_002, "flows": [flow(1, true), flow(2, false)], "more": 1_000 });
+        serde_json::from_value(list).unwrap()
+    }
+
+    #[test]
+    fn what_is_typed_becomes_a_question_to_the_api() {
+        assert_eq!(path(&args("")), "/v1/flows?limit=100");
+        let all = args(
+            "--client 10.0.0.0/8:5 --server web/a/10.0.0.3 --state closed --older-than 90s --min-bytes 5",
+        );
+        assert_eq!(
+            path(&all),
+            "/v1/flows?client=10%2E0%2E0%2E0%2F8%3A5&server=web%2Fa%2F10%2E0%2E0%2E3&state=closed\
+             &older_than=1m%2030s&min_bytes=5&limit=100"
+        );
+        assert_eq!(path(&args("--count")), "/v1/flows?limit=0");
+        let by = args("--count-by client --limit 3 --backend web");
+        assert_eq!(path(&by), "/v1/flows?backend=web&count_by=client&limit=3");
+    }
+
+    #[test]
+    fn a_line_has_room_for_the_most_important_columns_and_says_which_are_missing() {
+        let wide = shown(&list(), &args(""), None);
+        assert!(wide.contains("10.0.0.254:40000") && wide.contains("and 1000 more"), "{wide}");
+        assert!(wide.contains("1h02m") && wide.contains("1.5K") && wide.contains("  yes\n"), "{wide}");
+        let narrow = shown(&list(), &args(""), Some(80));
+        assert!(narrow.lines().all(|line| line.len() <= 80), "{narrow}");
+        assert!(narrow.contains("192.0.2.2:4242") && narrow.contains("web/a"), "{narrow}");
+        assert!(narrow.contains("not shown for want of room: ") && narrow.contains("SNAT"), "{narrow}");
+    }
+
+    #[test]
+    fn groups_and_counts_are_told_with_what_is_not_shown() {
+        let groups = json!([{ "name": "192.0.2.1", "flows": 7, "bytes_rx": 5, "bytes_tx": 2_048 }]);
+        let list =
+            json!({ "matching": 12, "groups": groups, "more_groups": 3, "more_flows": 5, "bytes_tx": 9 });
+        let list: FlowPage = serde_json::from_value(list).unwrap();
+        let text = shown(&list, &args("--count-by client"), None);
+        assert_eq!(
+            text,
+            "CLIENT     FLOWS  IN   OUT\n192.0.2.1      7   5  2.0K\nand 3 more, with 5 flows\n12 flows in all\n"
+        );
+        assert_eq!(shown(&list, &args("--count"), None), "12 flows, 0 in, 9 out\n");
+        assert_eq!(shown(&FlowPage::default(), &args(""), Some(80)), "no flows\n");
+    }
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1_023, "1023"),
+            (1_024, "1.0K"),
+            (10_240, "10K"),
+            (1 << 20, "1.0M"),
+            (5 << 30, "5.0G"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+        for (seconds, text) in [(0.9, "0s"), (61.0, "1m01s"), (7_260.0, "2h01m"), (90_000.0, "1d01h")] {
+            assert_eq!(time(seconds), text);
+        }
+    }
+}
