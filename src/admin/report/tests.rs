@@ -60,7 +60,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
             "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
             "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
             "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
-            "access_denied": 0, "source_connections": 0, "cut": 0, "evicted": 0,
+            "access_denied": 0, "source_connections": 0, "cut": 0, "killed": 0, "evicted": 0,
         },
         "drops": {
             "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
