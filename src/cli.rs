@@ -17,6 +17,7 @@ pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
 pub use self::trace::TraceArgs;
 use crate::config::{LogLevel, Stats};
+use crate::explain::ClientAddr;
 use crate::model::{Mode, Target};
 
 /// The configuration of this host, which packages bring.
@@ -129,6 +130,22 @@ pub enum Command {
     /// Without options it shows everything, at most 1,000 events a second. Packets that the kernel forwards pass convey's workers
     /// while a trace may show them. So name a client, a frontend or a server on a balancer that has much to do.
     Trace(TraceArgs),
+    /// Say which server a client gets, and why: access lists, limits, hash and place in the table, weights and health of all
+    /// servers, SNAT address, next hop and offload
+    ///
+    /// It asks the convey that runs. With --config, or a list of servers, it answers as that file would right after a start: all
+    /// servers are up, nobody is connected. Exit code 0 means that the client gets a server, 3 that it is refused or waits.
+    Explain {
+        /// The client; without a port where the choice does not go by it
+        #[arg(value_name = "CLIENT[:PORT]")]
+        client: ClientAddr,
+        /// A frontend by its name, with a port if it has several, or by an address that it listens on
+        #[arg(value_name = "FRONTEND[:PORT]|ADDRESS")]
+        frontend: String,
+        /// Print the answer of the control API
+        #[arg(long)]
+        json: bool,
+    },
     /// Look at this host and say what keeps traffic from coming through, why it matters, and which command mends it
     ///
     /// Exit code 0 means that nothing was found, 3 that something was, and 1 that the host could not be looked at.
@@ -302,7 +319,10 @@ pub const SECTIONS: [Section; 4] = [
                  a convey that runs has refused what it was asked for, or does not answer",
             ),
             ("2", "wrong usage"),
-            ("3", "status: a frontend cannot serve its clients; doctor: something was found"),
+            (
+                "3",
+                "status: a frontend cannot serve its clients; explain: the client gets no server now; doctor: something was found",
+            ),
             ("128 + N", "ended at once by a second signal N"),
         ],
     ),

@@ -6,6 +6,7 @@ pub mod app;
 pub mod cli;
 pub mod demo;
 pub mod doctor;
+pub mod explain;
 pub mod logging;
 pub mod operator;
 

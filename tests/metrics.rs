@@ -74,6 +74,7 @@ fn scrape(snapshot: Snapshot) -> String {
         events: Arc::default(),
         trace: Arc::default(),
         flows: Default::default(),
+        data_path: Default::default(),
     };
     let (request, _requests) = tokio::sync::mpsc::channel(1);
     let routes = routes(source, request).unwrap();

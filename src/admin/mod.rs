@@ -39,4 +39,4 @@ pub use report::{
     TrafficReport,
 };
 pub use routes::routes;
-pub use source::StatsSource;
+pub use source::{DataPathView, StatsSource};

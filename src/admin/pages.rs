@@ -157,6 +157,7 @@ mod tests {
             events: Arc::default(),
             trace: Arc::default(),
             flows: Default::default(),
+            data_path: Default::default(),
         })
     }
 

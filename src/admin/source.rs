@@ -10,7 +10,10 @@ use convey_trace::TraceHub;
 
 use super::{FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
+use crate::dataplane::Sight;
+use crate::explain::{ClientAddr, ExplainSources, Explanation, PacketFacts, Unanswerable, explain};
 use crate::model::Timestamp;
+use crate::proxy::Clients;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -38,6 +41,19 @@ pub struct StatsSource {
     pub trace: Arc<TraceHub>,
     /// Flows of all modes.
     pub flows: FlowSources,
+    /// What the data path goes by beside the snapshot.
+    pub data_path: DataPathView,
+}
+
+/// What the data path goes by beside the snapshot, for who asks what would become of a client.
+#[derive(Default)]
+pub struct DataPathView {
+    /// What packet workers go by.
+    pub sight: Option<Arc<ArcSwap<Sight>>>,
+    /// What is known of packet modes since the start.
+    pub packets: Option<PacketFacts>,
+    /// The connections of clients of proxies.
+    pub clients: Option<Arc<Clients>>,
 }
 
 impl StatsSource {
@@ -46,6 +62,24 @@ impl StatsSource {
         let report = StatsReport::new(&self.snapshot.load(), self.started, (self.now)());
         let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
+    }
+
+    /// Which server a client of a frontend gets now, and why.
+    pub(super) fn explain(&self, client: ClientAddr, frontend: &str) -> Result<Explanation, Unanswerable> {
+        let DataPathView { sight, packets, clients } = &self.data_path;
+        let sight = sight.as_ref().map(|sight| sight.load_full());
+        let snapshot =
+            sight.as_ref().map_or_else(|| self.snapshot.load_full(), |sight| sight.snapshot().clone());
+        let layers = self.packets.as_ref().map(|stats| stats.layers()).unwrap_or_default();
+        let packets = packets.clone().map(|facts| PacketFacts { layers, ..facts });
+        let sources = ExplainSources {
+            snapshot: &snapshot,
+            plan: sight.as_ref().map(|sight| sight.plan()),
+            packets: packets.as_ref(),
+            clients: clients.as_deref(),
+            now: (self.now)(),
+        };
+        explain(sources, client, frontend)
     }
 
     /// Whether the program takes no new connections.

@@ -33,7 +33,7 @@ pub(super) fn steer(
             _ => Ok(()),
         }
     });
-    done.map_err(failure)?;
+    done.map_err(refused)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -56,7 +56,7 @@ pub(super) fn status(options: &Options, json: bool, events: bool) -> Result<Exit
         };
         Ok((text, is_ready))
     });
-    let (text, is_ready) = asked.map_err(failure)?;
+    let (text, is_ready) = asked.map_err(refused)?;
     print(&text);
     Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::from(NOT_READY) })
 }
@@ -87,7 +87,7 @@ pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Fai
         print(&shown(&list, args, width()));
         Ok(())
     });
-    asked.map_err(failure)?;
+    asked.map_err(refused)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,6 +99,7 @@ fn width() -> Option<usize> {
     said.or_else(terminal).filter(|width| *width > 0)
 }
 
-fn failure(Refused(why): Refused) -> Failure {
+/// What the convey that runs has said.
+pub(super) fn refused(Refused(why): Refused) -> Failure {
     Failure::Start(anyhow!("{why}"))
 }

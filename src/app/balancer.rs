@@ -474,6 +474,7 @@ fn source(
         events: parts.event_log.clone(),
         trace: parts.trace.clone(),
         flows: data_path.flows(),
+        data_path: data_path.view(parts.config),
     }
 }
 

@@ -10,6 +10,7 @@ mod confine;
 mod control_socket;
 mod doctor;
 mod early;
+mod explain;
 mod flood;
 mod generate;
 mod host;
@@ -89,6 +90,9 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),
         Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),
+        Some(Command::Explain { client, frontend, json }) => {
+            explain::run(&cli.options, *client, frontend, *json)
+        }
         Some(Command::Doctor { json, server }) => doctor::run(&cli.options, *json, *server),
         Some(Command::Trace(args)) => trace::run(&cli.options, args),
         Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload, None),

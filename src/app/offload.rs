@@ -93,6 +93,6 @@ fn refused(error: &CacheError, offload: Offload) -> anyhow::Error {
     anyhow!("passthrough.offload = \"{offload}\" cannot be had (\"auto\" does without): {}", causes(error))
 }
 
-fn nic(interface: &Interface) -> Nic {
+pub(super) fn nic(interface: &Interface) -> Nic {
     Nic { driver: net::driver(&interface.name).ok(), mtu: interface.mtu }
 }

@@ -1,6 +1,6 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::attachments::{Attachments, Drivers};
+use super::explain::without_kernel;
 use super::host::Kernel;
 use super::ownership::{self, Ownership};
 use super::packet_plan::{
@@ -29,6 +30,7 @@ use crate::dataplane::{
     Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns,
     PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
+use crate::explain::PacketFacts;
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
@@ -47,6 +49,7 @@ const MTU_LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
     settings: PacketSettings,
+    workers: usize,
     snat_addresses: Vec<IpAddr>,
     /// Whose their ports are; `None` without an address.
     split: Option<PortSplit>,
@@ -191,6 +194,7 @@ impl PacketPath {
         Ok(PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),
             settings: settings.clone(),
+            workers,
             snat_addresses,
             ownership: host.ownership,
             _snat_names: host.snat_names,
@@ -247,6 +251,22 @@ impl PacketPath {
     /// Whom servers see; nobody without a frontend in passthrough mode at the start.
     pub(super) fn snat(&self) -> Option<Snat<'_>> {
         self.split.as_ref().map(|split| Snat { addresses: &self.snat_addresses, split })
+    }
+
+    /// What workers go by.
+    pub(super) fn sight(&self) -> Arc<ArcSwap<Sight>> {
+        self.sight.clone()
+    }
+
+    /// What else workers go by since the start, which was with this configuration.
+    pub(super) fn facts(&self, config: &Config) -> PacketFacts {
+        PacketFacts {
+            snat_addresses: self.snat_addresses.clone(),
+            split: self.split.clone(),
+            dispatch: dispatch(config, self.workers, &self.snat_addresses),
+            layers: BTreeMap::new(),
+            without_kernel: without_kernel(self.settings.offload),
+        }
     }
 
     /// Takes what the configuration adds; it is ours with [`PacketPath::own`].

@@ -20,6 +20,7 @@ use super::packet_plan;
 use super::proxy_path::ProxyPath;
 use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
+use crate::admin::DataPathView;
 use crate::admin::FlowSources;
 use crate::config::Config;
 use crate::control::{ControlEvents, DataPath, EventLog, Task};
@@ -121,6 +122,15 @@ impl Paths {
             predecessor: None,
             not_let_go: None,
         })
+    }
+
+    /// What it goes by beside the snapshot; this is the configuration of the start.
+    pub(super) fn view(&self, config: &Config) -> DataPathView {
+        DataPathView {
+            sight: self.packets.as_ref().map(PacketPath::sight),
+            packets: self.packets.as_ref().map(|packets| packets.facts(config)),
+            clients: self.proxy.as_ref().map(ProxyPath::clients),
+        }
     }
 
     /// The listening sockets, for another process.

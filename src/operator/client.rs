@@ -62,6 +62,14 @@ impl Client {
         read(&self.ask(Method::GET, path, None).await?)
     }
 
+    /// The text of an answer that is good news.
+    ///
+    /// # Errors
+    /// It is not, or there is none: words for an operator.
+    pub async fn answer(&self, path: &str) -> Result<String, Refused> {
+        Ok(String::from_utf8_lossy(&self.ask(Method::GET, path, None).await?).into_owned())
+    }
+
     /// Has something done.
     ///
     /// # Errors

@@ -11,5 +11,5 @@ pub use client::{Client, Refused};
 pub use flows::{FlowPage, kill, path, shown};
 pub use pcap::PacketFile;
 pub use status::{PastEvent, Status, overview, past};
-pub use steering::{Wanted, carry_out, wait_until_idle};
+pub use steering::{Wanted, carry_out, explain_path, wait_until_idle};
 pub use trace::{ShownEvent, trace_path};

@@ -164,6 +164,12 @@ fn escaped(name: &str) -> String {
     utf8_percent_encode(name, IN_PATH).to_string()
 }
 
+/// Where the control API says which server a client of a frontend gets.
+pub fn explain_path(client: &str, frontend: &str) -> String {
+    let [client, frontend] = [client, frontend].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
+    format!("/v1/explain?client={client}&frontend={frontend}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

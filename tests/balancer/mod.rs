@@ -152,7 +152,7 @@ impl TestBalancer {
 
     /// Has it go by another snapshot.
     pub(crate) fn see(&mut self, snapshot: Arc<Snapshot>) {
-        (self.plan, self.snapshot) = (Arc::new(convey::dataplane::testing::plan(&snapshot)), snapshot);
+        (self.plan, self.snapshot) = (Arc::new(convey::dataplane::plan(&snapshot)), snapshot);
     }
 }
 
@@ -169,7 +169,7 @@ fn made(setup: BalancerSetup) -> PlannedSnapshot {
             return made.clone();
         }
         let snapshot = Arc::new(snapshot_of(setup));
-        let made = (snapshot.clone(), Arc::new(convey::dataplane::testing::plan(&snapshot)));
+        let made = (snapshot.clone(), Arc::new(convey::dataplane::plan(&snapshot)));
         all.push((setup, made.clone()));
         made
     })

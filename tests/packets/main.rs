@@ -16,6 +16,7 @@ mod dns;
 mod doctor_balancer;
 mod drain;
 mod ends;
+mod explain;
 mod failure;
 mod flood;
 mod flows;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         ("access", access::stories()),
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
+        ("explain", explain::stories()),
         ("failure", failure::stories()),
         ("flood", flood::stories()),
         ("flows", flows::stories()),

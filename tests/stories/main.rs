@@ -12,6 +12,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod drain;
+mod explain;
 mod files;
 mod flows;
 mod forged;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         demo::stories(),
         descriptors::stories(),
         drain::stories(),
+        explain::stories(),
         files::stories(),
         flows::stories(),
         forged::stories(),

@@ -2,6 +2,7 @@
 //! cannot take the connection.
 
 use super::hash::ADDRESS;
+use super::steps::{Step, Witness};
 use super::{FlowHash, Identity, Loads, Member};
 
 /// Places that are tried in a table before the servers are gone through one by one.
@@ -67,24 +68,41 @@ fn may_be_chosen(member: &Member) -> bool {
     member.eligible && member.weight > 0
 }
 
-/// The server that `table` names for the flow. If it is not usable, other places of the table are tried,
+/// A table of servers that is asked with a hash.
+pub(super) trait HashTable {
+    /// All that it knows.
+    fn servers(&self) -> &[u32];
+
+    /// The server that it names for a flow.
+    fn named(&self, flow: FlowHash) -> Option<usize>;
+
+    /// How it came to name this server, which is `usable` or not.
+    fn step(&self, flow: FlowHash, server: usize, usable: bool) -> Step;
+}
+
+/// The server that a table names for the flow. If it is not usable, other places of the table are tried,
 /// so that its flows spread by weight and the same flow finds the same substitute; at last the first usable
-/// one of `servers`, which lists all that the table knows.
+/// one of those that the table knows.
 pub(super) fn usable_or_again(
+    table: &impl HashTable,
     flow: FlowHash,
     loads: &dyn Loads,
-    servers: &[u32],
-    table: impl Fn(FlowHash) -> Option<usize>,
+    witness: &mut impl Witness,
 ) -> Option<usize> {
     let mut attempt = flow;
     for _ in 0..MAX_PLACES_TRIED {
-        let server = table(attempt)?;
-        if loads.usable(server) {
+        let server = table.named(attempt)?;
+        let usable = loads.usable(server);
+        witness.see(|| table.step(attempt, server, usable));
+        if usable {
             return Some(server);
         }
         attempt = attempt.again();
     }
-    first_usable(servers, attempt.below(servers.len()), loads)
+    let servers = table.servers();
+    let server = first_usable(servers, attempt.below(servers.len()), loads);
+    witness.see(|| Step::FirstUsable { server });
+    server
 }
 
 /// The first usable one of `servers`, from position `start` on and once around.
@@ -98,24 +116,40 @@ mod tests {
     use super::super::testing::{TestLoads, members};
     use super::*;
 
+    /// Three servers. This flow finds the first, all others the one at the given index.
+    struct Table(FlowHash, usize);
+
+    impl HashTable for Table {
+        fn servers(&self) -> &[u32] {
+            &[0, 1, 2]
+        }
+
+        fn named(&self, flow: FlowHash) -> Option<usize> {
+            Some(if flow == self.0 { 0 } else { self.1 })
+        }
+
+        fn step(&self, _: FlowHash, server: usize, usable: bool) -> Step {
+            Step::Slot { slot: 0, of: 1, server, usable }
+        }
+    }
+
     #[test]
     fn a_flow_whose_server_is_full_tries_other_places_of_the_table() {
-        let named_first = FlowHash(7);
-        let table = |flow| Some(if flow == named_first { 0 } else { 1 });
+        let table = Table(FlowHash(7), 1);
         let mut now = TestLoads::idle(3);
-        assert_eq!(usable_or_again(named_first, &now, &[0, 1, 2], table), Some(0));
+        assert_eq!(usable_or_again(&table, FlowHash(7), &now, &mut ()), Some(0));
         now.unusable[0] = true;
-        assert_eq!(usable_or_again(named_first, &now, &[0, 1, 2], table), Some(1));
+        assert_eq!(usable_or_again(&table, FlowHash(7), &now, &mut ()), Some(1));
     }
 
     #[test]
     fn a_server_that_the_table_hardly_ever_names_is_still_found() {
-        let table = |_| Some(0);
+        let table = Table(FlowHash(7), 0);
         let mut now = TestLoads::idle(3);
         now.unusable = vec![true, true, false];
-        assert_eq!(usable_or_again(FlowHash(7), &now, &[0, 1, 2], table), Some(2));
+        assert_eq!(usable_or_again(&table, FlowHash(7), &now, &mut ()), Some(2));
         now.unusable[2] = true;
-        assert_eq!(usable_or_again(FlowHash(7), &now, &[0, 1, 2], table), None);
+        assert_eq!(usable_or_again(&table, FlowHash(7), &now, &mut ()), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Least connections: the server with the fewest open connections for its weight.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use super::candidates::{Load, weighted};
+use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// The least loaded server; among several, each in turn.
@@ -18,11 +19,9 @@ impl LeastConnections {
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
         LeastConnections { servers: weighted(members).collect(), turn }
     }
-}
 
-impl Balancer for LeastConnections {
-    fn pick(&self, _: FlowHash, loads: &dyn Loads) -> Option<usize> {
-        let start = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(self.servers.len())?;
+    fn choose(&self, loads: &dyn Loads, mut turns: impl Turns, witness: &mut impl Witness) -> Option<usize> {
+        let start = turns.take().checked_rem(self.servers.len())?;
         let (before, after) = self.servers.split_at(start);
         let mut best: Option<(usize, Load)> = None;
         // By `for_each`, the two slices make two plain loops.
@@ -35,7 +34,19 @@ impl Balancer for LeastConnections {
                 best = Some((index, load));
             }
         });
-        best.map(|(index, _)| index)
+        let (server, _) = best?;
+        witness.see(|| Step::Least { server });
+        Some(server)
+    }
+}
+
+impl Balancer for LeastConnections {
+    fn pick(&self, _: FlowHash, loads: &dyn Loads) -> Option<usize> {
+        self.choose(loads, &*self.turn, &mut ())
+    }
+
+    fn foresee(&self, _: FlowHash, loads: &dyn Loads) -> Foreseen {
+        foresee(|steps| self.choose(loads, ForeseenTurns::of(&self.turn), steps))
     }
 }
 

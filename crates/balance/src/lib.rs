@@ -57,10 +57,12 @@ mod maglev;
 mod power_of_two;
 mod ring;
 mod round_robin;
+mod steps;
 #[cfg(test)]
 mod testing;
 
 pub use hash::{FlowHash, Identity, flow_hash};
+pub use steps::{Foreseen, Step};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -93,6 +95,9 @@ pub trait Loads {
 pub trait Balancer: Send + Sync {
     /// The server for a flow; `None` when no eligible server is usable.
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize>;
+
+    /// What [`Balancer::pick`] would answer now, and by which steps. It takes no turn.
+    fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen;
 }
 
 /// The server that takes the place of one that did not answer: any that can, spread by the flow. A substitute
@@ -237,6 +242,19 @@ mod tests {
         )
     }
 
+    /// Whether this is the step that leads to the server.
+    fn names(step: Option<&Step>, picked: Option<usize>) -> bool {
+        match step.copied() {
+            Some(Step::Point { server, usable, .. }) => usable && picked == Some(server),
+            Some(Step::Slot { server, usable, .. }) => usable && picked == Some(server),
+            Some(Step::Turn { server, usable, .. }) => usable && picked == Some(server),
+            Some(Step::Drawn { pair }) => picked.is_some_and(|server| pair.contains(&server)),
+            Some(Step::Least { server }) => picked == Some(server),
+            Some(Step::FirstUsable { server }) => picked == server,
+            None => false,
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
@@ -253,7 +271,11 @@ mod tests {
             let somebody = (0..members.len()).any(can);
             for (algorithm, balancer) in build_all(&members) {
                 for &flow in &flows {
+                    let foreseen = balancer.foresee(FlowHash(flow), &now);
+                    prop_assert_eq!(&foreseen, &balancer.foresee(FlowHash(flow), &now), "it took a turn");
                     let pick = balancer.pick(FlowHash(flow), &now);
+                    prop_assert_eq!(foreseen.server, pick, "{:?}", algorithm);
+                    prop_assert!(pick.is_none() || names(foreseen.steps.last(), pick), "{:?}", foreseen);
                     prop_assert_eq!(pick.is_some(), somebody, "{:?}", algorithm);
                     prop_assert!(pick.is_none_or(can), "{:?} picked {:?}", algorithm, pick);
                 }

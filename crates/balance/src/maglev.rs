@@ -10,7 +10,8 @@ use std::collections::BinaryHeap;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::candidates::{Candidate, candidates, usable_or_again};
+use super::candidates::{Candidate, HashTable, candidates, usable_or_again};
+use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// The shortest table; prime.
@@ -41,11 +42,27 @@ impl Maglev {
     }
 }
 
+impl HashTable for Maglev {
+    fn servers(&self) -> &[u32] {
+        &self.servers
+    }
+
+    fn named(&self, flow: FlowHash) -> Option<usize> {
+        self.table.get(flow.below(self.table.len())).map(|&server| server as usize)
+    }
+
+    fn step(&self, flow: FlowHash, server: usize, usable: bool) -> Step {
+        Step::Slot { slot: flow.below(self.table.len()), of: self.table.len(), server, usable }
+    }
+}
+
 impl Balancer for Maglev {
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
-        let table =
-            |flow: FlowHash| self.table.get(flow.below(self.table.len())).map(|&server| server as usize);
-        usable_or_again(flow, loads, &self.servers, table)
+        usable_or_again(self, flow, loads, &mut ())
+    }
+
+    fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen {
+        foresee(|steps| usable_or_again(self, flow, loads, steps))
     }
 }
 

@@ -5,9 +5,10 @@
 //! servers without knowing of each other do not all turn to the one that is least loaded at the moment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use super::candidates::{Load, first_usable, weighted};
+use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// Pairs that are drawn before the servers are gone through one by one.
@@ -58,16 +59,20 @@ impl PowerOfTwo {
         let connections = loads.active(self.servers[position] as usize).into();
         Load { connections, weight: self.end(position + 1) - self.end(position) }
     }
-}
 
-impl Balancer for PowerOfTwo {
-    fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
+    fn choose(
+        &self,
+        flow: FlowHash,
+        loads: &dyn Loads,
+        mut turns: impl Turns,
+        witness: &mut impl Witness,
+    ) -> Option<usize> {
         if self.servers.is_empty() {
             return None;
         }
         // A client may choose what its flows hash to, so they alone are no chance; turns alone would be those of
         // every balancer that started with us.
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let turn = turns.take();
         let mut random = FlowHash(flow.0.wrapping_add(turn as u64)).again();
         for _ in 0..MAX_PAIRS_DRAWN {
             let other = random.again();
@@ -75,12 +80,25 @@ impl Balancer for PowerOfTwo {
             // Of two that have as few, as when all are idle, the first: it was drawn by weight.
             let pair = if self.load(b, loads).is_less_than(self.load(a, loads)) { [b, a] } else { [a, b] };
             let servers = pair.map(|position| self.servers[position] as usize);
+            witness.see(|| Step::Drawn { pair: servers });
             if let Some(usable) = servers.into_iter().find(|&server| loads.usable(server)) {
                 return Some(usable);
             }
             random = other.again();
         }
-        first_usable(&self.servers, random.below(self.servers.len()), loads)
+        let server = first_usable(&self.servers, random.below(self.servers.len()), loads);
+        witness.see(|| Step::FirstUsable { server });
+        server
+    }
+}
+
+impl Balancer for PowerOfTwo {
+    fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
+        self.choose(flow, loads, &*self.turn, &mut ())
+    }
+
+    fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen {
+        foresee(|steps| self.choose(flow, loads, ForeseenTurns::of(&self.turn), steps))
     }
 }
 

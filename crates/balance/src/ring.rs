@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use consistent_hash_ring::{Ring, RingBuilder};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::candidates::{Candidate, IDENTITY, candidates, usable_or_again};
+use super::candidates::{Candidate, HashTable, IDENTITY, candidates, usable_or_again};
+use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// Points of a server of average weight. A share differs from its weight by chance, by about one in the
@@ -47,10 +48,28 @@ impl HashRing {
     }
 }
 
+impl HashTable for HashRing {
+    fn servers(&self) -> &[u32] {
+        &self.servers
+    }
+
+    fn named(&self, flow: FlowHash) -> Option<usize> {
+        self.ring.try_get(flow.0).map(|point| point.server as usize)
+    }
+
+    fn step(&self, flow: FlowHash, server: usize, usable: bool) -> Step {
+        let point = self.ring.try_get(flow.0).map(|point| RingHash.hash_one(point));
+        Step::Point { place: RingHash.hash_one(flow.0), point: point.unwrap_or_default(), server, usable }
+    }
+}
+
 impl Balancer for HashRing {
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
-        let table = |flow: FlowHash| self.ring.try_get(flow.0).map(|point| point.server as usize);
-        usable_or_again(flow, loads, &self.servers, table)
+        usable_or_again(self, flow, loads, &mut ())
+    }
+
+    fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen {
+        foresee(|steps| usable_or_again(self, flow, loads, steps))
     }
 }
 

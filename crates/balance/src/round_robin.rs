@@ -3,9 +3,10 @@
 //! The order of turns is worked out when the table is built, so that a pick is a counter and a lookup.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use super::candidates::{first_usable, weighted};
+use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
 /// The longest cycle, give or take half a slot for each server. Weights that need a longer one are scaled
@@ -30,21 +31,33 @@ impl RoundRobin {
         let cycle = smooth_cycle(&slots(&weights)).map(|position| servers[position]).collect();
         RoundRobin { cycle, servers: servers.into(), turn }
     }
+
+    fn choose(&self, loads: &dyn Loads, mut turns: impl Turns, witness: &mut impl Witness) -> Option<usize> {
+        // An unusable server's turn is used up, not lent to its neighbour in the cycle, which would then
+        // serve twice its share.
+        for _ in 0..self.cycle.len().min(MAX_TURNS) {
+            let (turn, of) = (turns.take() % self.cycle.len(), self.cycle.len());
+            let server = self.cycle[turn] as usize;
+            let usable = loads.usable(server);
+            witness.see(|| Step::Turn { turn, of, server, usable });
+            if usable {
+                return Some(server);
+            }
+        }
+        let start = turns.next().checked_rem(self.servers.len())?;
+        let server = first_usable(&self.servers, start, loads);
+        witness.see(|| Step::FirstUsable { server });
+        server
+    }
 }
 
 impl Balancer for RoundRobin {
     fn pick(&self, _: FlowHash, loads: &dyn Loads) -> Option<usize> {
-        // An unusable server's turn is used up, not lent to its neighbour in the cycle, which would then
-        // serve twice its share.
-        for _ in 0..self.cycle.len().min(MAX_TURNS) {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-            let server = self.cycle[turn % self.cycle.len()] as usize;
-            if loads.usable(server) {
-                return Some(server);
-            }
-        }
-        let start = self.turn.load(Ordering::Relaxed).checked_rem(self.servers.len())?;
-        first_usable(&self.servers, start, loads)
+        self.choose(loads, &*self.turn, &mut ())
+    }
+
+    fn foresee(&self, _: FlowHash, loads: &dyn Loads) -> Foreseen {
+        foresee(|steps| self.choose(loads, ForeseenTurns::of(&self.turn), steps))
     }
 }
 

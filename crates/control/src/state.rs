@@ -170,6 +170,16 @@ impl ControlState {
         unknown.map(str::to_owned).collect()
     }
 
+    /// Has the configuration that comes next know what a name stands for.
+    pub fn know_name(&mut self, lookup: Lookup, now: Timestamp) {
+        self.learn(lookup, now);
+    }
+
+    /// Has it know which addresses this host has.
+    pub fn know_own_addresses(&mut self, addresses: BTreeSet<IpAddr>, now: Timestamp) {
+        self.set_own_addresses(addresses, now);
+    }
+
     /// Takes the lookup of an unknown name of the configuration that comes next.
     pub(crate) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.names.learn(lookup, now)

@@ -46,7 +46,7 @@ pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use probe_socket::ProbeSocket;
 use selection::Replies;
 pub use selection::Selection;
-pub use sight::Sight;
+pub use sight::{Sight, picked, plan};
 use transmit::Transmit;
 pub use worker::MAX_WANTED_NEIGHBOURS;
 
@@ -61,6 +61,5 @@ pub mod testing {
     pub use crate::capture::{Capture, CaptureHandle, Wake};
     pub use crate::guard::GuardKind;
     pub use crate::selection::Replies;
-    pub use crate::sight::plan;
     pub use crate::transmit::Transmit;
 }

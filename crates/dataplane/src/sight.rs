@@ -24,6 +24,16 @@ impl Sight {
         let plan = plan(&snapshot);
         Sight { snapshot, plan }
     }
+
+    /// The snapshot.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// What is forwarded, and where to.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
 }
 
 /// What packet modes forward.
@@ -113,16 +123,21 @@ fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = (u32, Arc<Planned
     })
 }
 
+/// A pool's answer in the words of the forwarding core.
+pub fn picked(pick: snapshot::Pick) -> Picked {
+    match pick {
+        snapshot::Pick::Server(index) => Picked::Server(index),
+        snapshot::Pick::Busy => Picked::Busy,
+        snapshot::Pick::Nobody => Picked::Nobody,
+    }
+}
+
 /// Picks by the table of a backend.
 struct By(Arc<snapshot::Pool>);
 
 impl ServerPicker for By {
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked {
-        match self.0.pick(client, vip, &[]) {
-            snapshot::Pick::Server(index) => Picked::Server(index),
-            snapshot::Pick::Busy => Picked::Busy,
-            snapshot::Pick::Nobody => Picked::Nobody,
-        }
+        picked(self.0.pick(client, vip, &[]))
     }
 
     fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {

@@ -58,6 +58,16 @@ impl Access {
         }
     }
 
+    /// The network that decides about a client, and whether it lets it in; `None` if the client is in none.
+    pub fn network_of(&self, client: IpAddr) -> Option<(Prefix, bool)> {
+        let (lists, client) = (self.0.as_ref()?, client.to_canonical());
+        let longest = if client.is_ipv4() { 32 } else { 128 };
+        (0..=longest).rev().map(|len| Prefix::of(client, len)).find_map(|network| {
+            let is_listed = lists.denied.contains(&network) || lists.allowed.contains(&network);
+            is_listed.then(|| (network, !lists.denied.contains(&network)))
+        })
+    }
+
     /// Whether these are the very lists of another one, and not a copy.
     #[cfg(any(test, feature = "test-util"))]
     pub fn shares_lists_with(&self, other: &Access) -> bool {
@@ -186,6 +196,9 @@ mod tests {
                 };
                 for ip in edges.into_iter().filter(|ip| ip.to_canonical() == *ip) {
                     prop_assert_eq!(access.admits(ip), scan(&allowed, &denied, ip), "{}", ip);
+                    let decided = access.network_of(ip);
+                    prop_assert_eq!(access.admits(ip), decided.map_or(allowed.is_empty(), |(_, lets_in)| lets_in));
+                    prop_assert!(decided.is_none_or(|(network, _)| network.contains(ip)), "{} {:?}", ip, decided);
                 }
             }
         }

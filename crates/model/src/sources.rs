@@ -7,6 +7,7 @@ mod bucket;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -93,6 +94,24 @@ impl Sources {
         located.begin(limits, now, &self.uncounted)
     }
 
+    /// What [`Sources::begin`] would say now. Nothing is taken.
+    ///
+    /// # Errors
+    /// Those of [`Sources::begin`].
+    pub fn may_begin(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Result<(), Excess> {
+        let mut located = self.locate(client);
+        let known = located.find().map(|place| *located.entry(place)).unwrap_or_default();
+        known.check_connections(limits)?;
+        if known.may_begin_now(limits, now) == Some(0) { Err(Excess::Rate) } else { Ok(()) }
+    }
+
+    /// How many connections the client's source may begin now, one after the other; `None`: any number.
+    pub fn left_of_rate(&self, client: IpAddr, limits: &Limits, now: Timestamp) -> Option<u32> {
+        let mut located = self.locate(client);
+        let known = located.find().map(|place| *located.entry(place)).unwrap_or_default();
+        known.may_begin_now(limits, now)
+    }
+
     /// The same, of one that is open from now on.
     ///
     /// # Errors
@@ -165,6 +184,27 @@ impl Drop for CountedSource {
     }
 }
 
+impl SourceEntry {
+    /// Fails if it has as many at once as it may have.
+    fn check_connections(&self, limits: &Limits) -> Result<(), Excess> {
+        match limits.connections_per_source {
+            Some(most) if self.open >= most => Err(Excess::Connections),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many it may begin now; `None`: any number.
+    fn may_begin_now(&self, limits: &Limits, now: Timestamp) -> Option<u32> {
+        let rate = limits.rate_per_source?;
+        Some(self.bucket.tokens(rate, burst(limits, rate), now))
+    }
+}
+
+/// How many a source may begin at once after a pause.
+fn burst(limits: &Limits, rate: NonZeroU32) -> NonZeroU32 {
+    limits.burst.unwrap_or(rate)
+}
+
 /// Where a source is, or can be.
 struct Located<'a> {
     shard: MutexGuard<'a, Box<[Set]>>,
@@ -178,13 +218,10 @@ type Place = (usize, usize);
 impl Located<'_> {
     fn begin(&mut self, limits: &Limits, now: Timestamp, uncounted: &AtomicU64) -> Result<(), Excess> {
         let known = self.find();
-        let open = known.map_or(0, |place| self.entry(place).open);
-        if limits.connections_per_source.is_some_and(|most| open >= most) {
-            return Err(Excess::Connections);
-        }
+        known.map(|place| *self.entry(place)).unwrap_or_default().check_connections(limits)?;
         let Some(rate) = limits.rate_per_source else { return Ok(()) };
         let Some(place) = known.or_else(|| self.enter(now, uncounted)) else { return Ok(()) };
-        let burst = limits.burst.unwrap_or(rate);
+        let burst = burst(limits, rate);
         if self.entry(place).bucket.take(rate, burst, now) { Ok(()) } else { Err(Excess::Rate) }
     }
 
@@ -381,7 +418,11 @@ mod tests {
                     (*open, *left) = (*open + 1, *left - each);
                     Ok(())
                 };
+                let foreseen = sources.may_begin(ip(source), &limits, Timestamp(now));
+                let tokens = sources.left_of_rate(ip(source), &limits, Timestamp(now));
                 let found = sources.begin(ip(source), &limits, Timestamp(now));
+                prop_assert_eq!(foreseen, found);
+                prop_assert!((tokens == Some(0)) == (found == Err(Excess::Rate)) || found == Err(Excess::Connections));
                 prop_assert_eq!(found, expected);
                 if found.is_ok() {
                     sources.opened(ip(source));

@@ -56,6 +56,15 @@ struct ClientUsage {
     questions: u32,
 }
 
+/// What a client has now, and whether it may have more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientStanding {
+    /// Its open connections or sessions: at the frontend if that has a limit, else in the process.
+    pub open: u32,
+    /// Whether it may have one more at the frontend.
+    pub has_room: bool,
+}
+
 /// A client's connection, counted for as long as this lives. A UDP session begins as a question.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
@@ -136,6 +145,21 @@ impl Clients {
         let (id, of) = (frontend.live.id, client_of(client));
         let may = |all| has_room(frontend, ClientUsage { all, questions: 0 });
         self.beyond.call_next(id, of, || self.has_at(id, of), may);
+    }
+
+    /// What a client has of a frontend. Nothing is counted.
+    pub fn standing(&self, client: IpAddr, frontend: &Frontend) -> ClientStanding {
+        let (config, client) = (&frontend.config, client_of(client));
+        if (config.max_connections_per_client, config.max_connections) == (None, None) {
+            let key = ShareKey { of: ShareScope::Process(config.protocol), client };
+            return ClientStanding { open: self.usage(&key).all, has_room: true };
+        }
+        let held = self.usage(&ShareKey { of: ShareScope::Frontend(frontend.live.id), client });
+        ClientStanding { open: held.all, has_room: has_room(frontend, held) }
+    }
+
+    fn usage(&self, key: &ShareKey) -> ClientUsage {
+        self.shard(key).get(key).copied().unwrap_or_default()
     }
 
     /// How many connections a client has at a frontend.

@@ -32,13 +32,14 @@ mod window;
 mod window_budget;
 mod worker;
 
-pub use clients::Clients;
+pub use clients::{ClientStanding, Clients};
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use lines::ClientLines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
+pub use source::reason as excess_counter;
 pub use udp::Sessions;
 pub use worker::{Descriptors, Reserved, WorkersShared};
 

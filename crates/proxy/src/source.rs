@@ -21,7 +21,7 @@ pub(super) fn count(
 }
 
 /// Why a source is refused.
-pub(super) fn reason(excess: Excess) -> Counter {
+pub fn reason(excess: Excess) -> Counter {
     match excess {
         Excess::Connections => Counter::RefusedSourceConnections,
         Excess::Rate => Counter::RefusedSourceRate,

@@ -14,7 +14,7 @@ pub mod stats;
 mod waiters;
 
 pub use names::{Name, NameLive};
-pub use pool::{Pick, Pool, PoolLive, Server, ServerLive};
+pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};
 pub use shortage::is_shortage;
 pub use waiters::{Waiters, Waits};
 

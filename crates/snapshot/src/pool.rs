@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Waiters};
 use crate::stats::{CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
-use convey_balance::{self as balance, Balancer, Identity, Loads, Member};
+use convey_balance::{self as balance, Balancer, Foreseen, Identity, Loads, Member};
 use convey_model::{self as model, AdminState, HashOn, Slots};
 
 /// A backend with the table built for its servers' present health.
@@ -25,6 +25,8 @@ pub struct Pool {
     /// The same servers, the healthy backups among them eligible. They are tried when no other is left to
     /// try.
     backups: Vec<Member>,
+    /// Of each server, why it cannot be chosen, if it cannot.
+    passed_over: Vec<Option<PassedOver>>,
     eligible: usize,
     limited: bool,
 }
@@ -94,6 +96,57 @@ pub enum Pick {
     Nobody,
 }
 
+/// Why a server gets no new connections. The first that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassedOver {
+    /// An operator has taken it out.
+    Maint,
+    /// An operator has said that it is to get no new ones.
+    Drain,
+    /// It does not answer.
+    Down,
+    /// Its weight is 0.
+    NoWeight,
+    /// Clients fared badly with it, and there are others.
+    Ejected,
+    /// It is a backup, and there are others.
+    Backup,
+}
+
+/// The servers that a pool can do with.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    /// All that could serve are ejected.
+    only_ejected: bool,
+    /// Only backups can serve.
+    only_backups: bool,
+}
+
+impl Choice {
+    fn new(servers: &[Arc<Server>]) -> Choice {
+        // A server that fails some of its clients is better than none.
+        let could = Choice { only_ejected: false, only_backups: true };
+        let only_ejected = !servers.iter().any(|server| could.passes_over(server).is_none());
+        let all = Choice { only_ejected, only_backups: true };
+        let serves_first =
+            |server: &Arc<Server>| all.passes_over(server).is_none() && !server.config.settings.backup;
+        Choice { only_ejected, only_backups: !servers.iter().any(serves_first) }
+    }
+
+    fn passes_over(self, server: &Server) -> Option<PassedOver> {
+        let (settings, health) = (&server.config.settings, &server.health);
+        match server.admin {
+            AdminState::Maint => Some(PassedOver::Maint),
+            AdminState::Drain => Some(PassedOver::Drain),
+            AdminState::Ready if !health.up => Some(PassedOver::Down),
+            AdminState::Ready if settings.weight == 0 => Some(PassedOver::NoWeight),
+            AdminState::Ready if !self.only_ejected && !health.is_in_service() => Some(PassedOver::Ejected),
+            AdminState::Ready if !self.only_backups && settings.backup => Some(PassedOver::Backup),
+            AdminState::Ready => None,
+        }
+    }
+}
+
 impl Pool {
     /// A pool whose table holds the servers that are up: the backups among them only if there is no other, those that are
     /// ejected only if there is not even a backup.
@@ -104,24 +157,21 @@ impl Pool {
         live: Arc<PoolLive>,
         before: Option<&Pool>,
     ) -> Self {
-        let could = |server: &Server| {
-            server.health.up && server.admin == AdminState::Ready && server.config.settings.weight > 0
-        };
-        // A server that fails some of its clients is better than none.
-        let only_ejected = !servers.iter().any(|s| could(s) && s.health.is_in_service());
-        let can_serve = |server: &Server| could(server) && (only_ejected || server.health.is_in_service());
-        let only_backups = !servers.iter().any(|s| can_serve(s) && !s.config.settings.backup);
+        let choice = Choice::new(&servers);
+        let passed_over: Vec<_> = servers.iter().map(|server| choice.passes_over(server)).collect();
         let members: Vec<Member> = servers
             .iter()
-            .map(|server| Member {
+            .zip(&passed_over)
+            .map(|(server, passed_over)| Member {
                 identity: Identity::new(config.hash_key, &server.config.name, server.config.addr),
                 weight: server.config.settings.weight,
                 percent: server.health.percent,
-                eligible: can_serve(server) && server.config.settings.backup == only_backups,
+                eligible: passed_over.is_none(),
             })
             .collect();
         let as_backup = |(member, server): (&Member, &Arc<Server>)| Member {
-            eligible: can_serve(server) && server.config.settings.backup,
+            eligible: Choice { only_backups: true, ..choice }.passes_over(server).is_none()
+                && server.config.settings.backup,
             ..*member
         };
         let backups = members.iter().zip(&servers).map(as_backup).collect();
@@ -131,14 +181,13 @@ impl Pool {
             _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
         };
         let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
-        Pool { config, servers, live, balancer, members, backups, eligible, limited }
+        Pool { config, servers, live, balancer, members, backups, passed_over, eligible, limited }
     }
 
     /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
     /// a backup will do if no other is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
         let loads = PickLoads { pool: self, tried };
-        let is_one_left = || self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count();
         let picked = if tried.is_empty() {
             self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
         } else {
@@ -146,13 +195,33 @@ impl Pool {
             let usual = balance::substitute(&self.members, flow, &loads);
             // If the others are only full, their turn comes.
             let backup = || balance::substitute(&self.backups, flow, &loads);
-            usual.or_else(|| if is_one_left() { None } else { backup() })
+            usual.or_else(|| if self.is_one_left(tried) { None } else { backup() })
         };
+        self.answer(picked, tried)
+    }
+
+    /// What [`Pool::pick`] would say now of a client that no server has failed, and how that comes about. It takes no turn.
+    pub fn foresee(&self, client: SocketAddr, vip: SocketAddr) -> (Pick, Foreseen) {
+        let loads = PickLoads { pool: self, tried: &[] };
+        let foreseen = self.balancer.foresee(balance::flow_hash(self.config.hash, client, vip), &loads);
+        (self.answer(foreseen.server, &[]), foreseen)
+    }
+
+    fn answer(&self, picked: Option<usize>, tried: &[usize]) -> Pick {
         match picked {
             Some(index) => Pick::Server(index),
-            None if is_one_left() => Pick::Busy,
+            None if self.is_one_left(tried) => Pick::Busy,
             None => Pick::Nobody,
         }
+    }
+
+    fn is_one_left(&self, tried: &[usize]) -> bool {
+        self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count()
+    }
+
+    /// Why the server with this index cannot be chosen, its limit aside; `None` if it can.
+    pub fn passed_over(&self, index: usize) -> Option<PassedOver> {
+        self.passed_over[index]
     }
 
     /// A number that is always the same for a client of `vip`.

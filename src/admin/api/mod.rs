@@ -1,6 +1,7 @@
 //! The control API, version 1: JSON in, JSON out. `openapi.json` describes it.
 
 mod authorize;
+mod explain;
 mod flows;
 mod read;
 mod steer;
@@ -41,6 +42,7 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
         .route("/events", get(read::events))
         .route("/flows", get(flows::list))
         .route("/flows/{id}", delete(flows::kill))
+        .route("/explain", get(explain::explain))
         .route("/overlays", get(read::overlays).delete(steer::reset))
         .route("/reload", post(steer::reload))
         .route("/trace", get(trace::trace))

@@ -60,6 +60,7 @@ fn admin() -> Admin {
         events: events.clone(),
         trace: trace.clone(),
         flows: FlowSources::default(),
+        data_path: Default::default(),
     };
     let routes = routes(source, request).unwrap();
     Admin { snapshot, draining, events, loads, trace, routes, requests }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
+use super::inquiry::{check_new, check_server, check_source, drop_reason, picked_server};
 use super::refuse::Stop;
 use super::source_limits::give_back;
 use super::{Forwarder, PacketContext, begins, segment};
-use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
+use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::{
     Cut, Direction, Flow, FlowId, FlowOwners, FlowState, Forwarded, Frame, Full, NewFlow, PacketRole, Share,
     Verdict, View,
@@ -41,7 +42,7 @@ pub(super) enum Recipient {
 
 impl Recipient {
     /// The server that a frontend has chosen.
-    fn chosen(server: &PlannedServer, frontend: &PlannedFrontend) -> Recipient {
+    pub(super) fn chosen(server: &PlannedServer, frontend: &PlannedFrontend) -> Recipient {
         let ip = server.addr.ip();
         match (frontend.view, frontend.pool.dsr) {
             (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => Recipient::Server(ip),
@@ -106,7 +107,7 @@ impl Forwarder {
         if (headers.is_error() || is_later) && !is_repeatable(frontend) {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
-        self.check_source(key)?;
+        check_source(&self.served, (&key.src, key.src_port)).map_err(Stop::Silent)?;
         if !frontend.access.admits(key.src.ip()) {
             self.refused_at = frontend.id;
             return Err(Stop::Silent(DropReason::AccessDenied));
@@ -164,15 +165,11 @@ impl Forwarder {
         if !is_new && (!frontend.is_dsr() || headers.flags.rst()) {
             return Err(Stop::Refused(DropReason::NoFlow));
         }
-        if is_new && plan.stopping {
-            return Err(Stop::Refused(DropReason::Stopping));
+        if is_new {
+            check_new(plan, frontend, key.source(), key.dst_port)?;
         }
         if headers.ttl <= 1 {
             return Err(Stop::Expired);
-        }
-        // Its answer would be a question to us, and so on without end.
-        if is_new && plan.server_endpoints.contain(frontend.protocol, key.source(), key.dst_port) {
-            return Err(Stop::Silent(DropReason::ClientIsServer));
         }
         // Its sender is told, and with it whoever is before that.
         if is_new && self.comes_back(frame, packet) {
@@ -246,16 +243,6 @@ impl Forwarder {
         }
     }
 
-    fn check_source(&self, key: &FlowKey) -> Result<(), Stop> {
-        if is_martian(key.src.ip()) || key.src_port == 0 {
-            return Err(Stop::Silent(DropReason::Martian));
-        }
-        if self.served.is_own(&key.src) {
-            return Err(Stop::Silent(DropReason::VipLoop));
-        }
-        Ok(())
-    }
-
     fn choose<'a>(
         &self,
         frontend: &'a PlannedFrontend,
@@ -271,15 +258,9 @@ impl Forwarder {
             let has_room = same.slots.has_room(same.max_connections);
             (frontend.pool.servers[index].is_eligible && has_room).then_some(same)
         });
-        let picked = || match frontend.pool.picker.pick(client, vip) {
-            Picked::Server(index) => Ok(&frontend.pool.servers[index]),
-            Picked::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
-            Picked::Nobody => Err(Stop::Refused(DropReason::NoServer)),
-        };
+        let picked = || picked_server(frontend, frontend.pool.picker.pick(client, vip));
         let server = again.map_or_else(picked, Ok)?;
-        if frontend.is_dsr() && server.addr.ip() == client.ip() {
-            return Err(Stop::Silent(DropReason::ClientIsServer));
-        }
+        check_server(frontend, server, client)?;
         Ok(server)
     }
 
@@ -367,10 +348,8 @@ impl Forwarder {
     }
 
     fn look_for_next_hop(&mut self, to: Recipient, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
-        to.lookup(&plan.network).map_err(|unreachable| match unreachable {
-            Unreachable::NoRoute => Stop::Silent(DropReason::NoRoute),
-            Unreachable::NotOnLink => Stop::Silent(DropReason::ServerNotOnLink),
-            Unreachable::Unresolved { ip, interface } => {
+        to.lookup(&plan.network).map_err(|unreachable| {
+            if let Unreachable::Unresolved { ip, interface } = unreachable {
                 let is_client = matches!(to, Recipient::Client(client) if client == ip);
                 let neighbour = WantedNeighbour { interface, ip, is_ours: !is_client, is_repeated };
                 self.events.unresolved = Some((interface, ip));
@@ -379,8 +358,8 @@ impl Forwarder {
                 if wanted.len() < most && !wanted.contains(&neighbour) {
                     wanted.push(neighbour);
                 }
-                Stop::Silent(DropReason::NextHopUnresolved)
             }
+            Stop::Silent(drop_reason(unreachable))
         })
     }
 }

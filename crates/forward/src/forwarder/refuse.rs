@@ -22,7 +22,7 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    fn reason(&self) -> DropReason {
+    pub(super) fn reason(&self) -> DropReason {
         match self {
             Stop::Refused(reason) | Stop::Silent(reason) => *reason,
             Stop::Expired => DropReason::TtlExceeded,

@@ -1,0 +1,141 @@
+//! The questions that a client's first packet is held against, as far as they take nothing. The forwarder asks them of each
+//! packet without a flow; an [`Inquiry`] asks them for whoever wants to know what would become of one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::begin::{Recipient, is_martian};
+use super::refuse::Stop;
+use super::served::Served;
+use crate::NatPorts;
+use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
+use convey_model::{Addr, DropReason, Endpoint, NextHop, Unreachable};
+
+/// A plan that is asked what would become of a client's first packet. Nothing comes of the questions.
+pub struct Inquiry<'a> {
+    plan: &'a Plan,
+    served: Served,
+}
+
+impl<'a> Inquiry<'a> {
+    /// Of this plan; `ports` are those that servers' answers come back to, if there are such.
+    pub fn new(plan: &'a Plan, ports: Option<&NatPorts>) -> Inquiry<'a> {
+        Inquiry { plan, served: Served::new(plan, ports, &Served::default()) }
+    }
+
+    /// The frontend that listens there.
+    pub fn frontend(&self, at: Endpoint) -> Option<&'a Arc<PlannedFrontend>> {
+        self.plan.listeners.get(&at)
+    }
+
+    /// Whether this may be a client's address.
+    ///
+    /// # Errors
+    /// Why its packets are dropped.
+    pub fn check_source(&self, client: SocketAddr) -> Result<(), DropReason> {
+        check_source(&self.served, (&client.ip().into(), client.port()))
+    }
+
+    /// Whether a client may begin something at a frontend, whichever server it gets. `port` is the one it asks for.
+    ///
+    /// # Errors
+    /// Why its packets are dropped.
+    pub fn check_new(
+        &self,
+        frontend: &PlannedFrontend,
+        client: SocketAddr,
+        port: u16,
+    ) -> Result<(), DropReason> {
+        if !frontend.access.admits(client.ip()) {
+            return Err(DropReason::AccessDenied);
+        }
+        check_new(self.plan, frontend, client, port).map_err(|stop| stop.reason())
+    }
+
+    /// The server that a client gets where the pool says this.
+    ///
+    /// # Errors
+    /// Why its packets are dropped.
+    pub fn server<'f>(
+        &self,
+        frontend: &'f PlannedFrontend,
+        client: SocketAddr,
+        picked: Picked,
+    ) -> Result<&'f Arc<PlannedServer>, DropReason> {
+        let server = picked_server(frontend, picked).map_err(|stop| stop.reason())?;
+        check_server(frontend, server, client).map_err(|stop| stop.reason())?;
+        Ok(server)
+    }
+
+    /// The next hop on the way to a server.
+    ///
+    /// # Errors
+    /// Why packets to it are dropped.
+    pub fn next_hop(
+        &self,
+        frontend: &PlannedFrontend,
+        server: &PlannedServer,
+    ) -> Result<&'a NextHop, DropReason> {
+        let network = &self.plan.network;
+        let index = Recipient::chosen(server, frontend).lookup(network).map_err(drop_reason)?;
+        network.get(index).ok_or(DropReason::NextHopUnresolved)
+    }
+}
+
+/// Whether what comes from there may be a client's.
+pub(super) fn check_source(served: &Served, (ip, port): (&Addr, u16)) -> Result<(), DropReason> {
+    if is_martian(ip.ip()) || port == 0 {
+        return Err(DropReason::Martian);
+    }
+    if served.is_own(ip) {
+        return Err(DropReason::VipLoop);
+    }
+    Ok(())
+}
+
+/// Whether a client may begin something that asks for this port.
+pub(super) fn check_new(
+    plan: &Plan,
+    frontend: &PlannedFrontend,
+    client: SocketAddr,
+    port: u16,
+) -> Result<(), Stop> {
+    if plan.stopping {
+        return Err(Stop::Refused(DropReason::Stopping));
+    }
+    // Its answer would be a question to us, and so on without end.
+    if plan.server_endpoints.contain(frontend.protocol, client, port) {
+        return Err(Stop::Silent(DropReason::ClientIsServer));
+    }
+    Ok(())
+}
+
+/// The server that a pool has picked.
+pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Result<&Arc<PlannedServer>, Stop> {
+    match picked {
+        Picked::Server(index) => Ok(&frontend.pool.servers[index]),
+        Picked::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
+        Picked::Nobody => Err(Stop::Refused(DropReason::NoServer)),
+    }
+}
+
+/// Whether this client may have this server: its answer to itself would not leave it.
+pub(super) fn check_server(
+    frontend: &PlannedFrontend,
+    server: &PlannedServer,
+    client: SocketAddr,
+) -> Result<(), Stop> {
+    if frontend.is_dsr() && server.addr.ip() == client.ip() {
+        return Err(Stop::Silent(DropReason::ClientIsServer));
+    }
+    Ok(())
+}
+
+/// Why packets to somebody are dropped.
+pub(super) fn drop_reason(unreachable: Unreachable) -> DropReason {
+    match unreachable {
+        Unreachable::NoRoute => DropReason::NoRoute,
+        Unreachable::NotOnLink => DropReason::ServerNotOnLink,
+        Unreachable::Unresolved { .. } => DropReason::NextHopUnresolved,
+    }
+}

@@ -1,0 +1,33 @@
+//! `/v1/explain`: which server a client gets, and why.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::{ApiContext, Failure, line};
+use crate::control::RequestRefusal;
+use crate::explain::{ClientAddr, Unanswerable};
+
+/// Who is asked about.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExplainQuery {
+    client: String,
+    frontend: String,
+}
+
+pub(super) async fn explain(
+    State(answers): State<Arc<ApiContext>>,
+    query: Result<Query<ExplainQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(ExplainQuery { client, frontend }) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
+    let explanation = answers.source.explain(client, &frontend).map_err(|why| match why {
+        Unanswerable::Unknown(why) => Failure::Refused(RequestRefusal::Unknown(why)),
+        Unanswerable::Unclear(why) => Failure::Bad(why),
+    })?;
+    Ok(line(&explanation))
+}

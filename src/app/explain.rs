@@ -1,0 +1,107 @@
+//! `convey explain`: asks the convey that runs, or a configuration file as if it had just been started.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use futures_util::future::join_all;
+
+use super::ask::refused;
+use super::control_socket::places;
+use super::host::{self, Kernel};
+use super::{Failure, clock, cores, file, packet_plan, print, runtime, snat_ports};
+use crate::cli::Options;
+use crate::config::Config;
+use crate::control::{ControlState, Resolver, own_addresses};
+use crate::dataplane::plan;
+use crate::explain::{ClientAddr, ExplainSources, Explanation, PacketFacts, as_text, explain};
+use crate::model::Offload;
+use crate::operator::{Client, explain_path};
+
+/// The client gets no server now.
+const NO_SERVER: u8 = 3;
+
+/// Prints which server a client of a frontend gets, and why; or, as `json`, the answer of the control API.
+pub(super) fn run(
+    options: &Options,
+    client: ClientAddr,
+    frontend: &str,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let answer = match options.names_no_file() {
+        true => runtime()?.block_on(async {
+            let convey = Client::find(&places(options.socket.as_deref())).await.map_err(refused)?;
+            convey.answer(&explain_path(&client.to_string(), frontend)).await.map_err(refused)
+        })?,
+        false => {
+            let explanation = runtime()?.block_on(dry(options, client, frontend))?;
+            serde_json::to_string_pretty(&explanation).context("cannot print")? + "\n"
+        }
+    };
+    print(&if json { answer.clone() } else { as_text(&answer).context("the answer is not understood")? });
+    let verdict = serde_json::from_str::<serde_json::Value>(&answer).ok();
+    let is_served =
+        verdict.is_some_and(|answer| ["server", "one_of_them"].map(Into::into).contains(&answer["verdict"]));
+    Ok(if is_served { ExitCode::SUCCESS } else { ExitCode::from(NO_SERVER) })
+}
+
+/// What would become of the client right after a start: servers count as up, nobody is connected.
+async fn dry(options: &Options, client: ClientAddr, frontend: &str) -> Result<Explanation, Failure> {
+    let (loaded, kernel) = host::load(&file(options)).await?;
+    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let (config, _) = snat_ports::choose(&loaded.config).context("no SNAT ports")?;
+    let mut state = ControlState::new(1);
+    state.know_own_addresses(own_addresses().unwrap_or_default(), clock::now());
+    look_up(&config, &mut state).await;
+    if let Some(kernel) = &kernel {
+        state.set_network(kernel.network.clone());
+    }
+    let facts = kernel.as_ref().map(|kernel| facts(&config, kernel)).transpose()?;
+    let snapshot = state.configure(config, clock::now());
+    let plan = kernel.map(|_| plan(&snapshot));
+    let sources = ExplainSources {
+        snapshot: &snapshot,
+        plan: plan.as_ref(),
+        packets: facts.as_ref(),
+        clients: None,
+        now: clock::now(),
+    };
+    explain(sources, client, frontend).map_err(|why| Failure::Start(anyhow!("{why}")))
+}
+
+/// Has the state know what names stand for now.
+async fn look_up(config: &Config, state: &mut ControlState) {
+    let resolver = Resolver::new(64);
+    let lookups =
+        config.hosts().into_iter().map(|host| resolver.look_up(host.to_owned(), &config.name_servers));
+    for lookup in join_all(lookups).await {
+        let lookup = if config.allow_local { lookup } else { lookup.without_local() };
+        state.know_name(lookup, clock::now());
+    }
+}
+
+/// What a start would choose on this host.
+fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<PacketFacts> {
+    let snat_addresses = packet_plan::snat_addresses(config, network)?;
+    let workers = packet_plan::workers(config, cores(), &snat_addresses);
+    let interfaces = packet_plan::interfaces(config, network)?;
+    let settings = &config.passthrough;
+    let nics: Vec<_> = interfaces.iter().map(super::offload::nic).collect();
+    let layer = settings.offload.layer(&nics);
+    Ok(PacketFacts {
+        dispatch: packet_plan::dispatch(config, workers, &snat_addresses),
+        split: (!snat_addresses.is_empty()).then(|| packet_plan::split(config, workers, &snat_addresses)),
+        layers: interfaces.into_iter().map(|interface| (interface.name, layer)).collect(),
+        without_kernel: without_kernel(settings.offload),
+        snat_addresses,
+    })
+}
+
+/// Why the kernel forwards nothing, where it does not.
+pub(super) fn without_kernel(offload: Offload) -> String {
+    match offload {
+        Offload::Off => format!("passthrough.offload = \"{offload}\""),
+        Offload::Auto | Offload::Tc | Offload::Xdp => {
+            "this host does not permit a flow cache; the log of the start says why".to_owned()
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Whether a client may come in: access lists, its share, the limits of its source. Pure.
+
+use super::choice::gives_way;
+use super::question::Place;
+use super::{ClientVerdict, End, ExplainSources, Steps};
+use crate::model::{Prefix, Protocol, client_of};
+use crate::proxy::excess_counter;
+use crate::snapshot::Frontend;
+use crate::stats::Counter;
+
+/// The connections of the frontend.
+pub(super) fn check_slots(place: &Place, steps: &mut Steps) {
+    let (config, slots) = (&place.frontend.config, &place.frontend.live.slots);
+    let Some(most) = config.max_connections else { return };
+    let says = format!("frontend {} has {} of {most} connections", config.name, slots.open());
+    match slots.has_room(config.max_connections) {
+        true => steps.note("limit", says),
+        false => steps.end("limit", full(place), says + gives_way(place)),
+    }
+}
+
+/// A datagram that comes from where a server listens would be answered without end.
+pub(super) fn check_loop(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) {
+    let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
+    if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
+        let says = format!("{client} is where a server listens: its answers would be answered without end");
+        steps.refuse("client", Counter::DroppedLoop.drop_label(), says);
+    }
+}
+
+/// What becomes of a client where all there may be are in use.
+fn full(place: &Place) -> End {
+    let config = &place.frontend.config;
+    let waits = config.mode.is_proxied() && is_tcp(place);
+    End {
+        verdict: if waits { ClientVerdict::Waits } else { ClientVerdict::Refused },
+        reason: "max_connections",
+    }
+}
+
+fn is_tcp(place: &Place) -> bool {
+    match place.frontend.config.protocol {
+        Protocol::Tcp => true,
+        Protocol::Udp => false,
+    }
+}
+
+/// The access lists.
+pub(super) fn check_access(place: &Place, steps: &mut Steps) {
+    let (access, ip) = (&place.frontend.config.access, place.client.ip);
+    if place.frontend.config.accept_proxy {
+        steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
+    }
+    if access.is_open() {
+        return steps.note("access", "no access list: everybody may come in");
+    }
+    let why = match access.network_of(ip) {
+        Some((network, true)) => format!("{ip} is in {network} of access.allow"),
+        Some((network, false)) => format!("{ip} is in {network} of access.deny"),
+        None if access.admits(ip) => format!("{ip} is in no network of access.deny"),
+        None => format!("{ip} is in no network of access.allow"),
+    };
+    match access.admits(ip) {
+        true => steps.note("access", why),
+        false => steps.refuse("access", Counter::RefusedAccess.label(), why),
+    }
+}
+
+/// What the client has of the frontend in proxy mode.
+pub(super) fn check_share(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) {
+    let Some(clients) = sources.clients else { return };
+    let (frontend, ip) = (&place.frontend, place.client.ip);
+    if frontend.config.trusts(ip) {
+        return steps.note("share", format!("{ip} is in trusted_clients: its connections are not counted"));
+    }
+    let standing = clients.standing(ip, frontend);
+    let who = source(client_of(ip));
+    let config = &frontend.config;
+    let of = match (config.max_connections_per_client, config.max_connections) {
+        (Some(most), _) => format!(" of {most} at this frontend"),
+        (None, Some(_)) => " at this frontend, which shares its max_connections among clients".to_owned(),
+        (None, None) => " in this process, and may have its share of what is left".to_owned(),
+    };
+    let says = format!("{who} has {} open connections{of}", standing.open);
+    let waits = config.max_connections_per_client.is_none() && is_tcp(place);
+    match standing.has_room {
+        true => steps.note("share", says),
+        false => {
+            let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
+            steps.end("share", End { verdict, reason: Counter::ClientLimit.label() }, says);
+        }
+    }
+}
+
+/// The limits of its source.
+pub(super) fn check_source(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) {
+    let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.client.ip);
+    let (Some(counts), limits) = (counts.as_ref(), &config.limits) else { return };
+    if config.trusts(ip) {
+        return steps.note("source", format!("{ip} is in trusted_clients: limits do not hold for it"));
+    }
+    let mut has = Vec::new();
+    if let Some(most) = limits.connections_per_source {
+        has.push(format!("{} of {most} open connections", counts.open(ip)));
+    }
+    if let (Some(rate), Some(left)) = (limits.rate_per_source, counts.left_of_rate(ip, limits, sources.now)) {
+        has.push(format!("{left} more may begin at once, at {rate} a second"));
+    }
+    let says = format!("{}: {}", source(counts.source_of(ip)), has.join("; "));
+    match counts.may_begin(ip, limits, sources.now) {
+        Ok(()) => steps.note("source", says),
+        Err(excess) => steps.refuse("source", excess_counter(excess).label(), says),
+    }
+}
+
+fn source(network: Prefix) -> String {
+    let is_one = network.len() == if network.first().is_ipv4() { 32 } else { 128 };
+    if is_one { network.first().to_string() } else { network.to_string() }
+}

@@ -1,0 +1,163 @@
+//! The choice of a server: algorithm, hash, place in the table. Pure.
+
+use super::question::Place;
+use super::{ClientVerdict, Dependence, End, Steps};
+use crate::balance::{Foreseen, Step};
+use crate::model::{HashOn, Protocol};
+use crate::snapshot::{Pick, Pool};
+use crate::stats::Counter;
+
+/// The server that a pool chooses.
+pub(super) struct Choice {
+    pub(super) pick: Pick,
+    depends_on: Option<Dependence>,
+}
+
+impl Choice {
+    /// Its index, if it is known.
+    pub(super) fn server(&self) -> Option<usize> {
+        match (self.pick, self.depends_on) {
+            (_, Some(Dependence::Port)) | (Pick::Busy | Pick::Nobody, _) => None,
+            (Pick::Server(index), _) => Some(index),
+        }
+    }
+
+    pub(super) fn depends_on(&self) -> Option<Dependence> {
+        self.depends_on
+    }
+
+    pub(super) fn verdict(&self) -> ClientVerdict {
+        match self.server() {
+            Some(_) => ClientVerdict::Server,
+            None => ClientVerdict::OneOfThem,
+        }
+    }
+}
+
+/// What the pool of the frontend says now.
+pub(super) fn explain(place: &Place, steps: &mut Steps) -> Choice {
+    let pool = &place.frontend.pool;
+    let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
+    let depends_on = match pick {
+        Pick::Busy | Pick::Nobody => None,
+        Pick::Server(_) if pool.eligible() < 2 => None,
+        Pick::Server(_) if !pool.config.algorithm.hashes() => Some(Dependence::Moment),
+        Pick::Server(_) => (place.goes_by_port() && place.client.port.is_none()).then_some(Dependence::Port),
+    };
+    let choice = Choice { pick, depends_on };
+    steps.note("algorithm", algorithm(place));
+    match choice.pick {
+        Pick::Nobody => steps.refuse("server", Counter::NoServer.label(), "no server can be chosen"),
+        Pick::Busy => steps.end(
+            "server",
+            busy(place),
+            format!(
+                "every server that can be chosen has as many connections as it may have{}",
+                gives_way(place)
+            ),
+        ),
+        Pick::Server(_) if choice.server().is_none() => {
+            steps.note("server", "one of those that can be chosen, by the client's port, which was not given")
+        }
+        Pick::Server(index) => {
+            note_steps(pool, &foreseen, steps);
+            let name = &pool.servers[index].config.name;
+            let moment = match choice.depends_on {
+                Some(Dependence::Moment) => "; other connections that begin before change that",
+                Some(Dependence::Port) | None => "",
+            };
+            steps.note("server", format!("{}/{name}{moment}", pool.config.name));
+        }
+    }
+    choice
+}
+
+/// What proxies do with the server.
+pub(super) fn note_way(place: &Place, server: Option<usize>, steps: &mut Steps) {
+    let Some(server) = server.map(|index| &place.frontend.pool.servers[index]) else { return };
+    let at = server.config.addr_for(place.vip.port());
+    let header = match place.frontend.pool.config.send_proxy {
+        Some(_) => ", with a PROXY header that names the client",
+        None => "",
+    };
+    let verb = match place.frontend.config.protocol {
+        Protocol::Tcp => "convey connects to",
+        Protocol::Udp => "convey sends to",
+    };
+    steps.note("way", format!("{verb} {at}{header}; a server that does not answer is replaced by another"));
+}
+
+fn algorithm(place: &Place) -> String {
+    let config = &place.frontend.pool.config;
+    let name = config.algorithm.name();
+    if !config.algorithm.hashes() {
+        return format!("{name}: it goes by the moment, not by the client");
+    }
+    let what = match config.hash {
+        HashOn::Source => "the client's address",
+        HashOn::Tuple => "client address and port, VIP and port",
+    };
+    if place.goes_by_port() && place.client.port.is_none() {
+        return format!("{name}: it hashes {what} (hash = \"{}\")", config.hash.name());
+    }
+    let hash = place.frontend.pool.hash(place.client_addr(), place.vip);
+    format!("{name}: it hashes {what} (hash = \"{}\") to {hash:#018x}", config.hash.name())
+}
+
+/// What may help a new connection where there is no room.
+pub(super) fn gives_way(place: &Place) -> &'static str {
+    match place.frontend.config.mode.forwards_packets() {
+        true => "; one that is not open yet gives way, if there is one",
+        false => "",
+    }
+}
+
+fn busy(place: &Place) -> End {
+    let config = &place.frontend.config;
+    match (config.mode.is_proxied(), config.protocol) {
+        (true, Protocol::Tcp) => End { verdict: ClientVerdict::Waits, reason: Counter::QueueTimeout.label() },
+        (true, Protocol::Udp) | (false, _) => {
+            End { verdict: ClientVerdict::Refused, reason: Counter::DroppedFull.drop_label() }
+        }
+    }
+}
+
+fn note_steps(pool: &Pool, foreseen: &Foreseen, steps: &mut Steps) {
+    let name = |index: usize| pool.servers[index].config.name.as_str();
+    let open = |index: usize| pool.servers[index].live.slots.open();
+    let full = |usable: bool| if usable { "" } else { ", which is full: another place is tried" };
+    for step in &foreseen.steps {
+        let says = match *step {
+            Step::Point { place, point, server, usable } => {
+                format!(
+                    "place {place:#018x} of the ring; the next point, {point:#018x}, is one of {}{}",
+                    name(server),
+                    full(usable)
+                )
+            }
+            Step::Slot { slot, of, server, usable } => {
+                format!("slot {slot} of {of} is one of {}{}", name(server), full(usable))
+            }
+            Step::Turn { turn, of, server, usable } => {
+                format!("turn {} of {of} is one of {}{}", turn + 1, name(server), full(usable))
+            }
+            Step::Drawn { pair: [a, b] } if a == b => format!("{} was drawn, there is no other", name(a)),
+            Step::Drawn { pair: [a, b] } => format!(
+                "{} ({} connections) and {} ({}) were drawn; {} has less to do for its weight, or was drawn first",
+                name(a),
+                open(a),
+                name(b),
+                open(b),
+                name(a)
+            ),
+            Step::Least { server } => {
+                format!("{} has the fewest connections for its weight: {}", name(server), open(server))
+            }
+            Step::FirstUsable { server: Some(server) } => {
+                format!("{} is the first that is not full", name(server))
+            }
+            Step::FirstUsable { server: None } => "all are full".to_owned(),
+        };
+        steps.note("table", says);
+    }
+}

@@ -1,0 +1,152 @@
+//! Who is asked about, and which frontend is meant. Pure.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::config::did_you_mean;
+use crate::model::HashOn;
+use crate::snapshot::{Frontend, Snapshot};
+
+/// A client by its address, and its port if that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientAddr {
+    /// The address.
+    pub ip: IpAddr,
+    /// The port.
+    pub port: Option<u16>,
+}
+
+/// Why a question has no answer, in words for an operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswerable {
+    /// There is no such frontend.
+    #[error("{0}")]
+    Unknown(String),
+    /// It does not say enough, or what cannot be.
+    #[error("{0}")]
+    Unclear(String),
+}
+
+/// A frontend at one of the places where it listens, and who asks there.
+pub(super) struct Place {
+    pub(super) frontend: Arc<Frontend>,
+    /// As the data path has it: of a frontend that listens on all addresses, that.
+    pub(super) vip: SocketAddr,
+    pub(super) client: ClientAddr,
+}
+
+impl Place {
+    /// The client with its port, or with one that stands for any where it was not given.
+    pub(super) fn client_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
+    }
+
+    /// Whether a client's port decides which server it gets.
+    pub(super) fn goes_by_port(&self) -> bool {
+        goes_by_tuple(&self.frontend)
+    }
+}
+
+impl FromStr for ClientAddr {
+    type Err = String;
+
+    /// `IP` or `IP:PORT`, of IPv6 `[IP]:PORT`.
+    fn from_str(text: &str) -> Result<ClientAddr, String> {
+        let with_port = text.parse::<SocketAddr>().map(|addr| (addr.ip(), Some(addr.port())));
+        let found = with_port.or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, None)));
+        let (ip, port) = found.map_err(|_| {
+            format!("client: found {text:?}, expected an address such as 203.0.113.9, 203.0.113.9:4242 or [2001:db8::9]:4242")
+        })?;
+        Ok(ClientAddr { ip: ip.to_canonical(), port })
+    }
+}
+
+impl fmt::Display for ClientAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.ip, port).fmt(f),
+            None => self.ip.fmt(f),
+        }
+    }
+}
+
+/// The place that is meant by a name, a name with a port, or an address with or without a port.
+pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Result<Place, Unanswerable> {
+    let (frontend, places) = named(snapshot, text).map_or_else(|| at_address(snapshot, text), Ok)?;
+    let is_ours = |addr: &SocketAddr| {
+        // A socket for all addresses of IPv6 takes clients of IPv4, too.
+        let is_dual = frontend.config.mode.is_proxied() && addr.is_ipv6() && addr.ip().is_unspecified();
+        addr.is_ipv4() == client.ip.is_ipv4() || is_dual
+    };
+    let fitting: Vec<SocketAddr> = places.into_iter().filter(is_ours).collect();
+    let keeps_port = frontend.pool.servers.iter().any(|server| server.config.keeps_port());
+    let matters = goes_by_tuple(&frontend) || keeps_port;
+    let name = &frontend.config.name;
+    match fitting[..] {
+        [] => Err(Unanswerable::Unclear(format!(
+            "frontend {name} listens on no {} address, and the client {client} has one",
+            if client.ip.is_ipv4() { "IPv4" } else { "IPv6" }
+        ))),
+        [first, _, ..] if matters => Err(Unanswerable::Unclear(format!(
+            "frontend {name} listens on {} addresses and ports, and its choice goes by them: say which, such as {name}:{} or {first}",
+            fitting.len(),
+            first.port()
+        ))),
+        [vip, ..] => Ok(Place { frontend, vip, client }),
+    }
+}
+
+fn goes_by_tuple(frontend: &Frontend) -> bool {
+    let config = &frontend.pool.config;
+    let is_by_tuple = match config.hash {
+        HashOn::Tuple => true,
+        HashOn::Source => false,
+    };
+    config.algorithm.hashes() && is_by_tuple
+}
+
+/// By its name, or its name and a port.
+fn named(snapshot: &Snapshot, text: &str) -> Option<(Arc<Frontend>, Vec<SocketAddr>)> {
+    let called = |name: &str| snapshot.frontends.iter().find(|frontend| frontend.config.name == name);
+    if let Some(frontend) = called(text) {
+        return Some((frontend.clone(), frontend.config.addrs().collect()));
+    }
+    let (name, port) = text.rsplit_once(':')?;
+    let (frontend, port) = (called(name)?, port.parse::<u16>().ok()?);
+    let at_port = frontend.config.addrs().filter(|addr| addr.port() == port);
+    Some((frontend.clone(), at_port.collect()))
+}
+
+/// By an address that it listens on, or that one listens on for all.
+fn at_address(snapshot: &Snapshot, text: &str) -> Result<(Arc<Frontend>, Vec<SocketAddr>), Unanswerable> {
+    let with_port = text.parse::<SocketAddr>().map(|addr| (addr.ip(), Some(addr.port())));
+    let Ok((ip, port)) = with_port.or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, None))) else {
+        let name = text.rsplit_once(':').map_or(text, |(name, _)| name);
+        let names = snapshot.frontends.iter().map(|frontend| frontend.config.name.as_str());
+        let meant = did_you_mean(name, names);
+        return Err(Unanswerable::Unknown(format!("there is no frontend {text}{meant}")));
+    };
+    let places = |is_it: &dyn Fn(IpAddr) -> bool| -> Vec<(Arc<Frontend>, Vec<SocketAddr>)> {
+        let of = |frontend: &Arc<Frontend>| {
+            let fits = |addr: &SocketAddr| is_it(addr.ip()) && port.is_none_or(|port| addr.port() == port);
+            let addrs: Vec<SocketAddr> = frontend.config.addrs().filter(fits).collect();
+            (!addrs.is_empty()).then(|| (frontend.clone(), addrs))
+        };
+        snapshot.frontends.iter().filter_map(of).collect()
+    };
+    let mut found = places(&|at| at == ip);
+    if found.is_empty() {
+        found = places(&|at| at.is_unspecified() && at.is_ipv4() == ip.is_ipv4());
+    }
+    match found.len() {
+        0 => Err(Unanswerable::Unknown(format!("no frontend listens on {text}"))),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let names: Vec<&str> = found.iter().map(|(frontend, _)| frontend.config.name.as_str()).collect();
+            let names = names.join(", ");
+            Err(Unanswerable::Unclear(format!("several frontends listen on {text}: say one of {names}")))
+        }
+    }
+}

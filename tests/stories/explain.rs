@@ -1,0 +1,151 @@
+//! An operator asks which server a client gets, and the client gets it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::thread;
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, ask, ask_from, binary, connect_from, run, stories,
+};
+use serde_json::Value;
+
+stories!("explain":
+    ten_thousand_connections_get_the_servers_that_are_explained,
+    a_client_that_is_said_to_be_denied_is_refused,
+    the_next_turn_is_foretold_and_asking_takes_none,
+    a_file_is_asked_without_a_convey_that_runs,
+    a_question_that_makes_no_sense_is_answered_with_what_would,
+);
+
+/// The answer of the control API at the statistics address.
+fn explained(stats: SocketAddr, client: SocketAddr) -> Value {
+    let (status, body) = ask(stats, &format!("/v1/explain?client={client}&frontend=web")).unwrap();
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+/// Four servers of different weights, one of them down, that say who they are.
+fn four(lab: &Loopback) -> (Vec<TcpServer>, Setup) {
+    let server = |n: u8| TcpServer::start(lab.server(n), move |mut stream| write!(stream, "s{n}"));
+    let servers = (1..=3).map(server).collect();
+    let setup = Setup::new(lab).health("kind = \"tcp\"\ninterval = 0.2\nfall = 1\nrise = 1");
+    let setup = setup.server("s1", lab.server(1), "weight = 3").server("s2", lab.server(2), "");
+    (servers, setup.server("s3", lab.server(3), "weight = 2").server("s4", lab.server(4), "weight = 2"))
+}
+
+fn ten_thousand_connections_get_the_servers_that_are_explained() {
+    for algorithm in ["ring", "maglev"] {
+        let lab = Loopback::new();
+        let (_servers, setup) = four(&lab);
+        let backend = format!("algorithm = \"{algorithm}\"\nhash = \"tuple\"");
+        let balancer = BalancerProcess::start(&lab, &setup.backend(&backend));
+        balancer.wait_for_health("s4", false);
+        let lab = &lab;
+        let got: Vec<String> = thread::scope(|scope| {
+            let clients = (0..4_u8).map(|thread| scope.spawn(move || five_thousand(lab, thread)));
+            clients.collect::<Vec<_>>().into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
+        let mut counts = BTreeMap::<&str, usize>::new();
+        got.iter().for_each(|server| *counts.entry(server).or_default() += 1);
+        assert_eq!(got.len(), 5_000);
+        assert!(counts.len() == 3 && counts["s1"] > counts["s2"], "{algorithm}: {counts:?}");
+    }
+}
+
+/// A quarter of five thousand connections, each by another port; returns who served them.
+fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
+    let one = |n: u16| {
+        let mut stream = connect_from(lab.ip(100 + 25 * thread + (n % 25) as u8), lab.vip()).unwrap();
+        let client = stream.local_addr().unwrap();
+        let mut server = String::new();
+        stream.read_to_string(&mut server).unwrap();
+        let said = explained(lab.stats(), client);
+        assert_eq!(said["server"], server.as_str(), "{said:#}");
+        server
+    };
+    (0..1_250).map(one).collect()
+}
+
+fn a_client_that_is_said_to_be_denied_is_refused() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let denied = SocketAddr::new(lab.ip(200), 4_242);
+    let access = format!("access.deny = [\"{}/32\"]", denied.ip());
+    let setup = Setup::new(&lab).frontend(&access).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let said = explained(lab.stats(), denied);
+    assert_eq!((said["verdict"].as_str(), said["reason"].as_str()), (Some("refused"), Some("access_denied")));
+    ask_from(denied.ip(), lab.vip(), "/").unwrap_err();
+    balancer.wait_for_stat("/frontends/web/refused/access_denied", 1);
+    assert_eq!(explained(lab.stats(), SocketAddr::new(lab.ip(201), 1))["server"], "a");
+    assert_eq!(ask_from(lab.ip(201), lab.vip(), "/").unwrap().1, "a");
+    let ran = run(balancer.command().args(["explain", &denied.to_string(), "web"]));
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(
+        ran.stdout.contains("is refused: access_denied") && ran.stdout.contains("/32 of access.deny"),
+        "{ran:?}"
+    );
+}
+
+fn the_next_turn_is_foretold_and_asking_takes_none() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "weight = 3").server("b", lab.server(2), "");
+    let setup = setup.backend("algorithm = \"round_robin\"").server("c", lab.server(3), "weight = 2");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let client = SocketAddr::new(lab.ip(9), 4_242);
+    for _ in 0..12 {
+        let said = explained(lab.stats(), client);
+        assert_eq!(said["depends_on"], "moment", "{said:#}");
+        assert_eq!(said["server"], explained(lab.stats(), client)["server"]);
+        assert_eq!(said["server"], ask(lab.vip(), "/").unwrap().1.as_str());
+    }
+    let ran = run(balancer.command().args(["server", "weight", "pool/c", "0"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = run(balancer.command().args(["explain", "127.0.0.9", "web"]));
+    assert!(
+        ran.code == Some(0) && ran.stdout.contains("weight 0 (overlay), share 0 %: its weight is 0"),
+        "{ran:?}"
+    );
+}
+
+fn a_file_is_asked_without_a_convey_that_runs() {
+    let lab = Loopback::new();
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "backup = true");
+    let setup = setup.backend("algorithm = \"maglev\"");
+    let path = lab.directory().join("config.toml");
+    fs::write(&path, setup.to_string()).unwrap();
+    let explain = |options: &[&str]| {
+        let file = path.to_str().unwrap();
+        run(binary().args(["explain", "--config", file, "203.0.113.9:4242", "web"]).args(options))
+    };
+    let ran = explain(&[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let vip = lab.vip();
+    let head =
+        format!("203.0.113.9:4242 at frontend web ({vip}, proxy tcp) gets pool/a at {}\n", lab.server(1));
+    assert!(ran.stdout.starts_with(&head), "{ran:?}");
+    assert!(ran.stdout.contains("share 0 %: a backup, and others can serve\n"), "{ran:?}");
+    let dry: Value = serde_json::from_str(&explain(&["--json"]).stdout).unwrap();
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let running = explained(lab.stats(), "203.0.113.9:4242".parse().unwrap());
+    assert_eq!((&dry["server"], &dry["servers"][1]), (&running["server"], &running["servers"][1]));
+}
+
+fn a_question_that_makes_no_sense_is_answered_with_what_would() {
+    let lab = Loopback::new();
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let explain = |client, frontend| run(balancer.command().args(["explain", client, frontend]));
+    let ran = explain("203.0.113.9", "wep");
+    assert!(
+        ran.code == Some(1) && ran.stderr.contains("there is no frontend wep; did you mean `web`?"),
+        "{ran:?}"
+    );
+    let ran = explain("2001:db8::9", "web");
+    assert!(ran.code == Some(1) && ran.stderr.contains("listens on no IPv6 address"), "{ran:?}");
+    let ran = explain("somebody", "web");
+    assert!(ran.code == Some(2) && ran.stderr.contains("expected an address such as 203.0.113.9"), "{ran:?}");
+}
