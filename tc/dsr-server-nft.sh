@@ -4,17 +4,17 @@
 # all that has no such port, as ICMP.
 #
 # This is the variant with nftables: IPv4 and IPv6. It needs nft 0.9.2.
-# usage: [NAME=VALUE...] dsr-server-nft.sh up|down|status
+# usage: [NAME=VALUE...] dsr-server-nft.sh up|down|check|status
 #
-#   VIP        where clients connect to: an IPv4 address, an IPv6 address or "one of each"; needed for up
+#   VIP        where clients connect to: an IPv4 address, an IPv6 address or "one of each"; needed for up and check
 #   PORTS      ports of the service, the same on VIP and server: "80" or "21 21000-21010"; needed for up
 #   SERVER     this server's address that the balancer sends to, for each VIP its own; needed for up
 #   BALANCERS  addresses that health checks come from: "10.0.0.1" or "10.0.0.1 10.0.0.2"; needed for up
 #   PROTOCOLS  of those ports: tcp, udp or "tcp udp" [tcp udp]
 #   INTERFACE  where replies leave [eth0]
 #
-# Each is idempotent: up replaces what an earlier up has set, in one step; down removes it if it is there.
-# Needs root.
+# up and down are idempotent: up replaces what an earlier up has set, in one step; down removes it if it is there. check fails unless
+# answers get the VIP. All of them fail where there is no such interface. Needs root.
 set -eu
 
 INTERFACE=${INTERFACE:-eth0}
@@ -24,6 +24,9 @@ TABLE="convey_dsr_$INTERFACE"
 up() {
     : "${VIP:?where clients connect to}" "${PORTS:?ports of the service}"
     : "${SERVER:?address of this server}" "${BALANCERS:?addresses that health checks come from}"
+    interface_is_there
+    each address_is_valid VIP $VIP && each address_is_valid SERVER $SERVER && each address_is_valid BALANCERS $BALANCERS
+    each address_is_ours SERVER $SERVER && each ports_are_valid PORTS $PORTS && each protocol_is_valid PROTOCOLS $PROTOCOLS
     v4=$(rule ip)
     v6=$(rule ip6)
     # The rules are stateless. nft corrects the checksums of IP, TCP and UDP, unfinished ones too. Packets pass here
@@ -42,8 +45,19 @@ RULES
 }
 
 down() {
+    # An interface that was renamed or never was may have left a table.
+    nft list table inet "$TABLE" >/dev/null 2>&1 || interface_is_there
     # Adding what is there already changes nothing, and spares us the question.
     printf 'table inet %s\ndelete table inet %s\n' "$TABLE" "$TABLE" | nft -f -
+}
+
+check() {
+    : "${VIP:?where clients connect to}"
+    interface_is_there
+    for vip in $VIP; do
+        nft list table inet "$TABLE" 2>/dev/null | grep -qE " saddr set $vip( |\$)" ||
+            fail "answers that leave by $INTERFACE do not get the source $vip"
+    done
 }
 
 status() {
@@ -60,6 +74,49 @@ rule() {
     echo "oifname \"$INTERFACE\" $1 saddr $server" \
         "meta l4proto { $(list "$PROTOCOLS") } th sport { $(list "$PORTS") }" \
         "${balancers:+$1 daddr != { $(list "$balancers") }}" "$1 saddr set $vip"
+}
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+interface_is_there() {
+    ip link show dev "$INTERFACE" >/dev/null 2>&1 || fail "INTERFACE: there is no $INTERFACE; found:$(ip -brief link | while read -r name _; do printf ' %s' "${name%@*}"; done)"
+}
+
+# A check, the name of a variable, and its words.
+each() {
+    check=$1 variable=$2
+    shift 2
+    for word in "$@"; do
+        "$check" "$variable" "$word"
+    done
+}
+
+address_is_valid() {
+    case $2 in
+        *:*) case $2 in *[!0-9a-fA-F:.]*) fail "$1: found $2; allowed: IP addresses" ;; esac ;;
+        *.*.*.*) case $2 in *[!0-9.]*) fail "$1: found $2; allowed: IP addresses" ;; esac ;;
+        *) fail "$1: found $2; allowed: IP addresses" ;;
+    esac
+}
+
+# Without such an address no answer would be rewritten.
+address_is_ours() {
+    case $2 in *:*) [ -e /proc/net/if_inet6 ] || return 0 ;; esac
+    [ -n "$(ip addr show to "$2")" ] || fail "$1: this host has no address $2"
+}
+
+ports_are_valid() {
+    for port in $(echo "$2" | tr - ' '); do
+        case $port in *[!0-9]*) fail "$1: found $2; allowed: ports and ranges, such as 80 or 21000-21010" ;; esac
+        [ "$port" -ge 1 ] && [ "$port" -le 65535 ] || fail "$1: found $2; allowed: 1 to 65535"
+    done
+}
+
+protocol_is_valid() {
+    case $2 in tcp | udp) ;; *) fail "$1: found $2; allowed: tcp, udp" ;; esac
 }
 
 # Those of the addresses that are of a family, ip or ip6.
@@ -79,6 +136,6 @@ list() {
 }
 
 case "${1-}" in
-    up | down | status) "$1" ;;
-    *) sed -n '/^# usage/,/^# Needs root/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    up | down | check | status) "$1" ;;
+    *) sed -n '/^# usage/,/Needs root/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -21,7 +21,7 @@ use crate::cli::{Options, Service};
 use crate::config::Config;
 use crate::control::health;
 use crate::doctor::balancer::{self, CheckWords, FileLimits, Host, Running, TakenPort, TargetServer};
-use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, server};
+use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server};
 use crate::model::{BackendConfig, DsrKind, Endpoint, FrontendConfig, Mode, ProbeKind, Protocol};
 use crate::operator::Client;
 use crate::proxy::{self, BindError};
@@ -69,6 +69,10 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
     let mut found = balancer::look(&host, |servers| check_all(&runtime, servers));
     found.findings.append(&mut features.findings);
     found.not_looked_at.append(&mut features.not_looked_at);
+    if found.findings.is_empty() {
+        // What is found already would be found again.
+        found.findings.extend(dsr_path::check(host.config));
+    }
     found.findings.extend(obstacle);
     found.findings.extend(faults.into_iter().map(|fault| {
         let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";

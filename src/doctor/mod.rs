@@ -1,10 +1,13 @@
 //! `convey doctor`: looks at a host and says what keeps traffic from coming through, why it matters and what mends it.
 //!
-//! [`balancer`] looks at the host that convey runs on, [`server`] at a server of direct server return. Each check is a file that
+//! [`balancer`] looks at the host that convey runs on, [`dsr_path`] at the ways to servers of direct server return and back,
+//! [`server`] at such a server. Each check is a file that
 //! returns [`Diagnosis`]s.
 
 pub mod balancer;
 mod diagnosis;
+pub mod dsr_path;
+pub mod ruleset;
 pub mod server;
 
 pub use diagnosis::{Diagnosis, Examination, Severity, Unseen, as_json, as_text};

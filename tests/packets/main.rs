@@ -14,6 +14,7 @@ mod config;
 mod diagnose;
 mod dns;
 mod doctor_balancer;
+mod doctor_server;
 mod drain;
 mod ends;
 mod explain;
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
         ("interfaces", interfaces::stories()),
         ("scripts", scripts::stories()),
         ("dns", dns::stories()),
+        ("doctor_server", doctor_server::stories()),
         ("fragments", fragments::stories()),
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),

@@ -4,8 +4,8 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
-use convey_lab::{Role, VIP, VIP_V6};
-use convey_testkit::{ask, run};
+use convey_lab::{LabPlan, Role, VIP, VIP_V6};
+use convey_testkit::{Ran, ask, run};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
@@ -24,6 +24,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]);
     stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
         scripts_say_what_they_take,
+        scripts_fail_where_they_would_change_nothing,
+        scripts_check_what_they_have_set,
     ]);
     stories
 }
@@ -131,6 +133,68 @@ fn scripts_say_what_they_take(_: Case) {
     tc.envs([("PORTS", "80"), ("SERVER", "fd77::11"), ("BALANCERS", "fd77::1")]);
     let ran = run(&mut tc);
     assert!(ran.code == Some(1) && ran.stderr.contains("use dsr-server-nft.sh"), "{ran:?}");
+}
+
+fn scripts_fail_where_they_would_change_nothing(case: Case) {
+    let network = Network::bare(case, &LabPlan::new(1, 1));
+    for script in ["tc/dsr-server.sh", "tc/dsr-server-nft.sh"] {
+        for (name, value, said) in [
+            ("INTERFACE", "eth7", "INTERFACE: there is no eth7; found: lo eth0"),
+            ("SERVER", "10.77.0.12", "SERVER: this host has no address 10.77.0.12"),
+            ("SERVER", "web", "found web; allowed: "),
+            ("VIP", "10.77.0.x", "found 10.77.0.x; allowed: "),
+            ("PORTS", "http", "PORTS: found http; allowed: "),
+            ("PORTS", "80 65536", "allowed: 1 to 65535"),
+            ("PROTOCOLS", "sctp", "PROTOCOLS: found sctp; allowed: tcp, udp"),
+        ] {
+            let ran = set_up(&network, script, "up", &[(name, value)]);
+            assert!(ran.code == Some(1) && ran.stderr.contains(said), "{script} {name}={value}: {ran:?}");
+        }
+        for action in ["down", "check"] {
+            let ran = set_up(&network, script, action, &[("INTERFACE", "eth7")]);
+            assert!(
+                ran.code == Some(1) && ran.stderr.contains("there is no eth7"),
+                "{script} {action}: {ran:?}"
+            );
+        }
+    }
+    let l2 = |action, vip| set_up(&network, "tc/dsr-server-l2.sh", action, &[("VIP", vip)]);
+    for (vip, said) in [("web", "VIP: found web; allowed: "), ("10.77.0.11", "is an address of eth0")] {
+        let ran = l2("up", vip);
+        assert!(ran.code == Some(1) && ran.stderr.contains(said), "{vip}: {ran:?}");
+    }
+}
+
+/// Not the one with tc: it takes a kernel with `action nat`.
+fn scripts_check_what_they_have_set(case: Case) {
+    let network = Network::bare(case, &LabPlan::new(1, 1));
+    for (script, missing) in [
+        ("tc/dsr-server-nft.sh", "answers that leave by eth0 do not get the source 10.77.0.100"),
+        ("tc/dsr-server-l2.sh", "lo does not have 10.77.0.100"),
+    ] {
+        let check = || set_up(&network, script, "check", &[]);
+        let is_missing = |ran: &Ran| ran.code == Some(1) && ran.stderr.contains(missing);
+        assert!(is_missing(&check()), "{:?}", check());
+        assert_eq!(set_up(&network, script, "up", &[]).code, Some(0));
+        assert_eq!(check().code, Some(0), "{:?}", check());
+        let other = set_up(&network, script, "check", &[("VIP", "10.77.0.10")]);
+        assert_eq!(other.code, Some(1), "{other:?}");
+        assert_eq!(set_up(&network, script, "down", &[]).code, Some(0));
+        assert!(is_missing(&check()), "{:?}", check());
+    }
+}
+
+/// Runs a script on the server, with these variables before the right ones.
+fn set_up(network: &Network, script: &str, action: &str, other: &[(&str, &str)]) -> Ran {
+    let right = [
+        ("VIP", "10.77.0.100"),
+        ("PORTS", "80"),
+        ("SERVER", "10.77.0.11"),
+        ("BALANCERS", "10.77.0.1"),
+        ("INTERFACE", "eth0"),
+    ];
+    let mut command = network.lab.command(Role::Server(1), "sh");
+    run(command.arg(path(script)).arg(action).envs(right).envs(other.iter().copied()))
 }
 
 fn nft(network: &Network, action: &str) {

@@ -1,0 +1,207 @@
+//! What the answer of a server to a client's SYN means. Pure.
+
+use std::net::SocketAddr;
+
+use crate::doctor::{Diagnosis, Severity};
+use crate::model::DsrKind;
+use crate::wire::VipAnswer;
+
+/// Handshakes that must have been begun before their end counts.
+const FEW: u64 = 5;
+
+/// A server that is tried by one VIP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PathTarget {
+    /// Backend and server, as commands name them.
+    pub(super) name: String,
+    pub(super) backend: String,
+    pub(super) server_name: String,
+    pub(super) vip: SocketAddr,
+    pub(super) server: SocketAddr,
+    pub(super) dsr: DsrKind,
+}
+
+/// What was seen of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SeenOnPath {
+    /// Nothing could be sent: the next hop's Ethernet address is not known.
+    NoWay,
+    /// An answer to the SYN.
+    Answer(VipAnswer),
+    /// It told us that it has the VIP.
+    HasVip,
+    /// No answer. What a connection to its own address met: `None`, it was accepted.
+    Silence(Option<std::io::ErrorKind>),
+    /// It could not be tried.
+    NotTried,
+}
+
+/// Handshakes of clients with a server, since convey started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Handshakes {
+    pub(super) begun: u64,
+    pub(super) completed: u64,
+}
+
+/// A leg of the triangle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PathLeg {
+    Forward,
+    Return,
+}
+
+/// The leg that failed, if one did.
+pub(super) fn diagnosis(
+    target: &PathTarget,
+    seen: SeenOnPath,
+    handshakes: Option<Handshakes>,
+) -> Option<Diagnosis> {
+    let (own, vip) = (target.server, target.vip);
+    let found = |leg, seen: String, why: &str| Some(finding(target, leg, &seen, why));
+    match seen {
+        SeenOnPath::NotTried => None,
+        SeenOnPath::Answer(VipAnswer::Accepted) => {
+            let Handshakes { begun, completed } =
+                handshakes.filter(|of| of.begun >= FEW && of.completed * 2 < of.begun)?;
+            found(
+                PathLeg::Return,
+                format!(
+                    "accepts a connection of this host by {vip}, and of {begun} that clients began they completed {completed}"
+                ),
+                "Its answers to this host need no router. Those to clients are lost: by its gateway, or by a filter on their way.",
+            )
+        }
+        SeenOnPath::NoWay => found(
+            PathLeg::Forward,
+            "no host answers for its address on the link".to_owned(),
+            "Nothing can be sent to it. It is down, or it has another address.",
+        ),
+        SeenOnPath::HasVip => found(
+            PathLeg::Forward,
+            format!("answers ARP requests for {}", vip.ip()),
+            "Clients and routers then send to it instead of this host. Its ARP is not silenced.",
+        ),
+        SeenOnPath::Answer(VipAnswer::WrongSource { from }) => found(
+            PathLeg::Return,
+            format!("answers a client of {vip} from {from}"),
+            "Clients ignore such answers. The rules that give its answers the VIP are missing, or are for another port or interface.",
+        ),
+        SeenOnPath::Answer(VipAnswer::Refused { from }) => found(
+            PathLeg::Forward,
+            format!("refuses a client of {vip} with a reset from {from}"),
+            "No service listens where the packets come to, or a firewall says so.",
+        ),
+        SeenOnPath::Answer(VipAnswer::Unreachable { from, icmp: [kind, code] }) => found(
+            PathLeg::Forward,
+            format!("a client of {vip} is rejected by {from} (ICMP type {kind}, code {code})"),
+            if from == own.ip() || from == vip.ip() {
+                "A firewall of the server rejects clients."
+            } else {
+                "A router on the way rejects packets, or knows no way to the server."
+            },
+        ),
+        SeenOnPath::Silence(met) => Some(silent(target, met)),
+    }
+}
+
+/// No answer to a client. What a connection to the server's own address met tells whether it is there.
+fn silent(target: &PathTarget, met: Option<std::io::ErrorKind>) -> Diagnosis {
+    let PathTarget { server: own, vip, .. } = target;
+    let Some(kind) = met else {
+        let why = match target.dsr {
+            DsrKind::L2 => {
+                "It drops packets for the VIP: it does not have it on lo, or rp_filter or a firewall drops them."
+            }
+            DsrKind::L3 => {
+                "It drops packets of clients, or its answers leave by another way: a firewall, rp_filter or its routes."
+            }
+        };
+        let seen =
+            format!("does not answer a client of {vip}, and accepts connections to its own address {own}");
+        return finding(target, PathLeg::Forward, &seen, why);
+    };
+    let seen = format!("does not answer a client of {vip}, nor on its own address {own} ({kind})");
+    finding(target, PathLeg::Forward, &seen, "It is down, or a firewall drops what comes.")
+}
+
+fn finding(target: &PathTarget, leg: PathLeg, seen: &str, why: &str) -> Diagnosis {
+    let PathTarget { name, vip, server, .. } = target;
+    let (check, leg) = match leg {
+        PathLeg::Forward => ("dsr-forward-leg", "client -> VIP -> server"),
+        PathLeg::Return => ("dsr-return-leg", "server -> client"),
+    };
+    Diagnosis {
+        check,
+        severity: Severity::Error,
+        seen: format!("server {name} ({server}), leg {leg}: {seen}"),
+        why: why.to_owned(),
+        on: Some(format!("server {name} ({})", server.ip())),
+        mend: vec![format!("convey doctor --server {vip}")],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    fn target(dsr: DsrKind) -> PathTarget {
+        PathTarget {
+            name: "pool/s1".to_owned(),
+            backend: "pool".to_owned(),
+            server_name: "s1".to_owned(),
+            vip: "10.77.0.100:80".parse().unwrap(),
+            server: "10.77.0.11:80".parse().unwrap(),
+            dsr,
+        }
+    }
+
+    #[test]
+    fn each_answer_tells_of_a_leg() {
+        let [vip, server]: [SocketAddr; 2] = [target(DsrKind::L3).vip, target(DsrKind::L3).server];
+        for (seen, check, text) in [
+            (
+                SeenOnPath::Answer(VipAnswer::WrongSource { from: server }),
+                "dsr-return-leg",
+                "from 10.77.0.11:80",
+            ),
+            (
+                SeenOnPath::Answer(VipAnswer::Refused { from: vip }),
+                "dsr-forward-leg",
+                "with a reset from 10.77.0.100:80",
+            ),
+            (
+                SeenOnPath::Answer(VipAnswer::Unreachable { from: server.ip(), icmp: [3, 3] }),
+                "dsr-forward-leg",
+                "(ICMP type 3, code 3)",
+            ),
+            (SeenOnPath::HasVip, "dsr-forward-leg", "answers ARP requests for 10.77.0.100"),
+            (SeenOnPath::NoWay, "dsr-forward-leg", "no host answers"),
+            (SeenOnPath::Silence(None), "dsr-forward-leg", "and accepts connections to its own address"),
+            (SeenOnPath::Silence(Some(ErrorKind::TimedOut)), "dsr-forward-leg", "nor on its own address"),
+        ] {
+            for dsr in DsrKind::ALL {
+                let found = diagnosis(&target(dsr), seen.clone(), None).unwrap();
+                assert_eq!(found.check, check);
+                assert!(found.seen.starts_with("server pool/s1 (10.77.0.11:80), leg "), "{}", found.seen);
+                assert!(found.seen.contains(text), "{}", found.seen);
+                assert_eq!(found.on.as_deref(), Some("server pool/s1 (10.77.0.11)"));
+                assert_eq!(found.mend[0], "convey doctor --server 10.77.0.100:80");
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_accepts_is_fine_unless_clients_do_not_complete_what_they_begin() {
+        let told = |begun, completed| {
+            let accepted = SeenOnPath::Answer(VipAnswer::Accepted);
+            diagnosis(&target(DsrKind::L3), accepted, Some(Handshakes { begun, completed }))
+                .map(|found| found.check)
+        };
+        assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::Answer(VipAnswer::Accepted), None), None);
+        assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::NotTried, None), None);
+        assert_eq!([told(0, 0), told(4, 0), told(10, 5), told(100, 99)], [None; 4]);
+        assert_eq!([told(5, 0), told(100, 49)], [Some("dsr-return-leg"); 2]);
+    }
+}

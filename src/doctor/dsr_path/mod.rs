@@ -1,0 +1,138 @@
+//! Sends each server of mode `dsr` a connection that a client might begin, as convey forwards it, and says which leg failed.
+//!
+//! `probe` sends and listens, `judge` says what that means.
+
+mod judge;
+mod probe;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::Diagnosis;
+use crate::config::Config;
+use crate::model::{
+    DsrKind, Interface, NetworkTables, NextHop, NextHops, Protocol, Unreachable, WantedNeighbour,
+};
+use crate::net::Netlink;
+use judge::PathTarget;
+
+/// Connections that are under way at once: each has a port of this host.
+const AT_ONCE: usize = 256;
+
+/// How often the kernel is asked whether it has found a neighbour; it gives up after 3 seconds.
+const LOOKS: u32 = 35;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What keeps servers of mode `dsr` from answering clients. Where the VIP is not on this host nothing can be tried.
+pub fn check(config: &Config) -> Vec<Diagnosis> {
+    let targets = targets(config);
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(ways) = runtime.and_then(|runtime| runtime.block_on(ways(&targets))) else { return Vec::new() };
+    let handshakes = probe::handshakes(config.stats.listen);
+    let mut found = Vec::new();
+    for some in ways.chunks(AT_ONCE) {
+        let seen = probe::all(some);
+        found.extend(
+            some.iter()
+                .zip(seen)
+                .filter_map(|(way, seen)| judge::diagnosis(&way.target, seen, handshakes.of(&way.target))),
+        );
+    }
+    found
+}
+
+/// A server, and how its packets get there.
+struct PathToServer {
+    target: PathTarget,
+    /// Whom to be as a client.
+    client: IpAddr,
+    hop: Option<NextHop>,
+}
+
+/// Every server that gets clients by TCP, once for each address of its frontends.
+fn targets(config: &Config) -> Vec<PathTarget> {
+    let mut targets = Vec::new();
+    let frontends = config.frontends.iter().filter(|frontend| frontend.mode.is_dsr());
+    for frontend in frontends.filter(|frontend| matches!(frontend.protocol, Protocol::Tcp)) {
+        let Some(backend) = config.backend(&frontend.backend) else { continue };
+        for vip in frontend.listen.iter().map(|listen| listen.first()) {
+            let of_family = |server: SocketAddr| server.is_ipv4() == vip.is_ipv4();
+            for server in
+                backend.servers.iter().filter(|server| server.settings.weight > 0 && of_family(server.addr))
+            {
+                targets.push(PathTarget {
+                    name: format!("{}/{}", backend.name, server.name),
+                    backend: backend.name.clone(),
+                    server_name: server.name.clone(),
+                    vip,
+                    server: server.addr_for(vip.port()),
+                    dsr: backend.dsr,
+                });
+            }
+        }
+    }
+    targets
+}
+
+/// The ways of those whose VIP this host has.
+async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
+    let netlink = Netlink::open()?;
+    let mut table = netlink.table().await.map_err(std::io::Error::other)?;
+    let mut looks = 0;
+    loop {
+        let network = NextHops::new(&table.interfaces, table.routes.clone(), &table.neighbours);
+        let missing: Vec<(IpAddr, u32)> =
+            targets.iter().filter_map(|target| unresolved(target, &network)).collect();
+        if missing.is_empty() || looks == LOOKS {
+            return Ok(targets.iter().filter_map(|target| way(target, &network, &table)).collect());
+        }
+        for (ip, interface) in missing.into_iter().filter(|_| looks == 0) {
+            let wanted = WantedNeighbour { interface, ip, is_ours: false, is_repeated: false };
+            // What the kernel cannot find stays unresolved.
+            let _ = netlink.resolve(wanted).await;
+        }
+        looks += 1;
+        tokio::time::sleep(LOOK_EVERY).await;
+        netlink.update(&mut table).await.map_err(std::io::Error::other)?;
+    }
+}
+
+fn hop(target: &PathTarget, network: &NextHops) -> Result<u32, Unreachable> {
+    match target.dsr {
+        DsrKind::L3 => network.lookup(target.server.ip()),
+        DsrKind::L2 => network.lookup_on_link(target.server.ip()),
+    }
+}
+
+fn unresolved(target: &PathTarget, network: &NextHops) -> Option<(IpAddr, u32)> {
+    match hop(target, network) {
+        Err(Unreachable::Unresolved { ip, interface }) => Some((ip, interface)),
+        _ => None,
+    }
+}
+
+fn way(target: &PathTarget, network: &NextHops, table: &NetworkTables) -> Option<PathToServer> {
+    let vip = target.vip.ip();
+    if !table.interfaces.iter().any(|interface| interface.addresses.contains(&vip)) {
+        return None;
+    }
+    let hop = hop(target, network).ok().and_then(|index| network.get(index)).copied();
+    let client = match target.dsr {
+        DsrKind::L3 => vip,
+        DsrKind::L2 => {
+            let link = hop.and_then(|hop| table.interfaces.iter().find(|link| link.index == hop.interface));
+            link.and_then(|link| own_address(link, vip)).unwrap_or(vip)
+        }
+    };
+    Some(PathToServer { target: target.clone(), client, hop })
+}
+
+/// An address of an interface that is no VIP.
+fn own_address(link: &Interface, vip: IpAddr) -> Option<IpAddr> {
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut own = link.addresses.iter().filter(|ip| ip.is_ipv4() == vip.is_ipv4() && **ip != vip);
+    own.find(|ip| !is_link_local(ip)).copied()
+}

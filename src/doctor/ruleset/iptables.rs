@@ -1,0 +1,121 @@
+//! From what `iptables-save` prints to [`Table`]s. Pure.
+
+use super::{Action, Base, Chain, Condition, Rule, Subject, Table, Tool, Value, Values};
+
+/// The tables in that text.
+pub fn read_save(text: &str, tool: Tool) -> Vec<Table> {
+    let mut tables: Vec<Table> = Vec::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            let family = if tool == Tool::Ip6tables { "ip6" } else { "ip" };
+            let (family, name) = (family.to_owned(), name.to_owned());
+            tables.push(Table { tool, family, name, chains: Vec::new(), sets: Vec::new() });
+        }
+        let Some(table) = tables.last_mut() else { continue };
+        if let Some(chain) = line.strip_prefix(':') {
+            table.chains.extend(read_chain(chain, &table.name));
+        } else if let Some(rest) = line.strip_prefix("-A ") {
+            let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            if let Some(chain) = table.chains.iter_mut().find(|chain| chain.name == name) {
+                chain.rules.push(read_rule(rest, chain.rules.len() as u64 + 1));
+            }
+        }
+    }
+    tables
+}
+
+/// `INPUT DROP [0:0]`; chains of users have no policy.
+fn read_chain(text: &str, table: &str) -> Option<Chain> {
+    let mut words = text.split(' ');
+    let (name, policy) = (words.next()?, words.next()?);
+    let is_base = ["INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"].contains(&name);
+    let priority = match table {
+        "raw" => -300,
+        "mangle" => -150,
+        _ => 0,
+    };
+    let base = is_base.then(|| Base { hook: name.to_lowercase(), priority, drops: policy == "DROP" });
+    Some(Chain { name: name.to_owned(), base, rules: Vec::new() })
+}
+
+fn read_rule(text: &str, number: u64) -> Rule {
+    let mut rule = Rule { number, conditions: Vec::new(), actions: Vec::new() };
+    let (mut words, mut negated) = (text.split(' '), false);
+    while let Some(word) = words.next() {
+        if word == "!" {
+            negated = true;
+            continue;
+        }
+        let subject = match word {
+            "-m" | "--reject-with" | "--comment" => {
+                skip(&mut words);
+                continue;
+            }
+            "-j" => {
+                rule.actions.extend(words.next().and_then(target));
+                continue;
+            }
+            "-g" => {
+                rule.actions.extend(words.next().map(|chain| Action::Goto(chain.to_owned())));
+                continue;
+            }
+            "-p" => Subject::Protocol,
+            "-s" => Subject::Source,
+            "-d" => Subject::Destination,
+            "-i" => Subject::InInterface,
+            "-o" => Subject::OutInterface,
+            "--dport" | "--dports" => Subject::DestinationPort,
+            "--sport" | "--sports" => Subject::SourcePort,
+            "--state" | "--ctstate" => Subject::State,
+            _ => {
+                rule.conditions.push(Condition::Unknown);
+                continue;
+            }
+        };
+        let values = words.next().unwrap_or_default().split(',').map(|text| value(subject, text)).collect();
+        rule.conditions.push(Condition::Is { subject, values: Values::These(values), negated });
+        negated = false;
+    }
+    rule
+}
+
+/// One word, or as many as quotes hold together.
+fn skip<'a>(words: &mut impl Iterator<Item = &'a str>) {
+    let Some(first) = words.next() else { return };
+    if first.starts_with('"') && !(first.len() > 1 && first.ends_with('"')) {
+        words.find(|word| word.ends_with('"'));
+    }
+}
+
+fn target(word: &str) -> Option<Action> {
+    match word {
+        "ACCEPT" => Some(Action::Accept),
+        "DROP" => Some(Action::Drop),
+        "REJECT" => Some(Action::Reject),
+        "RETURN" => Some(Action::Return),
+        // Those of extensions change or count, and go on.
+        _ if word.chars().all(|letter| letter.is_ascii_uppercase()) && is_extension(word) => None,
+        _ => Some(Action::Jump(word.to_owned())),
+    }
+}
+
+fn is_extension(word: &str) -> bool {
+    ["LOG", "NFLOG", "MARK", "CONNMARK", "CT", "NOTRACK", "TCPMSS", "DSCP", "TRACE", "CLASSIFY"]
+        .contains(&word)
+}
+
+fn value(subject: Subject, text: &str) -> Value {
+    match subject {
+        Subject::DestinationPort | Subject::SourcePort => match text.split_once(':') {
+            Some((from, to)) => match (from.parse(), to.parse()) {
+                (Ok(from), Ok(to)) => Value::Numbers(from, to),
+                _ => Value::Unknown,
+            },
+            None => Value::read(text),
+        },
+        Subject::State => Value::Word(text.to_lowercase()),
+        // nft writes `*` for the rest of a name.
+        Subject::InInterface | Subject::OutInterface => Value::Word(text.replace('+', "*")),
+        _ => Value::read(text),
+    }
+}

@@ -1,0 +1,190 @@
+//! From the JSON of `nft -j list ruleset` to [`Table`]s. Pure.
+
+use serde_json::Value as Json;
+
+use super::{Action, Base, Chain, Condition, Rule, Subject, Table, Tool, Value, Values};
+
+/// The tables in that JSON; `None` if it is not nft's.
+pub fn read_json(text: &str) -> Option<Vec<Table>> {
+    let json: Json = serde_json::from_str(text).ok()?;
+    let mut tables: Vec<Table> = Vec::new();
+    for object in json.get("nftables")?.as_array()? {
+        let Some((kind, it)) = object.as_object().and_then(|object| object.iter().next()) else { continue };
+        let family = word(it, "family");
+        if kind == "table" {
+            let (name, tool) = (word(it, "name"), Tool::Nft);
+            tables.push(Table { tool, family, name, chains: Vec::new(), sets: Vec::new() });
+            continue;
+        }
+        let of = word(it, "table");
+        let Some(table) = tables.iter_mut().find(|table| table.family == family && table.name == of) else {
+            continue;
+        };
+        match kind.as_str() {
+            "chain" => table.chains.push(chain(it)),
+            "set" => table.sets.push((word(it, "name"), values(&it["elem"]))),
+            "rule" => {
+                let of = word(it, "chain");
+                let chain = table.chains.iter_mut().find(|chain| chain.name == of);
+                chain.into_iter().for_each(|chain| chain.rules.push(rule(it)));
+            }
+            _ => {}
+        }
+    }
+    Some(tables)
+}
+
+fn chain(it: &Json) -> Chain {
+    let base = it.get("hook").and_then(Json::as_str).map(|hook| Base {
+        hook: hook.to_owned(),
+        priority: it["prio"].as_i64().unwrap_or(0),
+        drops: it["policy"] == "drop",
+    });
+    Chain { name: word(it, "name"), base, rules: Vec::new() }
+}
+
+fn rule(it: &Json) -> Rule {
+    let mut rule =
+        Rule { number: it["handle"].as_u64().unwrap_or(0), conditions: Vec::new(), actions: Vec::new() };
+    for expression in it["expr"].as_array().into_iter().flatten() {
+        let Some((kind, it)) = expression.as_object().and_then(|object| object.iter().next()) else {
+            continue;
+        };
+        match kind.as_str() {
+            "match" => rule.conditions.extend(conditions(it)),
+            "vmap" => match map(it) {
+                Some((needed, action)) => {
+                    rule.conditions.extend(needed);
+                    rule.actions.push(action);
+                }
+                None => rule.conditions.push(Condition::Unknown),
+            },
+            "mangle" => rule.actions.extend(set_source(it)),
+            // They let everything pass.
+            "counter" | "log" | "comment" | "notrack" => {}
+            _ => match action(kind, it) {
+                Some(action) => rule.actions.push(action),
+                None => rule.conditions.push(Condition::Unknown),
+            },
+        }
+    }
+    rule
+}
+
+fn action(kind: &str, it: &Json) -> Option<Action> {
+    match kind {
+        "accept" => Some(Action::Accept),
+        "drop" => Some(Action::Drop),
+        "reject" => Some(Action::Reject),
+        "return" => Some(Action::Return),
+        "jump" => Some(Action::Jump(word(it, "target"))),
+        "goto" => Some(Action::Goto(word(it, "target"))),
+        _ => None,
+    }
+}
+
+/// `ip saddr set 10.0.0.100`
+fn set_source(it: &Json) -> Option<Action> {
+    let field = it.pointer("/key/payload/field")?;
+    let vip = it["value"].as_str()?.parse().ok()?;
+    (field == "saddr").then_some(Action::SetSource(vip))
+}
+
+/// One comparison, and the protocol that it takes for granted.
+fn conditions(it: &Json) -> Vec<Condition> {
+    let Some((subject, mut conditions)) = subject(&it["left"]) else { return vec![Condition::Unknown] };
+    let values = match it["right"].as_str() {
+        Some(set) if set.starts_with('@') => Values::Set(set[1..].to_owned()),
+        _ => Values::These(values(&it["right"])),
+    };
+    match it["op"].as_str() {
+        Some("==" | "in") => conditions.push(Condition::Is { subject, values, negated: false }),
+        Some("!=") => conditions.push(Condition::Is { subject, values, negated: true }),
+        _ => conditions.push(Condition::Unknown),
+    }
+    conditions
+}
+
+/// What is compared.
+fn subject(left: &Json) -> Option<(Subject, Vec<Condition>)> {
+    let is = |subject, word: &str| Condition::Is {
+        subject,
+        values: Values::These(vec![Value::Word(word.to_owned())]),
+        negated: false,
+    };
+    if let Some(payload) = left.get("payload") {
+        let (protocol, field) = (word(payload, "protocol"), word(payload, "field"));
+        let taken = match protocol.as_str() {
+            "ip" => vec![is(Subject::Family, "ipv4")],
+            "ip6" => vec![is(Subject::Family, "ipv6")],
+            "tcp" | "udp" => vec![is(Subject::Protocol, &protocol)],
+            "th" => Vec::new(),
+            _ => return None,
+        };
+        let subject = match field.as_str() {
+            "saddr" => Subject::Source,
+            "daddr" => Subject::Destination,
+            "sport" => Subject::SourcePort,
+            "dport" => Subject::DestinationPort,
+            "protocol" | "nexthdr" => Subject::Protocol,
+            _ => return None,
+        };
+        return Some((subject, taken));
+    }
+    let key = |kind: &str| left.get(kind).and_then(|it| it["key"].as_str());
+    let subject = match (key("meta"), key("ct")) {
+        (Some("l4proto"), _) => Subject::Protocol,
+        (Some("iif" | "iifname"), _) => Subject::InInterface,
+        (Some("oif" | "oifname"), _) => Subject::OutInterface,
+        (Some("nfproto"), _) => Subject::Family,
+        (_, Some("state")) => Subject::State,
+        _ => return None,
+    };
+    Some((subject, Vec::new()))
+}
+
+/// `ct state vmap { established : accept }`
+fn map(it: &Json) -> Option<(Vec<Condition>, Action)> {
+    let (subject, taken) = subject(&it["key"])?;
+    let pairs = it.pointer("/data/set")?.as_array()?;
+    let pair = |pair: &Json| {
+        let (kind, verdict) = pair.get(1)?.as_object()?.iter().next()?;
+        Some((value(pair.get(0)?), action(kind, verdict)?))
+    };
+    Some((taken, Action::Map(subject, pairs.iter().map(pair).collect::<Option<_>>()?)))
+}
+
+fn values(json: &Json) -> Vec<Value> {
+    match (json.as_array(), json.get("set").and_then(Json::as_array)) {
+        (Some(list), _) | (_, Some(list)) => list.iter().map(value).collect(),
+        _ if json.is_null() => Vec::new(),
+        _ => vec![value(json)],
+    }
+}
+
+fn value(json: &Json) -> Value {
+    let range = |range: &Json| match (value(range.get(0)?), value(range.get(1)?)) {
+        (Value::Numbers(from, _), Value::Numbers(to, _)) => Some(Value::Numbers(from, to)),
+        (Value::Network(from, _), Value::Network(to, _)) => Some(Value::Addresses(from, to)),
+        _ => None,
+    };
+    let prefix = |prefix: &Json| {
+        Some(Value::Network(prefix["addr"].as_str()?.parse().ok()?, prefix["len"].as_u64()?.try_into().ok()?))
+    };
+    let read = match json {
+        Json::Number(number) => number.as_u64().map(|number| Value::Numbers(number, number)),
+        Json::String(text) => Some(Value::read(text)),
+        // An element with a timeout, a counter or a comment.
+        _ => match (json.get("range"), json.get("prefix"), json.pointer("/elem/val")) {
+            (Some(it), ..) => range(it),
+            (_, Some(it), _) => prefix(it),
+            (.., Some(it)) => Some(value(it)),
+            _ => None,
+        },
+    };
+    read.unwrap_or(Value::Unknown)
+}
+
+fn word(it: &Json, key: &str) -> String {
+    it[key].as_str().unwrap_or_default().to_owned()
+}

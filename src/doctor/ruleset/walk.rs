@@ -1,0 +1,260 @@
+//! What rules do to a packet. Pure.
+
+use std::net::IpAddr;
+
+use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, Tool, Value};
+
+/// Jumps within jumps that are followed; the kernel allows 16.
+const MAX_DEPTH: u8 = 16;
+
+/// A packet. What is `None` may be anything: a client's address and port.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Packet {
+    /// Of IPv6.
+    pub is_v6: bool,
+    /// `tcp`, `udp`, `icmp` or `ipv6-icmp`.
+    pub protocol: &'static str,
+    /// Its source.
+    pub source: Option<IpAddr>,
+    /// Its destination.
+    pub destination: Option<IpAddr>,
+    /// Its source port.
+    pub source_port: Option<u16>,
+    /// Its destination port.
+    pub destination_port: Option<u16>,
+    /// The interface by which it came.
+    pub in_interface: Option<String>,
+    /// The interface by which it leaves.
+    pub out_interface: Option<String>,
+    /// What connection tracking says of it: `new` or `established`.
+    pub state: &'static str,
+}
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It passes, or may pass; its source is this then.
+    Passes(Option<IpAddr>),
+    /// It is lost for certain.
+    Lost {
+        /// Whether its sender is told.
+        rejected: bool,
+        /// What the table is changed with.
+        tool: Tool,
+        /// Family and name of the table.
+        table: (String, String),
+        /// The chain.
+        chain: String,
+        /// The rule by its handle or number; `None`: the chain's policy.
+        rule: Option<u64>,
+    },
+}
+
+/// How a chain ends.
+enum End {
+    Accept,
+    /// Nothing has decided.
+    Through,
+    Lost {
+        rejected: bool,
+        chain: String,
+        rule: Option<u64>,
+    },
+}
+
+impl Ruleset {
+    /// What the chains of these hooks do to a packet, in this order.
+    pub fn fate(&self, packet: &Packet, hooks: &[&str]) -> Fate {
+        let mut packet = packet.clone();
+        for hook in hooks {
+            for (table, chain, base) in self.chains(hook, packet.is_v6) {
+                let mut walk = Walk { table, packet: &mut packet, may_pass: false };
+                let end = match walk.chain(chain, 0) {
+                    End::Through if base.drops => {
+                        End::Lost { rejected: false, chain: chain.name.clone(), rule: None }
+                    }
+                    end => end,
+                };
+                let may_pass = walk.may_pass;
+                if let End::Lost { rejected, chain, rule } = end
+                    && !may_pass
+                {
+                    let (tool, table) = (table.tool, (table.family.clone(), table.name.clone()));
+                    return Fate::Lost { rejected, tool, table, chain, rule };
+                }
+            }
+        }
+        Fate::Passes(packet.source)
+    }
+
+    /// The base chains of a hook, in the order in which a packet meets them.
+    fn chains(&self, hook: &str, is_v6: bool) -> Vec<(&Table, &Chain, &Base)> {
+        let families: &[&str] = if is_v6 { &["inet", "ip6"] } else { &["inet", "ip"] };
+        let tables = self.tables.iter().filter(|table| families.contains(&table.family.as_str()));
+        let chains = tables.flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
+        let mut chains: Vec<_> = chains
+            .filter_map(|(table, chain)| chain.base.as_ref().map(|base| (table, chain, base)))
+            .filter(|(.., base)| base.hook == hook)
+            .collect();
+        chains.sort_by_key(|(.., base)| base.priority);
+        chains
+    }
+}
+
+/// A packet on its way through a table.
+struct Walk<'a> {
+    table: &'a Table,
+    packet: &'a mut Packet,
+    /// A rule that cannot be judged may have accepted it.
+    may_pass: bool,
+}
+
+impl Walk<'_> {
+    fn chain(&mut self, chain: &Chain, depth: u8) -> End {
+        for rule in &chain.rules {
+            let holds = self.holds(rule);
+            if holds == Some(false) {
+                continue;
+            }
+            for action in &rule.actions {
+                let Some(action) = self.resolve(action) else { continue };
+                let rejected = action == Action::Reject;
+                match (action, holds) {
+                    (Action::Accept, Some(_)) => return End::Accept,
+                    (Action::Accept, None) => self.may_pass = true,
+                    (Action::Return, Some(_)) => return End::Through,
+                    (Action::Drop | Action::Reject, Some(_)) => {
+                        return End::Lost { rejected, chain: chain.name.clone(), rule: Some(rule.number) };
+                    }
+                    (Action::SetSource(vip), Some(_)) => self.packet.source = Some(vip),
+                    (Action::Jump(to), Some(_)) => match self.jump(&to, depth) {
+                        End::Through => {}
+                        end => return end,
+                    },
+                    (Action::Goto(to), Some(_)) => return self.jump(&to, depth),
+                    // It may be accepted there, or by what is not looked at then.
+                    (Action::Jump(_) | Action::Goto(_) | Action::Return, None) => self.may_pass = true,
+                    _ => {}
+                }
+            }
+        }
+        End::Through
+    }
+
+    fn jump(&mut self, to: &str, depth: u8) -> End {
+        let table = self.table;
+        match table.chain(to) {
+            Some(chain) if depth < MAX_DEPTH => self.chain(chain, depth + 1),
+            _ => {
+                self.may_pass = true;
+                End::Through
+            }
+        }
+    }
+
+    /// The action itself, or the one that a map names. A map that cannot be judged may accept.
+    fn resolve(&mut self, action: &Action) -> Option<Action> {
+        let Action::Map(subject, pairs) = action else { return Some(action.clone()) };
+        for (value, action) in pairs {
+            match self.packet.is(*subject, value) {
+                Some(true) => return Some(action.clone()),
+                Some(false) => {}
+                None => self.may_pass = true,
+            }
+        }
+        None
+    }
+
+    /// Whether all conditions hold; `None` if that cannot be told.
+    fn holds(&self, rule: &Rule) -> Option<bool> {
+        let mut all = Some(true);
+        for condition in &rule.conditions {
+            match self.condition(condition) {
+                Some(true) => {}
+                Some(false) => return Some(false),
+                None => all = None,
+            }
+        }
+        all
+    }
+
+    fn condition(&self, condition: &Condition) -> Option<bool> {
+        let Condition::Is { subject, values, negated } = condition else { return None };
+        let values = self.table.values(values)?;
+        let mut any = Some(false);
+        for value in values {
+            match self.packet.is(*subject, value) {
+                Some(true) => return Some(!negated),
+                Some(false) => {}
+                None => any = None,
+            }
+        }
+        any.map(|is| is != *negated)
+    }
+}
+
+impl Packet {
+    fn is(&self, subject: Subject, value: &Value) -> Option<bool> {
+        match subject {
+            Subject::Family => word(if self.is_v6 { "ipv6" } else { "ipv4" }, value),
+            Subject::Protocol => match value {
+                Value::Numbers(1, 1) => Some(self.protocol == "icmp"),
+                Value::Numbers(6, 6) => Some(self.protocol == "tcp"),
+                Value::Numbers(17, 17) => Some(self.protocol == "udp"),
+                Value::Numbers(58, 58) => Some(self.protocol == "ipv6-icmp"),
+                Value::Numbers(..) => Some(false),
+                _ => word(self.protocol, value),
+            },
+            Subject::Source => address(self.source, value),
+            Subject::Destination => address(self.destination, value),
+            Subject::SourcePort => port(self.source_port, value),
+            Subject::DestinationPort => port(self.destination_port, value),
+            Subject::InInterface => interface(self.in_interface.as_deref(), value),
+            Subject::OutInterface => interface(self.out_interface.as_deref(), value),
+            Subject::State => word(self.state, value),
+        }
+    }
+}
+
+fn word(is: &str, value: &Value) -> Option<bool> {
+    match value {
+        Value::Word(word) => Some(word == is),
+        _ => None,
+    }
+}
+
+fn port(is: Option<u16>, value: &Value) -> Option<bool> {
+    match value {
+        Value::Numbers(0, 65_535) => Some(true),
+        Value::Numbers(from, to) => is.map(|port| (*from..=*to).contains(&port.into())),
+        _ => None,
+    }
+}
+
+fn interface(is: Option<&str>, value: &Value) -> Option<bool> {
+    let Value::Word(name) = value else { return None };
+    let is = is?;
+    Some(name.strip_suffix('*').map_or(is == name, |start| is.starts_with(start)))
+}
+
+/// Of a client it is known that it is not one certain host.
+fn address(is: Option<IpAddr>, value: &Value) -> Option<bool> {
+    match (value, is) {
+        (Value::Network(_, 0), _) => Some(true),
+        (Value::Network(network, len), Some(ip)) => Some(within(ip, *network, *len)),
+        (Value::Network(ip, len), None) => (*len == Value::full(*ip)).then_some(false),
+        (Value::Addresses(from, to), Some(ip)) => Some((*from..=*to).contains(&ip)),
+        _ => None,
+    }
+}
+
+/// Whether an address is one of a network.
+pub(in crate::doctor) fn within(ip: IpAddr, network: IpAddr, len: u8) -> bool {
+    let (bits, [ip, network]) = match (ip, network) {
+        (IpAddr::V4(ip), IpAddr::V4(network)) => (32, [ip.to_bits().into(), network.to_bits().into()]),
+        (IpAddr::V6(ip), IpAddr::V6(network)) => (128, [ip.to_bits(), network.to_bits()]),
+        _ => return false,
+    };
+    let shift = u32::from(bits - len.min(bits));
+    u128::checked_shr(ip ^ network, shift).unwrap_or(0) == 0
+}
