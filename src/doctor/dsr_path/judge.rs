@@ -6,7 +6,7 @@ use crate::doctor::{Diagnosis, Severity};
 use crate::model::DsrKind;
 use crate::wire::VipAnswer;
 
-/// Handshakes that must have been begun before their end counts.
+/// ClientHandshakes that must have been begun before their end counts.
 const FEW: u64 = 5;
 
 /// A server that is tried by one VIP.
@@ -36,9 +36,9 @@ pub(super) enum SeenOnPath {
     NotTried,
 }
 
-/// Handshakes of clients with a server, since convey started.
+/// ClientHandshakes of clients with a server, since convey started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Handshakes {
+pub(super) struct ClientHandshakes {
     pub(super) begun: u64,
     pub(super) completed: u64,
 }
@@ -54,14 +54,14 @@ enum PathLeg {
 pub(super) fn diagnosis(
     target: &PathTarget,
     seen: SeenOnPath,
-    handshakes: Option<Handshakes>,
+    handshakes: Option<ClientHandshakes>,
 ) -> Option<Diagnosis> {
     let (own, vip) = (target.server, target.vip);
     let found = |leg, seen: String, why: &str| Some(finding(target, leg, &seen, why));
     match seen {
         SeenOnPath::NotTried => None,
         SeenOnPath::Answer(VipAnswer::Accepted) => {
-            let Handshakes { begun, completed } =
+            let ClientHandshakes { begun, completed } =
                 handshakes.filter(|of| of.begun >= FEW && of.completed * 2 < of.begun)?;
             found(
                 PathLeg::Return,
@@ -196,7 +196,7 @@ mod tests {
     fn a_server_that_accepts_is_fine_unless_clients_do_not_complete_what_they_begin() {
         let told = |begun, completed| {
             let accepted = SeenOnPath::Answer(VipAnswer::Accepted);
-            diagnosis(&target(DsrKind::L3), accepted, Some(Handshakes { begun, completed }))
+            diagnosis(&target(DsrKind::L3), accepted, Some(ClientHandshakes { begun, completed }))
                 .map(|found| found.check)
         };
         assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::Answer(VipAnswer::Accepted), None), None);

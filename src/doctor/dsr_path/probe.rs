@@ -13,7 +13,7 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use super::PathToServer;
-use super::judge::{Handshakes, PathTarget, SeenOnPath};
+use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
 use crate::model::{DsrKind, NextHop};
 use crate::wire::{VipAnswer, VipProbe};
 
@@ -207,9 +207,9 @@ fn send(sender: &mut Box<dyn DataLinkSender>, frame: &[u8]) {
 }
 
 /// What the convey that runs has counted; nothing if none does.
-pub(super) struct Statistics(Value);
+pub(super) struct RunningStatistics(Value);
 
-pub(super) fn handshakes(statistics: SocketAddr) -> Statistics {
+pub(super) fn handshakes(statistics: SocketAddr) -> RunningStatistics {
     let read = || -> std::io::Result<Value> {
         let mut stream = TcpStream::connect_timeout(&statistics, CONNECT_TIMEOUT)?;
         stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
@@ -220,12 +220,12 @@ pub(super) fn handshakes(statistics: SocketAddr) -> Statistics {
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         Ok(serde_json::from_str(body)?)
     };
-    Statistics(read().unwrap_or_default())
+    RunningStatistics(read().unwrap_or_default())
 }
 
-impl Statistics {
-    pub(super) fn of(&self, target: &PathTarget) -> Option<Handshakes> {
+impl RunningStatistics {
+    pub(super) fn of(&self, target: &PathTarget) -> Option<ClientHandshakes> {
         let of = &self.0["backends"][&target.backend]["servers"][&target.server_name]["handshakes"];
-        Some(Handshakes { begun: of["begun"].as_u64()?, completed: of["completed"].as_u64()? })
+        Some(ClientHandshakes { begun: of["begun"].as_u64()?, completed: of["completed"].as_u64()? })
     }
 }
