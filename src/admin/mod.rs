@@ -1,11 +1,12 @@
-//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`, and the control
-//! API below `/v1`. `routes` has the paths, `http` lets clients in, at the statistics address and at the control socket.
+//! What an operator may ask over HTTP while the program runs: `/stats`, `/metrics`, `/healthz` and `/readyz`, the control
+//! API below `/v1`, and the dashboard. `routes` has the paths, `http` lets clients in, at the statistics address and at the control socket.
 //!
 //! [`StatsReport`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
 //! its Prometheus text, so the two never disagree on what a number means.
 
 mod api;
 mod config;
+mod dashboard;
 mod events;
 mod flows;
 mod http;

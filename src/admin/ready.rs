@@ -12,25 +12,26 @@ pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
     if snapshot.frontends.is_empty() {
         return vec!["starting: no frontend serves yet".to_owned()];
     }
-    snapshot.frontends.iter().filter_map(|frontend| obstacle(frontend)).collect()
+    let line = |frontend: &Arc<Frontend>| {
+        obstacle(frontend).map(|why| format!("frontend {}: {why}", frontend.config.name))
+    };
+    snapshot.frontends.iter().filter_map(line).collect()
 }
 
-fn obstacle(frontend: &Frontend) -> Option<String> {
-    let (name, pool) = (&frontend.config.name, &frontend.pool);
+/// Why a frontend cannot serve, if it cannot.
+pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
+    let pool = &frontend.pool;
     let is_known_to_serve = |server: &Arc<Server>| server.health.up && server.health.proven;
     if pool.eligible() > 0 {
         let unproven = !pool.servers.iter().any(is_known_to_serve);
         let backend = &pool.config.name;
-        return unproven
-            .then(|| format!("frontend {name}: no server of backend {backend} has been probed yet"));
+        return unproven.then(|| format!("no server of backend {backend} has been probed yet"));
     }
     let (backend, servers) = (&pool.config.name, pool.servers.len());
     let down = pool.servers.iter().filter(|server| !server.health.up).count();
     Some(match servers {
-        0 => format!("frontend {name}: backend {backend} has no server: no name has an address"),
-        _ => format!(
-            "frontend {name}: no server of backend {backend} can be chosen ({down} of {servers} are down)"
-        ),
+        0 => format!("backend {backend} has no server: no name has an address"),
+        _ => format!("no server of backend {backend} can be chosen ({down} of {servers} are down)"),
     })
 }
 

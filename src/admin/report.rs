@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
+use super::ready::{obstacle, obstacles};
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
@@ -39,6 +40,8 @@ pub struct StatsReport {
     pub log_lines_dropped: u64,
     /// Lines of the access log that were dropped because they came faster than they are written.
     pub access_log_lines_dropped: u64,
+    /// Why this convey should get no traffic, a line for each reason: what `/readyz` says. Empty if it can serve all.
+    pub not_ready: Vec<String>,
     /// The configuration that runs, and the last reload.
     pub config: ConfigReport,
     /// The frontends there are now, by name.
@@ -84,6 +87,9 @@ pub struct FrontendReport {
     pub listen_addr: Vec<String>,
     /// The backend that serves them.
     pub backend: String,
+    /// Why it cannot serve; `None`: it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_ready: Option<String>,
     /// Connections served at once; `None`: no limit.
     pub max_connections: Option<u32>,
     /// Connections that wait for one of these, or for their client's share (proxy mode). Connections in the kernel's queue
@@ -145,8 +151,8 @@ pub struct TimesReport {
     pub p99: Option<f64>,
     /// How the last two are known, in words for whoever reads them.
     pub percentiles: &'static str,
-    /// All of it.
-    #[serde(skip)]
+    /// All of it: upper bounds in seconds, each with the number of times that were at most as long.
+    #[serde(rename = "buckets", serialize_with = "by_bound")]
     pub distribution: Distribution,
 }
 
@@ -243,6 +249,7 @@ impl StatsReport {
             total_packets_tx: totals.packets_tx,
             log_lines_dropped: 0,
             access_log_lines_dropped: 0,
+            not_ready: obstacles(snapshot, false),
             config: ConfigReport::new(ConfigLoad::default(), started),
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
@@ -260,6 +267,11 @@ impl StatsReport {
     /// The same with what has become of the configuration.
     pub fn with_load(self, load: ConfigLoad) -> Self {
         StatsReport { config: ConfigReport::new(load, self.started), ..self }
+    }
+
+    /// The same, of a program that drains.
+    pub fn draining(self, snapshot: &Snapshot) -> Self {
+        StatsReport { not_ready: obstacles(snapshot, true), ..self }
     }
 
     /// The same with what has become of the log and the access log.
@@ -291,6 +303,7 @@ impl FrontendReport {
             protocol: frontend.config.protocol.name(),
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone(),
+            not_ready: obstacle(frontend),
             max_connections: frontend.config.max_connections,
             waiting_connections: frontend.live.waiters.count(),
             traffic: TrafficReport::new(traffic),
@@ -412,6 +425,10 @@ impl EjectedReport {
 
 pub(super) fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_rfc3339_millis(*time))
+}
+
+fn by_bound<S: Serializer>(distribution: &Distribution, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(distribution.buckets.iter().map(|(bound, count)| (bound.to_string(), count)))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::pages::{Page, Pages, Rendered};
 use super::wrong_tokens::WrongTokens;
-use super::{StatsSource, api, ready};
+use super::{StatsSource, api, dashboard, ready};
 use crate::control::OperatorRequest;
 
 /// The most who ask at once for pages; more wait.
@@ -44,6 +44,7 @@ pub fn routes(source: StatsSource, requests: mpsc::Sender<OperatorRequest>) -> i
         .route("/healthz", get(alive))
         .route("/readyz", get(readiness))
         .nest("/v1", api::routes().layer(from_fn_with_state(answers.clone(), api::authorize)))
+        .merge(dashboard::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method);
     Ok(routes.with_state(answers))
@@ -73,7 +74,10 @@ async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
 }
 
 async fn unknown() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "not found; there are /stats, /metrics, /healthz, /readyz and /v1/openapi.json\n")
+    (
+        StatusCode::NOT_FOUND,
+        "not found; there are / (the dashboard), /stats, /metrics, /healthz, /readyz and /v1/openapi.json\n",
+    )
 }
 
 async fn wrong_method() -> (StatusCode, &'static str) {

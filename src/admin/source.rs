@@ -59,7 +59,9 @@ pub struct DataPathView {
 impl StatsSource {
     /// All there is to say now.
     pub(super) fn report(&self) -> StatsReport {
-        let report = StatsReport::new(&self.snapshot.load(), self.started, (self.now)());
+        let snapshot = self.snapshot.load();
+        let report = StatsReport::new(&snapshot, self.started, (self.now)());
+        let report = if self.is_draining() { report.draining(&snapshot) } else { report };
         let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }

@@ -9,6 +9,7 @@ mod access_log;
 mod checks;
 mod cli;
 mod config;
+mod dashboard;
 mod demo;
 mod descriptors;
 mod drain;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         checks::stories(),
         cli::stories(),
         config::stories(),
+        dashboard::stories(),
         demo::stories(),
         descriptors::stories(),
         drain::stories(),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod balancer;
+mod browser;
 mod client;
 mod ftp;
 mod log_file;
@@ -22,6 +23,7 @@ mod wrk;
 pub use convey_lab::join;
 
 pub use balancer::{BalancerProcess, Fds, READY, binary, binary_of_upgrade, start, wait_until_ready};
+pub use browser::Browser;
 pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
 pub use ftp::ftp_server;
 pub use log_file::whole_lines;

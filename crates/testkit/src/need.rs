@@ -34,6 +34,7 @@ pub enum Need {
 /// The usual tools.
 #[allow(missing_docs, reason = "a tool by its name")]
 impl Need {
+    pub const CHROMIUM: Need = Need::Tool("chromium", "chromium");
     pub const CURL: Need = Need::Tool("curl", "curl");
     pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
     pub const DNSMASQ: Need = Need::Tool("dnsmasq", "dnsmasq-base");

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
@@ -58,6 +58,11 @@ impl Process {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Its standard input and output, if the command has them piped.
+    pub fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
+        (self.child.stdin.take().unwrap(), self.child.stdout.take().unwrap())
     }
 
     /// Waits until it has ended by itself.

@@ -36,6 +36,7 @@ const MAX_BODY: usize = 64 << 10;
 pub(super) fn routes() -> Router<Arc<ApiContext>> {
     Router::new()
         .route("/openapi.json", get(read::openapi))
+        .route("/access", get(read::access))
         .route("/status", get(stats))
         .route("/backends/{backend}", get(read::backend).patch(steer::steer_backend))
         .route("/backends/{backend}/servers/{server}", get(read::server).patch(steer::steer_server))

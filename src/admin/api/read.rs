@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::super::{BackendReport, EventReport};
+use super::super::{BackendReport, EventReport, Requester};
 use super::{ApiContext, Failure, in_path, line, unknown};
 
 /// What there is, for programs that make clients, and for people.
@@ -16,6 +16,21 @@ const OPENAPI: &str = include_str!("../openapi.json");
 
 pub(super) async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+/// What whoever asks may do.
+#[derive(Serialize)]
+struct Access {
+    /// Who asks, in words for an operator.
+    name: String,
+    /// Whether they may change things.
+    may_change: bool,
+    /// Whether a token would let them.
+    token: bool,
+}
+
+pub(super) async fn access(Extension(who): Extension<Requester>) -> Response {
+    line(&Access { name: who.name, may_change: who.may_change, token: false })
 }
 
 pub(super) async fn backend(

@@ -160,6 +160,27 @@ async fn a_wrong_path_or_method_is_told_what_is_right() {
 }
 
 #[tokio::test]
+async fn the_dashboard_is_a_page_whose_browser_runs_nothing_from_elsewhere() {
+    let addr = start(LIMITS, &admin()).await;
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/dashboard", "text/html; charset=utf-8"),
+        ("/dashboard/main.js", "text/javascript; charset=utf-8"),
+        ("/dashboard/style.css", "text/css; charset=utf-8"),
+        ("/dashboard/icon.svg", "image/svg+xml"),
+    ] {
+        let answer = ask(addr, Method::GET, path).await;
+        let header = |name: &str| answer.headers()[name].to_str().unwrap();
+        assert_eq!((answer.status(), header("content-type")), (StatusCode::OK, kind), "{path}");
+        assert!(header("content-security-policy").starts_with("default-src 'none'; script-src 'self';"));
+        assert!(header("content-security-policy").ends_with("frame-ancestors 'none'"));
+        assert_eq!([header("x-content-type-options"), header("referrer-policy")], ["nosniff", "no-referrer"]);
+    }
+    assert_eq!(ask(addr, Method::GET, "/dashboard/mod.rs").await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(ask(addr, Method::POST, "/").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
 async fn head_answers_as_get_does_without_the_body() {
     let addr = start(LIMITS, &admin()).await;
     let answer = ask(addr, Method::HEAD, "/healthz").await;

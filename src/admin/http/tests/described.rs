@@ -87,6 +87,7 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
     let (drain, weight, typo) = (json!({"state": "drain"}), json!({"weight": 5}), json!({"state": "dran"}));
     let asked = [
         ("get", "/v1/openapi.json", "/v1/openapi.json", None, 200),
+        ("get", "/v1/access", "/v1/access", None, 200),
         ("get", "/v1/status", "/v1/status", None, 200),
         ("get", "/v1/backends/{backend}", "/v1/backends/app", None, 200),
         ("get", "/v1/backends/{backend}", "/v1/backends/ap", None, 404),

@@ -1,0 +1,212 @@
+//! A browser without a screen: Chromium, spoken to by its DevTools protocol over a pipe.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use data_encoding::BASE64;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{PATIENCE, Process, wait_for};
+
+/// A browser with one page. Dropping it ends it.
+pub struct Browser {
+    // First to go, for it uses the others.
+    _process: Process,
+    _profile: TempDir,
+    commands: ChildStdin,
+    messages: Receiver<Value>,
+    session: Option<String>,
+    number: u64,
+    complaints: Vec<String>,
+    requests: Vec<String>,
+}
+
+/// The shell has the two ends of the pipe where Chromium wants them.
+const START: &str = r#"exec chromium "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
+
+impl Browser {
+    /// Starts it with an empty page and an empty profile.
+    pub fn start() -> Browser {
+        let profile = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", START, "sh", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]);
+        command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
+        command.args(["--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe"]);
+        command.arg(format!("--user-data-dir={}", profile.path().display())).arg("about:blank");
+        command.env("HOME", profile.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        let (commands, output) = process.pipes();
+        let (tell, messages) = channel();
+        thread::spawn(move || {
+            for message in BufReader::new(output).split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice(&message) else { return };
+                if tell.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut browser = Browser {
+            _process: process,
+            _profile: profile,
+            commands,
+            messages,
+            session: None,
+            number: 0,
+            complaints: Vec::new(),
+            requests: Vec::new(),
+        };
+        let page = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": page["targetId"], "flatten": true });
+        let session = browser.call("Target.attachToTarget", attach);
+        browser.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        browser
+    }
+
+    /// Goes to an address.
+    pub fn open(&mut self, url: &str) {
+        let answer = self.call("Page.navigate", json!({ "url": url }));
+        assert!(answer.get("errorText").is_none(), "{url}: {answer}");
+    }
+
+    /// A screen of this size; a narrow one is a phone's.
+    pub fn resize(&mut self, width: u32, height: u32) {
+        let is_phone = width < 500;
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// What its user prefers of something: `prefer("prefers-color-scheme", "dark")`.
+    pub fn prefer(&mut self, what: &str, value: &str) {
+        let features = json!({ "features": [{ "name": what, "value": value }] });
+        self.call("Emulation.setEmulatedMedia", features);
+    }
+
+    /// The value of an expression in the page.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let answer = self.call("Runtime.evaluate", asked);
+        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer:#}");
+        answer["result"]["value"].clone()
+    }
+
+    /// What is written in the first element of a selector.
+    pub fn text(&mut self, selector: &str) -> String {
+        let text = self.evaluate(&format!("document.querySelector({})?.innerText", json!(selector)));
+        text.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until an expression in the page is true.
+    pub fn wait_until(&mut self, expression: &str) {
+        let browser = std::cell::RefCell::new(self);
+        wait_for(&format!("{expression} in the page"), || {
+            let mut browser = browser.borrow_mut();
+            (browser.evaluate(&format!("Boolean({expression})")) == true).then_some(())
+        });
+    }
+
+    /// Waits until an element says something.
+    pub fn wait_for_text(&mut self, selector: &str, text: &str) {
+        let selector = json!(selector);
+        self.wait_until(&format!("document.querySelector({selector})?.innerText.includes({})", json!(text)));
+    }
+
+    /// Clicks into the middle of the first element of a selector, with the mouse. It has to be there, seen, and on top.
+    pub fn click(&mut self, selector: &str) {
+        let name = json!(selector);
+        self.wait_until(&format!("document.querySelector({name})?.getClientRects().length"));
+        let at = self.evaluate(&format!(
+            "(() => {{
+                const element = document.querySelector({name});
+                element.scrollIntoView({{ block: 'center', behavior: 'instant' }});
+                const {{ x, y, width, height }} = element.getBoundingClientRect();
+                const at = [x + width / 2, y + height / 2];
+                const top = document.elementFromPoint(...at);
+                return element.contains(top) || top?.contains(element) ? at : null;
+            }})()"
+        ));
+        assert!(!at.is_null(), "{selector} is behind something else");
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event = json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// Writes where the focus is.
+    pub fn write(&mut self, text: &str) {
+        self.call("Input.insertText", json!({ "text": text }));
+    }
+
+    /// Presses a key: `Tab`, `Enter`, `Escape`.
+    pub fn press(&mut self, key: &str) {
+        let (code, text) = match key {
+            "Tab" => (9, ""),
+            "Enter" => (13, "\r"),
+            "Escape" => (27, ""),
+            _ => panic!("no code for {key}"),
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let event =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// What is seen now, as a PNG.
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        let answer = self.call("Page.captureScreenshot", json!({ "format": "png" }));
+        BASE64.decode(answer["data"].as_str().unwrap().as_bytes()).unwrap()
+    }
+
+    /// Errors and warnings of the console since the last call, those of the policy for scripts, too.
+    pub fn complaints(&mut self) -> Vec<String> {
+        self.evaluate("0");
+        std::mem::take(&mut self.complaints)
+    }
+
+    /// Every address that the page has asked.
+    pub fn requests(&self) -> &[String] {
+        &self.requests
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        self.number += 1;
+        let mut command = json!({ "id": self.number, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            command["sessionId"] = json!(session);
+        }
+        self.commands.write_all(format!("{command}\0").as_bytes()).unwrap();
+        loop {
+            let mut message = self.messages.recv_timeout(PATIENCE).expect("Chromium answers");
+            if message["id"] == self.number {
+                assert!(message.get("error").is_none(), "{method}: {message}");
+                return message["result"].take();
+            }
+            self.hear(&message);
+        }
+    }
+
+    fn hear(&mut self, event: &Value) {
+        let params = &event["params"];
+        match event["method"].as_str() {
+            Some("Network.requestWillBeSent") => {
+                self.requests.push(params["request"]["url"].as_str().unwrap_or_default().to_owned());
+            }
+            Some("Runtime.exceptionThrown") => self.complaints.push(params.to_string()),
+            Some("Runtime.consoleAPICalled")
+                if ["error", "warning", "assert"].iter().any(|kind| params["type"] == *kind) =>
+            {
+                self.complaints.push(params.to_string());
+            }
+            Some("Log.entryAdded") if params["entry"]["level"] != "verbose" => {
+                self.complaints.push(params["entry"].to_string());
+            }
+            _ => {}
+        }
+    }
+}

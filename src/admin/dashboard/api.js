@@ -1,0 +1,50 @@
+// Requests to convey.
+
+/** Longer than an answer takes. */
+const PATIENCE = 8_000;
+const STORED = "convey-token";
+
+/** The token of whoever looks. It goes with the tab. */
+let token = sessionStorage.getItem(STORED) ?? "";
+
+export const hasToken = () => token !== "";
+
+export function setToken(next) {
+  token = next;
+  if (next) sessionStorage.setItem(STORED, next);
+  else sessionStorage.removeItem(STORED);
+}
+
+/** What went wrong, in words; `status` is that of the answer, 0 without one. */
+export class Failure extends Error {
+  constructor(status, message, problems = []) {
+    super(message);
+    this.status = status;
+    this.problems = problems;
+  }
+}
+
+/** Asks convey; returns its answer, or throws a `Failure`. */
+export async function ask(path, { method = "GET", body, authorized = method !== "GET" } = {}) {
+  const headers = {};
+  if (body) headers["Content-Type"] = "application/json";
+  if (authorized && token) headers.Authorization = `Bearer ${token}`;
+  let response, answer;
+  try {
+    response = await fetch(`v1/${path}`, {
+      method, headers, body: body && JSON.stringify(body), cache: "no-store", credentials: "omit",
+      redirect: "error", signal: AbortSignal.timeout(PATIENCE),
+    });
+    answer = await response.json();
+  } catch (error) {
+    throw new Failure(0, response ? `convey answers in a way that is not understood (${response.status})` : "convey does not answer");
+  }
+  if (response.ok) return answer;
+  throw new Failure(response.status, answer.error ?? `convey answers ${response.status}`, answer.problems);
+}
+
+/** The path of a backend, or of one of its servers. */
+export function pathOf(backend, server) {
+  const path = `backends/${encodeURIComponent(backend)}`;
+  return server === undefined ? path : `${path}/servers/${encodeURIComponent(server)}`;
+}

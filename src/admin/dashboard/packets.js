@@ -1,0 +1,53 @@
+// Losses of every kind, and what only packet modes have.
+
+import { byId, cell, list, make, setText, show } from "./dom.js";
+import { counted, perSecond, short } from "./format.js";
+import { losses } from "./history.js";
+
+/** Shows what was refused, dropped or ended early, the fastest first. */
+export function showLosses(status, history) {
+  const all = losses(status).map((loss) => ({ ...loss, rate: history.rate("loss", loss.kind, loss.reason) }));
+  all.sort((a, b) => (b.rate ?? 0) - (a.rate ?? 0) || b.total - a.total);
+  show(byId("no-drops"), all.length === 0);
+  show(byId("drop-rows").parentNode, all.length > 0);
+  list(byId("drop-rows"), all, ({ kind, reason }) => `${kind}\u0000${reason}`, ({ kind, reason }) => {
+    const [rate, total] = [make("span"), make("span")];
+    const element = make("tr", { role: "row" },
+      cell("What", {}, kind),
+      make("th", { role: "rowheader", scope: "row" }, make("code", {}, reason)),
+      cell("/s", { class: "n" }, rate),
+      cell("Total", { class: "n" }, total));
+    element.update = (loss) => {
+      setText(rate, perSecond(loss.rate));
+      setText(total, short(loss.total));
+    };
+    return element;
+  });
+}
+
+/** Shows the flows of packet modes, and what forwards them. */
+export function showPackets({ packets }, history) {
+  show(byId("packets"), Boolean(packets));
+  if (!packets) return;
+  const flows = Object.entries(packets.flows).filter(([, count]) => count > 0);
+  const all = flows.reduce((sum, [, count]) => sum + count, 0);
+  const cached = `${short(packets.cached_flows)} of ${counted(all, "flow")}`;
+  const outcomes = Object.keys(packets.cache).map((outcome) => `${outcome} ${perSecond(history.rate("cache", outcome))}`);
+  const facts = [
+    ["flows", flows.map(([state, count]) => `${state} ${short(count)}`).join(", ") || "none"],
+    ["forwarded by the kernel", cached],
+    ["who forwards open flows", Object.entries(packets.offload).map((layer) => layer.join(": ")).join(", ") || "no interface yet"],
+    ["kernel's flow cache, packets/s", outcomes.join(", ")],
+    ["SNAT ports in use", short(packets.snat_ports_in_use)],
+    ["captured, none of ours", short(packets.passed)],
+    ["forwarded without a record", short(packets.unrecorded)],
+    ["frames that could not be read", short(packets.capture_errors)],
+    ["changes that the kernel refused", short(packets.cache_failures)],
+  ];
+  list(byId("packet-facts"), facts, ([name]) => name, ([name]) => {
+    const value = make("dd");
+    const element = make("div", {}, make("dt", {}, name), value);
+    element.update = ([, text]) => setText(value, text);
+    return element;
+  });
+}

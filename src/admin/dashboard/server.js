@@ -1,0 +1,80 @@
+// A server of a backend.
+
+import { cell, make, setAttribute, setText, show } from "./dom.js";
+import { share, strip } from "./drawing.js";
+import { age, counted, perSecond, short } from "./format.js";
+import { lastHour } from "./health.js";
+
+/** The state of a server in a word. What an operator has said goes first. */
+export function wordOf(server) {
+  if (server.state !== "ready") return server.state;
+  if (!server.up) return "down";
+  if (server.ejected) return "ejected";
+  if (server.eligible) return "up";
+  return server.weight === 0 ? "weight 0" : server.backup ? "backup" : "unused";
+}
+
+/** Its row. */
+export function serverRow({ name, backendName }) {
+  const [address, why] = [make("small", { class: "address" }), make("small")];
+  const [badge, since, rate, open, failed, weight] = ["span", "span", "span", "span", "span", "small"].map((tag) => make(tag));
+  const [history, part] = [strip(), share()];
+  const steer = make("button", {
+    type: "button", class: "change", "data-backend": backendName, "data-server": name, "aria-label": `Steer server ${backendName}/${name}`,
+  }, "Steer");
+  const element = make("tr", { role: "row" },
+    make("th", { role: "rowheader", scope: "row" }, make("span", { class: "name" }, name), address),
+    cell("State", { class: "state" }, badge, " ", since, why),
+    cell("Last hour", { class: "hour" }, history),
+    cell("Share", { class: "share-cell" }, part, weight),
+    cell("Connections/s", { class: "n" }, rate),
+    cell("Open", { class: "n" }, open),
+    cell("Failed", { class: "n" }, failed),
+    cell("", { class: "n steer-cell" }, steer));
+  element.update = ({ server, word, backend, view }) => {
+    setText(address, server.addr);
+    setText(badge, word);
+    setAttribute(badge, "class", `badge ${classOf(word)}`);
+    const overlay = view.overlays.get(`${backendName}/${name}`) ?? view.overlays.get(backendName);
+    setText(since, sinceOf(server, overlay, view.now));
+    setText(why, reasonOf(server, overlay));
+    history.update(lastHour(server, view.changes.get(`${backendName}/${name}`), view.known, view.now));
+    part.update(shareOf(backendName, name, view.history));
+    setText(weight, weightOf(server));
+    setText(rate, perSecond(view.history.rate("server", backendName, name)));
+    setText(open, short(server.current_connections) + (server.max_connections === null ? "" : ` of ${short(server.max_connections)}`));
+    setText(failed, short(server.connect_failures));
+    show(steer, view.mayChange);
+  };
+  return element;
+}
+
+const classOf = (word) => (word === "up" || word === "down" || word === "ejected" ? word : "out");
+
+function sinceOf(server, overlay, now) {
+  const since = server.state !== "ready" && overlay?.state ? overlay.since : server.health.since;
+  return `for ${age(now - Date.parse(since))}`;
+}
+
+/** Why it is not simply up. */
+function reasonOf(server, overlay) {
+  const health = server.up ? "" : `down: ${server.health.reason}`;
+  if (server.state !== "ready") {
+    const left = counted(server.current_connections, "connection");
+    return [overlay?.state && `by ${overlay.by}`, `${left} left`, health].filter(Boolean).join(", ");
+  }
+  if (!server.up) return server.health.reason;
+  if (server.ejected) return `${server.ejected.reason}; back in ${age(server.ejected.remaining_seconds * 1000)}`;
+  return "";
+}
+
+/** Its part of the connections of the last minute; null: there were none. */
+function shareOf(backend, server, history) {
+  const all = history.lately("backend", backend);
+  return all > 0 ? Math.min(history.lately("server", backend, server) / all, 1) : null;
+}
+
+function weightOf({ weight, effective_weight }) {
+  const now = Math.round(effective_weight * 10) / 10;
+  return now === weight ? `weight ${weight}` : `weight ${now} of ${weight}`;
+}
