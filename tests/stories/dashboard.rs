@@ -6,6 +6,7 @@ use std::path::Path;
 
 use convey_testkit::{BalancerProcess, Browser, Loopback, Need, Setup, TcpServer, ask, run, stories};
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 stories!("dashboard":
     what_runs_and_who_is_down_is_seen_on_a_screen_and_on_a_phone_in_light_and_dark [Need::CHROMIUM],
@@ -14,6 +15,7 @@ stories!("dashboard":
     names_are_text_whatever_they_hold [Need::CHROMIUM],
     five_hundred_servers_are_a_few_rows_and_each_can_be_found [Need::CHROMIUM],
     everything_can_be_reached_with_the_keyboard [Need::CHROMIUM],
+    rates_latencies_and_the_last_hour_follow_from_what_convey_counts [Need::CHROMIUM],
 );
 
 fn page_of(stats: SocketAddr) -> String {
@@ -118,7 +120,7 @@ fn it_says_when_convey_is_gone_and_that_another_process_answers() {
     is_content(&mut browser, &lab);
     balancer.signal(Signal::TERM);
     balancer.wait();
-    browser.wait_for_text("#link", "convey does not answer since ");
+    browser.wait_for_text("#link", "no answer from convey since ");
     browser.wait_for_text("#link", "next try in ");
     picture(&mut browser, "gone.png");
     drop(balancer);
@@ -234,4 +236,74 @@ fn everything_can_be_reached_with_the_keyboard() {
     browser.press("Enter");
     browser.wait_until("!document.querySelector('.backend').open");
     is_content(&mut browser, &lab);
+}
+
+fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
+    let lab = Loopback::new();
+    let (_servers, setup) = three(&lab);
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let mut browser = look_at(&lab);
+    let mut of = |file: &str, expression: &str| {
+        browser.evaluate(&format!("import('/dashboard/{file}').then((file) => {expression})"))
+    };
+    // Two looks, ten seconds apart: 20 connections, of which 15 to one server, and a hundred connects.
+    let history = "(() => {
+        const history = new file.History();
+        const status = (total, a, connects) => ({
+            total_connections: total, frontends: {}, backends: { app: {
+                total_connections: total, servers: { a: { total_connections: a } },
+                connect_seconds: { count: connects, buckets: { 0.001: connects / 2, 0.01: connects * 0.99, 0.1: connects } },
+            } },
+        });
+        history.add(0, status(100, 5, 200));
+        history.add(10_000, status(120, 20, 300));
+        return history;
+    })()";
+    for (asked, expected) in [
+        ("rate('total_connections')", json!(2)),
+        ("rate('nothing')", Value::Null),
+        ("lately('server', 'app', 'a')", json!(15)),
+        ("quantile('app', 0.5).toFixed(4)", json!("0.0010")),
+        ("quantile('app', 0.99).toFixed(4)", json!("0.0100")),
+        ("quantile('other', 0.5)", Value::Null),
+    ] {
+        assert_eq!(of("history.js", &format!("{history}.{asked}")), expected, "{asked}");
+    }
+    // Half an hour ago it went down, for six minutes.
+    let spans = |server: &str, known: &str| {
+        format!(
+            "(() => {{
+                const [minute, now] = [60_000, 36_000_000];
+                const event = (at, text) => ({{ at: new Date(at).toISOString(), kind: 'health', text }});
+                const changes = file.changesOf([
+                    event(now - 30 * minute, 'server app/a (10.0.0.1:80) is down: it said: x is up'),
+                    event(now - 24 * minute, 'server app/a (10.0.0.1:80) is up: connect succeeded'),
+                ]).get('app/a');
+                const server = {{ ejected: null, health: {{ since: new Date(now - 6 * minute).toISOString() }}, ...{server}}};
+                const {{ spans }} = file.lastHour(server, changes, {known}, now);
+                return spans.map(({{ from, to, state }}) => `${{state}} ${{from.toFixed(1)}}-${{to.toFixed(1)}}`).join(' ');
+            }})()"
+        )
+    };
+    for (server, known, expected) in [
+        ("{ up: true }", "0", "up 0.0-0.5 down 0.5-0.6 up 0.6-1.0"),
+        ("{ up: true }", "now - 36 * minute", "unknown 0.0-0.4 up 0.4-0.5 down 0.5-0.6 up 0.6-1.0"),
+        ("{ up: false }", "0", "up 0.0-0.5 down 0.5-0.6 up 0.6-0.9 down 0.9-1.0"),
+    ] {
+        assert_eq!(of("health.js", &spans(server, known)), expected, "{server} {known}");
+    }
+    for (asked, expected) in [
+        ("short(999)", "999"),
+        ("short(1250)", "1.25k"),
+        ("short(999_999)", "1.00M"),
+        ("bits(1e9)", "8.00 Gbit/s"),
+        ("bits(3)", "24 bit/s"),
+        ("perSecond(0.25)", "0.3"),
+        ("latency(0.00025)", "250 µs"),
+        ("latency(0.0123)", "12 ms"),
+        ("age(90_061_000)", "1d 1h"),
+        ("age(-5)", "0s"),
+    ] {
+        assert_eq!(of("format.js", &format!("file.{asked}")), expected, "{asked}");
+    }
 }

@@ -37,7 +37,7 @@ export async function ask(path, { method = "GET", body, authorized = method !== 
     });
     answer = await response.json();
   } catch (error) {
-    throw new Failure(0, response ? `convey answers in a way that is not understood (${response.status})` : "convey does not answer");
+    throw new Failure(0, response ? `convey answers in a way that is not understood (${response.status})` : "no answer from convey");
   }
   if (response.ok) return answer;
   throw new Failure(response.status, answer.error ?? `convey answers ${response.status}`, answer.problems);

@@ -106,7 +106,7 @@ export class Controls {
     const all = `${servers.filter(({ eligible }) => eligible).length} of ${servers.length} servers can be chosen`;
     setText(byId("steer-now"), server === undefined ? all : one ?? "This server is no longer there.");
     for (const button of document.querySelectorAll("#steer [data-state]")) {
-      setAttribute(button, "aria-pressed", found ? found.state === button.dataset.state : null);
+      setAttribute(button, "aria-pressed", found ? String(found.state === button.dataset.state) : null);
     }
   }
 

@@ -32,12 +32,13 @@ export function showPackets({ packets }, history) {
   const flows = Object.entries(packets.flows).filter(([, count]) => count > 0);
   const all = flows.reduce((sum, [, count]) => sum + count, 0);
   const cached = `${short(packets.cached_flows)} of ${counted(all, "flow")}`;
-  const outcomes = Object.keys(packets.cache).map((outcome) => `${outcome} ${perSecond(history.rate("cache", outcome))}`);
+  const rates = Object.keys(packets.cache).map((outcome) => [outcome, history.rate("cache", outcome)]).filter(([, rate]) => rate > 0);
+  const outcomes = rates.map(([outcome, rate]) => `${outcome} ${perSecond(rate)}`);
   const facts = [
     ["flows", flows.map(([state, count]) => `${state} ${short(count)}`).join(", ") || "none"],
     ["forwarded by the kernel", cached],
     ["who forwards open flows", Object.entries(packets.offload).map((layer) => layer.join(": ")).join(", ") || "no interface yet"],
-    ["kernel's flow cache, packets/s", outcomes.join(", ")],
+    ["kernel's flow cache, packets/s", outcomes.join(", ") || "none"],
     ["SNAT ports in use", short(packets.snat_ports_in_use)],
     ["captured, none of ours", short(packets.passed)],
     ["forwarded without a record", short(packets.unrecorded)],

@@ -43,7 +43,8 @@ export function serverRow({ name, backendName }) {
     setText(weight, weightOf(server));
     setText(rate, perSecond(view.history.rate("server", backendName, name)));
     setText(open, short(server.current_connections) + (server.max_connections === null ? "" : ` of ${short(server.max_connections)}`));
-    setText(failed, short(server.connect_failures));
+    setText(failed, failures(server));
+    setAttribute(failed, "title", server.handshakes ? "handshakes that clients did not complete" : null);
     show(steer, view.mayChange);
   };
   return element;
@@ -72,6 +73,12 @@ function reasonOf(server, overlay) {
 function shareOf(backend, server, history) {
   const all = history.lately("backend", backend);
   return all > 0 ? Math.min(history.lately("server", backend, server) / all, 1) : null;
+}
+
+/** Connects that failed; in packet modes handshakes that came to nothing. */
+function failures({ connect_failures, handshakes }) {
+  if (!handshakes) return short(connect_failures);
+  return `${short(handshakes.begun - handshakes.completed)} of ${short(handshakes.begun)}`;
 }
 
 function weightOf({ weight, effective_weight }) {

@@ -1,0 +1,56 @@
+//! How much memory the events take that are kept, at most.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use convey::control::{EventKind, EventLevel, EventLog};
+use convey::model::Timestamp;
+
+/// The system's allocator, counting the bytes that are in use.
+struct Counting;
+
+static IN_USE: AtomicIsize = AtomicIsize::new(0);
+
+#[expect(unsafe_code, reason = "an allocator cannot be written without")]
+// SAFETY: every call is handed on as it is to the system's allocator, which keeps the contract. Counting neither
+// allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of this same function.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The texts, and what it takes to keep them.
+const MOST: isize = 1_100_000;
+
+#[test]
+fn a_thousand_events_of_the_longest_text_take_little_more_than_a_megabyte_and_further_ones_nothing() {
+    let text = "x".repeat(2 * EventLog::MAX_TEXT);
+    let log = EventLog::default();
+    let fill = || {
+        (0..EventLog::CAPACITY)
+            .for_each(|_| log.record(EventKind::Reload, EventLevel::Error, Timestamp(1), &text));
+    };
+    let before = IN_USE.load(Ordering::Relaxed);
+    let in_use = || IN_USE.load(Ordering::Relaxed) - before;
+    fill();
+    let full = in_use();
+    fill();
+    // Before anything is printed, which takes memory, too.
+    let still = in_use();
+    println!("{full} bytes");
+    assert!((1_000_000..MOST).contains(&full), "{full} bytes");
+    assert_eq!(still, full);
+    assert_eq!(log.since(0).first().unwrap().number, EventLog::CAPACITY as u64);
+}
