@@ -10,6 +10,7 @@ mod checks;
 mod cli;
 mod config;
 mod dashboard;
+mod dashboard_steering;
 mod demo;
 mod descriptors;
 mod drain;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         cli::stories(),
         config::stories(),
         dashboard::stories(),
+        dashboard_steering::stories(),
         demo::stories(),
         descriptors::stories(),
         drain::stories(),

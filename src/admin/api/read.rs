@@ -29,8 +29,12 @@ struct Access {
     token: bool,
 }
 
-pub(super) async fn access(Extension(who): Extension<Requester>) -> Response {
-    line(&Access { name: who.name, may_change: who.may_change, token: false })
+pub(super) async fn access(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+) -> Response {
+    let token = answers.source.loads.token().is_some();
+    line(&Access { name: who.name, may_change: who.may_change, token })
 }
 
 pub(super) async fn backend(
