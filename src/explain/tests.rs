@@ -163,7 +163,7 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
             };
             let sources = ExplainSources { plan: Some(&plan), packets: Some(&facts), ..of(&snapshot) };
             let said = ask(sources, client);
-            let mut syn = TestPacket::from(&client.to_string()).to("192.0.2.1:80").syn().bytes();
+            let mut syn = TestPacket::from(client.to_string()).to("192.0.2.1:80").syn().bytes();
             let headers = parse(&syn);
             let verdict = forwarder.handle_frame(&mut Frame::new(&mut syn, &headers), &plan, now);
             // Then one that is not open yet may give way, and the client goes on: the answer says so.
