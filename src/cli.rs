@@ -16,7 +16,7 @@ pub use self::flows::{FlowsArgs, FlowsCommand};
 pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
 pub use self::trace::TraceArgs;
-use crate::config::{LogLevel, Stats};
+use crate::config::{LogLevel, Stats, parse_log_level};
 use crate::explain::ClientAddr;
 use crate::model::{Mode, Target};
 
@@ -122,6 +122,18 @@ pub enum Command {
         /// A backend with its servers, or one server; without it: everything
         #[arg(value_name = "BACKEND[/SERVER]", value_parser = operate::target)]
         target: Option<Target>,
+    },
+    /// Say how much the convey that runs logs, or have it log more or less
+    ///
+    /// What is said here goes before --log-level, RUST_LOG and log.level, through reloads and upgrades, until --reset, `convey reset`
+    /// or the end of convey.
+    LogLevel {
+        /// The least important lines that are written; without it: say which these are
+        #[arg(value_name = "LEVEL", ignore_case = true, value_parser = log_level())]
+        level: Option<LogLevel>,
+        /// Go by the command line, RUST_LOG and the file again
+        #[arg(long, conflicts_with = "level")]
+        reset: bool,
     },
     /// Have the convey that runs read its file again, and say what has changed or why the file was refused
     Reload,
@@ -253,7 +265,7 @@ fn path_or_none() -> impl TypedValueParser<Value = PathBuf> {
 
 /// One of the levels; clap says which one may have been meant.
 fn log_level() -> impl TypedValueParser<Value = LogLevel> {
-    PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|word| LogLevel::parse(&word))
+    PossibleValuesParser::new(LogLevel::ALL.map(LogLevel::name)).try_map(|word| parse_log_level(&word))
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {

@@ -68,6 +68,7 @@ fn scrape(snapshot: Snapshot) -> String {
         now: Box::new(|| Timestamp(0)),
         draining: Arc::default(),
         packets: Some(Arc::new(PacketStats::new(1))),
+        log_level: convey::model::LogLevel::default,
         dropped_log_lines: || 0,
         loads: Arc::default(),
         access_log: Arc::default(),

@@ -10,6 +10,9 @@ use crate::control::ConfigLoad;
 /// The configuration that runs, and the last reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfigReport {
+    /// Where the file is. Empty before the first.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub file: String,
     /// The same on each host where the same version of convey runs the same configuration. Empty before the first.
     pub hash: String,
     /// When it was last read and taken over.
@@ -31,8 +34,9 @@ pub struct ConfigReport {
 impl ConfigReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(load: ConfigLoad, started: SystemTime) -> Self {
-        let ConfigLoad { hash, succeeded_at, tried_at, errors, successes, failures } = load;
+        let ConfigLoad { file, hash, succeeded_at, tried_at, errors, successes, failures } = load;
         ConfigReport {
+            file: file.display().to_string(),
             hash,
             loaded: started + Duration::from_nanos(succeeded_at.0),
             last_reload_successful: errors.is_empty(),

@@ -31,7 +31,7 @@ pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
 pub use http::{serve, serve_until};
 pub use listener::{AdminListener, Requester};
 pub use names::NameReport;
-pub use overlays::OverlayReport;
+pub use overlays::{AddedReport, OverlayReport};
 pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;

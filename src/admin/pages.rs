@@ -148,6 +148,7 @@ mod tests {
             now: Box::new(|| Timestamp(0)),
             draining: Arc::default(),
             packets: None,
+            log_level: crate::model::LogLevel::default,
             dropped_log_lines: || {
                 drop(HELD.lock());
                 RENDERED.fetch_add(1, Ordering::Relaxed)

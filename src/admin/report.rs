@@ -228,6 +228,12 @@ pub struct EjectedReport {
     pub times: u32,
 }
 
+fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayReport> {
+    let of_servers = snapshot.overlays.iter().map(|one| OverlayReport::new(one, started));
+    let of_log = snapshot.log_level.iter().map(|said| OverlayReport::of_log_level(said, started));
+    of_servers.chain(of_log).collect()
+}
+
 impl StatsReport {
     /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Self {
@@ -253,7 +259,7 @@ impl StatsReport {
             config: ConfigReport::new(ConfigLoad::default(), started),
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
-            overlays: snapshot.overlays.iter().map(|one| OverlayReport::new(one, started)).collect(),
+            overlays: overlays(snapshot, started),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
             packets: None,
         }

@@ -12,7 +12,7 @@ use super::{FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
 use crate::explain::{ClientAddr, ExplainSources, Explanation, PacketFacts, Unanswerable, explain};
-use crate::model::Timestamp;
+use crate::model::{LogLevel, Timestamp};
 use crate::proxy::Clients;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
@@ -31,6 +31,8 @@ pub struct StatsSource {
     pub packets: Option<Arc<PacketStats>>,
     /// How many lines of the log nobody read in time.
     pub dropped_log_lines: fn() -> u64,
+    /// The least important lines of the log that are written.
+    pub log_level: fn() -> LogLevel,
     /// What has become of the configuration.
     pub loads: Arc<ConfigLoads>,
     /// Knows how many lines of the access log were lost.

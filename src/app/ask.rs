@@ -1,16 +1,18 @@
 //! Commands that ask the convey that runs.
 
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use hyper::StatusCode;
+use tokio::time::timeout;
 
 use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 use crate::cli::{FlowsArgs, FlowsCommand, Options};
 use crate::operator::{
-    Client, FlowPage, PastEvent, Refused, Status, Wanted, carry_out, kill, overview, past, path, shown,
+    self, Client, FlowPage, PastEvent, Refused, Status, Wanted, carry_out, kill, overview, past, path, shown,
     wait_until_idle,
 };
 
@@ -37,6 +39,25 @@ pub(super) fn steer(
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is other than this file in the convey that runs with it, a line each. Nothing if none answers.
+pub(super) async fn other_than_file(file: &Path, socket: Option<&Path>) -> Vec<String> {
+    let asked = async {
+        let client = Client::find(&places(socket)).await?;
+        client.get::<Status>("/v1/status").await
+    };
+    let Ok(Ok(status)) = timeout(PATIENCE, asked).await else { return Vec::new() };
+    let real = |path: &Path| path.canonicalize().ok();
+    let is_file = |other: &str| real(Path::new(other)).is_some_and(|other| Some(other) == real(file));
+    operator::other_than_file(&status, is_file, wall_clock())
+}
+
+fn wall_clock() -> SystemTime {
+    clock::wall_clock_start() + Duration::from_nanos(clock::now().0)
+}
+
+/// How long a check waits for the convey that runs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Prints one screen, or what has happened lately; or, as `json`, all there is to say of it.
 pub(super) fn status(options: &Options, json: bool, events: bool) -> Result<ExitCode, Failure> {
     let asked = runtime()?.block_on(async {
@@ -50,8 +71,7 @@ pub(super) fn status(options: &Options, json: bool, events: bool) -> Result<Exit
             (true, false) => past(&client.get::<Vec<PastEvent>>("/v1/events").await?),
             (false, false) => {
                 let status: Status = client.get("/v1/status").await?;
-                let now = clock::wall_clock_start() + Duration::from_nanos(clock::now().0);
-                overview(&status, if is_ready { &[] } else { &obstacles }, now)
+                overview(&status, if is_ready { &[] } else { &obstacles }, wall_clock())
             }
         };
         Ok((text, is_ready))

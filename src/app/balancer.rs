@@ -35,7 +35,7 @@ use super::vip_prober::VipProber;
 use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, socket_store, stale_filters};
 use crate::admin;
 use crate::config::watch::{FirstLook, Watch};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Loaded};
 use crate::control::Resolver;
 use crate::control::{
     Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
@@ -93,18 +93,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     let manager = ServiceManager::from_env(handed.as_ref().is_some_and(Handed::is_upgrade));
     let reloads = Reloads { reload, reloads };
     let control = handed_or_bound(handed.as_mut(), control, socket.as_deref());
-    let start = Start {
-        config: loaded.config,
-        kernel,
-        file,
-        reloads,
-        open_files,
-        manager,
-        logs,
-        program,
-        handed,
-        control,
-    };
+    let start = Start { loaded, kernel, file, reloads, open_files, manager, logs, program, handed, control };
     Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
@@ -123,7 +112,7 @@ struct Reloads {
 
 /// What a balancer is started with.
 struct Start {
-    config: Config,
+    loaded: Loaded,
     kernel: Option<Kernel>,
     file: ConfigFile,
     reloads: Reloads,
@@ -138,7 +127,7 @@ struct Start {
 impl Start {
     async fn run(self, show: &Show, confined: &Confined, harmless: Harmless) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new(harmless)?;
-        let _servers = show.start_servers(&self.config).await?;
+        let _servers = show.start_servers(&self.loaded.config).await?;
         let has_kept = self.handed.as_ref().is_some_and(|handed| !handed.is_upgrade());
         let mut balancer = RunningBalancer::start(self).await?;
         confined.tell();
@@ -174,10 +163,10 @@ struct RunningBalancer {
 impl RunningBalancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
-        let Start { config, kernel, file, reloads, open_files, manager, logs, program, mut handed, control } =
+        let Start { loaded, kernel, file, reloads, open_files, manager, logs, program, mut handed, control } =
             start;
         let Reloads { reload, reloads } = reloads;
-        let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&config)?);
+        let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&loaded.config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(threads.columns())));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
@@ -201,7 +190,7 @@ impl RunningBalancer {
         };
         let mut state = first_state(threads.columns(), kernel.as_ref()).await;
         let mut data_path = Paths::start(&parts, kernel, logs).await?;
-        let admin = BoundAdmin::new(config.stats.listen, control, handed.as_mut()).await?;
+        let admin = BoundAdmin::new(loaded.config.stats.listen, control, handed.as_mut()).await?;
         let predecessor = handed.and_then(|handed| {
             event_log.expect(handed.events);
             state.expect(handed.known);
@@ -209,23 +198,23 @@ impl RunningBalancer {
             handed.from
         });
         let source = source(&parts, draining.clone(), loads.clone(), &data_path);
-        let paths = Arc::new(VipProber(snapshot.clone()));
         let mut task = Task {
             state,
             snapshot,
-            schedule: Schedule::new(outcomes, limits::probes_at_once(open_files)).with_paths(paths),
+            schedule: schedule(&parts, outcomes),
             resolver: Resolver::new(limits::lookups_at_once(open_files)),
             lookups,
             data_path,
             file,
+            loaded: loaded.clone(),
             digest: Digest::default(),
             loads: loads.clone(),
             events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
         };
-        task.configure(config).await.map_err(anyhow::Error::msg)?;
-        task.state.config().into_iter().for_each(|config| loads.start(config, clock::now()));
+        task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
+        loads.start(task.file.absolute(), &task.loaded.config, clock::now());
         task.data_path.has_taken_over()?;
         let admin = admin.serve(source, requests)?;
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
@@ -455,6 +444,12 @@ fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
+/// The health checks, also those that go the way of clients' packets.
+fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> Schedule {
+    let prober = VipProber(parts.snapshot.clone());
+    Schedule::new(outcomes, limits::probes_at_once(parts.open_files)).with_paths(Arc::new(prober))
+}
+
 /// What statistics are made of.
 fn source(
     parts: &Parts<'_>,
@@ -469,6 +464,7 @@ fn source(
         draining,
         packets: data_path.packet_stats(),
         dropped_log_lines: logging::dropped_lines,
+        log_level: logging::level,
         loads,
         access_log: parts.access_log.clone(),
         events: parts.event_log.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,8 +12,8 @@ use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
 use super::{
-    Failure, balancer, cores, limits, offload, packet_plan, paths, print, privileges, proxy_path, runtime,
-    snat_ports, stale_filters,
+    Failure, ask, balancer, cores, limits, offload, packet_plan, paths, print, privileges, proxy_path,
+    runtime, snat_ports, stale_filters,
 };
 use crate::config::{self, Config, LeftOut};
 use crate::control::{ConfigFile, Resolver, own_addresses};
@@ -29,8 +30,13 @@ pub(super) fn syntax(file: &ConfigFile) -> Result<ExitCode, Failure> {
 }
 
 /// Looks at the file and at this host, and tries what a start does. Succeeds if convey would start.
-pub(super) fn run(file: &ConfigFile) -> Result<ExitCode, Failure> {
+pub(super) fn run(file: &ConfigFile, socket: Option<&Path>) -> Result<ExitCode, Failure> {
     let runtime = runtime()?;
+    for line in runtime.block_on(ask::other_than_file(&file.path, socket)) {
+        eprintln!(
+            "warning: the convey that runs with this file has other: {line} (`convey reset` takes it back)"
+        );
+    }
     let (loaded, kernel) = runtime.block_on(host::load(file))?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     if let Some(Kernel { netlink, table, .. }) = &kernel {

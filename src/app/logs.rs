@@ -8,7 +8,7 @@ use convey_access_log::AccessLog;
 use log::{error, info};
 
 use super::clock;
-use crate::config::{self, Config, LogOutput};
+use crate::config::{self, Config, LogLevel, LogOutput};
 use crate::logging::{AccessWriter, Log, Outlet};
 
 /// The keys that say where lines go.
@@ -101,6 +101,11 @@ impl Logs {
         if self.access_output.is_none() {
             access.turn_off();
         }
+    }
+
+    /// Goes by what an operator has said of the level.
+    pub(super) fn set_level(&self, said: Option<LogLevel>) {
+        self.files.log.set_level(said);
     }
 
     fn problem(&self, output: &LogOutput, key: &str, error: &io::Error) -> String {

@@ -81,7 +81,9 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
             let early = early.unwrap_or_else(|| Early::unconfined(file(&cli.options)));
             balancer::run(early, &Show::Nothing, log)
         }
-        Some(Command::Check { syntax: false }) => check::run(&file(&cli.options)),
+        Some(Command::Check { syntax: false }) => {
+            check::run(&file(&cli.options), cli.options.socket.as_deref())
+        }
         Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
@@ -95,6 +97,10 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         }
         Some(Command::Doctor { json, server }) => doctor::run(&cli.options, *json, *server),
         Some(Command::Trace(args)) => trace::run(&cli.options, args),
+        Some(Command::LogLevel { level, reset }) => {
+            let show = if *reset { Wanted::ResetLogLevel } else { Wanted::ShowLogLevel };
+            ask::steer(&cli.options, &level.map_or(show, Wanted::LogLevel), None)
+        }
         Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload, None),
         Some(Command::Generate { kind }) => generated(*kind),
         Some(Command::Upgrade) => upgrade::run(&file(&cli.options)),

@@ -414,6 +414,7 @@ impl DataPath for Paths {
     }
 
     fn on_snapshot(&mut self, snapshot: &Snapshot) {
+        self.logs.set_level(snapshot.log_level.as_ref().map(|said| said.level));
         if let Some(proxy) = &mut self.proxy {
             proxy.on_snapshot(snapshot);
         }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use humantime::parse_duration;
 
-use crate::model::{AdminState, Target};
+use crate::config::check_server_address;
+use crate::model::{AddedServer, AdminState, ServerSettings, Target};
 use crate::operator::Wanted;
 
 /// Whether a command waits for the end of connections.
@@ -39,6 +40,35 @@ pub enum ServerCommand {
     },
     /// Take it out: it counts as down and is not checked
     Maint {
+        /// Its backend and its name
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
+        server: Target,
+    },
+    /// Add a server that the file does not have; if it was added before, change it
+    ///
+    /// It serves through reloads and upgrades, until `convey reset`, `convey server remove` or the end of convey. A file that has a
+    /// server of that name goes before it.
+    Add {
+        /// Its backend and its name
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
+        server: Target,
+        /// Where it listens: IP:PORT, or NAME:PORT in proxy mode
+        #[arg(value_name = "ADDR", value_parser = server_addr)]
+        addr: String,
+        /// Its share of new connections relative to the other servers
+        #[arg(long, value_name = "N", default_value_t = ServerSettings::default().weight)]
+        weight: u16,
+        /// Use it only while no other server is usable
+        #[arg(long)]
+        backup: bool,
+        /// Connections it is given at once
+        #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+        max_connections: Option<u32>,
+    },
+    /// Remove a server; its open connections go on, in packet modes for timeouts.drain
+    ///
+    /// One of the file comes back with `convey reset`.
+    Remove {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
@@ -88,6 +118,11 @@ impl ServerCommand {
             ServerCommand::Ready { server } => Wanted::State(server, AdminState::Ready),
             ServerCommand::Maint { server } => Wanted::State(server, AdminState::Maint),
             ServerCommand::Weight { server, weight } => Wanted::Weight(server, weight),
+            ServerCommand::Add { server, addr, weight, backup, max_connections } => {
+                let settings = ServerSettings { weight, backup, max_connections };
+                Wanted::Add(server, AddedServer { addr, settings })
+            }
+            ServerCommand::Remove { server } => Wanted::Remove(server),
         }
     }
 }
@@ -122,6 +157,10 @@ impl BackendCommand {
         };
         Wanted::State(Target::backend(backend), state)
     }
+}
+
+fn server_addr(text: &str) -> Result<String, String> {
+    check_server_address(text).map(|()| text.to_owned())
 }
 
 pub(super) fn server(text: &str) -> Result<Target, String> {

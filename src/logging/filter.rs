@@ -2,7 +2,7 @@
 
 use log::{LevelFilter, Metadata};
 
-use crate::config::LogLevel;
+use crate::config::{LogLevel, parse_log_level};
 
 /// Modules that say more than anybody wants: it tells of every directory that is gone, on whose account the file is looked
 /// at anyway.
@@ -60,7 +60,7 @@ impl Variable {
                 Some((module, level)) => (Some(module.trim()), level.trim()),
                 None => (None, part),
             };
-            match (module, LogLevel::parse(level)) {
+            match (module, parse_log_level(level)) {
                 (None, Ok(level)) => variable.level = Some(level),
                 (Some(module), Ok(level)) => variable.modules.push((module.to_owned(), level_filter(level))),
                 (_, Err(message)) => variable.problems.push(format!("RUST_LOG: {message}; it is ignored")),

@@ -18,8 +18,8 @@ use std::fmt;
 use std::io::{IsTerminal, Write, stderr};
 use std::os::fd::AsFd;
 use std::panic::{self, PanicHookInfo};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -36,6 +36,14 @@ use crate::config::{self, LogLevel, LogOutput};
 /// How long the end of the program waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The level that is in force: its place in [`LogLevel::ALL`].
+static LEVEL: AtomicUsize = AtomicUsize::new(LogLevel::Info as usize);
+
+/// The least important lines that are written. `RUST_LOG` may say otherwise of parts.
+pub fn level() -> LogLevel {
+    LogLevel::ALL.get(LEVEL.load(Ordering::Relaxed)).copied().unwrap_or_default()
+}
+
 /// The log of a program.
 #[derive(Debug, Clone)]
 pub struct Log(Arc<Shared>);
@@ -50,11 +58,22 @@ struct Shared {
     /// Of the command line.
     level: Option<LogLevel>,
     variable: Variable,
+    wanted: Mutex<WantedLog>,
+}
+
+/// What is asked for while the program runs.
+#[derive(Debug, Default)]
+struct WantedLog {
+    /// By the file.
+    file: config::LogConfig,
+    /// By an operator, which goes before all else.
+    said: Option<LogLevel>,
 }
 
 /// What is written, and how.
 #[derive(Debug)]
 struct LogStyle {
+    level: LogLevel,
     filter: LogFilter,
     look: Look,
 }
@@ -72,7 +91,7 @@ impl Log {
         let queue = queue.inspect_err(|error| {
             eprintln!("convey: a reader of the log that stalls will stall convey: {error}");
         });
-        let style = LogStyle::new(&config::LogConfig::default(), level, &variable);
+        let style = LogStyle::new(&WantedLog::default(), level, &variable);
         let most = style.filter.most();
         let shared = Shared {
             queue: queue.ok(),
@@ -80,6 +99,7 @@ impl Log {
             is_elsewhere: AtomicBool::new(false),
             level,
             variable,
+            wanted: Mutex::default(),
         };
         let log = Log(Arc::new(shared));
         log.tell_of_panics();
@@ -92,13 +112,29 @@ impl Log {
 
     /// Goes by the file from now on; `outlet` is where lines go from now on, if that changes.
     pub(crate) fn follow(&self, wanted: &config::LogConfig, outlet: Option<Outlet>) {
-        let Shared { queue, style, is_elsewhere, level, variable } = &*self.0;
+        let Shared { queue, is_elsewhere, wanted: wants, .. } = &*self.0;
         if let (Some(queue), Some(outlet)) = (queue, outlet) {
             queue.replace(outlet);
         }
         is_elsewhere.store(wanted.output != LogOutput::Stderr, Ordering::Relaxed);
+        let mut wants = wants.lock().unwrap_or_else(PoisonError::into_inner);
+        wants.file = wanted.clone();
+        self.restyle(&wants);
+    }
+
+    /// Goes by what an operator has said of the level, or by the command line, `RUST_LOG` and the file again.
+    pub(crate) fn set_level(&self, said: Option<LogLevel>) {
+        let mut wants = self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut wants.said, said) != said {
+            self.restyle(&wants);
+        }
+    }
+
+    fn restyle(&self, wanted: &WantedLog) {
+        let Shared { style, level, variable, .. } = &*self.0;
         let next = LogStyle::new(wanted, *level, variable);
         log::set_max_level(next.filter.most());
+        LEVEL.store(next.level as usize, Ordering::Relaxed);
         style.store(Arc::new(next));
     }
 
@@ -161,8 +197,9 @@ impl log::Log for Log {
 }
 
 impl LogStyle {
-    fn new(wanted: &config::LogConfig, level: Option<LogLevel>, variable: &Variable) -> LogStyle {
-        let level = level.or(variable.level).unwrap_or(wanted.level);
+    fn new(wanted: &WantedLog, level: Option<LogLevel>, variable: &Variable) -> LogStyle {
+        let WantedLog { file: wanted, said } = wanted;
+        let level = said.or(level).or(variable.level).unwrap_or(wanted.level);
         let is_stderr = wanted.output == LogOutput::Stderr;
         let look = Look {
             format: wanted.format,
@@ -170,7 +207,7 @@ impl LogStyle {
             has_colours: is_stderr && has_colours(),
             clear: if is_stderr && stderr().is_terminal() { "\r\x1b[K" } else { "" },
         };
-        LogStyle { filter: LogFilter::new(level, variable), look }
+        LogStyle { level, filter: LogFilter::new(level, variable), look }
     }
 }
 

@@ -10,6 +10,6 @@ mod trace;
 pub use client::{Client, Refused};
 pub use flows::{FlowPage, kill, path, shown};
 pub use pcap::PacketFile;
-pub use status::{PastEvent, Status, overview, past};
+pub use status::{PastEvent, Status, other_than_file, overview, past};
 pub use steering::{Wanted, carry_out, explain_path, wait_until_idle};
 pub use trace::{ShownEvent, trace_path};

@@ -80,17 +80,29 @@ struct Ejected {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Said {
-    backend: String,
+    /// `None`: of the program.
+    backend: Option<String>,
     server: Option<String>,
     state: Option<String>,
     weight: Option<u64>,
+    added: Option<AddedTo>,
+    removed: bool,
+    log_level: Option<String>,
+    superseded: bool,
     since: String,
     by: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+struct AddedTo {
+    addr: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Config {
+    file: String,
     hash: String,
     loaded: String,
     last_reload_successful: bool,
@@ -138,6 +150,14 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
         status.overlays.iter().for_each(|said| screen += &of_overlay(said, now));
     }
     screen
+}
+
+/// What is other than the file in the convey that this is the status of, a line each; nothing if it runs with another file.
+pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
+    if !is_file(&status.config.file) {
+        return Vec::new();
+    }
+    status.overlays.iter().map(|said| of_overlay(said, now).trim().to_owned()).collect()
 }
 
 fn of_config(config: &Config, now: SystemTime) -> String {
@@ -233,9 +253,16 @@ fn of_drops(status: &Status) -> String {
 
 fn of_overlay(said: &Said, now: SystemTime) -> String {
     let server = said.server.as_ref().map(|server| format!("/{server}")).unwrap_or_default();
-    let state = said.state.clone().unwrap_or_default();
-    let what = said.weight.map_or(state, |weight| format!("weight {weight}"));
-    format!("  {}{server}: {what}, for {}, by {}\n", said.backend, age(&said.since, now), said.by)
+    let what = match said {
+        Said { added: Some(added), .. } => format!("added at {}", added.addr),
+        Said { removed: true, .. } => "removed".to_owned(),
+        Said { log_level: Some(level), .. } => format!("log level {level}"),
+        Said { weight: Some(weight), .. } => format!("weight {weight}"),
+        _ => said.state.clone().unwrap_or_default(),
+    };
+    let of = said.backend.as_ref().map(|backend| format!("{backend}{server}: ")).unwrap_or_default();
+    let superseded = if said.superseded { "; superseded: the file goes before it" } else { "" };
+    format!("  {of}{what}, for {}, by {}{superseded}\n", age(&said.since, now), said.by)
 }
 
 /// A table of words, and of numbers from this column on.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{Client, Refused};
-use crate::model::{AdminState, Target};
+use crate::model::{AddedServer, AdminState, LogLevel, ServerSettings, Target};
 
 /// What else than letters and digits stands for itself in a part of a path.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -26,6 +26,16 @@ pub enum Wanted {
     State(Target, AdminState),
     /// The share of a server.
     Weight(Target, u16),
+    /// A server comes that the file does not have.
+    Add(Target, AddedServer),
+    /// A server goes.
+    Remove(Target),
+    /// The log says so much.
+    LogLevel(LogLevel),
+    /// How much does the log say?
+    ShowLogLevel,
+    /// It says what the command line and the file say.
+    ResetLogLevel,
     /// What was said is taken back; of everything, without a target.
     Reset(Option<Target>),
     /// The file is read again.
@@ -35,6 +45,21 @@ pub enum Wanted {
 #[derive(Deserialize)]
 struct Changed {
     changed: bool,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    new: bool,
+    #[serde(default)]
+    warnings: Vec<String>,
+}
+
+/// Where the level is in the API.
+const LOG_LEVEL: &str = "/v1/log-level";
+
+#[derive(Deserialize)]
+struct Level {
+    level: String,
 }
 
 #[derive(Deserialize)]
@@ -59,6 +84,34 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
         }
         Wanted::Weight(target, weight) => {
             steer(client, target, &json!({ "weight": weight }), &format!("weight {weight}")).await
+        }
+        Wanted::Add(target, server) => {
+            let ServerSettings { weight, backup, max_connections } = server.settings;
+            let mut body = json!({ "addr": server.addr, "weight": weight, "backup": backup });
+            if let Some(most) = max_connections {
+                body["max_connections"] = json!(most);
+            }
+            let Added { new, warnings } = client.change(Method::PUT, &path(target), Some(&body)).await?;
+            let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+            Ok(format!("{warnings}{target}: {} at {server}\n", if new { "added" } else { "now" }))
+        }
+        Wanted::Remove(target) => {
+            let Changed { .. } = client.change(Method::DELETE, &path(target), None).await?;
+            Ok(format!("{target}: removed\n"))
+        }
+        Wanted::LogLevel(level) => {
+            let body = json!({ "level": level.name() });
+            let Changed { changed } = client.change(Method::PUT, LOG_LEVEL, Some(&body)).await?;
+            Ok(format!("log level: {}{}\n", level.name(), if changed { "" } else { " already" }))
+        }
+        Wanted::ShowLogLevel => {
+            let Level { level } = client.get(LOG_LEVEL).await?;
+            Ok(format!("{level}\n"))
+        }
+        Wanted::ResetLogLevel => {
+            let Changed { .. } = client.change(Method::DELETE, LOG_LEVEL, None).await?;
+            let Level { level } = client.get(LOG_LEVEL).await?;
+            Ok(format!("log level: {level}, as the command line and the file say\n"))
         }
         Wanted::Reset(target) => {
             let TakenBack { reset } = client.change(Method::DELETE, &overlays(target.as_ref()), None).await?;

@@ -46,6 +46,7 @@ mod silence;
 mod silent_servers;
 mod spoofed;
 mod spread;
+mod steering;
 mod takeover;
 mod trace;
 mod transfer;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         ("silent_servers", silent_servers::stories()),
         ("spoofed", spoofed::stories()),
         ("reload", reload::stories()),
+        ("steering", steering::stories()),
         ("upgrade", upgrade::stories()),
         ("drain", drain::stories()),
         ("ends", ends::stories()),

@@ -201,6 +201,11 @@ impl Network {
         self.stat_of(Role::Balancer, pointer)
     }
 
+    /// The names of the pool's servers.
+    pub(crate) fn servers_of_pool(&self) -> Vec<String> {
+        self.stat("/backends/pool/servers").as_object().unwrap().keys().cloned().collect()
+    }
+
     /// The same of any balancer.
     pub(crate) fn stat_of(&self, role: Role, pointer: &str) -> Value {
         let stats = self.stats(role);

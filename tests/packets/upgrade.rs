@@ -267,7 +267,7 @@ impl Program {
     }
 
     /// Installs it again, another build if there is one: another file of the same name.
-    fn replace(&self) {
+    pub(crate) fn replace(&self) {
         self.put(&binary_of_upgrade(self.1.fetch_add(1, Ordering::Relaxed) + 1));
     }
 

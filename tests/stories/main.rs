@@ -35,6 +35,7 @@ mod proxy_peers;
 mod proxy_protocol;
 mod proxy_shares;
 mod reload;
+mod servers;
 mod service_manager;
 mod shares;
 mod slow;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         proxy_protocol::stories(),
         proxy_shares::stories(),
         reload::stories(),
+        servers::stories(),
         service_manager::stories(),
         shares::stories(),
         slow::stories(),

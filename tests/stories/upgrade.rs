@@ -116,13 +116,21 @@ fn what_an_operator_has_said_goes_along() {
         ran.stdout
     };
     ask_for(&upgraded, "server drain pool/a");
+    let _added = TcpServer::named("c", lab.server(3));
+    ask_for(&upgraded, &format!("server add pool/c {}", lab.server(3)));
+    ask_for(&upgraded, "server remove pool/b");
+    ask_for(&upgraded, "log-level debug");
     for _ in 0..2 {
         upgraded.upgrade();
         for _ in 0..4 {
-            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "b".to_owned()));
+            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "c".to_owned()));
         }
         let screen = ask_for(&upgraded, "status");
-        assert!(screen.contains("pool/a: drain, for "), "{screen}");
+        for said in ["pool/a: drain, for ", "pool/b: removed, for ", "pool/c: added at ", "log level debug, "]
+        {
+            assert!(screen.contains(said), "{said}: {screen}");
+        }
+        assert_eq!(ask_for(&upgraded, "log-level"), "debug\n");
     }
     let events = ask_for(&upgraded, "status --events");
     assert!(

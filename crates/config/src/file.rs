@@ -33,7 +33,7 @@ use convey_model::{
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
 /// reported.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ParsedFile {
     pub(super) mode: Mode,
     pub(super) frontends: Vec<ParsedFrontend>,
@@ -55,7 +55,7 @@ struct Dns {
 }
 
 /// `[passthrough]`
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Passthrough {
     pub(super) workers: Option<Placed<u16>>,
     pub(super) interfaces: Vec<Placed<String>>,
@@ -65,7 +65,7 @@ pub(super) struct Passthrough {
 }
 
 /// `[frontends.NAME]`
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ParsedFrontend {
     pub(super) name: String,
     /// Where it says none, the mode of the command line, or that of the file.
@@ -84,7 +84,7 @@ pub(super) struct ParsedFrontend {
 }
 
 /// `[backends.NAME]`
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ParsedBackend {
     pub(super) name: String,
     pub(super) place: Place,

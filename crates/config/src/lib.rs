@@ -22,6 +22,7 @@ mod problem;
 mod reader;
 mod reload;
 mod resolved;
+mod steered;
 mod texts;
 mod token;
 mod validate;
@@ -30,15 +31,17 @@ mod variables;
 pub mod watch;
 
 pub use access_log::AccessLogConfig;
+pub use convey_model::LogLevel;
 pub use describe::describe;
 pub use hint::did_you_mean;
 pub use list::{ListSettings, load_list};
-pub use logs::{LogConfig, LogFormat, LogLevel, LogOutput};
+pub use logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
 pub use mode::{HostNetwork, validate_mode};
 pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
 pub use resolved::LeftOut;
+pub use steered::{ServerChange, check_server_address};
 pub use token::AdminToken;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -107,7 +110,7 @@ impl Default for Stats {
 
 /// A configuration that is right in itself, and what is odd about it. [`validate_mode`] tells whether this host
 /// can run it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Loaded {
     /// What the file says, defaults filled in.
     pub config: Config,
@@ -117,7 +120,7 @@ pub struct Loaded {
 }
 
 /// What a configuration was read from: later problems point into it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Source {
     texts: Texts,
     file: ParsedFile,

@@ -9,6 +9,7 @@ use super::diff::change;
 use super::hint;
 use super::reader::TomlTable;
 use super::values::{choice, not_allowed};
+use convey_model::LogLevel;
 
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,50 +22,17 @@ pub struct LogConfig {
     pub output: LogOutput,
 }
 
-/// How important a line is, and which lines are written: these and more important ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum LogLevel {
-    /// Clients are refused, or something that was asked for cannot be done.
-    Error,
-    /// Something needs attention.
-    Warn,
-    /// What happens to servers, and what the operator does.
-    #[default]
-    Info,
-    /// What happens to single connections.
-    Debug,
-    /// What libraries say.
-    Trace,
-}
-
-impl LogLevel {
-    /// All of them, the most important first.
-    pub const ALL: [LogLevel; 5] =
-        [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
-
-    /// The name in the configuration and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            LogLevel::Error => "error",
-            LogLevel::Warn => "warn",
-            LogLevel::Info => "info",
-            LogLevel::Debug => "debug",
-            LogLevel::Trace => "trace",
-        }
-    }
-
-    /// The level with this name, in any case.
-    ///
-    /// # Errors
-    /// A word that is no level: a message that says what is allowed and what may have been meant.
-    pub fn parse(word: &str) -> Result<LogLevel, String> {
-        let found = LogLevel::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(word));
-        let names = LogLevel::ALL.map(LogLevel::name);
-        found.ok_or_else(|| {
-            let meant = hint::did_you_mean(word, names);
-            format!("found {word:?}; allowed: {}{meant}", names.join(", "))
-        })
-    }
+/// The level with this name, in any case.
+///
+/// # Errors
+/// A word that is no level: a message that says what is allowed and what may have been meant.
+pub fn parse_log_level(word: &str) -> Result<LogLevel, String> {
+    let found = LogLevel::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(word));
+    let names = LogLevel::ALL.map(LogLevel::name);
+    found.ok_or_else(|| {
+        let meant = hint::did_you_mean(word, names);
+        format!("found {word:?}; allowed: {}{meant}", names.join(", "))
+    })
 }
 
 /// What a line of the log looks like.
@@ -205,8 +173,8 @@ mod tests {
 
     #[test]
     fn a_level_is_found_in_any_case_and_a_typo_is_told() {
-        assert_eq!(LogLevel::parse("WARN"), Ok(LogLevel::Warn));
-        let told = LogLevel::parse("wran").unwrap_err();
+        assert_eq!(parse_log_level("WARN"), Ok(LogLevel::Warn));
+        let told = parse_log_level("wran").unwrap_err();
         assert!(told.ends_with("did you mean `warn`?"), "{told}");
     }
 }

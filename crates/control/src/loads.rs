@@ -1,5 +1,6 @@
 //! The record of loads: which configuration runs, and how the last reload went. Pure.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -21,6 +22,8 @@ struct Loads {
 /// What is known now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConfigLoad {
+    /// Where the file is. Empty before the first one.
+    pub file: PathBuf,
     /// Of the configuration that runs, in hexadecimal: the same on each host where the same version of convey runs the same.
     /// Comments, order and defaults that are written out make no difference. Empty before the first one.
     pub hash: String,
@@ -51,9 +54,9 @@ impl ConfigLoads {
     }
 
     /// This configuration runs from the start.
-    pub fn start(&self, config: &Config, now: Timestamp) {
+    pub fn start(&self, file: PathBuf, config: &Config, now: Timestamp) {
         let hash = hash(config);
-        let load = ConfigLoad { hash, succeeded_at: now, tried_at: now, ..ConfigLoad::default() };
+        let load = ConfigLoad { file, hash, succeeded_at: now, tried_at: now, ..ConfigLoad::default() };
         *self.lock() = Loads { load, token: config.stats.token.clone() };
     }
 
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn a_reload_that_is_refused_leaves_the_hash_and_tells_why_until_one_succeeds() {
         let loads = ConfigLoads::default();
-        loads.start(&config(""), Timestamp(1));
+        loads.start("c.toml".into(), &config(""), Timestamp(1));
         let first = loads.now();
         assert_eq!((first.hash.len(), first.successes, first.failures), (16, 0, 0));
         let errors: Vec<String> = (0..100).map(|n| n.to_string()).collect();

@@ -9,7 +9,7 @@ use convey_model::{AdminState, Overlay, OverlayValue, Target};
 const MAX_OVERLAYS: usize = 10_000;
 
 /// All of them, each about one thing of one target.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Overlays(BTreeMap<(Target, Thing), Overlay>);
 
 /// What a change is about.
@@ -17,13 +17,16 @@ pub(crate) struct Overlays(BTreeMap<(Target, Thing), Overlay>);
 enum Thing {
     State,
     Weight,
+    /// Whether there is such a server at all.
+    Presence,
 }
 
 impl Thing {
-    fn of(value: OverlayValue) -> Thing {
+    fn of(value: &OverlayValue) -> Thing {
         match value {
             OverlayValue::State(_) => Thing::State,
             OverlayValue::Weight(_) => Thing::Weight,
+            OverlayValue::Added(_) | OverlayValue::Removed => Thing::Presence,
         }
     }
 }
@@ -35,26 +38,55 @@ impl Overlays {
     /// # Errors
     /// There are [`MAX_OVERLAYS`]: words for an operator.
     pub(crate) fn set(&mut self, overlay: Overlay) -> Result<bool, String> {
-        let thing = Thing::of(overlay.value);
-        let holds = self.of_thing(&overlay.target, thing).map(|before| before.value);
+        let thing = Thing::of(&overlay.value);
+        let holds = self.of_thing(&overlay.target, thing).map(|before| before.value.clone());
         let parts = self.keys_of(&overlay.target, thing);
         let has_parts = parts.iter().any(|(part, _)| *part != overlay.target);
-        if !has_parts && holds == Some(overlay.value) {
+        if !has_parts && holds.as_ref() == Some(&overlay.value) {
             return Ok(false);
         }
         let inherited = outer(&overlay.target)
             .and_then(|outer| self.of_thing(&outer, thing))
-            .map_or(OverlayValue::State(AdminState::Ready), |inherited| inherited.value);
+            .map_or(OverlayValue::State(AdminState::Ready), |inherited| inherited.value.clone());
         let key = (overlay.target.clone(), thing);
         let is_kept = inherited != overlay.value;
         if is_kept && parts.is_empty() && self.0.len() >= MAX_OVERLAYS {
-            return Err(format!("{MAX_OVERLAYS} changes are the most; take some back with `convey reset`"));
+            return Err(too_many());
         }
         parts.iter().for_each(|part| _ = self.0.remove(part));
         if is_kept {
             self.0.insert(key, overlay);
         }
         Ok(is_kept || !parts.is_empty())
+    }
+
+    /// Adds or removes a server. What was said of the same before holds no longer.
+    ///
+    /// # Errors
+    /// There are [`MAX_OVERLAYS`]: words for an operator.
+    pub(crate) fn set_presence(&mut self, overlay: Overlay) -> Result<(), String> {
+        let key = (overlay.target.clone(), Thing::Presence);
+        if !self.0.contains_key(&key) && self.0.len() >= MAX_OVERLAYS {
+            return Err(too_many());
+        }
+        self.0.insert(key, overlay);
+        Ok(())
+    }
+
+    /// Whether a server was added or removed.
+    pub(crate) fn presence_of(&self, target: &Target) -> Option<&Overlay> {
+        self.0.get(&(target.clone(), Thing::Presence))
+    }
+
+    /// The servers that were added and removed.
+    pub(crate) fn presence(&self) -> impl Iterator<Item = &Overlay> {
+        self.0.iter().filter(|((_, thing), _)| *thing == Thing::Presence).map(|(_, overlay)| overlay)
+    }
+
+    /// Which of these have an effect, in their order.
+    pub(crate) fn set_effects(&mut self, effects: &[bool]) {
+        let presence = self.0.iter_mut().filter(|((_, thing), _)| *thing == Thing::Presence);
+        presence.zip(effects).for_each(|((_, overlay), has_effect)| overlay.superseded = !has_effect);
     }
 
     /// Takes back all changes of a target and of its parts; of all without one. Returns them.
@@ -70,7 +102,7 @@ impl Overlays {
         let said = self.of_thing(&Target::server(backend, server), Thing::State)?;
         match said.value {
             OverlayValue::State(state) => Some((state, said)),
-            OverlayValue::Weight(_) => None,
+            _ => None,
         }
     }
 
@@ -78,7 +110,7 @@ impl Overlays {
     pub(crate) fn weight_of(&self, backend: &str, server: &str) -> Option<u16> {
         match self.of_thing(&Target::server(backend, server), Thing::Weight)?.value {
             OverlayValue::Weight(weight) => Some(weight),
-            OverlayValue::State(_) => None,
+            _ => None,
         }
     }
 
@@ -89,7 +121,7 @@ impl Overlays {
 
     /// Goes on with those of another process.
     pub(crate) fn expect(&mut self, overlays: Vec<Overlay>) {
-        let entries = overlays.into_iter().map(|one| ((one.target.clone(), Thing::of(one.value)), one));
+        let entries = overlays.into_iter().map(|one| ((one.target.clone(), Thing::of(&one.value)), one));
         self.0.extend(entries.take(MAX_OVERLAYS));
     }
 
@@ -120,6 +152,10 @@ impl Overlays {
     }
 }
 
+fn too_many() -> String {
+    format!("{MAX_OVERLAYS} changes are the most; take some back with `convey reset`")
+}
+
 /// What this is a part of: `name/address` of `name`, and that of the backend.
 fn outer(target: &Target) -> Option<Target> {
     let server = target.server.as_ref()?;
@@ -144,7 +180,7 @@ mod tests {
     use convey_model::Timestamp;
 
     fn said(target: &Target, value: OverlayValue) -> Overlay {
-        Overlay { target: target.clone(), value, since: Timestamp(1), by: "root".into() }
+        Overlay { target: target.clone(), value, since: Timestamp(1), by: "root".into(), superseded: false }
     }
 
     fn set(overlays: &mut Overlays, target: &Target, state: AdminState) -> bool {

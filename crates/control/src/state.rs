@@ -23,7 +23,7 @@ use crate::health::{self, Confirmation, Doubt, Ejection, HandshakeRow, HealthTra
 use convey_config::{Config, LeftOut};
 use convey_model::{
     self as model, AdminState, BackendConfig, Endpoint, HealthCheck, Lookup, Mode, NextHops, Overlay,
-    ProbeKind, ServerConfig, ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
+    ProbeKind, SaidLogLevel, ServerConfig, ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
@@ -57,6 +57,7 @@ pub struct ControlState {
     server_endpoints: Arc<ServerEndpoints>,
     dns_grace: DnsGrace,
     overlays: Overlays,
+    log_level: Option<SaidLogLevel>,
     /// What the process before this one knew, as far as it is not in use yet.
     known: known::Unused,
     /// Servers that time changes something about.
@@ -128,6 +129,7 @@ impl ControlState {
             server_endpoints: Arc::default(),
             dns_grace: DnsGrace::default(),
             overlays: Overlays::default(),
+            log_level: None,
             known: known::Unused::default(),
             timed: BTreeSet::new(),
             changes: Vec::new(),
@@ -421,6 +423,7 @@ impl ControlState {
             frontends,
             names: self.names.all(),
             overlays: self.overlays.all().cloned().collect(),
+            log_level: self.log_level.clone(),
             own_addresses: self.own_addresses.clone(),
             draining: self.draining.places(),
             stopping: self.stopping,

@@ -2,6 +2,7 @@
 
 mod reading;
 mod requests;
+mod servers;
 mod telling;
 
 use std::collections::BTreeSet;
@@ -19,9 +20,9 @@ use super::EventLevel::{Error, Info, Warn};
 use super::supervisor::Heartbeat;
 use super::{ConfigLoads, ControlState, Digest, EventKind, EventLog, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
-use crate::{Resolver, own_addresses, own_addresses_for};
+use crate::{Resolver, own_addresses};
 use convey_config::watch::NamedFiles;
-use convey_config::{self as config, Config, Diff, HostNetwork, LeftOut, ListSettings, LoadError, Loaded};
+use convey_config::{self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded};
 use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
@@ -106,6 +107,11 @@ impl ConfigFile {
         ConfigFile { path, list: None, mode: None, lists: NamedFiles::default() }
     }
 
+    /// Where it is, seen from the root.
+    pub fn absolute(&self) -> PathBuf {
+        std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone())
+    }
+
     /// Reads it.
     ///
     /// # Errors
@@ -154,6 +160,8 @@ pub struct Task<D> {
     pub data_path: D,
     /// What is read again on a reload.
     pub file: ConfigFile,
+    /// What it said when it was last put in force.
+    pub loaded: Loaded,
     /// What the log will say.
     pub digest: Digest,
     /// What has become of the file.
@@ -210,7 +218,7 @@ impl<D: DataPath> Task<D> {
                     self.tell_of_reload();
                     reading.begin(&self.file);
                 }
-                Some(request) = events.requests.recv() => self.on_request(request, reading),
+                Some(request) = events.requests.recv() => self.on_request(request, reading).await,
                 loaded = reading.end() => {
                     let outcome = self.reload(loaded).await;
                     reading.answer(&outcome);
@@ -373,9 +381,7 @@ impl<D: DataPath> Task<D> {
                 return Err(RequestRefusal::Invalid(problems));
             }
         };
-        if let Some(config) = self.state.config() {
-            self.loads.succeed(config, (self.now)());
-        }
+        self.loads.succeed(&self.loaded.config, (self.now)());
         if diff == Diff::default() {
             let line = format!("{file} read again: nothing that matters has changed");
             self.tell(EventKind::Reload, Info, &line);
@@ -392,25 +398,22 @@ impl<D: DataPath> Task<D> {
     /// Puts in force what the file asks for, as far as that needs no restart; the next save is compared with what is
     /// in force. Returns what has changed, or a line for each thing that is wrong.
     async fn try_reload(&mut self, loaded: Result<Loaded, LoadError>) -> Result<Diff, Vec<String>> {
-        let Some(running) = self.state.config() else { return Ok(Diff::default()) };
-        let loaded = loaded.map_err(lines)?;
+        if self.state.config().is_none() {
+            return Ok(Diff::default());
+        }
+        let (loaded, running) = (loaded.map_err(lines)?, &self.loaded.config);
         let stopping = self.state.is_stopping();
         let (loaded, diff) = if stopping { loaded.reload_draining(running) } else { loaded.reload(running) };
         if let Some(obstacle) = self.data_path.refuse(running, &loaded.config) {
             return Err(vec![obstacle]);
         }
-        let next_hops = self.state.network();
-        let hop_to = |ip| next_hops.hop_to(ip);
-        // The start has told what is missing without packet modes.
-        let packet_modes = loaded.config.frontends_where(Mode::forwards_packets).next().is_some();
-        let (own, _) = own_addresses_for(packet_modes, own_addresses())
-            .map_err(|error| vec![format!("cannot ask for this host's addresses: {error}")])?;
-        let network = HostNetwork { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to };
-        let odd =
-            config::validate_mode(&loaded, &network).map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
+        let odd = self.on_host(&loaded.config, |network| config::validate_mode(&loaded, network));
+        let odd = odd.map_err(|error| vec![error])?.map_err(|wrong| lines(LoadError::Invalid(wrong)))?;
         loaded.warnings.iter().chain(&odd).for_each(|warning| warn!("{warning}"));
-        if diff != Diff::default() {
-            self.configure(loaded.config).await.map_err(|problem| vec![problem])?;
+        if diff == Diff::default() {
+            self.loaded = loaded;
+        } else {
+            self.run_loaded(loaded).await.map_err(|problem| vec![problem])?;
         }
         Ok(diff)
     }

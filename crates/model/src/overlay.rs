@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Timestamp;
+use crate::{ServerSettings, Timestamp};
 
 /// Whether a server may serve, as an operator has said: HAProxy's words. What is later in the order is stronger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
@@ -70,13 +70,40 @@ impl fmt::Display for Target {
     }
 }
 
+/// A server that the file does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddedServer {
+    /// Its address or its name, as a file would have it.
+    pub addr: String,
+    /// How it is used.
+    pub settings: ServerSettings,
+}
+
 /// What is said of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OverlayValue {
     /// Whether it may serve.
     State(AdminState),
     /// Share of new connections relative to the other servers; 0 takes none.
     Weight(u16),
+    /// The file does not have it, and it serves all the same.
+    Added(AddedServer),
+    /// The file has it, and it does not serve.
+    Removed,
+}
+
+impl fmt::Display for AddedServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServerSettings { weight, backup, max_connections } = self.settings;
+        f.write_str(&self.addr)?;
+        if weight != ServerSettings::default().weight {
+            write!(f, ", weight {weight}")?;
+        }
+        if backup {
+            f.write_str(", backup")?;
+        }
+        max_connections.map_or(Ok(()), |most| write!(f, ", {most} connections at most"))
+    }
 }
 
 impl fmt::Display for OverlayValue {
@@ -84,6 +111,8 @@ impl fmt::Display for OverlayValue {
         match self {
             OverlayValue::State(state) => f.write_str(state.name()),
             OverlayValue::Weight(weight) => write!(f, "weight {weight}"),
+            OverlayValue::Added(server) => write!(f, "added at {server}"),
+            OverlayValue::Removed => f.write_str("removed"),
         }
     }
 }
@@ -99,6 +128,8 @@ pub struct Overlay {
     pub since: Timestamp,
     /// By whom, in words for an operator.
     pub by: String,
+    /// Whether the file goes before it: it has a server of that name by now, has it no more, or does not go together with it.
+    pub superseded: bool,
 }
 
 #[cfg(test)]

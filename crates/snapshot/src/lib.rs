@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use crate::stats::Traffic;
 use convey_model::{
     self as model, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay, PacketSettings,
-    ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp, Unreachable,
+    SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp, Unreachable,
 };
 
 /// Everything a new connection needs to know.
@@ -50,6 +50,8 @@ pub struct Snapshot {
     pub names: Vec<Name>,
     /// What operators have said while the program runs.
     pub overlays: Vec<Overlay>,
+    /// What they have said of the log.
+    pub log_level: Option<SaidLogLevel>,
     /// The addresses that this host has.
     pub own_addresses: Arc<BTreeSet<IpAddr>>,
     /// Frontends and servers that a reload took away and whose flows may still finish; empty in proxy mode.
@@ -220,6 +222,7 @@ impl Snapshot {
             server_endpoints: Arc::default(),
             names: Vec::new(),
             overlays: Vec::new(),
+            log_level: None,
             own_addresses: Arc::default(),
             draining: Arc::default(),
             stopping: false,

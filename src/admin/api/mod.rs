@@ -3,6 +3,7 @@
 mod authorize;
 mod explain;
 mod flows;
+mod log_level;
 mod read;
 mod steer;
 mod trace;
@@ -39,12 +40,16 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
         .route("/access", get(read::access))
         .route("/status", get(stats))
         .route("/backends/{backend}", get(read::backend).patch(steer::steer_backend))
-        .route("/backends/{backend}/servers/{server}", get(read::server).patch(steer::steer_server))
+        .route(
+            "/backends/{backend}/servers/{server}",
+            get(read::server).patch(steer::steer_server).put(steer::add_server).delete(steer::remove_server),
+        )
         .route("/events", get(read::events))
         .route("/flows", get(flows::list))
         .route("/flows/{id}", delete(flows::kill))
         .route("/explain", get(explain::explain))
         .route("/overlays", get(read::overlays).delete(steer::reset))
+        .route("/log-level", get(log_level::show).put(log_level::set).delete(log_level::reset))
         .route("/reload", post(steer::reload))
         .route("/trace", get(trace::trace))
         .layer(DefaultBodyLimit::max(MAX_BODY))

@@ -1,18 +1,20 @@
 //! What changes the program that runs.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, ask, in_body, in_path, line};
-use crate::config::did_you_mean;
+use crate::config::{check_server_address, did_you_mean};
 use crate::control::{Done, Requested};
-use crate::model::{AdminState, OverlayValue, Target};
+use crate::model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
 
 /// What to change of a server, or of all of a backend.
 #[derive(Debug, Deserialize)]
@@ -27,6 +29,27 @@ struct Change {
 struct Changed {
     /// False if everything held already.
     changed: bool,
+}
+
+/// A server that the file does not have.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewServer {
+    addr: String,
+    weight: Option<u16>,
+    #[serde(default)]
+    backup: bool,
+    max_connections: Option<NonZeroU32>,
+}
+
+/// What has become of it.
+#[derive(Serialize)]
+struct AddedAnswer {
+    /// False if the same had been said before.
+    new: bool,
+    /// What is odd about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// What was taken back.
@@ -70,6 +93,34 @@ pub(super) async fn steer_server(
     steer(&answers, who, Target { backend, server: Some(server) }, &body).await
 }
 
+pub(super) async fn add_server(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    names: Result<Path<(String, String)>, PathRejection>,
+    body: Bytes,
+) -> Result<Response, Failure> {
+    let (backend, server) = in_path(names)?;
+    let NewServer { addr, weight, backup, max_connections } = in_body(&body)?;
+    check_server_address(&addr).map_err(|wrong| Failure::Bad(format!("addr: {wrong}")))?;
+    let default = ServerSettings::default();
+    let weight = weight.unwrap_or(default.weight);
+    let settings = ServerSettings { weight, backup, max_connections: max_connections.map(NonZeroU32::get) };
+    let what = Requested::Add(Target { backend, server: Some(server) }, AddedServer { addr, settings });
+    let Done::Added { is_new, warnings } = ask(&answers, who, what).await? else { return Err(Failure::Gone) };
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, line(&AddedAnswer { new: is_new, warnings })).into_response())
+}
+
+pub(super) async fn remove_server(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    names: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Response, Failure> {
+    let (backend, server) = in_path(names)?;
+    ask(&answers, who, Requested::Remove(Target { backend, server: Some(server) })).await?;
+    Ok(line(&Changed { changed: true }))
+}
+
 async fn steer(
     answers: &ApiContext,
     who: Requester,
@@ -103,13 +154,13 @@ pub(super) async fn reset(
             return Err(Failure::Bad("server: say the backend, too".to_owned()));
         }
     };
-    let Done::Reset(gone) = ask(&answers, who, Requested::Reset(target)).await? else {
+    let Done::Reset(gone, log_level) = ask(&answers, who, Requested::Reset(target)).await? else {
         return Err(Failure::Gone);
     };
-    let source = &answers.source;
-    Ok(line(&TakenBack {
-        reset: gone.iter().map(|overlay| OverlayReport::new(overlay, source.started)).collect(),
-    }))
+    let started = answers.source.started;
+    let of_servers = gone.iter().map(|overlay| OverlayReport::new(overlay, started));
+    let of_log = log_level.iter().map(|said| OverlayReport::of_log_level(said, started));
+    Ok(line(&TakenBack { reset: of_servers.chain(of_log).collect() }))
 }
 
 pub(super) async fn reload(

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::admin::{FlowSources, StatsSource, routes};
 use crate::control::{ConfigLoads, EventLog, OperatorRequest};
-use crate::model::Timestamp;
+use crate::model::{LogLevel, Timestamp};
 use crate::snapshot::{Snapshot, fixture};
 use crate::stats::Counter;
 
@@ -55,6 +55,7 @@ fn admin() -> Admin {
         draining: draining.clone(),
         packets: None,
         dropped_log_lines: || 3,
+        log_level: LogLevel::default,
         loads: loads.clone(),
         access_log: Arc::default(),
         events: events.clone(),

@@ -199,6 +199,9 @@ impl Successor {
             for overlay in &offer.known.overlays {
                 self.send(&Message::Overlay(overlay.into()), &[])?;
             }
+            if let Some(said) = &offer.known.log_level {
+                self.send(&Message::Overlay(said.into()), &[])?;
+            }
             for event in &offer.events {
                 self.send(&Message::Event(event.into()), &[])?;
             }

@@ -10,8 +10,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::parse_log_level;
 use crate::control::{EventKind, EventLevel, KnownServer, LoggedEvent};
-use crate::model::{AdminState, Endpoint, Overlay, OverlayValue, Protocol, ServerKey, Target, Timestamp};
+use crate::model::{
+    AddedServer, AdminState, Endpoint, Overlay, OverlayValue, Protocol, SaidLogLevel, ServerKey,
+    ServerSettings, Target, Timestamp,
+};
 use crate::proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
@@ -138,7 +142,7 @@ pub(super) struct ServerMessage {
     warmup_since: Option<u64>,
 }
 
-/// [`Overlay`], with one of the two values.
+/// [`Overlay`], with one of the values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OverlayMessage {
     backend: String,
@@ -148,9 +152,27 @@ pub(super) struct OverlayMessage {
     state: Option<String>,
     #[serde(default)]
     weight: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    added: Option<AddedMessage>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    removed: bool,
+    /// Then it is of no backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log_level: Option<String>,
     since: u64,
     #[serde(default)]
     by: String,
+}
+
+/// [`AddedServer`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AddedMessage {
+    addr: String,
+    weight: u16,
+    #[serde(default)]
+    backup: bool,
+    #[serde(default)]
+    max_connections: Option<u32>,
 }
 
 /// The best format that both know.
@@ -287,37 +309,82 @@ impl EventMessage {
 impl From<&Overlay> for OverlayMessage {
     fn from(overlay: &Overlay) -> OverlayMessage {
         let Target { backend, server } = overlay.target.clone();
-        let (state, weight) = match overlay.value {
-            OverlayValue::State(state) => (Some(state.name().to_owned()), None),
-            OverlayValue::Weight(weight) => (None, Some(weight)),
-        };
-        OverlayMessage { backend, server, state, weight, since: overlay.since.0, by: overlay.by.clone() }
+        let (since, by) = (overlay.since.0, overlay.by.clone());
+        let (state, weight, added, removed) = (None, None, None, false);
+        let log_level = None;
+        let message = OverlayMessage { backend, server, state, weight, added, removed, log_level, since, by };
+        match &overlay.value {
+            OverlayValue::State(state) => OverlayMessage { state: Some(state.name().to_owned()), ..message },
+            OverlayValue::Weight(weight) => OverlayMessage { weight: Some(*weight), ..message },
+            OverlayValue::Added(AddedServer { addr, settings }) => {
+                let ServerSettings { weight, backup, max_connections } = *settings;
+                let added = AddedMessage { addr: addr.clone(), weight, backup, max_connections };
+                OverlayMessage { added: Some(added), ..message }
+            }
+            OverlayValue::Removed => OverlayMessage { removed: true, ..message },
+        }
+    }
+}
+
+impl From<&SaidLogLevel> for OverlayMessage {
+    fn from(said: &SaidLogLevel) -> OverlayMessage {
+        let SaidLogLevel { level, since, by } = said.clone();
+        OverlayMessage {
+            backend: String::new(),
+            server: None,
+            state: None,
+            weight: None,
+            added: None,
+            removed: false,
+            log_level: Some(level.name().to_owned()),
+            since: since.0,
+            by,
+        }
     }
 }
 
 impl OverlayMessage {
+    /// What was said of the log, if that is what it is about.
+    pub(super) fn log_level(&self) -> Option<SaidLogLevel> {
+        let level = parse_log_level(self.log_level.as_ref()?).ok()?;
+        Some(SaidLogLevel { level, since: Timestamp(self.since), by: self.by.clone() })
+    }
+
     /// What was said; `None` if this version does not know such a thing.
     pub(super) fn into_overlay(self) -> Option<Overlay> {
         let state = |name: String| AdminState::ALL.into_iter().find(|state| state.name() == name);
-        let value = match (self.state, self.weight) {
-            (Some(name), _) => OverlayValue::State(state(name)?),
-            (None, Some(weight)) => OverlayValue::Weight(weight),
-            (None, None) => return None,
+        let value = match (self.state, self.weight, self.added) {
+            (Some(name), ..) => OverlayValue::State(state(name)?),
+            (None, Some(weight), _) => OverlayValue::Weight(weight),
+            (None, None, Some(AddedMessage { addr, weight, backup, max_connections })) => {
+                let settings = ServerSettings { weight, backup, max_connections };
+                OverlayValue::Added(AddedServer { addr, settings })
+            }
+            (None, None, None) if self.removed => OverlayValue::Removed,
+            (None, None, None) => return None,
         };
         let target = Target { backend: self.backend, server: self.server };
-        Some(Overlay { target, value, since: Timestamp(self.since), by: self.by })
+        Some(Overlay { target, value, since: Timestamp(self.since), by: self.by, superseded: false })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::LogLevel;
 
     #[test]
     fn what_was_said_arrives_as_it_was_and_what_only_another_version_knows_is_left_out() {
-        let values = [OverlayValue::State(AdminState::Maint), OverlayValue::Weight(7)];
-        for (target, value) in [Target::server("web", "a"), Target::backend("web")].into_iter().zip(values) {
-            let said = Overlay { target, value, since: Timestamp(9), by: "root".into() };
+        let settings = ServerSettings { weight: 3, backup: true, max_connections: Some(9) };
+        let values = [
+            OverlayValue::State(AdminState::Maint),
+            OverlayValue::Weight(7),
+            OverlayValue::Added(AddedServer { addr: "10.0.0.9:80".into(), settings }),
+            OverlayValue::Removed,
+        ];
+        for value in values {
+            let target = Target::server("web", "a");
+            let said = Overlay { target, value, since: Timestamp(9), by: "root".into(), superseded: false };
             let text = serde_json::to_string(&Message::Overlay((&said).into())).unwrap();
             let Ok(Message::Overlay(overlay)) = serde_json::from_str(&text) else { panic!("{text}") };
             assert_eq!(overlay.into_overlay(), Some(said));
@@ -325,6 +392,15 @@ mod tests {
         let text = r#"{"Overlay":{"backend":"web","state":"asleep","since":1}}"#;
         let Ok(Message::Overlay(overlay)) = serde_json::from_str(text) else { panic!("{text}") };
         assert_eq!(overlay.into_overlay(), None);
+    }
+
+    #[test]
+    fn what_was_said_of_the_log_arrives_and_an_older_version_takes_it_for_nothing() {
+        let level = LogLevel::Debug;
+        let said = SaidLogLevel { level, since: Timestamp(9), by: "root".into() };
+        let text = serde_json::to_string(&Message::Overlay((&said).into())).unwrap();
+        let Ok(Message::Overlay(overlay)) = serde_json::from_str(&text) else { panic!("{text}") };
+        assert_eq!((overlay.log_level(), overlay.into_overlay()), (Some(said), None));
     }
 
     #[test]

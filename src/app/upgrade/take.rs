@@ -251,7 +251,10 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
             }
             Message::Server(server) => known.servers.push(server.into()),
             Message::Turn { backend, turn } => known.turns.push((backend, turn)),
-            Message::Overlay(overlay) => known.overlays.extend(overlay.into_overlay()),
+            Message::Overlay(overlay) => match overlay.log_level() {
+                Some(said) => known.log_level = Some(said),
+                None => known.overlays.extend(overlay.into_overlay()),
+            },
             Message::Event(event) => events.extend(event.into_event()),
             Message::Offered => {
                 let from = Some(from.clone());

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 pub use iptables::read_save;
 pub use nft::read_json;
 pub(in crate::doctor) use walk::within;
-pub use walk::{Fate, Packet};
+pub use walk::{Fate, JudgedPacket};
 
 /// All rules of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -40,19 +40,19 @@ fn nft() -> Ruleset {
     Ruleset { tables: read_json(NFT).unwrap() }
 }
 
-fn request(protocol: &'static str, port: u16, interface: &str) -> Packet {
-    Packet {
+fn request(protocol: &'static str, port: u16, interface: &str) -> JudgedPacket {
+    JudgedPacket {
         protocol,
         destination: Some(ip("10.77.0.11")),
         destination_port: Some(port),
         in_interface: Some(interface.to_owned()),
         state: "new",
-        ..Packet::default()
+        ..JudgedPacket::default()
     }
 }
 
 /// Rejected or dropped, and by which rule; `None`: it passes.
-fn lost(rules: &Ruleset, packet: &Packet) -> Option<(bool, Option<u64>)> {
+fn lost(rules: &Ruleset, packet: &JudgedPacket) -> Option<(bool, Option<u64>)> {
     match rules.fate(packet, &["prerouting", "input"]) {
         Fate::Passes(_) => None,
         Fate::Lost { rejected, rule, .. } => Some((rejected, rule)),
@@ -74,10 +74,10 @@ fn nftables_are_followed_by_policy_set_map_and_jump() {
     ] {
         let packet = request(protocol, port, interface);
         assert_eq!(lost(&rules, &packet), expected, "{protocol} {port} {interface}");
-        let open = Packet { state: "established", ..packet };
+        let open = JudgedPacket { state: "established", ..packet };
         assert_eq!(lost(&rules, &open), None);
     }
-    let v6 = Packet { is_v6: true, destination: Some(ip("fd77::11")), ..request("udp", 53, "eth0") };
+    let v6 = JudgedPacket { is_v6: true, destination: Some(ip("fd77::11")), ..request("udp", 53, "eth0") };
     assert_eq!(lost(&rules, &v6), Some((false, None)), "the rule that may let it in is of IPv4");
 }
 
@@ -100,32 +100,32 @@ fn iptables_are_followed_too() {
             "{protocol} {port} {interface}"
         );
     }
-    let v6 = Packet { is_v6: true, ..request("tcp", 80, "eth0") };
+    let v6 = JudgedPacket { is_v6: true, ..request("tcp", 80, "eth0") };
     assert_eq!(lost(&rules, &v6), None, "they are of IPv4");
 }
 
 #[test]
 fn answers_get_the_vip_where_the_rule_says_so() {
     let rules = nft();
-    let answer = Packet {
+    let answer = JudgedPacket {
         protocol: "tcp",
         source: Some(ip("10.77.0.11")),
         source_port: Some(80),
         out_interface: Some("eth0".to_owned()),
         state: "established",
-        ..Packet::default()
+        ..JudgedPacket::default()
     };
-    let source = |packet: &Packet| match rules.fate(packet, &["output", "postrouting"]) {
+    let source = |packet: &JudgedPacket| match rules.fate(packet, &["output", "postrouting"]) {
         Fate::Passes(source) => source,
         Fate::Lost { .. } => None,
     };
     let (vip, own) = (Some(ip("10.77.0.100")), Some(ip("10.77.0.11")));
     assert_eq!(source(&answer), vip);
-    assert_eq!(source(&Packet { source_port: Some(95), ..answer.clone() }), vip);
+    assert_eq!(source(&JudgedPacket { source_port: Some(95), ..answer.clone() }), vip);
     for other in [
-        Packet { source_port: Some(81), ..answer.clone() },
-        Packet { out_interface: Some("eth1".to_owned()), ..answer.clone() },
-        Packet { destination: Some(ip("10.77.0.1")), ..answer.clone() },
+        JudgedPacket { source_port: Some(81), ..answer.clone() },
+        JudgedPacket { out_interface: Some("eth1".to_owned()), ..answer.clone() },
+        JudgedPacket { destination: Some(ip("10.77.0.1")), ..answer.clone() },
     ] {
         assert_eq!(source(&other), own, "{other:?}");
     }

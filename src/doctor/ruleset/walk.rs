@@ -9,7 +9,7 @@ const MAX_DEPTH: u8 = 16;
 
 /// A packet. What is `None` may be anything: a client's address and port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Packet {
+pub struct JudgedPacket {
     /// Of IPv6.
     pub is_v6: bool,
     /// `tcp`, `udp`, `icmp` or `ipv6-icmp`.
@@ -64,7 +64,7 @@ enum End {
 
 impl Ruleset {
     /// What the chains of these hooks do to a packet, in this order.
-    pub fn fate(&self, packet: &Packet, hooks: &[&str]) -> Fate {
+    pub fn fate(&self, packet: &JudgedPacket, hooks: &[&str]) -> Fate {
         let mut packet = packet.clone();
         for hook in hooks {
             for (table, chain, base) in self.chains(hook, packet.is_v6) {
@@ -104,7 +104,7 @@ impl Ruleset {
 /// A packet on its way through a table.
 struct Walk<'a> {
     table: &'a Table,
-    packet: &'a mut Packet,
+    packet: &'a mut JudgedPacket,
     /// A rule that cannot be judged may have accepted it.
     may_pass: bool,
 }
@@ -193,7 +193,7 @@ impl Walk<'_> {
     }
 }
 
-impl Packet {
+impl JudgedPacket {
     fn is(&self, subject: Subject, value: &Value) -> Option<bool> {
         match subject {
             Subject::Family => word(if self.is_v6 { "ipv6" } else { "ipv4" }, value),

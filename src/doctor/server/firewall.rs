@@ -4,7 +4,7 @@ use super::facts::ServerFacts;
 use super::nat::answer;
 use super::service::protocols;
 use super::setup::ServerSetup;
-use crate::doctor::ruleset::{Fate, Packet, Tool};
+use crate::doctor::ruleset::{Fate, JudgedPacket, Tool};
 use crate::doctor::{Diagnosis, Severity};
 
 /// What is wrong with it.
@@ -17,14 +17,14 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
 }
 
 fn service(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'static str) -> Option<Diagnosis> {
-    let request = Packet {
+    let request = JudgedPacket {
         is_v6: setup.vip.is_ipv6(),
         protocol,
         destination: setup.server,
         destination_port: Some(port),
         in_interface: facts.way_in(setup.vip, setup.server).map(|link| link.name.clone()),
         state: "new",
-        ..Packet::default()
+        ..JudgedPacket::default()
     };
     let came_in = facts.rules.fate(&request, &["prerouting", "input"]);
     let went_out = || facts.rules.fate(&answer(setup, facts, port, protocol), &["output", "postrouting"]);

@@ -5,7 +5,7 @@ use super::gather::TC_TABLE;
 use super::script::ScriptVariables;
 use super::service::protocols;
 use super::setup::ServerSetup;
-use crate::doctor::ruleset::{Fate, Packet, SourceRule};
+use crate::doctor::ruleset::{Fate, JudgedPacket, SourceRule};
 use crate::doctor::{Diagnosis, Severity};
 use crate::model::DsrKind;
 
@@ -98,15 +98,20 @@ fn is_rewritten(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &
 }
 
 /// An answer to a client.
-pub(super) fn answer(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'static str) -> Packet {
-    Packet {
+pub(super) fn answer(
+    setup: &ServerSetup,
+    facts: &ServerFacts,
+    port: u16,
+    protocol: &'static str,
+) -> JudgedPacket {
+    JudgedPacket {
         is_v6: setup.vip.is_ipv6(),
         protocol,
         source: setup.server,
         source_port: Some(port),
         out_interface: facts.leaves_by(setup.vip).map(str::to_owned),
         state: "established",
-        ..Packet::default()
+        ..JudgedPacket::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::facts::{ServerFacts, WayOut};
 use super::setup::ServerSetup;
-use crate::doctor::ruleset::{Fate, Packet};
+use crate::doctor::ruleset::{Fate, JudgedPacket};
 use crate::doctor::{Diagnosis, Severity};
 
 /// Packets of clients are looked back at: their source must be reached by the interface by which they came.
@@ -67,12 +67,12 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
 /// Whether the host's own packet filter lets ICMP errors in.
 fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bool {
     let is_v6 = setup.vip.is_ipv6();
-    let error = Packet {
+    let error = JudgedPacket {
         is_v6,
         protocol: if is_v6 { "ipv6-icmp" } else { "icmp" },
         in_interface: Some(interface.to_owned()),
         state: "related",
-        ..Packet::default()
+        ..JudgedPacket::default()
     };
     matches!(facts.rules.fate(&error, &["prerouting", "input"]), Fate::Passes(_))
 }

@@ -10,7 +10,7 @@ use super::value;
 use convey_model::{Limits, OverLimit};
 
 /// The table, and what of it has no effect everywhere.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(in super::super) struct FrontendLimits {
     pub(super) limits: Limits,
     pub(in super::super) first_byte_timeout: Option<Placed<Duration>>,

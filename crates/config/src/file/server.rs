@@ -9,7 +9,7 @@ use crate::values::{ServerAddress, boolean, integer, server_address};
 use convey_model::{self as model, NamedServer, ServerSettings};
 
 /// `[backends.NAME.servers.NAME]`
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ParsedServer {
     pub(crate) name: String,
     pub(crate) addr: Option<Placed<ServerAddress>>,
@@ -48,11 +48,11 @@ impl ParsedServer {
         matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
     }
 
-    pub(super) fn model(&self) -> Option<model::ServerConfig> {
+    pub(crate) fn model(&self) -> Option<model::ServerConfig> {
         Some(model::ServerConfig { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
     }
 
-    pub(super) fn named(&self) -> Option<NamedServer> {
+    pub(crate) fn named(&self) -> Option<NamedServer> {
         let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
         Some(NamedServer {
             name: self.name.clone(),

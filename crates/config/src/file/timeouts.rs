@@ -9,7 +9,7 @@ use crate::values::{MILLISECOND, seconds};
 use convey_model::{OwnTimeouts, Timeouts};
 
 /// `[timeouts]`
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TimeLimits {
     pub(crate) own: OwnLimits,
     drain: Duration,
@@ -17,7 +17,7 @@ pub(crate) struct TimeLimits {
 }
 
 /// `[frontends.NAME.timeouts]` and `[backends.NAME.timeouts]`
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct OwnLimits {
     pub(crate) connect: Option<Placed<Duration>>,
     pub(crate) idle: Option<Placed<Duration>>,

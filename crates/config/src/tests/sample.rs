@@ -1,6 +1,9 @@
 //! The annotated `config.toml`, and edits of it that nobody would make on purpose.
 
+use std::io::Write;
+
 use proptest::prelude::*;
+use tempfile::NamedTempFile;
 
 use super::super::diff::differences;
 use super::super::parse;
@@ -19,6 +22,14 @@ fn sample_in_full() -> String {
     let full: String = SAMPLE.lines().map(in_force).collect();
     assert!(full.contains("\nkind = \"tcp\""), "the default");
     full.replace("\nkind = \"tcp\"", "\nkind = \"https\"")
+}
+
+/// The same with a token that is there, as long as the file is.
+fn sample_with_token() -> (String, NamedTempFile) {
+    let mut token = NamedTempFile::new().unwrap();
+    token.write_all(b"correct-horse-battery").unwrap();
+    let path = token.path().display().to_string();
+    (sample_in_full().replace("/etc/convey/token", &path), token)
 }
 
 #[test]
@@ -40,7 +51,9 @@ fn the_annotated_sample_is_right_once_its_two_addresses_are() {
 #[test]
 fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
     let bare = parse("config.toml", SAMPLE).expect("valid").config;
-    let full = parse("config.toml", &sample_in_full()).expect("valid").config;
+    let (full, token) = sample_with_token();
+    let full = parse("config.toml", &full).expect("valid").config;
+    let token = format!("stats.token_file none -> {}", token.path().display());
     assert_eq!(full.backends[0].outlier_detection, Some(OutlierDetection::default()));
     assert_eq!(
         differences(&bare, &full),
@@ -58,6 +71,7 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",
+            &token,
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",
             "passthrough.snat_addresses automatic -> 10.0.0.1",
@@ -70,7 +84,8 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
 fn the_annotated_sample_shows_every_key() {
     // An unknown key in every table makes the reader tell what it would have accepted there.
     let mut text = String::from("q = 1\n");
-    for line in sample_in_full().lines() {
+    let (full, _token) = sample_with_token();
+    for line in full.lines() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{ControlState, ServerEntry};
 use crate::health::{self, Ejection, Warmup};
-use convey_model::{HealthCheck, Overlay, ServerKey, Timestamp};
+use convey_model::{HealthCheck, Overlay, SaidLogLevel, ServerKey, Timestamp};
 use convey_snapshot::ServerLive;
 
 /// The state of servers and backends.
@@ -18,6 +18,8 @@ pub struct Known {
     pub turns: Vec<(String, usize)>,
     /// What operators have said.
     pub overlays: Vec<Overlay>,
+    /// What they have said of the log.
+    pub log_level: Option<SaidLogLevel>,
 }
 
 /// The state of a server.
@@ -63,12 +65,14 @@ impl ControlState {
         let turns = self.pools.iter().map(|(name, entry)| (name.clone(), entry.pool.live.turn()));
         let servers = self.servers.iter().map(|(key, entry)| entry.known(key));
         let overlays = self.overlays.all().cloned().collect();
-        Known { servers: servers.collect(), turns: turns.collect(), overlays }
+        let log_level = self.log_level.clone();
+        Known { servers: servers.collect(), turns: turns.collect(), overlays, log_level }
     }
 
     /// Has servers and backends that are configured from now on begin with what another process knew of them.
     pub fn expect(&mut self, known: Known) {
         self.overlays.expect(known.overlays);
+        self.log_level = known.log_level;
         let servers = known.servers.into_iter().map(|known| (known.server.clone(), known));
         self.known = Unused { servers: servers.collect(), turns: known.turns.into_iter().collect() };
     }

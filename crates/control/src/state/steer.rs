@@ -1,8 +1,11 @@
 //! What operators say of servers while the program runs. Pure.
 
 use super::{ControlState, ServerEntry};
+use crate::overlays::Overlays;
 use convey_config::did_you_mean;
-use convey_model::{AdminState, BackendConfig, Overlay, OverlayValue, ServerKey, Target, Timestamp};
+use convey_model::{
+    AdminState, BackendConfig, LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Target, Timestamp,
+};
 
 /// Why a change was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +36,7 @@ impl ControlState {
             return Err(Unsteerable::Refused(format!("{target}: only a server has a weight")));
         }
         let out = self.in_maintenance();
-        let overlay = Overlay { target, value, since: now, by };
+        let overlay = Overlay { target, value, since: now, by, superseded: false };
         let has_changed = self.overlays.set(overlay).map_err(Unsteerable::Refused)?;
         if has_changed {
             self.has_been_steered(out, now);
@@ -50,6 +53,32 @@ impl ControlState {
             self.has_been_steered(out, now);
         }
         gone
+    }
+
+    /// Has the log say so much; without a level as the command line and the file say. Returns whether that is other than before.
+    /// Nothing is published before `take_update`.
+    pub fn set_log_level(&mut self, level: Option<LogLevel>, by: String, now: Timestamp) -> bool {
+        let has_changed = self.log_level.as_ref().map(|said| said.level) != level;
+        if has_changed {
+            self.log_level = level.map(|level| SaidLogLevel { level, since: now, by });
+            self.is_stale = true;
+        }
+        has_changed
+    }
+
+    /// What was said of the log.
+    pub fn log_level(&self) -> Option<&SaidLogLevel> {
+        self.log_level.as_ref()
+    }
+
+    /// All that was said of servers.
+    pub(crate) fn overlays(&self) -> &Overlays {
+        &self.overlays
+    }
+
+    /// The same, to change which servers there are. The configuration that follows from it is the caller's affair.
+    pub(crate) fn overlays_mut(&mut self) -> &mut Overlays {
+        &mut self.overlays
     }
 
     /// Whether this server may serve, as an operator has said.
@@ -88,7 +117,7 @@ impl ControlState {
 
     /// # Errors
     /// Neither the file nor a name has it: words for an operator.
-    fn find(&self, target: &Target) -> Result<(), String> {
+    pub(crate) fn find(&self, target: &Target) -> Result<(), String> {
         let config = self.config.as_ref().ok_or("nothing is configured")?;
         let Some(backend) = config.backend(&target.backend) else {
             let names = config.backends.iter().map(|backend| backend.name.as_str());

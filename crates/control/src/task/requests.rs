@@ -6,7 +6,7 @@ use super::{DataPath, Reading, Task};
 use crate::EventLevel::Info;
 use crate::{EventKind, Unsteerable};
 use convey_config::Diff;
-use convey_model::{Overlay, OverlayValue, Target};
+use convey_model::{AddedServer, LogLevel, Overlay, OverlayValue, SaidLogLevel, Target};
 
 /// Something that an operator asks for.
 #[derive(Debug)]
@@ -26,6 +26,12 @@ pub enum Requested {
     Set(Target, OverlayValue),
     /// What was said of this target holds no longer; of any, without one.
     Reset(Option<Target>),
+    /// This server serves from now on, although the file does not have it.
+    Add(Target, AddedServer),
+    /// This server serves no longer.
+    Remove(Target),
+    /// The log says so much, or as much as the command line and the file say.
+    LogLevel(Option<LogLevel>),
     /// The file is read again.
     Reload,
 }
@@ -44,8 +50,15 @@ pub enum Done {
         /// False if it held already.
         has_changed: bool,
     },
-    /// What no longer holds.
-    Reset(Vec<Overlay>),
+    /// The server serves.
+    Added {
+        /// Whether nothing had been said of it before.
+        is_new: bool,
+        /// What is odd about it: words for an operator.
+        warnings: Vec<String>,
+    },
+    /// What no longer holds, of servers and of the log.
+    Reset(Vec<Overlay>, Option<SaidLogLevel>),
     /// What the file has changed.
     Reloaded(Diff),
 }
@@ -75,7 +88,7 @@ impl From<Unsteerable> for RequestRefusal {
 
 impl<D: DataPath> Task<D> {
     /// Does what is asked, or has it done.
-    pub(super) fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
+    pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
             Requested::Reload => {
@@ -84,9 +97,30 @@ impl<D: DataPath> Task<D> {
                 return reading.begin_for(answer, &self.file);
             }
             Requested::Set(target, value) => self.steer(target, value, by),
-            Requested::Reset(target) => Ok(Done::Reset(self.take_back(target.as_ref(), &by))),
+            Requested::Add(target, server) => self.add(target, server, by).await,
+            Requested::Remove(target) => self.remove(target, by).await,
+            Requested::LogLevel(level) => Ok(Done::Set { has_changed: self.set_log_level(level, by) }),
+            Requested::Reset(target) => {
+                let log_level = self.state.log_level().filter(|_| target.is_none()).cloned();
+                if log_level.is_some() {
+                    self.set_log_level(None, by.clone());
+                }
+                Ok(Done::Reset(self.take_back(target.as_ref(), &by).await, log_level))
+            }
         };
         let _ = answer.send(outcome);
+    }
+
+    fn set_log_level(&mut self, level: Option<LogLevel>, by: String) -> bool {
+        let line = match level {
+            Some(level) => format!("log level {}, as {by} has said", level.name()),
+            None => format!("the log level is that of the file or the command line, as {by} has said"),
+        };
+        let has_changed = self.state.set_log_level(level, by, (self.now)());
+        if has_changed {
+            self.tell(EventKind::Operator, Info, &line);
+        }
+        has_changed
     }
 
     fn steer(&mut self, target: Target, value: OverlayValue, by: String) -> Outcome {
@@ -99,12 +133,13 @@ impl<D: DataPath> Task<D> {
         Ok(Done::Set { has_changed })
     }
 
-    fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
+    async fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
         let gone = self.state.reset(target, (self.now)());
         for overlay in &gone {
             let line = format!("{}: {} no longer holds, as {by} has said", overlay.target, overlay.value);
             self.tell(EventKind::Operator, Info, &line);
         }
+        self.run_without(&gone).await;
         self.schedule.set(self.state.probes());
         gone
     }

@@ -82,13 +82,14 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
         lookups: lookup,
         data_path: Hangs::default(),
         file: file.clone(),
+        loaded: file.load().unwrap(),
         digest: Digest::default(),
         loads: Arc::default(),
         events: Arc::default(),
         now: || Timestamp(0),
         supervisor: Box::new(Beats(beats.clone())),
     };
-    task.configure(file.load().unwrap().config).await.unwrap();
+    task.run_loaded(file.load().unwrap()).await.unwrap();
     let until_silence = async {
         let mut changed = false;
         // Thirty times as long as it takes while it lives.

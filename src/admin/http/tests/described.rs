@@ -10,8 +10,8 @@ use super::*;
 use crate::admin::FlowListReport;
 use crate::control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
 use crate::model::{
-    AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode, Overlay,
-    OverlayValue, Protocol, Target,
+    AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
+    Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
 };
 
 pub(super) fn description() -> Value {
@@ -48,24 +48,48 @@ async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Valu
     (head.status.as_u16(), serde_json::from_slice(&body).unwrap())
 }
 
+fn added() -> AddedServer {
+    let settings = ServerSettings { max_connections: Some(3), ..ServerSettings::default() };
+    AddedServer { addr: "10.0.0.9:80".to_owned(), settings }
+}
+
 /// Grants what the real task would.
 fn grant(mut requests: mpsc::Receiver<OperatorRequest>) {
     tokio::spawn(async move {
         while let Some(OperatorRequest { what, by, answer }) = requests.recv().await {
-            let overlay = |target, value| Overlay { target, value, since: Timestamp(7), by: by.clone() };
+            let overlay = |target, value| {
+                let (since, by) = (Timestamp(7), by.clone());
+                Overlay { target, value, since, by, superseded: true }
+            };
             let outcome = match what {
                 Requested::Set(target, _) if target.backend != "app" => {
                     Err(RequestRefusal::Unknown(format!("there is no {target}")))
                 }
                 Requested::Set(_, OverlayValue::Weight(_)) => Err(RequestRefusal::Refused("full".into())),
                 Requested::Set(..) => Ok(Done::Set { has_changed: true }),
+                Requested::Add(target, _) if target.server.as_deref() == Some("a") => {
+                    Err(RequestRefusal::Refused("the file has it".into()))
+                }
+                Requested::Add(target, _) => {
+                    let is_new = target.server.as_deref() == Some("new");
+                    Ok(Done::Added { is_new, warnings: vec!["odd".into()] })
+                }
+                Requested::Remove(target) if target.server.as_deref() == Some("b") => {
+                    Err(RequestRefusal::Unknown("there is none".into()))
+                }
+                Requested::Remove(_) => Ok(Done::Set { has_changed: true }),
+                Requested::LogLevel(_) => Ok(Done::Set { has_changed: true }),
                 Requested::Reset(_) => {
                     let state = OverlayValue::State(AdminState::Maint);
                     let all = [
                         (Target::backend("app"), state),
                         (Target::server("app", "a"), OverlayValue::Weight(3)),
+                        (Target::server("app", "b"), OverlayValue::Removed),
+                        (Target::server("app", "c"), OverlayValue::Added(added())),
                     ];
-                    Ok(Done::Reset(all.map(|(target, value)| overlay(target, value)).into()))
+                    let log_level =
+                        Some(SaidLogLevel { level: LogLevel::Debug, since: Timestamp(8), by: by.clone() });
+                    Ok(Done::Reset(all.map(|(target, value)| overlay(target, value)).into(), log_level))
                 }
                 Requested::Reload => Err(RequestRefusal::Invalid(vec!["line 3: no".to_owned()])),
             };
@@ -85,6 +109,8 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
     let description = description();
     let server = "/v1/backends/{backend}/servers/{server}";
     let (drain, weight, typo) = (json!({"state": "drain"}), json!({"weight": 5}), json!({"state": "dran"}));
+    let new = json!({"addr": "10.0.0.9:80", "weight": 3, "backup": true, "max_connections": 7});
+    let (nowhere, debug) = (json!({"addr": "10.0.0:80"}), json!({"level": "debug"}));
     let asked = [
         ("get", "/v1/openapi.json", "/v1/openapi.json", None, 200),
         ("get", "/v1/access", "/v1/access", None, 200),
@@ -99,6 +125,16 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
         ("patch", server, "/v1/backends/app/servers/a", Some(&drain), 200),
         ("patch", server, "/v1/backends/app/servers/a", Some(&weight), 409),
         ("patch", server, "/v1/backends/app/servers/a", None, 400),
+        ("put", server, "/v1/backends/app/servers/new", Some(&new), 201),
+        ("put", server, "/v1/backends/app/servers/c", Some(&new), 200),
+        ("put", server, "/v1/backends/app/servers/a", Some(&new), 409),
+        ("put", server, "/v1/backends/app/servers/a", Some(&nowhere), 400),
+        ("delete", server, "/v1/backends/app/servers/a", None, 200),
+        ("delete", server, "/v1/backends/app/servers/b", None, 404),
+        ("get", "/v1/log-level", "/v1/log-level", None, 200),
+        ("put", "/v1/log-level", "/v1/log-level", Some(&debug), 200),
+        ("put", "/v1/log-level", "/v1/log-level", Some(&typo), 400),
+        ("delete", "/v1/log-level", "/v1/log-level", None, 200),
         ("get", "/v1/overlays", "/v1/overlays", None, 200),
         ("delete", "/v1/overlays", "/v1/overlays?backend=app", None, 200),
         ("delete", "/v1/overlays", "/v1/overlays?server=a", None, 400),

@@ -22,7 +22,7 @@ fn names(mut requests: mpsc::Receiver<OperatorRequest>) -> mpsc::UnboundedReceiv
         while let Some(OperatorRequest { what, by, answer }) = requests.recv().await {
             let _ = told.send(by);
             let _ = answer.send(match what {
-                Requested::Reset(_) => Ok(Done::Reset(vec![])),
+                Requested::Reset(_) => Ok(Done::Reset(vec![], None)),
                 other => Err(RequestRefusal::Refused(format!("{other:?}"))),
             });
         }

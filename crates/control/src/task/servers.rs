@@ -1,0 +1,207 @@
+//! Servers that operators add and remove while the program runs: the file with these changes is what runs.
+
+use log::warn;
+
+use super::requests::{Done, Outcome, RequestRefusal};
+use super::{DataPath, Task};
+use crate::EventKind;
+use crate::EventLevel::Info;
+use crate::{own_addresses, own_addresses_for};
+use convey_config::{Config, HostNetwork, Loaded, Problem, ServerChange};
+use convey_model::{AddedServer, Mode, Overlay, OverlayValue, Target};
+
+/// How often a file is tried without the servers that do not go together with it, before it is tried without any.
+const MAX_TRIES: usize = 8;
+
+impl<D: DataPath> Task<D> {
+    /// Makes the file that was loaded what runs, with the servers that operators have added and without those that they have
+    /// removed. Those that do not go together with it have no effect. On error everything stays as it was.
+    ///
+    /// # Errors
+    /// Something cannot be had, such as an address to listen on: words for an operator.
+    pub async fn run_loaded(&mut self, loaded: Loaded) -> Result<(), String> {
+        let config = self.with_servers(&loaded)?;
+        self.configure(config).await?;
+        self.loaded = loaded;
+        Ok(())
+    }
+
+    pub(super) async fn add(&mut self, target: Target, server: AddedServer, by: String) -> Outcome {
+        let name = self.name_to_add(&target)?;
+        let (before, now) = (self.state.overlays().clone(), (self.now)());
+        let value = OverlayValue::Added(server);
+        let was = before.presence_of(&target).map(|overlay| overlay.value.clone());
+        if was.as_ref() == Some(&value) {
+            return Ok(Done::Added { is_new: false, warnings: Vec::new() });
+        }
+        let line = format!("{target}: {value}, as {by} has said");
+        let overlay = Overlay { target: target.clone(), value, since: now, by, superseded: false };
+        self.state.overlays_mut().set_presence(overlay).map_err(RequestRefusal::Refused)?;
+        let warnings = match self.run_with_presence(&target, &name).await {
+            Ok(warnings) => warnings,
+            Err(refusal) => {
+                *self.state.overlays_mut() = before;
+                return Err(refusal);
+            }
+        };
+        self.tell(EventKind::Operator, Info, &line);
+        warnings.iter().for_each(|warning| warn!("{target}: {warning}"));
+        Ok(Done::Added { is_new: was.is_none(), warnings })
+    }
+
+    pub(super) async fn remove(&mut self, target: Target, by: String) -> Outcome {
+        let name = target.server.clone().unwrap_or_default();
+        self.state.find(&target).map_err(RequestRefusal::Unknown)?;
+        let is_in_file = self.is_in_file(&target.backend, &name);
+        let before = self.state.overlays().clone();
+        let was_added =
+            matches!(before.presence_of(&target), Some(Overlay { value: OverlayValue::Added(_), .. }));
+        if !is_in_file && !was_added {
+            let why = format!("{target} is one address of a host name; only all of them can be removed");
+            return Err(RequestRefusal::Refused(why));
+        }
+        let line = format!("{target}: removed, as {by} has said");
+        self.state.overlays_mut().reset(Some(&target));
+        if is_in_file {
+            let (value, since) = (OverlayValue::Removed, (self.now)());
+            let overlay = Overlay { target: target.clone(), value, since, by, superseded: false };
+            self.state.overlays_mut().set_presence(overlay).map_err(RequestRefusal::Refused)?;
+        }
+        if let Err(refusal) = self.run_with_presence(&target, &name).await {
+            *self.state.overlays_mut() = before;
+            return Err(refusal);
+        }
+        self.tell(EventKind::Operator, Info, &line);
+        Ok(Done::Set { has_changed: true })
+    }
+
+    /// Puts in force what overlays say after some of them were taken back.
+    pub(super) async fn run_without(&mut self, gone: &[Overlay]) {
+        let is_presence =
+            |overlay: &Overlay| matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
+        if !gone.iter().any(is_presence) {
+            return;
+        }
+        let loaded = self.loaded.clone();
+        if let Err(why) = self.run_loaded(loaded).await {
+            warn!("the servers that were added or removed stay as they were: {why}");
+        }
+    }
+
+    /// # Errors
+    /// The file has this server, there is no such backend, or the name is none.
+    fn name_to_add(&self, target: &Target) -> Result<String, RequestRefusal> {
+        self.state.find(&Target::backend(&target.backend)).map_err(RequestRefusal::Unknown)?;
+        let name = target.server.clone().unwrap_or_default();
+        if name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
+            let why = format!("a name has 1 to {MAX_NAME} bytes, and no control characters");
+            return Err(RequestRefusal::Refused(why));
+        }
+        if self.is_in_file(&target.backend, &name) {
+            let is_removed = self.state.overlays().presence_of(target).is_some();
+            let hint = if is_removed {
+                format!("it was removed, and `convey reset {}/{name}` brings it back", target.backend)
+            } else {
+                "change it there".to_owned()
+            };
+            return Err(RequestRefusal::Refused(format!("the file has {target}: {hint}")));
+        }
+        Ok(name)
+    }
+
+    fn is_in_file(&self, backend: &str, server: &str) -> bool {
+        self.loaded.config.backend(backend).is_some_and(|backend| {
+            backend.servers.iter().any(|other| other.name == server)
+                || backend.named.iter().any(|other| other.name == server)
+        })
+    }
+
+    /// Has the file run with what operators have said. Returns what is odd about this server.
+    async fn run_with_presence(
+        &mut self,
+        target: &Target,
+        name: &str,
+    ) -> Result<Vec<String>, RequestRefusal> {
+        let key = self.loaded.key_of_server(&target.backend, name);
+        let (steered, effects) = self.loaded.with_servers(&changes(self.state.overlays().presence()));
+        let checked = self.on_host(&steered.config, |network| steered.check_servers(network));
+        let odd = checked.map_err(RequestRefusal::Refused)?.map_err(|problems| {
+            let lines: Vec<_> = problems.into_iter().map(|problem| problem.message).collect();
+            RequestRefusal::Refused(format!("{target}: {}", lines.join("; ")))
+        })?;
+        self.state.overlays_mut().set_effects(&effects);
+        self.configure(steered.config).await.map_err(RequestRefusal::Refused)?;
+        Ok(odd.into_iter().filter(|problem| problem.key == key).map(|problem| problem.message).collect())
+    }
+
+    /// The configuration of a file with the servers that operators have added, as far as they go together.
+    fn with_servers(&mut self, loaded: &Loaded) -> Result<Config, String> {
+        let all: Vec<Overlay> = self.state.overlays().presence().cloned().collect();
+        let mut in_force: Vec<bool> = vec![true; all.len()];
+        for attempt in 0..=MAX_TRIES {
+            let tried = all.iter().zip(&in_force).filter(|(_, is_tried)| **is_tried).map(|(one, _)| one);
+            let (steered, effects) = loaded.with_servers(&changes(tried));
+            let problems = if effects.is_empty() {
+                Vec::new()
+            } else {
+                self.on_host(&steered.config, |network| steered.check_servers(network))?
+                    .err()
+                    .unwrap_or_default()
+            };
+            if problems.is_empty() {
+                let mut effects = effects.into_iter();
+                let effects: Vec<bool> =
+                    in_force.into_iter().map(|tried| tried && effects.next().unwrap_or_default()).collect();
+                self.state.overlays_mut().set_effects(&effects);
+                return Ok(steered.config);
+            }
+            let to_blame = |overlay: &Overlay| blame(loaded, overlay, &problems);
+            let blamed: Vec<Option<String>> = all.iter().map(to_blame).collect();
+            let is_last = attempt + 1 >= MAX_TRIES || blamed.iter().all(Option::is_none);
+            for ((overlay, is_tried), why) in all.iter().zip(&mut in_force).zip(blamed) {
+                if *is_tried && (is_last || why.is_some()) {
+                    *is_tried = false;
+                    let why = why.unwrap_or_else(|| problems[0].message.clone());
+                    warn!("{}: {} does not go together with the file: {why}", overlay.target, overlay.value);
+                }
+            }
+        }
+        Ok(loaded.config.clone())
+    }
+
+    /// Holds something against the network of this host as it is now.
+    pub(super) fn on_host<T>(
+        &self,
+        config: &Config,
+        check: impl FnOnce(&HostNetwork<'_>) -> T,
+    ) -> Result<T, String> {
+        let next_hops = self.state.network();
+        let hop_to = |ip| next_hops.hop_to(ip);
+        // The start has told what is missing without packet modes.
+        let packet_modes = config.frontends_where(Mode::forwards_packets).next().is_some();
+        let (own, _) = own_addresses_for(packet_modes, own_addresses())
+            .map_err(|error| format!("cannot ask for this host's addresses: {error}"))?;
+        Ok(check(&HostNetwork { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to }))
+    }
+}
+
+/// The longest name of a server that is added.
+const MAX_NAME: usize = 255;
+
+fn changes<'a>(presence: impl Iterator<Item = &'a Overlay>) -> Vec<ServerChange<'a>> {
+    let change = |overlay: &'a Overlay| {
+        let added = match &overlay.value {
+            OverlayValue::Added(server) => Some(server),
+            _ => None,
+        };
+        let server = overlay.target.server.as_deref().unwrap_or_default();
+        ServerChange { backend: &overlay.target.backend, server, added }
+    };
+    presence.map(change).collect()
+}
+
+/// What is wrong with a server that was added.
+fn blame(loaded: &Loaded, overlay: &Overlay, problems: &[Problem]) -> Option<String> {
+    let key = loaded.key_of_server(&overlay.target.backend, overlay.target.server.as_deref()?);
+    Some(problems.iter().find(|problem| problem.key == key)?.message.clone())
+}

@@ -1,0 +1,63 @@
+//! How much the log says.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::response::Response;
+use hyper::body::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::super::{OverlayReport, Requester};
+use super::{ApiContext, Failure, ask, in_body, line};
+use crate::config::parse_log_level;
+use crate::control::{Done, Requested};
+
+/// What the log says now.
+#[derive(Serialize)]
+struct LevelAnswer {
+    /// The least important lines that are written; `RUST_LOG` may say otherwise of parts.
+    level: &'static str,
+    /// What an operator has said, if that is why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlay: Option<OverlayReport>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    level: String,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    changed: bool,
+}
+
+pub(super) async fn show(State(answers): State<Arc<ApiContext>>) -> Response {
+    let source = &answers.source;
+    let said = source.snapshot.load().log_level.clone();
+    let overlay = said.as_ref().map(|said| OverlayReport::of_log_level(said, source.started));
+    line(&LevelAnswer { level: (source.log_level)().name(), overlay })
+}
+
+pub(super) async fn set(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+    body: Bytes,
+) -> Result<Response, Failure> {
+    let Wanted { level } = in_body(&body)?;
+    let level = parse_log_level(&level).map_err(|wrong| Failure::Bad(format!("level: {wrong}")))?;
+    change(&answers, who, Requested::LogLevel(Some(level))).await
+}
+
+pub(super) async fn reset(
+    State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
+) -> Result<Response, Failure> {
+    change(&answers, who, Requested::LogLevel(None)).await
+}
+
+async fn change(answers: &ApiContext, who: Requester, what: Requested) -> Result<Response, Failure> {
+    let done = ask(answers, who, what).await?;
+    Ok(line(&Changed { changed: matches!(done, Done::Set { has_changed: true }) }))
+}
