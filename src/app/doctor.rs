@@ -69,10 +69,8 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
     let mut found = balancer::look(&host, |servers| check_all(&runtime, servers));
     found.findings.append(&mut features.findings);
     found.not_looked_at.append(&mut features.not_looked_at);
-    if found.findings.is_empty() {
-        // What is found already would be found again.
-        found.findings.extend(dsr_path::check(host.config));
-    }
+    let ways = dsr_path::check(host.config, &found.findings);
+    found.findings.extend(ways);
     found.findings.extend(obstacle);
     found.findings.extend(faults.into_iter().map(|fault| {
         let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";

@@ -1,7 +1,7 @@
 //! Whether a client may come in: access lists, its share, the limits of its source. Pure.
 
 use super::choice::gives_way;
-use super::question::Place;
+use super::question::AskedPlace;
 use super::{ClientVerdict, End, ExplainSources, Steps};
 use crate::model::{Prefix, Protocol, client_of};
 use crate::proxy::excess_counter;
@@ -9,7 +9,7 @@ use crate::snapshot::Frontend;
 use crate::stats::Counter;
 
 /// The connections of the frontend.
-pub(super) fn check_slots(place: &Place, steps: &mut Steps) {
+pub(super) fn check_slots(place: &AskedPlace, steps: &mut Steps) {
     let (config, slots) = (&place.frontend.config, &place.frontend.live.slots);
     let Some(most) = config.max_connections else { return };
     let says = format!("frontend {} has {} of {most} connections", config.name, slots.open());
@@ -20,7 +20,7 @@ pub(super) fn check_slots(place: &Place, steps: &mut Steps) {
 }
 
 /// A datagram that comes from where a server listens would be answered without end.
-pub(super) fn check_loop(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) {
+pub(super) fn check_loop(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (client, protocol) = (place.client_addr(), place.frontend.config.protocol);
     if sources.snapshot.server_endpoints.contain(protocol, client, place.vip.port()) {
         let says = format!("{client} is where a server listens: its answers would be answered without end");
@@ -29,7 +29,7 @@ pub(super) fn check_loop(sources: ExplainSources<'_>, place: &Place, steps: &mut
 }
 
 /// What becomes of a client where all there may be are in use.
-fn full(place: &Place) -> End {
+fn full(place: &AskedPlace) -> End {
     let config = &place.frontend.config;
     let waits = config.mode.is_proxied() && is_tcp(place);
     End {
@@ -38,7 +38,7 @@ fn full(place: &Place) -> End {
     }
 }
 
-fn is_tcp(place: &Place) -> bool {
+fn is_tcp(place: &AskedPlace) -> bool {
     match place.frontend.config.protocol {
         Protocol::Tcp => true,
         Protocol::Udp => false,
@@ -46,7 +46,7 @@ fn is_tcp(place: &Place) -> bool {
 }
 
 /// The access lists.
-pub(super) fn check_access(place: &Place, steps: &mut Steps) {
+pub(super) fn check_access(place: &AskedPlace, steps: &mut Steps) {
     let (access, ip) = (&place.frontend.config.access, place.client.ip);
     if place.frontend.config.accept_proxy {
         steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
@@ -67,7 +67,7 @@ pub(super) fn check_access(place: &Place, steps: &mut Steps) {
 }
 
 /// What the client has of the frontend in proxy mode.
-pub(super) fn check_share(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) {
+pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let Some(clients) = sources.clients else { return };
     let (frontend, ip) = (&place.frontend, place.client.ip);
     if frontend.config.trusts(ip) {
@@ -93,7 +93,7 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &Place, steps: &mu
 }
 
 /// The limits of its source.
-pub(super) fn check_source(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) {
+pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.client.ip);
     let (Some(counts), limits) = (counts.as_ref(), &config.limits) else { return };
     if config.trusts(ip) {

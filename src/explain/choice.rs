@@ -1,6 +1,6 @@
 //! The choice of a server: algorithm, hash, place in the table. Pure.
 
-use super::question::Place;
+use super::question::AskedPlace;
 use super::{ClientVerdict, Dependence, End, Steps};
 use crate::balance::{Foreseen, Step};
 use crate::model::{HashOn, Protocol};
@@ -35,7 +35,7 @@ impl Choice {
 }
 
 /// What the pool of the frontend says now.
-pub(super) fn explain(place: &Place, steps: &mut Steps) -> Choice {
+pub(super) fn explain(place: &AskedPlace, steps: &mut Steps) -> Choice {
     let pool = &place.frontend.pool;
     let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
     let depends_on = match pick {
@@ -73,7 +73,7 @@ pub(super) fn explain(place: &Place, steps: &mut Steps) -> Choice {
 }
 
 /// What proxies do with the server.
-pub(super) fn note_way(place: &Place, server: Option<usize>, steps: &mut Steps) {
+pub(super) fn note_way(place: &AskedPlace, server: Option<usize>, steps: &mut Steps) {
     let Some(server) = server.map(|index| &place.frontend.pool.servers[index]) else { return };
     let at = server.config.addr_for(place.vip.port());
     let header = match place.frontend.pool.config.send_proxy {
@@ -87,7 +87,7 @@ pub(super) fn note_way(place: &Place, server: Option<usize>, steps: &mut Steps) 
     steps.note("way", format!("{verb} {at}{header}; a server that does not answer is replaced by another"));
 }
 
-fn algorithm(place: &Place) -> String {
+fn algorithm(place: &AskedPlace) -> String {
     let config = &place.frontend.pool.config;
     let name = config.algorithm.name();
     if !config.algorithm.hashes() {
@@ -105,14 +105,14 @@ fn algorithm(place: &Place) -> String {
 }
 
 /// What may help a new connection where there is no room.
-pub(super) fn gives_way(place: &Place) -> &'static str {
+pub(super) fn gives_way(place: &AskedPlace) -> &'static str {
     match place.frontend.config.mode.forwards_packets() {
         true => "; one that is not open yet gives way, if there is one",
         false => "",
     }
 }
 
-fn busy(place: &Place) -> End {
+fn busy(place: &AskedPlace) -> End {
     let config = &place.frontend.config;
     match (config.mode.is_proxied(), config.protocol) {
         (true, Protocol::Tcp) => End { verdict: ClientVerdict::Waits, reason: Counter::QueueTimeout.label() },

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use self::choice::Choice;
 use self::packets::PacketInquiry;
-use self::question::{Place, place};
+use self::question::{AskedPlace, place};
 use self::servers::ServerNote;
 use crate::forward::Plan;
 use crate::model::{DropReason, Mode, Protocol, Timestamp};
@@ -190,7 +190,7 @@ pub fn explain(
 }
 
 /// In the order of a proxy: TCP waits for a connection slot before it is accepted.
-fn of_proxy(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) -> Choice {
+fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) -> Choice {
     match place.frontend.config.protocol {
         Protocol::Tcp => {
             admission::check_slots(place, steps);
@@ -214,7 +214,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &Place, steps: &mut Steps) -> Ch
 /// In the order of the forwarding core.
 fn of_packets(
     sources: ExplainSources<'_>,
-    place: &Place,
+    place: &AskedPlace,
     inquiry: &PacketInquiry<'_>,
     steps: &mut Steps,
 ) -> Choice {

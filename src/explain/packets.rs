@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::choice::Choice;
-use super::question::Place;
+use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
 use crate::dataplane::picked;
 use crate::forward::plan::{PlannedFrontend, PlannedServer};
@@ -33,11 +33,11 @@ pub(super) struct PacketInquiry<'a> {
     frontend: &'a Arc<PlannedFrontend>,
     network: &'a NextHops,
     facts: Option<&'a PacketFacts>,
-    place: &'a Place,
+    place: &'a AskedPlace,
 }
 
 /// `None` if the frontend is a proxy.
-pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a Place) -> Option<PacketInquiry<'a>> {
+pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) -> Option<PacketInquiry<'a>> {
     let plan = sources.plan?;
     let ports = sources.packets.and_then(|facts| {
         let split = facts.split.as_ref()?;

@@ -30,14 +30,14 @@ pub enum Unanswerable {
 }
 
 /// A frontend at one of the places where it listens, and who asks there.
-pub(super) struct Place {
+pub(super) struct AskedPlace {
     pub(super) frontend: Arc<Frontend>,
     /// As the data path has it: of a frontend that listens on all addresses, that.
     pub(super) vip: SocketAddr,
     pub(super) client: ClientAddr,
 }
 
-impl Place {
+impl AskedPlace {
     /// The client with its port, or with one that stands for any where it was not given.
     pub(super) fn client_addr(&self) -> SocketAddr {
         SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
@@ -73,7 +73,7 @@ impl fmt::Display for ClientAddr {
 }
 
 /// The place that is meant by a name, a name with a port, or an address with or without a port.
-pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Result<Place, Unanswerable> {
+pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Result<AskedPlace, Unanswerable> {
     let (frontend, places) = named(snapshot, text).map_or_else(|| at_address(snapshot, text), Ok)?;
     let is_ours = |addr: &SocketAddr| {
         // A socket for all addresses of IPv6 takes clients of IPv4, too.
@@ -94,7 +94,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
             fitting.len(),
             first.port()
         ))),
-        [vip, ..] => Ok(Place { frontend, vip, client }),
+        [vip, ..] => Ok(AskedPlace { frontend, vip, client }),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::choice::Choice;
-use super::question::Place;
+use super::question::AskedPlace;
 use super::{Dependence, ExplainSources};
 use crate::model::{OverlayValue, ServerAddr, WHOLE};
 use crate::snapshot::{PassedOver, Pool, Server, Snapshot};
@@ -40,7 +40,7 @@ pub struct ServerNote {
 /// All servers of the frontend's backend.
 pub(super) fn notes(
     sources: ExplainSources<'_>,
-    place: &Place,
+    place: &AskedPlace,
     choice: &Choice,
     is_let_in: bool,
 ) -> Vec<ServerNote> {

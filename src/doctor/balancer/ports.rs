@@ -26,6 +26,10 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
     let seen = format!("{who} listens on {} ({protocol}), which is for {purpose}", at.addr);
     let why = "convey does not start while another process has the port.";
     match owner {
+        Some((_, name)) if name == "convey" => {
+            let ask = "If it is the one of this file, it does not answer at its control socket: name that with --socket.";
+            Diagnosis::error("port-taken", seen, format!("{why} {ask}"))
+        }
         Some((id, _)) => {
             let unit = format!(
                 "If it is a service (`systemctl status {id}` shows its unit), stop and disable that."
@@ -50,9 +54,14 @@ mod tests {
             purpose: "frontend web".to_owned(),
             owner,
         };
-        let ports = [port("10.0.0.1:80", Some((123, "nginx".to_owned()))), port("10.0.0.1:81", None)];
+        let [nginx, convey] = ["nginx", "convey"].map(|name| Some((123, name.to_owned())));
+        let ports = [port("10.0.0.1:80", nginx), port("10.0.0.1:81", None), port("10.0.0.1:82", convey)];
         let found = taken(&ports);
-        assert_eq!(found.len(), 2);
+        assert_eq!(found.len(), 3);
+        assert!(
+            found[2].mend.is_empty() && found[2].why.contains("--socket"),
+            "nobody is to end it: {found:?}"
+        );
         assert_eq!(
             found[0].seen,
             "nginx (process 123) listens on 10.0.0.1:80 (TCP), which is for frontend web"

@@ -23,9 +23,11 @@ const AT_ONCE: usize = 256;
 const LOOKS: u32 = 35;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What keeps servers of mode `dsr` from answering clients. Where the VIP is not on this host nothing can be tried.
-pub fn check(config: &Config) -> Vec<Diagnosis> {
-    let targets = targets(config);
+/// What keeps servers of mode `dsr` from answering clients. Servers that are `known` to have another fault are left out. Where the
+/// VIP is not on this host nothing can be tried.
+pub fn check(config: &Config, known: &[Diagnosis]) -> Vec<Diagnosis> {
+    let mut targets = targets(config);
+    targets.retain(|target| !known.iter().any(|fault| is_about(fault, target.server.ip())));
     if targets.is_empty() {
         return Vec::new();
     }
@@ -50,6 +52,12 @@ struct PathToServer {
     /// Whom to be as a client.
     client: IpAddr,
     hop: Option<NextHop>,
+}
+
+/// Whether its commands are for this host.
+fn is_about(fault: &Diagnosis, ip: IpAddr) -> bool {
+    let on = fault.on.as_deref().unwrap_or_default();
+    on.ends_with(&format!("({ip})")) || on.starts_with(&format!("{ip} "))
 }
 
 /// Every server that gets clients by TCP, once for each address of its frontends.

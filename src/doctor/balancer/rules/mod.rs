@@ -44,7 +44,7 @@ pub(super) fn look(host: &Host<'_>) -> RulesSeen {
     let packets = packet::of(host);
     match output("nft", &["-j", "list", "ruleset"]) {
         Ok(text) => {
-            let rules = nft::Ruleset::read(&text);
+            let rules = nft::NftRuleset::read(&text);
             take_in(&mut seen, &packets, |packet| rules.follow(packet));
         }
         Err(needs) => seen.unseen = Some(Unseen { check: "foreign-rule", needs }),

@@ -15,7 +15,7 @@ const MAX_DEPTH: u32 = 16;
 
 /// The chains of all tables but those of convey.
 #[derive(Debug, Default)]
-pub(super) struct Ruleset {
+pub(super) struct NftRuleset {
     chains: Vec<Chain>,
     /// Where each chain is in the list.
     at: HashMap<(String, String, String), usize>,
@@ -64,11 +64,11 @@ enum End {
     Taken(Culprit),
 }
 
-impl Ruleset {
-    pub(super) fn read(text: &str) -> Ruleset {
+impl NftRuleset {
+    pub(super) fn read(text: &str) -> NftRuleset {
         let list: Value = serde_json::from_str(text).unwrap_or_default();
         let parts = list.get("nftables").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let mut ruleset = Ruleset::default();
+        let mut ruleset = NftRuleset::default();
         for chain in parts.iter().filter_map(|part| part.get("chain")) {
             let Ok(chain) = serde_json::from_value::<Chain>(chain.clone()) else { continue };
             // Its guard, and the tables of its scripts.

@@ -37,7 +37,7 @@ fn followed(policy: &str, rules: &[Value]) -> Option<String> {
             "expr": expr } }));
     }
     let text = json!({ "nftables": list }).to_string();
-    Ruleset::read(&text).follow(&client()).map(|culprit| culprit.mend)
+    NftRuleset::read(&text).follow(&client()).map(|culprit| culprit.mend)
 }
 
 fn payload(protocol: &str, field: &str, right: Value) -> Value {
@@ -118,6 +118,6 @@ fn jumps_are_followed() {
 fn the_tables_of_convey_are_its_own_and_no_json_is_no_rule() {
     let chain = json!({ "nftables": [{ "chain": { "family": "inet", "table": "convey_77", "name": "c",
         "handle": 1, "type": "filter", "hook": "input", "prio": 0, "policy": "drop" } }] });
-    assert_eq!(Ruleset::read(&chain.to_string()).follow(&client()), None);
-    assert_eq!(Ruleset::read("").follow(&client()), None);
+    assert_eq!(NftRuleset::read(&chain.to_string()).follow(&client()), None);
+    assert_eq!(NftRuleset::read("").follow(&client()), None);
 }
