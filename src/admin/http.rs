@@ -20,7 +20,7 @@ use super::listener::{AdminListener, Requester};
 use super::progress::AnswerProgress;
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
-/// connections: nobody can keep others out by being slow. Answers that take long ([`AnswerProgress::takes_long`]) have no
+/// connections: nobody can keep others out by being slow. Answers that take long (`AnswerProgress::takes_long`) have no
 /// part in this: who gives them bounds them.
 pub async fn serve(listener: impl AdminListener, routes: Router) {
     serve_within(LIMITS, &listener, routes, &mut JoinSet::new()).await;
