@@ -117,7 +117,7 @@ fn doctor_names_a_vip_on_the_link(case: Case) {
     clinic.ip(SERVER, &[&["addr", "add", &clinic.vip_with_length(), "dev", INTERFACE], nodad].concat());
     let findings = clinic.findings();
     assert_eq!(checks(&findings), ["vip-not-on-lo"], "{findings}");
-    clinic.balancer_says((case.family == Family::V4).then_some(FORWARD));
+    clinic.balancer_says(Some(FORWARD));
     clinic.mend(&findings);
     clinic.is_healthy();
 }

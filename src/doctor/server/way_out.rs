@@ -52,7 +52,9 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             mend,
         ));
     }
-    let is_silent = !seen.forwards && hears_errors(setup, interface, facts);
+    // The router tells the VIP, which may be the balancer.
+    let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
+    let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
     is_silent.then(|| {
         finding(
             "gateway",
