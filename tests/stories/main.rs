@@ -27,6 +27,7 @@ mod loops;
 mod marks;
 mod memory;
 mod names;
+mod operator;
 mod outlier;
 mod ports;
 mod privileges;

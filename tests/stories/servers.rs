@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Ran, Setup, TcpServer, UdpClient, UdpServer, ask, connect, ping, run, stories,
+    BalancerProcess, Loopback, Setup, TcpServer, UdpClient, UdpServer, ask, connect, ping, run, stories,
     wait_for,
 };
+
+use crate::operator::{set, tell, told, who_answers};
 
 stories!("servers":
     a_server_that_was_added_serves_through_reloads_until_it_is_taken_back,
@@ -23,27 +25,6 @@ stories!("servers":
     requests_without_sense_get_a_reason_and_harm_nobody,
     a_thousand_requests_at_once_harm_no_client,
 );
-
-/// Runs a command that speaks to this convey.
-fn tell(balancer: &BalancerProcess, line: &str) -> Ran {
-    run(balancer.command().args(line.split(' ')))
-}
-
-/// The same, and it succeeds.
-fn told(balancer: &BalancerProcess, line: &str) -> String {
-    let ran = tell(balancer, line);
-    assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
-    ran.stdout
-}
-
-/// Who answers 20 clients.
-fn who_answers(lab: &Loopback) -> BTreeSet<String> {
-    (0..20).map(|_| ask(lab.vip(), "/").unwrap().1).collect()
-}
-
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
-}
 
 /// Servers a, b and c; the file has the first two.
 fn three(lab: &Loopback) -> ([TcpServer; 3], Setup) {

@@ -1,15 +1,16 @@
 //! An operator steers a convey that runs, by commands.
 
-use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Ran, Setup, TcpServer, ask, connect, ping, run, stories, wait_for,
+    BalancerProcess, Loopback, Setup, TcpServer, ask, connect, ping, run, stories, wait_for,
 };
 use serde_json::Value;
+
+use crate::operator::{set, tell, told, who_answers};
 
 stories!("steering":
     a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again,
@@ -22,27 +23,6 @@ stories!("steering":
     a_mistake_is_told_and_changes_nothing,
     without_a_convey_that_runs_the_commands_say_so,
 );
-
-/// Runs a command that speaks to this convey.
-fn tell(balancer: &BalancerProcess, line: &str) -> Ran {
-    run(balancer.command().args(line.split(' ')))
-}
-
-/// The same, and it succeeds.
-fn told(balancer: &BalancerProcess, line: &str) -> String {
-    let ran = tell(balancer, line);
-    assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
-    ran.stdout
-}
-
-/// Who answers 20 clients.
-fn who_answers(lab: &Loopback) -> BTreeSet<String> {
-    (0..20).map(|_| ask(lab.vip(), "/").unwrap().1).collect()
-}
-
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
-}
 
 fn two(lab: &Loopback) -> ([TcpServer; 2], Setup) {
     let servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
