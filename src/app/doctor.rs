@@ -66,10 +66,10 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
         running,
     };
     let mut features = runtime.block_on(features::look(&config, &kernel, host.running.as_ref()));
-    let mut found = balancer::look(&host, |servers| check_all(&runtime, servers));
+    let (mut found, explained) = balancer::look(&host, |servers| check_all(&runtime, servers));
     found.findings.append(&mut features.findings);
     found.not_looked_at.append(&mut features.not_looked_at);
-    let ways = dsr_path::check(host.config, &found.findings);
+    let ways = dsr_path::check(host.config, &found.findings, &explained);
     found.findings.extend(ways);
     found.findings.extend(obstacle);
     found.findings.extend(faults.into_iter().map(|fault| {

@@ -67,28 +67,37 @@ pub struct Host<'a> {
 /// What the health check of a server has said: that it is well, or not.
 pub type CheckWords = Result<String, String>;
 
+/// What a fault of this host or of its links explains: more need not be said of it.
+#[derive(Debug, Default)]
+pub struct Explained {
+    /// Servers that get none of our packets, or whose answers do not come back.
+    pub servers: BTreeSet<IpAddr>,
+    /// VIPs that another host has too.
+    pub vips: BTreeSet<IpAddr>,
+}
+
 /// What keeps clients of this configuration from being served. `check` makes the health checks of servers.
-pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> Examination {
+pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> (Examination, Explained) {
     let mut seen = Examination::default();
     let before = KernelFacts::read();
     seen.findings.extend(vip::missing(host, is_local));
     seen.findings.extend(ports::taken(&host.ports));
     let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
     let foreign = programs::foreign(&host.programs, &interfaces(host), &own);
-    let mut explained = behind(host, &foreign);
+    let mut explained = Explained { servers: behind(host, &foreign), ..Explained::default() };
     seen.findings.extend(foreign.into_iter().map(programs::diagnosis));
 
-    let links = look_at_links(host, &mut seen);
+    let links = look_at_links(host, &mut explained, &mut seen);
     let (stale, behind_stale) = neighbours::stale(host, &links);
     seen.findings.extend(stale);
-    explained.extend(behind_stale);
+    explained.servers.extend(behind_stale);
 
     let RulesSeen { findings, servers, unseen } = rules::look(host);
     seen.findings.extend(findings);
     seen.not_looked_at.extend(unseen);
-    explained.extend(servers);
+    explained.servers.extend(servers);
 
-    let is_a_server_silent = probing::look(host, (&links, &explained), check, &mut seen);
+    let is_a_server_silent = probing::look(host, (&links, &explained.servers), check, &mut seen);
     seen.findings.extend(kernel::judge(host, (&before, &KernelFacts::read()), is_a_server_silent));
     seen.findings.extend(clock::wall_clock(host.now, &files(host)));
     match &host.running {
@@ -98,7 +107,7 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
             needs: "a convey that runs and answers at its control socket".to_owned(),
         })),
     }
-    seen
+    (seen, explained)
 }
 
 /// What the convey that runs has too little of, and what it believes for too long.
@@ -155,7 +164,7 @@ fn may_send_raw() -> bool {
     capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_RAW))
 }
 
-fn look_at_links(host: &Host<'_>, seen: &mut Examination) -> Vec<LinkSeen> {
+fn look_at_links(host: &Host<'_>, explained: &mut Explained, seen: &mut Examination) -> Vec<LinkSeen> {
     if !may_send_raw() {
         seen.not_looked_at.extend(
             ["vip-duplicate", "neighbour-stale", "path-mtu"]
@@ -166,7 +175,10 @@ fn look_at_links(host: &Host<'_>, seen: &mut Examination) -> Vec<LinkSeen> {
     let (links, failed) = neighbours::ask(host);
     seen.not_looked_at.extend(failed.into_iter().map(|needs| Unseen { check: "vip-duplicate", needs }));
     for link in &links {
-        seen.findings.extend(vip::owned_twice(host, &link.interface, &link.answers));
+        for (vip, duplicate) in vip::owned_twice(host, &link.interface, &link.answers) {
+            explained.vips.insert(vip);
+            seen.findings.push(duplicate);
+        }
     }
     links
 }

@@ -58,11 +58,15 @@ fn link_of<'a>(host: &'a Host<'_>, vip: IpAddr) -> Option<&'a Interface> {
 }
 
 /// VIPs that somebody else on the link of `interface` says that it has.
-pub(super) fn owned_twice(host: &Host<'_>, interface: &Interface, answers: &LinkAnswers) -> Vec<Diagnosis> {
+pub(super) fn owned_twice(
+    host: &Host<'_>,
+    interface: &Interface,
+    answers: &LinkAnswers,
+) -> Vec<(IpAddr, Diagnosis)> {
     let own: BTreeSet<[u8; 6]> = host.tables.interfaces.iter().filter_map(|own| own.mac).collect();
     let mut found = Vec::new();
     for (vip, macs) in answers.iter().filter(|(ip, _)| interface.addresses.contains(ip)) {
-        found.extend(macs.difference(&own).map(|mac| duplicate(host, interface, *vip, *mac)));
+        found.extend(macs.difference(&own).map(|mac| (*vip, duplicate(host, interface, *vip, *mac))));
     }
     found
 }

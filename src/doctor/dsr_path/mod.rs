@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::Diagnosis;
+use super::balancer::Explained;
 use crate::config::Config;
 use crate::model::{
     DsrKind, Interface, NetworkTables, NextHop, NextHops, Protocol, Unreachable, WantedNeighbour,
@@ -23,11 +24,15 @@ const AT_ONCE: usize = 256;
 const LOOKS: u32 = 35;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What keeps servers of mode `dsr` from answering clients. Servers that are `known` to have another fault are left out. Where the
-/// VIP is not on this host nothing can be tried.
-pub fn check(config: &Config, known: &[Diagnosis]) -> Vec<Diagnosis> {
+/// What keeps servers of mode `dsr` from answering clients. Servers that are `known` to have another fault are left out, and so is
+/// what a fault of this host explains. Where the VIP is not on this host nothing can be tried.
+pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec<Diagnosis> {
     let mut targets = targets(config);
-    targets.retain(|target| !known.iter().any(|fault| is_about(fault, target.server.ip())));
+    let is_known = |ip: IpAddr| known.iter().any(|fault| is_about(fault, ip));
+    targets.retain(|target| {
+        let (server, vip) = (target.server.ip(), target.vip.ip());
+        !explained.servers.contains(&server) && !explained.vips.contains(&vip) && !is_known(server)
+    });
     if targets.is_empty() {
         return Vec::new();
     }
