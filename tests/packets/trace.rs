@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use convey::model::Offload;
 use convey_lab::Role;
@@ -11,6 +12,7 @@ use convey_testkit::{
     Need, Process, TcpServer, binary, connect, ping, run, wait_for, was_reset, whole_lines,
 };
 use serde_json::Value;
+use socket2::SockRef;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -20,6 +22,7 @@ pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
         a_packet_is_shown_as_it_came_with_the_decision_and_as_it_went,
         packets_that_are_dropped_are_shown_with_the_reason,
+        the_end_of_a_connection_is_shown,
     ];
     stories.extend(stories![when |case| case.offload == Offload::Tc =>
         a_connection_in_the_kernel_is_shown_while_it_is_watched_and_goes_back_afterwards,
@@ -77,6 +80,13 @@ impl Watcher {
         })
     }
 
+    /// Waits for the end of this client's connection.
+    fn wait_for_end(&self, client: &str) -> Value {
+        wait_for(&format!("the end of {client}'s connection"), || {
+            self.events().into_iter().find(|event| event["event"] == "ended" && event["client"] == client)
+        })
+    }
+
     fn packets(&self) -> usize {
         self.events().iter().filter(|event| event["event"] == "packet").count()
     }
@@ -124,6 +134,31 @@ fn a_packet_is_shown_as_it_came_with_the_decision_and_as_it_went(case: Case) {
         let answer = watcher.wait_for(&[("from", &server), ("flags", "S."), ("verdict", "forwarded")]);
         assert_eq!((&answer["out"]["to"], &answer["role"]), (&from.into(), &"servers_answer".into()));
     }
+}
+
+fn the_end_of_a_connection_is_shown(case: Case) {
+    let network = echoing(case);
+    let _server = network.server(1, TcpServer::echo);
+    let watcher = Watcher::start(&network, "trace", &[]);
+    let early = Watcher::start(&network, "early", &["--drops"]);
+    let mut closed = client(&network);
+    ping(&mut closed).unwrap();
+    let from = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    let ended = watcher.wait_for_end(&from);
+    assert_eq!((&ended["server"], &ended["reason"]), (&"s1".into(), &Value::Null), "{ended}");
+    if case.is_passthrough() {
+        // What a ping has each way.
+        assert_eq!((&ended["bytes_in"], &ended["bytes_out"]), (&1.into(), &1.into()), "{ended}");
+    }
+    let mut reset = client(&network);
+    ping(&mut reset).unwrap();
+    let from = reset.local_addr().unwrap().to_string();
+    SockRef::from(&reset).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(reset);
+    assert_eq!(early.wait_for_end(&from)["reason"], "client_reset");
+    let ends = early.events().iter().filter(|event| event["event"] == "ended").count();
+    assert_eq!(ends, 1, "the other one ended in order");
 }
 
 fn packets_that_are_dropped_are_shown_with_the_reason(case: Case) {

@@ -251,6 +251,11 @@ fn forget<T>(list: &mut Vec<Option<T>>, is_over: impl Fn(&T) -> bool) {
     list.truncate(list.len() - rest);
 }
 
+/// The label of the counter of flows that end early like this.
+pub(super) fn reason(how: FlowEnd) -> Option<&'static str> {
+    termination(how).1
+}
+
 /// How the access log tells of it.
 fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
     let (termination, reason) = match how {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use convey_forward::{Forwarder, Frame, Plan, Verdict, waits_for_next_hop};
+use convey_forward::{FlowRecord, Forwarder, Frame, Plan, Verdict, waits_for_next_hop};
 use convey_model::Timestamp;
-use convey_trace::{TraceHub, TraceWatchers, TracedFrames};
+use convey_trace::{ConnectionStep, TraceEvent, TraceHub, TraceStep, TraceWatchers, TracedFrames};
 
 /// Who watches, as a worker last knew.
 #[derive(Debug, Default)]
@@ -72,5 +72,25 @@ impl PacketTrace {
             waits_for_next_hop(&mut event);
         }
         watchers.tell(event);
+    }
+
+    /// Shows the end of a flow; `reason` is the label of its counter, if it ended early.
+    pub(super) fn tell_end(&self, flow: &FlowRecord, reason: Option<&'static str>) {
+        let Some(watchers) = &self.watchers else { return };
+        let after = flow.ended.since(flow.began);
+        watchers.tell(TraceEvent {
+            at: flow.ended,
+            protocol: flow.client.transport(),
+            client: Some(flow.client.source()),
+            proxy: None,
+            vip: Some(flow.client.destination()),
+            frontend: Some(flow.owners.frontend),
+            server: Some(flow.owners.server),
+            step: TraceStep::Connection(ConnectionStep::Ended {
+                reason,
+                bytes: flow.bytes_rx.zip(flow.bytes_tx),
+                after,
+            }),
+        });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 
-use super::accounting::Accounting;
+use super::accounting::{self, Accounting};
 use super::event_queue::EventQueue;
 use super::flow_desk::FlowDesk;
 use super::handover::{Backlog, Duty, Order};
@@ -100,8 +100,8 @@ impl Worker {
             let sight = self.sight.load();
             let now = (self.now)();
             accounting.use_snapshot(&sight.snapshot);
-            self.forwarder.keep_journal(self.access_log.is_on());
             self.trace.look(&mut self.forwarder);
+            self.forwarder.keep_journal(self.access_log.is_on() || self.trace.is_on());
             let mut round = Round {
                 sight: &sight,
                 now,
@@ -289,8 +289,11 @@ impl Worker {
     /// Gives back what flows took that have ended, before others ask for it.
     pub(super) fn release_slots(&mut self, accounting: &Accounting) {
         let events = self.forwarder.events();
-        for record in events.records.drain(..).filter(|_| self.access_log.chooses_one()) {
-            self.access_log.put(|| accounting.record(&record));
+        for record in events.records.drain(..) {
+            self.trace.tell_end(&record, accounting::reason(record.how));
+            if self.access_log.chooses_one() {
+                self.access_log.put(|| accounting.record(&record));
+            }
         }
         for ended in events.ended.drain(..) {
             accounting.ended(ended);
