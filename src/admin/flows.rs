@@ -7,8 +7,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::dataplane::PacketFlows;
+use crate::explain::{ClientFlows, FlowQuestion, FoundFlow};
+use crate::forward::Dispatch;
 use crate::model::{
-    FlowAnswer, FlowGroup, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow, ListedFlowId,
+    FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow,
+    ListedFlowId, Protocol,
 };
 use crate::proxy::ProxyFlows;
 
@@ -17,6 +20,9 @@ const MAX_AT_ONCE: usize = 2;
 
 /// How long a list may take, with the wait for others.
 const PATIENCE: Duration = Duration::from_secs(8);
+
+/// How long a question about one client may take. Then it is answered without its flows.
+const PATIENCE_OF_QUESTION: Duration = Duration::from_secs(3);
 
 /// Where flows are: in the packet modes, in proxy mode, or both.
 #[derive(Debug)]
@@ -52,6 +58,45 @@ impl FlowSources {
             Ok(all.answer())
         };
         timeout(PATIENCE, listed).await.unwrap_or(Err(FlowsUnavailable::Late))
+    }
+
+    /// The flows that a question is about; `dispatch` says which worker has a packet flow.
+    pub(super) async fn of_client(
+        &self,
+        question: &FlowQuestion,
+        dispatch: Option<&Dispatch>,
+    ) -> ClientFlows {
+        let found = timeout(PATIENCE_OF_QUESTION, self.ask(question, dispatch)).await;
+        found.unwrap_or(Err(FlowsUnavailable::Late)).unwrap_or_else(ClientFlows::Unknown)
+    }
+
+    async fn ask(
+        &self,
+        question: &FlowQuestion,
+        dispatch: Option<&Dispatch>,
+    ) -> Result<ClientFlows, FlowsUnavailable> {
+        let find = async |key: FlowKey| match (&self.packets, dispatch) {
+            (Some(packets), Some(dispatch)) => packets.find(dispatch.worker(&key), key).await,
+            _ => Ok(None),
+        };
+        if let Some(key) = question.key {
+            return Ok(ClientFlows::One(find(key).await?.map(FoundFlow::Packets).map(Box::new)));
+        }
+        let answer = self.list(&question.query).await?;
+        if !question.is_for_one {
+            return Ok(ClientFlows::All(answer));
+        }
+        let Some(listed) = question.choose(answer.flows) else { return Ok(ClientFlows::One(None)) };
+        let found = match (listed.id.kind, listed.protocol) {
+            (FlowKind::Connection | FlowKind::Session, _) => Some(FoundFlow::Proxied(listed)),
+            (FlowKind::Packets, Protocol::Tcp) => {
+                find(FlowKey::tcp(listed.client, listed.listen)).await?.map(FoundFlow::Packets)
+            }
+            (FlowKind::Packets, Protocol::Udp) => {
+                find(FlowKey::udp(listed.client, listed.listen)).await?.map(FoundFlow::Packets)
+            }
+        };
+        Ok(ClientFlows::One(found.map(Box::new)))
     }
 
     /// Ends a flow. `None` if there is no such flow any more.

@@ -11,7 +11,9 @@ use convey_trace::TraceHub;
 use super::{FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
-use crate::explain::{ClientAddr, ExplainSources, Explanation, PacketFacts, Unanswerable, explain};
+use crate::explain::{
+    ClientAddr, ExplainSources, Explanation, FlowQuestion, PacketFacts, Unanswerable, explain,
+};
 use crate::model::{LogLevel, Timestamp};
 use crate::proxy::Clients;
 use crate::snapshot::Snapshot;
@@ -69,8 +71,15 @@ impl StatsSource {
     }
 
     /// Which server a client of a frontend gets now, and why.
-    pub(super) fn explain(&self, client: ClientAddr, frontend: &str) -> Result<Explanation, Unanswerable> {
+    pub(super) async fn explain(
+        &self,
+        client: ClientAddr,
+        frontend: &str,
+    ) -> Result<Explanation, Unanswerable> {
         let DataPathView { sight, packets, clients } = &self.data_path;
+        let question = FlowQuestion::new(&self.snapshot.load_full(), client, frontend)?;
+        let dispatch = packets.as_ref().map(|facts| &facts.dispatch);
+        let flows = self.flows.of_client(&question, dispatch).await;
         let sight = sight.as_ref().map(|sight| sight.load_full());
         let snapshot =
             sight.as_ref().map_or_else(|| self.snapshot.load_full(), |sight| sight.snapshot().clone());
@@ -81,6 +90,7 @@ impl StatsSource {
             plan: sight.as_ref().map(|sight| sight.plan()),
             packets: packets.as_ref(),
             clients: clients.as_deref(),
+            flows: &flows,
             now: (self.now)(),
         };
         explain(sources, client, frontend)

@@ -13,7 +13,7 @@ use crate::cli::Options;
 use crate::config::Config;
 use crate::control::{ControlState, Resolver, own_addresses};
 use crate::dataplane::plan;
-use crate::explain::{ClientAddr, ExplainSources, Explanation, PacketFacts, as_text, explain};
+use crate::explain::{ClientAddr, ClientFlows, ExplainSources, Explanation, PacketFacts, as_text, explain};
 use crate::model::Offload;
 use crate::operator::{Client, explain_path};
 
@@ -63,6 +63,7 @@ async fn dry(options: &Options, client: ClientAddr, frontend: &str) -> Result<Ex
         plan: plan.as_ref(),
         packets: facts.as_ref(),
         clients: None,
+        flows: &ClientFlows::NotAsked,
         now: clock::now(),
     };
     explain(sources, client, frontend).map_err(|why| Failure::Start(anyhow!("{why}")))

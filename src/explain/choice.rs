@@ -11,6 +11,8 @@ use crate::stats::Counter;
 pub(super) struct Choice {
     pub(super) pick: Pick,
     depends_on: Option<Dependence>,
+    /// The client gets the server that it had; the pool is not asked.
+    pub(super) is_again: bool,
 }
 
 impl Choice {
@@ -34,9 +36,15 @@ impl Choice {
     }
 }
 
-/// What the pool of the frontend says now.
-pub(super) fn explain(place: &AskedPlace, steps: &mut Steps) -> Choice {
+/// What the pool of the frontend says now, if the client does not get the same server `again`.
+pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Steps) -> Choice {
     let pool = &place.frontend.pool;
+    if let Some(index) = again {
+        let (backend, name) = (&pool.config.name, &pool.servers[index].config.name);
+        let why = "the last connection from this port was reset, and its next one goes there";
+        steps.note("server", format!("{backend}/{name} again: {why}"));
+        return Choice { pick: Pick::Server(index), depends_on: None, is_again: true };
+    }
     let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
     let depends_on = match pick {
         Pick::Busy | Pick::Nobody => None,
@@ -44,7 +52,7 @@ pub(super) fn explain(place: &AskedPlace, steps: &mut Steps) -> Choice {
         Pick::Server(_) if !pool.config.algorithm.hashes() => Some(Dependence::Moment),
         Pick::Server(_) => (place.goes_by_port() && place.client.port.is_none()).then_some(Dependence::Port),
     };
-    let choice = Choice { pick, depends_on };
+    let choice = Choice { pick, depends_on, is_again: false };
     steps.note("algorithm", algorithm(place));
     match choice.pick {
         Pick::Nobody => steps.refuse("server", Counter::NoServer.label(), "no server can be chosen"),

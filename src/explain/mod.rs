@@ -6,6 +6,7 @@
 
 mod admission;
 mod choice;
+mod flow;
 mod packets;
 mod question;
 mod servers;
@@ -13,6 +14,7 @@ mod servers;
 mod tests;
 mod text;
 
+pub use flow::{ClientFlows, ExplainedFlow, FlowQuestion, FlowsOfServer, FoundFlow, OpenFlows};
 pub use packets::PacketFacts;
 pub use question::{ClientAddr, Unanswerable};
 pub use text::as_text;
@@ -41,6 +43,8 @@ pub struct ExplainSources<'a> {
     pub packets: Option<&'a PacketFacts>,
     /// The connections of clients of proxies; `None` where no convey runs.
     pub clients: Option<&'a Clients>,
+    /// The flows that the client has at the frontend.
+    pub flows: &'a ClientFlows,
     /// The time.
     pub now: Timestamp,
 }
@@ -70,6 +74,10 @@ pub struct Explanation {
     pub address: Option<SocketAddr>,
     /// What the answer depends on beside what is configured and up.
     pub depends_on: Option<Dependence>,
+    /// The flow that the client has from its port, if there is one.
+    pub flow: Option<ExplainedFlow>,
+    /// The flows that it has, if its port was not given.
+    pub open_flows: Option<OpenFlows>,
     /// How that comes about, in order.
     pub steps: Vec<ExplainedStep>,
     /// All servers of the backend, and why each gets this client or does not.
@@ -159,18 +167,30 @@ pub fn explain(
     client: ClientAddr,
     frontend: &str,
 ) -> Result<Explanation, Unanswerable> {
-    let place = place(sources.snapshot, client, frontend)?;
-    let (mut steps, pool) = (Steps::default(), &place.frontend.pool);
-    let choice = match packets::inquiry(sources, &place) {
-        Some(inquiry) => of_packets(sources, &place, &inquiry, &mut steps),
-        None => of_proxy(sources, &place, &mut steps),
+    let place = flow::at_its_place(place(sources.snapshot, client, frontend)?, sources.flows);
+    let mut steps = Steps::default();
+    Ok(match sources.flows.going_on() {
+        Some(flow) => flow::explain(sources, &place, flow, of_new(sources, &place, steps)),
+        None => {
+            flow::note(sources.flows, &place, &mut steps);
+            of_new(sources, &place, steps)
+        }
+    })
+}
+
+/// What becomes of a new connection or session of the client.
+fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> Explanation {
+    let pool = &place.frontend.pool;
+    let choice = match packets::inquiry(sources, place) {
+        Some(inquiry) => of_packets(sources, place, &inquiry, &mut steps),
+        None => of_proxy(sources, place, &mut steps),
     };
     let end = steps.end;
     let index = choice.server().filter(|_| end.is_none());
     let verdict = end.map_or(choice.verdict(), |end| end.verdict);
     let config = &place.frontend.config;
-    Ok(Explanation {
-        client: client.to_string(),
+    Explanation {
+        client: place.client.to_string(),
         frontend: config.name.clone(),
         vip: place.vip,
         mode: config.mode.name(),
@@ -184,9 +204,11 @@ pub fn explain(
             None => choice.depends_on(),
             Some(end) => end.depends_on(config.mode),
         },
+        flow: sources.flows.told(),
+        open_flows: sources.flows.counted(),
         steps: steps.all,
-        servers: servers::notes(sources, &place, &choice, end.is_none()),
-    })
+        servers: servers::notes(sources, place, &choice, end.is_none()),
+    }
 }
 
 /// In the order of a proxy: TCP waits for a connection slot before it is accepted.
@@ -206,7 +228,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
             admission::check_slots(place, steps);
         }
     }
-    let choice = choice::explain(place, steps);
+    let choice = choice::explain(place, None, steps);
     choice::note_way(place, choice.server(), steps);
     choice
 }
@@ -220,8 +242,10 @@ fn of_packets(
 ) -> Choice {
     inquiry.check_client(steps);
     admission::check_access(place, steps);
-    let choice = choice::explain(place, steps);
-    inquiry.follow(&choice, steps);
+    let over = sources.flows.over();
+    let again = over.and_then(|over| inquiry.server_again(over));
+    let choice = choice::explain(place, again, steps);
+    inquiry.follow(&choice, over, steps);
     admission::check_source(sources, place, steps);
     admission::check_slots(place, steps);
     choice

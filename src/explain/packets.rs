@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::choice::Choice;
 use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
-use crate::dataplane::picked;
+use crate::dataplane::{PacketFlow, picked};
 use crate::forward::plan::{PlannedFrontend, PlannedServer};
-use crate::forward::{Dispatch, Inquiry, NatPorts, PortSplit};
-use crate::model::{DropReason, DsrKind, Endpoint, FlowKey, Layer, Mode, NextHop, NextHops, Protocol};
+use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit};
+use crate::model::{DropReason, DsrKind, Endpoint, Layer, Mode, NextHop, NextHops};
 
 /// What is known of packet modes beside the plan.
 #[derive(Debug, Clone)]
@@ -75,8 +75,14 @@ impl PacketInquiry<'_> {
         }
     }
 
-    /// From the chosen server on.
-    pub(super) fn follow(&self, choice: &Choice, steps: &mut Steps) {
+    /// The server, by its index, that the client gets again whose last flow from this port is over, if it does.
+    pub(super) fn server_again(&self, over: &FlowSight) -> Option<usize> {
+        let same = self.inquiry.server_again(self.frontend, over)?;
+        self.frontend.pool.servers.iter().position(|server| server.id == same.id)
+    }
+
+    /// From the chosen server on. The new flow takes the place of one that is `over`.
+    pub(super) fn follow(&self, choice: &Choice, over: Option<&FlowSight>, steps: &mut Steps) {
         let Some(_) = choice.server() else { return };
         let client = self.place.client_addr();
         let server = match self.inquiry.server(self.frontend, client, picked(choice.pick)) {
@@ -86,23 +92,29 @@ impl PacketInquiry<'_> {
                 return steps.refuse("server", reason.label(), says);
             }
         };
-        self.note_way(server, steps);
+        self.note_way(server, over, steps);
         let hop = match self.inquiry.next_hop(self.frontend, server) {
             Ok(hop) => hop,
             Err(reason) => return steps.refuse("next hop", reason.label(), self.unreachable(server, reason)),
         };
-        steps.note("next hop", self.next_hop(server, hop));
+        steps.note("next hop", next_hop(self.network, server.addr.ip(), hop));
         steps.note("offload", self.offload(hop));
     }
 
     /// What becomes of the addresses.
-    fn note_way(&self, server: &PlannedServer, steps: &mut Steps) {
+    fn note_way(&self, server: &PlannedServer, over: Option<&FlowSight>, steps: &mut Steps) {
         let at = server.addr_for(self.place.vip.port());
         let vip = self.place.vip;
         let config = &self.place.frontend.config;
         match (config.mode, self.place.frontend.pool.config.dsr) {
             (Mode::Proxy, _) => {}
-            (Mode::Passthrough, _) => steps.note("snat", self.snat(at)),
+            (Mode::Passthrough, _) => match over.filter(|over| over.server.source() == at) {
+                Some(over) => steps.note(
+                    "snat",
+                    format!("{at} sees {}, as in the flow that is over", over.server.destination()),
+                ),
+                None => steps.note("snat", self.snat(at)),
+            },
             (Mode::Dsr, DsrKind::L3) => steps
                 .note("dsr", format!("l3: packets go to {at}; the server answers with {vip} as its source")),
             (Mode::Dsr, DsrKind::L2) => steps.note(
@@ -120,15 +132,7 @@ impl PacketInquiry<'_> {
         let addresses: Vec<String> =
             facts.snat_addresses.iter().filter(fits).map(ToString::to_string).collect();
         let addresses = addresses.join(" or ");
-        let whose = self.place.client.port.map(|port| {
-            let client = SocketAddr::new(self.place.client.ip, port);
-            let key = match self.place.frontend.config.protocol {
-                Protocol::Tcp => FlowKey::tcp(client, self.place.vip),
-                Protocol::Udp => FlowKey::udp(client, self.place.vip),
-            };
-            facts.dispatch.worker(&key)
-        });
-        match whose {
+        match self.place.key().map(|key| facts.dispatch.worker(&key)) {
             Some(worker) => {
                 let ports = split.ports(worker);
                 format!(
@@ -153,27 +157,9 @@ impl PacketInquiry<'_> {
         }
     }
 
-    fn next_hop(&self, server: &PlannedServer, hop: &NextHop) -> String {
-        let ip = server.addr.ip();
-        let gateway = self.network.hop_to(ip).and_then(|hop| hop.gateway);
-        let who = gateway.map_or_else(|| format!("{ip} on the link"), |gateway| format!("gateway {gateway}"));
-        let [a, b, c, d, e, f] = hop.dst_mac;
-        let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-        format!("{who} by {} at {mac}, MTU {}", self.interface(hop), hop.mtu)
-    }
-
-    fn interface(&self, hop: &NextHop) -> &str {
-        let found = self.network.interfaces().iter().find(|interface| interface.index == hop.interface);
-        found.map_or("?", |interface| &interface.name)
-    }
-
     fn offload(&self, hop: &NextHop) -> String {
         let Some(facts) = self.facts else { return "not known".to_owned() };
-        let by_kernel = |layer: &Layer| match layer {
-            Layer::Xdp | Layer::Tc => true,
-            Layer::Worker => false,
-        };
-        let name = self.interface(hop);
+        let name = interface(self.network, hop);
         match facts.layers.iter().find(|(_, layer)| by_kernel(layer)) {
             None => format!("every packet goes through a worker: {}", facts.without_kernel),
             Some((_, layer)) if facts.layers.get(name).is_none_or(|at| !by_kernel(at)) => format!(
@@ -186,4 +172,49 @@ impl PacketInquiry<'_> {
             ),
         }
     }
+}
+
+/// Where the packets of a flow go, and who forwards them.
+pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &mut Steps) {
+    let (sight, listed) = (&flow.sight, &flow.listed);
+    let server = sight.server.source();
+    match (listed.snat, sight.is_l2_dsr) {
+        (Some(snat), _) => steps.note("snat", format!("{server} sees {snat}")),
+        (None, false) => steps.note("dsr", format!("l3: packets go to {server}")),
+        (None, true) => steps.note("dsr", format!("l2: packets keep {} as their destination", listed.listen)),
+    }
+    let Some(plan) = sources.plan else { return };
+    let hop = flow.next_hop.map(|hop| next_hop(&plan.network, server.ip(), &hop));
+    steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet has it looked up".to_owned()));
+    let layers = sources.packets.iter().flat_map(|facts| facts.layers.values());
+    let by = layers.copied().find(by_kernel);
+    steps.note(
+        "offload",
+        match (by, listed.is_offloaded, sources.packets) {
+            (Some(layer), true, _) => format!("the kernel ({}) forwards its packets", layer.name()),
+            (None, true, _) => "the kernel forwards its packets".to_owned(),
+            (None, false, Some(facts)) => format!("a worker forwards its packets: {}", facts.without_kernel),
+            (_, false, _) => "a worker forwards its packets: the kernel has not been told of it".to_owned(),
+        },
+    );
+}
+
+fn by_kernel(layer: &Layer) -> bool {
+    match layer {
+        Layer::Xdp | Layer::Tc => true,
+        Layer::Worker => false,
+    }
+}
+
+fn next_hop(network: &NextHops, ip: IpAddr, hop: &NextHop) -> String {
+    let gateway = network.hop_to(ip).and_then(|hop| hop.gateway);
+    let who = gateway.map_or_else(|| format!("{ip} on the link"), |gateway| format!("gateway {gateway}"));
+    let [a, b, c, d, e, f] = hop.dst_mac;
+    let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+    format!("{who} by {} at {mac}, MTU {}", interface(network, hop), hop.mtu)
+}
+
+fn interface<'a>(network: &'a NextHops, hop: &NextHop) -> &'a str {
+    let found = network.interfaces().iter().find(|interface| interface.index == hop.interface);
+    found.map_or("?", |interface| &interface.name)
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::config::did_you_mean;
-use crate::model::HashOn;
+use crate::model::{FlowKey, HashOn, Protocol};
 use crate::snapshot::{Frontend, Snapshot};
 
 /// A client by its address, and its port if that is known.
@@ -34,6 +34,8 @@ pub(super) struct AskedPlace {
     pub(super) frontend: Arc<Frontend>,
     /// As the data path has it: of a frontend that listens on all addresses, that.
     pub(super) vip: SocketAddr,
+    /// All places of the frontend that may be meant.
+    pub(super) fitting: Vec<SocketAddr>,
     pub(super) client: ClientAddr,
 }
 
@@ -41,6 +43,15 @@ impl AskedPlace {
     /// The client with its port, or with one that stands for any where it was not given.
     pub(super) fn client_addr(&self) -> SocketAddr {
         SocketAddr::new(self.client.ip, self.client.port.unwrap_or(1))
+    }
+
+    /// The key of the client's packets, if its port is known.
+    pub(super) fn key(&self) -> Option<FlowKey> {
+        let client = SocketAddr::new(self.client.ip, self.client.port?);
+        Some(match self.frontend.config.protocol {
+            Protocol::Tcp => FlowKey::tcp(client, self.vip),
+            Protocol::Udp => FlowKey::udp(client, self.vip),
+        })
     }
 
     /// Whether a client's port decides which server it gets.
@@ -94,7 +105,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
             fitting.len(),
             first.port()
         ))),
-        [vip, ..] => Ok(AskedPlace { frontend, vip, client }),
+        [vip, ..] => Ok(AskedPlace { frontend, vip, fitting, client }),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is explained is held against what the data path does: pools, and forwarders that are given real packets.
 
+mod flows;
+
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -72,7 +74,14 @@ fn ask(sources: ExplainSources<'_>, client: SocketAddr) -> Explanation {
 }
 
 fn of(snapshot: &Snapshot) -> ExplainSources<'_> {
-    ExplainSources { snapshot, plan: None, packets: None, clients: None, now: Timestamp(1_000_000_000) }
+    ExplainSources {
+        snapshot,
+        plan: None,
+        packets: None,
+        clients: None,
+        flows: &ClientFlows::NotAsked,
+        now: Timestamp(1_000_000_000),
+    }
 }
 
 #[test]

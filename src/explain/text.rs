@@ -17,8 +17,16 @@ struct Answer {
     server: Option<String>,
     address: Option<String>,
     depends_on: Option<String>,
+    flow: Option<ShownFlow>,
     steps: Vec<ShownStep>,
     servers: Vec<ShownServer>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ShownFlow {
+    over: bool,
+    server: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -76,6 +84,10 @@ fn headline(answer: &Answer) -> String {
     let Answer { client, frontend, vip, mode, protocol, backend, .. } = answer;
     let at = format!("{client} at frontend {frontend} ({vip}, {mode} {protocol})");
     let reason = answer.reason.as_deref().unwrap_or("?");
+    let stays = answer.flow.as_ref().filter(|flow| !flow.over).and_then(|flow| flow.server.as_ref());
+    if let Some(server) = stays {
+        return format!("{at} has a flow, with {server} at {}", answer.address.as_deref().unwrap_or("?"));
+    }
     match (&*answer.verdict, &answer.server) {
         ("server", Some(server)) => {
             let moment = if answer.depends_on.is_some() { ", as things are now" } else { "" };

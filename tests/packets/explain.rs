@@ -4,18 +4,23 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use convey_lab::Role;
-use convey_testkit::{TcpServer, ask, connect};
-use serde_json::Value;
+use convey_testkit::{TcpServer, ask, binary, connect, ping, reset, run, wait_for};
+use serde_json::{Value, json};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
-use crate::network::{Network, STATS};
+use crate::network::{Network, STATS, connect_from};
+use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![three_hundred_connections_get_the_servers_that_are_explained]
+    stories![
+        three_hundred_connections_get_the_servers_that_are_explained,
+        a_flow_stays_where_it_is_said_to_be_and_the_next_one_after_a_reset_goes_there_again,
+        sessions_of_datagrams_are_explained_by_their_flow_too,
+    ]
 }
 
-fn explained(network: &Network, client: SocketAddr) -> Value {
+fn explained(network: &Network, client: impl std::fmt::Display) -> Value {
     let path = format!("/v1/explain?client={client}&frontend=web");
     let (status, body) = network.inside(Role::Balancer, || ask(STATS.into(), &path).unwrap());
     assert_eq!(status, 200, "{body}");
@@ -71,4 +76,108 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
         (Some("refused"), Some("vip_loop")),
         "{own:#}"
     );
+}
+
+/// A balancer that can be told something, with two servers that take turns.
+fn in_turn(case: Case, config: Config) -> Network {
+    let mut network = Network::new(case, 1, 2);
+    let mut command = network.lab.command(Role::Balancer, binary().get_program());
+    command.env("CONVEY_SOCKET", network.path("control.sock"));
+    let backend = "algorithm = \"round_robin\"";
+    network.balance_by(command, &Config { backend, health: UNCHECKED, ..config });
+    network
+}
+
+/// Runs a command that speaks to the balancer.
+fn told(network: &Network, line: &str) -> String {
+    let mut command = network.lab.command(Role::Balancer, binary().get_program());
+    let ran = run(command.env("CONVEY_SOCKET", network.path("control.sock")).args(line.split(' ')));
+    assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+    ran.stdout
+}
+
+/// What is listed of the flow of a client.
+fn listed(network: &Network, client: SocketAddr) -> Value {
+    let list: Value =
+        serde_json::from_str(&told(network, &format!("flows --client {client} --json"))).unwrap();
+    list["flows"][0].clone()
+}
+
+fn a_flow_stays_where_it_is_said_to_be_and_the_next_one_after_a_reset_goes_there_again(case: Case) {
+    let network = &in_turn(case, Config::new(2));
+    let _servers = [1, 2].map(|n| network.server(n, TcpServer::echo));
+    let mut held = network.inside(Role::Client(1), || connect(network.vip()));
+    (0..3).for_each(|_| ping(&mut held).unwrap());
+    let client = held.local_addr().unwrap();
+    let server = wait_for("the flow to be explained", || {
+        let said = explained(network, client);
+        let is_there = said["flow"]["state"] == "established" && said["flow"]["kernel"] == case.is_cached();
+        is_there.then(|| said["server"].as_str().unwrap().to_owned())
+    });
+    told(network, &format!("server weight pool/{server} 0"));
+    ping(&mut held).unwrap();
+    let (said, listed) = (explained(network, client), listed(network, client));
+    assert_eq!((&said["verdict"], &said["server"]), (&json!("server"), &json!(server)), "{said:#}");
+    let flow = &said["flow"];
+    for (of_flow, of_list) in [
+        ("id", "id"),
+        ("state", "state"),
+        ("address", "server_addr"),
+        ("snat", "snat_addr"),
+        ("kernel", "kernel"),
+    ] {
+        assert_eq!(flow[of_flow], listed[of_list], "{said:#} {listed:#}");
+    }
+    let other = if server == "s1" { "s2" } else { "s1" };
+    assert!(says(&said, "flow").ends_with(&format!("it stays with pool/{server}")), "{said:#}");
+    assert!(says(&said, "new").contains(&format!("gets pool/{other}")), "{said:#}");
+    let about = if case.is_dsr() { "dsr" } else { "snat" };
+    let expected =
+        flow["snat"].as_str().map_or("l3: packets go to ".to_owned(), |snat| format!(" sees {snat}"));
+    assert!(says(&said, about).contains(&expected), "{said:#}");
+    assert!(says(&said, "next hop").contains(" on the link by "), "{said:#}");
+    let by =
+        if case.is_cached() { "the kernel (" } else { "a worker forwards its packets: passthrough.offload" };
+    assert!(says(&said, "offload").starts_with(by), "{said:#}");
+    let all = explained(network, client.ip());
+    let servers = json!([{ "server": format!("pool/{server}"), "flows": 1 }]);
+    assert_eq!((&all["open_flows"]["open"], &all["open_flows"]["servers"]), (&json!(1), &servers), "{all:#}");
+
+    told(network, &format!("server weight pool/{server} 1"));
+    reset(held);
+    let over = wait_for("the reset to be known", || {
+        let said = explained(network, client);
+        (said["flow"]["over"] == true).then_some(said)
+    });
+    assert_eq!((&over["flow"]["state"], &over["server"]), (&json!("closed"), &json!(server)), "{over:#}");
+    assert!(says(&over, "server").starts_with(&format!("pool/{server} again: ")), "{over:#}");
+    assert_eq!(explained(network, client.ip())["open_flows"]["open"], 0);
+    let mut again = network.inside(Role::Client(1), || connect_from(client, network.vip()).unwrap());
+    ping(&mut again).unwrap();
+    let now = self::listed(network, client);
+    assert_eq!((&now["server"], &now["snat_addr"]), (&json!(server), &flow["snat"]), "{now:#}");
+    let free = explained(network, SocketAddr::new(client.ip(), 9));
+    assert!(
+        free["flow"].is_null() && says(&free, "flow").ends_with("the answer is for a new one"),
+        "{free:#}"
+    );
+}
+
+fn sessions_of_datagrams_are_explained_by_their_flow_too(case: Case) {
+    let network = &in_turn(case, Config::udp(ECHO, 2));
+    let _servers = [1, 2].map(|n| {
+        let addr = SocketAddr::new(case.family.address(Role::Server(n)), ECHO);
+        network.inside(Role::Server(n), || UdpEcho::start(addr))
+    });
+    let vip = case.family.vip(ECHO);
+    let client = network.inside(Role::Client(1), || socket_to(vip));
+    exchange_again(&client, b"hello");
+    let client_addr = client.local_addr().unwrap();
+    let said = explained(network, client_addr);
+    let listed = listed(network, client_addr);
+    assert_eq!([&said["server"], &said["flow"]["id"]], [&listed["server"], &listed["id"]], "{said:#}");
+    told(network, &format!("server weight pool/{} 0", listed["server"].as_str().unwrap()));
+    exchange_again(&client, b"hello");
+    let after = explained(network, client_addr);
+    assert_eq!([&after["server"], &after["flow"]["id"]], [&listed["server"], &listed["id"]], "{after:#}");
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, ask, ask_from, binary, connect_from, run, stories,
+    BalancerProcess, Loopback, PATIENCE, Setup, TcpServer, UdpServer, ask, ask_from, binary, connect_from,
+    ping, run, stories, wait_for,
 };
 use serde_json::Value;
 
@@ -15,6 +16,8 @@ stories!("explain":
     ten_thousand_connections_get_the_servers_that_are_explained,
     a_client_that_is_said_to_be_denied_is_refused,
     the_next_turn_is_foretold_and_asking_takes_none,
+    an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since,
+    a_session_is_explained_by_its_server_and_one_without_a_flow_is_new,
     a_file_is_asked_without_a_convey_that_runs,
     a_question_that_makes_no_sense_is_answered_with_what_would,
 );
@@ -109,6 +112,83 @@ fn the_next_turn_is_foretold_and_asking_takes_none() {
         ran.code == Some(0) && ran.stdout.contains("weight 0 (overlay), share 0 %: its weight is 0"),
         "{ran:?}"
     );
+}
+
+fn an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since() {
+    let lab = Loopback::new();
+    let _servers = [1, 2].map(|n| TcpServer::echo(lab.server(n)));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").server("b", lab.server(2), "");
+    let balancer = BalancerProcess::start(&lab, &setup.backend("algorithm = \"round_robin\""));
+    let mut held: Vec<_> = (0..3).map(|_| connect_from(lab.ip(9), lab.vip()).unwrap()).collect();
+    held.iter_mut().for_each(|stream| ping(stream).unwrap());
+    let client = held[0].local_addr().unwrap();
+    let server = explained(lab.stats(), client)["server"].as_str().unwrap().to_owned();
+    let other = if server == "a" { "b" } else { "a" };
+    let drained = run(balancer.command().args(["server", "drain", &format!("pool/{server}")]));
+    assert_eq!(drained.code, Some(0), "{drained:?}");
+    let ran = run(balancer.command().args(["explain", &client.to_string(), "web"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for line in [
+        format!(" has a flow, with pool/{server} at "),
+        format!(": it stays with pool/{server}\n"),
+        format!("the next one gets pool/{other}, as things are now\n"),
+        "has the flow; the next one passes it by: drains, as an operator has said\n".to_owned(),
+    ] {
+        assert!(ran.stdout.contains(&line), "{line}: {ran:?}");
+    }
+    let said = explained(lab.stats(), client);
+    let flows = run(balancer.command().args(["flows", "--client", &client.to_string(), "--json"]));
+    let listed: Value = serde_json::from_str(&flows.stdout).unwrap();
+    let listed = &listed["flows"][0];
+    assert_eq!(
+        [&said["flow"]["id"], &said["flow"]["snat"]],
+        [&listed["id"], &listed["snat_addr"]],
+        "{said:#}"
+    );
+    assert_eq!(said["server"], listed["server"]);
+    let all = run(balancer.command().args(["explain", &lab.ip(9).to_string(), "web"]));
+    let counts = [
+        format!("2 with pool/{server}, 1 with pool/{other}"),
+        format!("2 with pool/{other}, 1 with pool/{server}"),
+    ];
+    assert!(
+        counts
+            .iter()
+            .any(|count| all.stdout.contains(&format!(" has 3 open here: {count}; they stay there\n"))),
+        "{all:?}"
+    );
+    drop(held.remove(0));
+    wait_for("the connection to have ended", || {
+        let said = explained(lab.stats(), client);
+        (said["flow"].is_null() && said["server"] == other).then_some(())
+    });
+}
+
+fn a_session_is_explained_by_its_server_and_one_without_a_flow_is_new() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| UdpServer::named(name, lab.server(n)));
+    let setup = Setup::new(&lab).frontend("protocol = \"udp\"").health("kind = \"none\"");
+    let setup = setup.backend("algorithm = \"round_robin\"").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup.server("b", lab.server(2), ""));
+    for _ in 0..2 {
+        let client = UdpSocket::bind((lab.ip(1), 0)).unwrap();
+        client.connect(lab.vip()).unwrap();
+        let addr = client.local_addr().unwrap();
+        let before = explained(lab.stats(), addr);
+        assert!(before["flow"].is_null(), "{before:#}");
+        client.send(b"who?").unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut name = [0; 9];
+        let n = client.recv(&mut name).unwrap();
+        let server = String::from_utf8_lossy(&name[..n]).into_owned();
+        assert_eq!(before["server"], server, "the next turn");
+        let after = explained(lab.stats(), addr);
+        assert_eq!(
+            [&after["flow"]["server"], &after["server"]],
+            [&format!("pool/{server}"), &server],
+            "{after:#}"
+        );
+    }
 }
 
 fn a_file_is_asked_without_a_convey_that_runs() {

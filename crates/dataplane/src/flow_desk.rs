@@ -10,8 +10,8 @@ use super::accounting::Accounting;
 use super::worker::{Round, Worker};
 use convey_forward::{FlowSight, LookBudget, View};
 use convey_model::{
-    FlowActivity, FlowFacts, FlowKind, FlowListing, FlowQuery, FlowServer, FlowsUnavailable, ListedFlow,
-    ListedFlowId, Mode, Timestamp,
+    FlowActivity, FlowFacts, FlowKey, FlowKind, FlowListing, FlowQuery, FlowServer, FlowsUnavailable,
+    ListedFlow, ListedFlowId, Mode, NextHop, Timestamp,
 };
 
 /// Requests that may wait for a worker.
@@ -23,8 +23,21 @@ const SLICE: LookBudget = LookBudget { places: 2_000, asked: 64 };
 /// What an operator wants of a worker.
 pub(super) enum FlowRequest {
     List(FlowQuery, oneshot::Sender<FlowListing>),
+    /// The flow that packets with this key belong to.
+    Find(FlowKey, oneshot::Sender<Option<PacketFlow>>),
     /// The flow in this place, if it has this serial number.
     Kill(u32, u32, oneshot::Sender<Option<ListedFlow>>),
+}
+
+/// A flow of a packet mode as its worker has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacketFlow {
+    /// As it is listed.
+    pub listed: ListedFlow,
+    /// As the forwarding core has it.
+    pub sight: FlowSight,
+    /// Where packets to its server go next; `None` until the next packet has it looked up.
+    pub next_hop: Option<NextHop>,
 }
 
 /// Where flows of all workers can be asked for.
@@ -56,6 +69,17 @@ impl PacketFlows {
             all.merge(listing.await.map_err(|_| FlowsUnavailable::Gone)?);
         }
         Ok(all)
+    }
+
+    /// The flow that packets with this key belong to, of the worker that gets them.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    pub async fn find(&self, worker: u16, key: FlowKey) -> Result<Option<PacketFlow>, FlowsUnavailable> {
+        let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
+        let (answer, found) = oneshot::channel();
+        worker.try_send(FlowRequest::Find(key, answer)).map_err(refused)?;
+        found.await.map_err(|_| FlowsUnavailable::Gone)
     }
 
     /// Ends a flow. `None` if there is no such flow any more.
@@ -93,12 +117,15 @@ impl FlowDesk {
 }
 
 impl Worker {
-    /// Ends the flows that it is told to, and takes note of the lists that are wanted.
+    /// Ends the flows that it is told to, shows those that are asked for by their keys, and takes note of the lists that are wanted.
     pub(super) fn take_flow_requests(&mut self, round: &mut Round<'_>) {
         while let Ok(request) = self.desk.requests.try_recv() {
             match request {
                 FlowRequest::List(query, answer) => {
                     self.desk.looks.push_back(Look { listing: FlowListing::new(query), next: 0, answer });
+                }
+                FlowRequest::Find(key, answer) => {
+                    let _ = answer.send(self.find(&key, round));
                 }
                 FlowRequest::Kill(place, serial, answer) => {
                     let killed = self.kill((place, serial), round);
@@ -106,6 +133,13 @@ impl Worker {
                 }
             }
         }
+    }
+
+    fn find(&mut self, key: &FlowKey, round: &Round<'_>) -> Option<PacketFlow> {
+        let (sight, activity) = self.forwarder.find_flow(key, round.now)?;
+        let listed = ListedFlow::new(&facts(&sight, self.core, round.accounting), activity);
+        let next_hop = round.sight.plan.network.get(sight.to_server).copied();
+        Some(PacketFlow { listed, sight, next_hop })
     }
 
     fn kill(&mut self, name: (u32, u32), round: &mut Round<'_>) -> Option<ListedFlow> {
@@ -172,6 +206,7 @@ fn facts<'a>(flow: &FlowSight, worker: usize, accounting: &'a Accounting) -> Flo
         listen: flow.client.destination(),
         snat: mode.has_snat().then(|| flow.server.destination()),
         state: flow.state.name(),
+        is_over: flow.is_over(),
         is_offloaded: flow.is_cached,
     }
 }

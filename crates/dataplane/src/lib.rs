@@ -39,7 +39,7 @@ use cache::{CounterReader, SegmentEvents};
 use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::CaptureFilter;
-pub use flow_desk::PacketFlows;
+pub use flow_desk::{PacketFlow, PacketFlows};
 pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
 pub use handover::{Answers, LostFlows, WorkerFlows};
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};

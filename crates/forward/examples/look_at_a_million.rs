@@ -67,6 +67,7 @@ fn facts<'a>(flow: &FlowSight, [frontend, backend, name]: &'a [Arc<str>; 3]) -> 
         listen: flow.client.destination(),
         snat: None,
         state: flow.state.name(),
+        is_over: flow.is_over(),
         is_offloaded: flow.is_cached,
     }
 }

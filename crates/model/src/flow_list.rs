@@ -133,6 +133,8 @@ pub struct FlowFacts<'a> {
     pub snat: Option<SocketAddr>,
     /// How far it is.
     pub state: &'static str,
+    /// Whether it is over, and only remembered.
+    pub is_over: bool,
     /// Whether the kernel forwards its packets.
     pub is_offloaded: bool,
 }

@@ -25,7 +25,7 @@ pub(super) async fn explain(
 ) -> Result<Response, Failure> {
     let Query(ExplainQuery { client, frontend }) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
     let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
-    let explanation = answers.source.explain(client, &frontend).map_err(|why| match why {
+    let explanation = answers.source.explain(client, &frontend).await.map_err(|why| match why {
         Unanswerable::Unknown(why) => Failure::Refused(RequestRefusal::Unknown(why)),
         Unanswerable::Unclear(why) => Failure::Bad(why),
     })?;

@@ -117,6 +117,7 @@ impl FlowsAsked {
                 older_than: time("older_than", self.older_than.as_deref())?,
                 idle: time("idle", self.idle.as_deref())?,
                 min_bytes: self.min_bytes,
+                only_open: false,
             },
             sort: sorts.into_iter().find(|known| Some(known.name()) == sort).unwrap_or_default(),
             limit: limit(self.limit)?,

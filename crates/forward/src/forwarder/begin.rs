@@ -1,18 +1,17 @@
 //! Begins flows: checks the client, and chooses the server and the port.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
-use super::inquiry::{check_new, check_server, check_source, drop_reason, picked_server};
+use super::inquiry::{check_new, check_server, check_source, drop_reason, picked_server, server_again};
 use super::refuse::Stop;
 use super::source_limits::give_back;
 use super::{Forwarder, PacketContext, begins, segment};
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::{
-    Cut, Direction, Flow, FlowId, FlowOwners, FlowState, Forwarded, Frame, Full, NewFlow, PacketRole, Share,
-    Verdict, View,
+    Cut, Direction, Flow, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, Share, Verdict,
+    View,
 };
 use convey_model::{
     Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp,
@@ -249,15 +248,8 @@ impl Forwarder {
         client: SocketAddr,
         vip: SocketAddr,
     ) -> Result<&'a PlannedServer, Stop> {
-        // A client that tries again after a reset comes back to the same server; see `allocate`.
-        let reset = self.replaced.as_ref().filter(|old| old.state() == FlowState::Closed);
-        let again = reset.and_then(|old| {
-            let is_same = |server: &Arc<PlannedServer>| server.id == old.server_id();
-            let index = frontend.pool.servers.iter().position(is_same)?;
-            let same = &frontend.pool.servers[index];
-            let has_room = same.slots.has_room(same.max_connections);
-            (frontend.pool.servers[index].is_eligible && has_room).then_some(same)
-        });
+        let again =
+            self.replaced.as_ref().and_then(|old| server_again(frontend, old.state(), old.server_id()));
         let picked = || picked_server(frontend, frontend.pool.picker.pick(client, vip));
         let server = again.map_or_else(picked, Ok)?;
         check_server(frontend, server, client)?;

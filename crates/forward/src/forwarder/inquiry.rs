@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::begin::{Recipient, is_martian};
 use super::refuse::Stop;
 use super::served::Served;
-use crate::NatPorts;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
+use crate::{FlowSight, FlowState, NatPorts};
 use convey_model::{Addr, DropReason, Endpoint, NextHop, Unreachable};
 
 /// A plan that is asked what would become of a client's first packet. Nothing comes of the questions.
@@ -67,6 +67,15 @@ impl<'a> Inquiry<'a> {
         Ok(server)
     }
 
+    /// The server that a client gets again by the port of a flow that is over, if it does.
+    pub fn server_again<'f>(
+        &self,
+        frontend: &'f PlannedFrontend,
+        over: &FlowSight,
+    ) -> Option<&'f Arc<PlannedServer>> {
+        server_again(frontend, over.state, over.owners.server)
+    }
+
     /// The next hop on the way to a server.
     ///
     /// # Errors
@@ -117,6 +126,17 @@ pub(super) fn picked_server(frontend: &PlannedFrontend, picked: Picked) -> Resul
         Picked::Busy => Err(Stop::Refused(DropReason::MaxConnections)),
         Picked::Nobody => Err(Stop::Refused(DropReason::NoServer)),
     }
+}
+
+/// The server of a flow that is over, for its client that tries again by the same port after a reset: see `allocate`.
+pub(super) fn server_again(
+    frontend: &PlannedFrontend,
+    over: FlowState,
+    server: u32,
+) -> Option<&Arc<PlannedServer>> {
+    let same = frontend.pool.servers.iter().find(|same| same.id == server)?;
+    let has_room = same.slots.has_room(same.max_connections);
+    (over == FlowState::Closed && same.is_eligible && has_room).then_some(same)
 }
 
 /// Whether this client may have this server: its answer to itself would not leave it.

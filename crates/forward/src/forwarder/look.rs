@@ -29,12 +29,16 @@ pub struct FlowSight {
     pub server: FlowKey,
     /// Whose packets pass.
     pub view: View,
+    /// L2 DSR: packets reach the server with the VIP as their destination.
+    pub is_l2_dsr: bool,
     /// Whose it is.
     pub owners: FlowOwners,
     /// How far it is.
     pub state: FlowState,
     /// Whether the flow cache forwards its packets.
     pub is_cached: bool,
+    /// Where packets to its server go next: index into the plan's next hops.
+    pub to_server: u32,
 }
 
 impl FlowSight {
@@ -46,10 +50,17 @@ impl FlowSight {
             client: flow.client(),
             server: flow.server(),
             view: flow.view(),
+            is_l2_dsr: flow.is_l2_dsr(),
             owners: owners(flow),
             state: flow.state(),
             is_cached: flow.is_cached(),
+            to_server: flow.next_hop(Direction::ToServer),
         }
+    }
+
+    /// Whether its connection is over as far as can be seen: a SYN of its client begins a new one then.
+    pub fn is_over(&self) -> bool {
+        self.state.is_over(self.view)
     }
 }
 
@@ -87,6 +98,19 @@ impl Forwarder {
             }
         }
         (end < flows.places()).then_some(end)
+    }
+
+    /// Shows the flow that packets with this key belong to, if there is one. Changes nothing.
+    pub fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowSight, FlowActivity)> {
+        let Forwarder { flows, cache, journal, .. } = self;
+        let (id, _) = flows.lookup(key)?;
+        let (mut sight, flow) = (FlowSight::new(flows, id), flows.get(id));
+        let seen = match cache.as_deref_mut().filter(|_| flow.is_cached()) {
+            Some(cache) => seen(cache, flow),
+            None => [None; 2],
+        };
+        sight.state = state(flow, seen);
+        Some((sight, activity(flows, (id, flow), seen, journal.as_ref(), now)))
     }
 
     /// Ends the flow in a place, if it is this one of those that had it. `reset` is given resets for both sides of a connection,

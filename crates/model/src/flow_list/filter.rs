@@ -26,6 +26,8 @@ pub struct FlowFilter {
     pub idle: Option<Duration>,
     /// At least so many bytes have passed in both directions.
     pub min_bytes: Option<u64>,
+    /// Those that are over, and only remembered, are left out.
+    pub only_open: bool,
 }
 
 impl FlowFilter {
@@ -45,6 +47,7 @@ impl FlowFilter {
             None => self.backend.is_none() && self.server.is_none(),
         };
         server
+            && !(self.only_open && flow.is_over)
             && is_of(&self.frontend, flow.frontend.1)
             && is_of(&self.state, flow.state)
             && self.client.is_none_or(|wanted| wanted.admits(flow.client))
@@ -151,6 +154,7 @@ mod tests {
             listen: "198.51.100.1:80".parse().unwrap(),
             snat: None,
             state: "established",
+            is_over: false,
             is_offloaded: false,
         };
         let none = FlowFilter::default();
@@ -170,6 +174,9 @@ mod tests {
         assert!(!FlowFilter { server: word("ap"), ..none.clone() }.admits(&flow));
         let waits = FlowFacts { server: None, ..flow };
         assert!(none.admits(&waits) && !FlowFilter { backend: word("web"), ..none.clone() }.admits(&waits));
+        let (over, open) =
+            (FlowFacts { is_over: true, ..flow }, FlowFilter { only_open: true, ..none.clone() });
+        assert!(none.admits(&over) && open.admits(&flow) && !open.admits(&over));
         let second = Duration::from_secs(1);
         let activity = FlowActivity { age: Some(second), idle: None, bytes_rx: Some(5), bytes_tx: None };
         let admits = |filter: FlowFilter| filter.admits_activity(&activity);

@@ -60,6 +60,7 @@ fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
         listen: entry.vip,
         snat: server.and_then(|server| server.seen_from),
         state: if server.is_some() { "established" } else { "connecting" },
+        is_over: false,
         is_offloaded: false,
     }
 }

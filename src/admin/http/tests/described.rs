@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::admin::FlowListReport;
 use crate::control::{Done, EventKind, EventLevel, RequestRefusal, Requested};
+use crate::explain::{ExplainedFlow, FlowsOfServer, OpenFlows};
 use crate::model::{
     AddedServer, AdminState, FlowActivity, FlowAnswer, FlowGroup, FlowKind, ListedFlow, ListedFlowId, Mode,
     Overlay, OverlayValue, Protocol, SaidLogLevel, ServerSettings, Target,
@@ -141,6 +142,7 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
         ("get", "/v1/events", "/v1/events?since=2", None, 200),
         ("get", "/v1/events", "/v1/events?since=yesterday", None, 400),
         ("get", "/v1/explain", "/v1/explain?client=127.0.0.9:4242&frontend=web", None, 200),
+        ("get", "/v1/explain", "/v1/explain?client=127.0.0.9&frontend=web", None, 200),
         ("get", "/v1/explain", "/v1/explain?client=127.0.0.9&frontend=wep", None, 404),
         ("get", "/v1/explain", "/v1/explain?client=somebody&frontend=web", None, 400),
         ("post", "/v1/reload", "/v1/reload", None, 422),
@@ -226,4 +228,31 @@ fn a_flow_in_a_list_is_as_the_description_says() {
     let validator = validator(&json!({ "$ref": "#/components/schemas/FlowList" }));
     let wrong: Vec<String> = validator.iter_errors(&report).map(|wrong| wrong.to_string()).collect();
     assert!(wrong.is_empty(), "{wrong:?}\n{report:#}");
+}
+
+#[test]
+fn a_flow_that_is_explained_is_as_the_description_says() {
+    let flow = |server: Option<&str>, addr: Option<std::net::SocketAddr>, seconds| ExplainedFlow {
+        id: "p0.1.2".to_owned(),
+        state: "established",
+        over: false,
+        server: server.map(str::to_owned),
+        address: addr,
+        snat: addr,
+        age_seconds: seconds,
+        idle_seconds: seconds,
+        kernel: true,
+    };
+    let addr = Some("10.0.0.1:80".parse().unwrap());
+    let of_server = FlowsOfServer { server: "app/a".to_owned(), flows: 7 };
+    let open = OpenFlows { open: 7, servers: vec![of_server] };
+    for (schema, value) in [
+        ("ExplainedFlow", json!(flow(Some("app/a"), addr, Some(1.5)))),
+        ("ExplainedFlow", json!(flow(None, None, None))),
+        ("OpenFlows", json!(open)),
+    ] {
+        let validator = validator(&json!({ "$ref": format!("#/components/schemas/{schema}") }));
+        let wrong: Vec<String> = validator.iter_errors(&value).map(|wrong| wrong.to_string()).collect();
+        assert!(wrong.is_empty(), "{wrong:?}\n{value:#}");
+    }
 }

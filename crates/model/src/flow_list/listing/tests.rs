@@ -50,6 +50,7 @@ fn offer(listing: &mut FlowListing, sample: &Sample) {
         listen: addr,
         snat: None,
         state: "established",
+        is_over: false,
         is_offloaded: false,
     };
     listing.offer(&flow, || FlowActivity {

@@ -75,6 +75,7 @@ impl<'a> Names<'a> {
             listen: session.vip(),
             snat: session.socket().local_addr().ok(),
             state,
+            is_over: false,
             is_offloaded: false,
         }
     }

@@ -1,0 +1,321 @@
+//! The flows that a client has at a frontend: what the workers are asked, and what follows for the client. Pure.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use humantime::format_duration;
+use serde::Serialize;
+
+use super::question::{AskedPlace, place};
+use super::{ClientAddr, ClientVerdict, ExplainSources, Explanation, Steps, Unanswerable, packets};
+use crate::dataplane::PacketFlow;
+use crate::forward::FlowSight;
+use crate::model::{
+    ClientFilter, FlowAnswer, FlowFilter, FlowGrouping, FlowKey, FlowQuery, FlowSort, FlowsUnavailable,
+    ListedFlow, Prefix,
+};
+use crate::snapshot::Snapshot;
+
+/// Servers that are told one by one.
+const MAX_SERVERS: usize = 16;
+
+/// Flows that a client may have from one port, one at each place of a frontend.
+const MAX_FLOWS: usize = 64;
+
+/// What the workers have to be asked before a question can be answered.
+#[derive(Debug, Clone)]
+pub struct FlowQuestion {
+    /// The key of the client's packets, if the question says it all and a packet mode has the flow.
+    pub key: Option<FlowKey>,
+    /// The flows that matter, if there is no key.
+    pub query: FlowQuery,
+    /// Whether the client's port is known: then one flow is wanted.
+    pub is_for_one: bool,
+    places: Vec<SocketAddr>,
+}
+
+/// What the workers have answered.
+#[derive(Debug, Clone)]
+pub enum ClientFlows {
+    /// Nobody was asked: no convey runs.
+    NotAsked,
+    /// The flow from the client's port, if there is one.
+    One(Option<Box<FoundFlow>>),
+    /// The open flows of the client, counted by server.
+    All(FlowAnswer),
+    /// They have not.
+    Unknown(FlowsUnavailable),
+}
+
+/// A flow from the client's port.
+#[derive(Debug, Clone)]
+pub enum FoundFlow {
+    /// A connection or session of proxy mode.
+    Proxied(ListedFlow),
+    /// A flow of a packet mode.
+    Packets(PacketFlow),
+}
+
+/// The flow that a client has.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExplainedFlow {
+    /// Its name in the list of flows.
+    pub id: String,
+    /// How far it is.
+    pub state: &'static str,
+    /// Whether it is over: a SYN begins a new one in its place.
+    pub over: bool,
+    /// Its backend and server; `None` while it has none.
+    pub server: Option<String>,
+    /// Where that is.
+    pub address: Option<SocketAddr>,
+    /// Whom the server sees instead of the client.
+    pub snat: Option<SocketAddr>,
+    /// Since its first packet.
+    pub age_seconds: Option<f64>,
+    /// Since its last one.
+    pub idle_seconds: Option<f64>,
+    /// Whether the kernel forwards its packets.
+    pub kernel: bool,
+}
+
+/// The open flows of a client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OpenFlows {
+    /// How many there are.
+    pub open: u64,
+    /// The servers that have most of them.
+    pub servers: Vec<FlowsOfServer>,
+}
+
+/// The open flows that a client has with a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FlowsOfServer {
+    /// Backend and server; `-` while they have none.
+    pub server: String,
+    /// How many there are.
+    pub flows: u64,
+}
+
+impl FlowQuestion {
+    /// What to ask of the workers about a client of a frontend.
+    ///
+    /// # Errors
+    /// The question makes no sense.
+    pub fn new(
+        snapshot: &Snapshot,
+        client: ClientAddr,
+        frontend: &str,
+    ) -> Result<FlowQuestion, Unanswerable> {
+        let place = place(snapshot, client, frontend)?;
+        let config = &place.frontend.config;
+        let is_for_one = client.port.is_some();
+        let is_exact = config.mode.forwards_packets() && place.fitting.len() == 1;
+        let network = Prefix::of(client.ip, 128);
+        let filter = FlowFilter {
+            client: Some(ClientFilter { network, port: client.port }),
+            frontend: Some(config.name.clone()),
+            only_open: !is_for_one,
+            ..FlowFilter::default()
+        };
+        let (limit, count_by) =
+            if is_for_one { (MAX_FLOWS, None) } else { (MAX_SERVERS, Some(FlowGrouping::Server)) };
+        Ok(FlowQuestion {
+            key: place.key().filter(|_| is_exact),
+            query: FlowQuery { filter, sort: FlowSort::Idle, limit, count_by },
+            is_for_one,
+            places: place.fitting,
+        })
+    }
+
+    /// Of those that the query has found the one that is meant: the last one in use.
+    pub fn choose(&self, found: Vec<ListedFlow>) -> Option<ListedFlow> {
+        found.into_iter().rfind(|flow| self.places.contains(&flow.listen))
+    }
+}
+
+impl FoundFlow {
+    fn listed(&self) -> &ListedFlow {
+        match self {
+            FoundFlow::Proxied(listed) => listed,
+            FoundFlow::Packets(flow) => &flow.listed,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            FoundFlow::Proxied(_) => false,
+            FoundFlow::Packets(flow) => flow.sight.is_over(),
+        }
+    }
+}
+
+impl ClientFlows {
+    fn one(&self) -> Option<&FoundFlow> {
+        match self {
+            ClientFlows::One(found) => found.as_deref(),
+            ClientFlows::NotAsked | ClientFlows::All(_) | ClientFlows::Unknown(_) => None,
+        }
+    }
+
+    /// The flow that the client has with a server, if it goes on.
+    pub(super) fn going_on(&self) -> Option<&FoundFlow> {
+        self.one().filter(|flow| !flow.is_over() && flow.listed().server.is_some())
+    }
+
+    /// The flow whose place a new one takes.
+    pub(super) fn over(&self) -> Option<&FlowSight> {
+        match self.one()? {
+            FoundFlow::Packets(flow) if flow.sight.is_over() => Some(&flow.sight),
+            FoundFlow::Packets(_) | FoundFlow::Proxied(_) => None,
+        }
+    }
+
+    /// The flow as it is told.
+    pub(super) fn told(&self) -> Option<ExplainedFlow> {
+        let found = self.one()?;
+        let listed = found.listed();
+        let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
+        Some(ExplainedFlow {
+            id: listed.id.to_string(),
+            state: state(found),
+            over: found.is_over(),
+            server: server(listed),
+            address: listed.server.as_ref().map(|(.., addr)| *addr),
+            snat: listed.snat,
+            age_seconds: listed.activity.age.map(seconds),
+            idle_seconds: listed.activity.idle.map(seconds),
+            kernel: listed.is_offloaded,
+        })
+    }
+
+    /// All flows as they are told.
+    pub(super) fn counted(&self) -> Option<OpenFlows> {
+        let ClientFlows::All(answer) = self else { return None };
+        let servers = answer.groups.iter();
+        let servers = servers.map(|group| FlowsOfServer { server: group.name.clone(), flows: group.flows });
+        Some(OpenFlows { open: answer.matching, servers: servers.collect() })
+    }
+}
+
+/// Where the flow of the client is, if it may have been at several places of the frontend.
+pub(super) fn at_its_place(place: AskedPlace, flows: &ClientFlows) -> AskedPlace {
+    let listen = flows.one().map(|found| found.listed().listen);
+    match listen.filter(|listen| place.fitting.contains(listen)) {
+        Some(vip) => AskedPlace { vip, ..place },
+        None => place,
+    }
+}
+
+/// What the client has, where the answer is for a new flow.
+pub(super) fn note(flows: &ClientFlows, place: &AskedPlace, steps: &mut Steps) {
+    let client = place.client;
+    let says = match flows {
+        ClientFlows::NotAsked => return,
+        ClientFlows::One(None) => format!("{client} has none here: the answer is for a new one"),
+        ClientFlows::One(Some(found)) if found.is_over() => {
+            format!("{client} has one that is over ({}): a SYN begins a new one in its place", since(found))
+        }
+        ClientFlows::One(Some(found)) => format!("{}, and has no server yet", since(found)),
+        ClientFlows::All(FlowAnswer { matching: 0, .. }) => format!("{client} has none open here"),
+        ClientFlows::All(answer) => format!("{client} has {}; they stay there", open(answer)),
+        ClientFlows::Unknown(why) => format!("not known: {why}. The answer is for a new one"),
+    };
+    steps.note("flow", says);
+}
+
+/// What becomes of a client that has a flow. `new` is what becomes of its next one.
+pub(super) fn explain(
+    sources: ExplainSources<'_>,
+    place: &AskedPlace,
+    found: &FoundFlow,
+    new: Explanation,
+) -> Explanation {
+    let listed = found.listed();
+    let mut steps = Steps::default();
+    let whose = server(listed).unwrap_or_default();
+    steps.note("flow", format!("{}: it stays with {whose}", since(found)));
+    match found {
+        FoundFlow::Packets(flow) => packets::note_flow(sources, flow, &mut steps),
+        FoundFlow::Proxied(_) => note_proxied(listed, &mut steps),
+    }
+    steps.note("new", format!("the next one {}", next(&new)));
+    let (pool, (backend, name)) = (&place.frontend.pool, names(listed));
+    let mut servers = new.servers;
+    for (index, note) in servers.iter_mut().enumerate() {
+        let passes = pool.passed_over(index).is_some();
+        note.chosen = *backend == *pool.config.name && *name == *note.name;
+        note.why = match (note.chosen, passes) {
+            (true, false) => "has the flow".to_owned(),
+            (true, true) => format!("has the flow; the next one passes it by: {}", note.why),
+            (false, true) => note.why.clone(),
+            (false, false) => "another has the flow".to_owned(),
+        };
+    }
+    Explanation {
+        verdict: ClientVerdict::Server,
+        reason: None,
+        server: Some(name.to_owned()),
+        address: listed.server.as_ref().map(|(.., addr)| *addr),
+        depends_on: None,
+        steps: steps.all,
+        servers,
+        ..new
+    }
+}
+
+fn note_proxied(listed: &ListedFlow, steps: &mut Steps) {
+    let Some((.., addr)) = &listed.server else { return };
+    let says = match listed.snat {
+        Some(from) => format!("{addr} sees {from}, an address of this host"),
+        None => format!("to {addr}"),
+    };
+    steps.note("way", says);
+}
+
+fn next(new: &Explanation) -> String {
+    let reason = new.reason.unwrap_or("?");
+    match (new.verdict, &new.server) {
+        (ClientVerdict::Server, Some(server)) => format!("gets {}/{server}, as things are now", new.backend),
+        (ClientVerdict::Server | ClientVerdict::OneOfThem, _) => format!("gets a server of {}", new.backend),
+        (ClientVerdict::Waits, _) => format!("waits: {reason}"),
+        (ClientVerdict::Refused, _) => format!("is refused: {reason}"),
+    }
+}
+
+/// `established for 12s, silent for 1s`
+fn since(found: &FoundFlow) -> String {
+    let activity = found.listed().activity;
+    let time = |time: Duration| format_duration(Duration::from_secs(time.as_secs()));
+    let age = activity.age.map(|age| format!(", began {} ago", time(age)));
+    let idle = activity.idle.map(|idle| format!(", silent for {}", time(idle)));
+    format!("{}{}{}", state(found), age.unwrap_or_default(), idle.unwrap_or_default())
+}
+
+fn state(found: &FoundFlow) -> &'static str {
+    match found {
+        FoundFlow::Proxied(listed) => listed.state,
+        FoundFlow::Packets(flow) => flow.sight.state.name(),
+    }
+}
+
+fn names(listed: &ListedFlow) -> (&str, &str) {
+    listed.server.as_ref().map_or(("", ""), |(backend, name, _)| (backend, name))
+}
+
+fn server(listed: &ListedFlow) -> Option<String> {
+    listed.server.as_ref().map(|(backend, name, _)| format!("{backend}/{name}"))
+}
+
+/// `12 open here: 7 with pool/a, 5 with pool/b`
+fn open(FlowAnswer { matching, groups, more_flows, .. }: &FlowAnswer) -> String {
+    let of = |group: &crate::model::FlowGroup| match &*group.name {
+        "-" => format!("{} without a server yet", group.flows),
+        name => format!("{} with {name}", group.flows),
+    };
+    let mut servers: Vec<String> = groups.iter().map(of).collect();
+    if *more_flows > 0 {
+        servers.push(format!("{more_flows} with others"));
+    }
+    format!("{matching} open here: {}", servers.join(", "))
+}
