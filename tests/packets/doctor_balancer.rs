@@ -361,6 +361,8 @@ fn a_foreign_rule_is_named(case: Case) {
     patient.serves();
 
     // What no rule accepts.
+    nft("flush chain inet fw input");
+    nft("add rule inet fw input ct state established,related accept");
     nft("add chain inet fw input { policy drop; }");
     nft("add rule inet fw input tcp dport 22 accept");
     nft("add rule inet fw input meta l4proto { icmp, icmpv6 } accept");

@@ -34,7 +34,12 @@ fn read_chain(text: &str, table: &str) -> Option<Chain> {
         "mangle" => -150,
         _ => 0,
     };
-    let base = is_base.then(|| Base { hook: name.to_lowercase(), priority, drops: policy == "DROP" });
+    let base = is_base.then(|| Base {
+        hook: name.to_lowercase(),
+        priority,
+        drops: policy == "DROP",
+        devices: Vec::new(),
+    });
     Some(Chain { name: name.to_owned(), base, rules: Vec::new() })
 }
 
@@ -47,17 +52,18 @@ fn read_rule(text: &str, number: u64) -> Rule {
             continue;
         }
         let subject = match word {
-            "-m" | "--reject-with" | "--comment" => {
+            "-m" | "--comment" => {
                 skip(&mut words);
                 continue;
             }
+            // The last: what follows is the target's.
             "-j" => {
                 rule.actions.extend(words.next().and_then(target));
-                continue;
+                break;
             }
             "-g" => {
                 rule.actions.extend(words.next().map(|chain| Action::Goto(chain.to_owned())));
-                continue;
+                break;
             }
             "-p" => Subject::Protocol,
             "-s" => Subject::Source,
@@ -93,6 +99,7 @@ fn target(word: &str) -> Option<Action> {
         "DROP" => Some(Action::Drop),
         "REJECT" => Some(Action::Reject),
         "RETURN" => Some(Action::Return),
+        "REDIRECT" | "DNAT" | "TPROXY" => Some(Action::Redirect),
         // Those of extensions change or count, and go on.
         _ if word.chars().all(|letter| letter.is_ascii_uppercase()) && is_extension(word) => None,
         _ => Some(Action::Jump(word.to_owned())),

@@ -1,17 +1,26 @@
-//! The packet filter of a host, as `nft` and `iptables-save` print it, and what it does to a packet. Pure.
+//! The packet filter of a host, as `nft` and `iptables-save` print it, and what it does to a packet.
 //!
-//! It is read as far as it can be told what a rule does. What cannot be told is never taken for a drop.
+//! [`Ruleset::of_host`] asks the host, the rest is pure. It is read as far as it can be told what a rule does. What cannot be told is never taken for a drop.
 
+mod gather;
 mod iptables;
 mod nft;
+mod taking_rule;
 mod walk;
 
 use std::net::IpAddr;
 
 pub use iptables::read_save;
 pub use nft::read_json;
+pub use taking_rule::{TakenHow, TakingRule};
 pub(in crate::doctor) use walk::within;
-pub use walk::{Fate, JudgedPacket};
+pub use walk::{Fate, JudgedPacket, PacketEnd};
+
+/// The hooks that a packet passes that comes in, in their order.
+pub const HOOKS_IN: &[&str] = &["ingress", "prerouting", "input"];
+
+/// The hooks that a packet of this host passes.
+pub const HOOKS_OUT: &[&str] = &["output", "postrouting", "egress"];
 
 /// All rules of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,7 +45,7 @@ pub struct Table {
 }
 
 /// The program that a table belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tool {
     /// `nft`.
     Nft,
@@ -66,6 +75,8 @@ pub struct Base {
     pub priority: i64,
     /// Whether what no rule decides is dropped.
     pub drops: bool,
+    /// The interfaces whose packets it sees; empty: all.
+    pub devices: Vec<String>,
 }
 
 /// A rule.
@@ -85,6 +96,8 @@ enum Action {
     Accept,
     Drop,
     Reject,
+    /// To another port, host or interface.
+    Redirect,
     Jump(String),
     Goto(String),
     Return,
@@ -117,6 +130,8 @@ enum Values {
 enum Subject {
     /// `ipv4` or `ipv6`.
     Family,
+    /// `ip`, `ip6`, `arp`.
+    EtherType,
     Protocol,
     Source,
     Destination,
@@ -155,6 +170,17 @@ pub struct SourceRule {
     pub protocols: Vec<String>,
     /// Destinations whose packets are left alone.
     pub spared: Vec<IpAddr>,
+}
+
+impl Tool {
+    /// The command that changes its rules.
+    fn program(self) -> &'static str {
+        match self {
+            Tool::Nft => "nft",
+            Tool::Iptables => "iptables",
+            Tool::Ip6tables => "ip6tables",
+        }
+    }
 }
 
 impl Ruleset {

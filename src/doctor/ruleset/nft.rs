@@ -39,6 +39,10 @@ fn chain(it: &Json) -> Chain {
         hook: hook.to_owned(),
         priority: it["prio"].as_i64().unwrap_or(0),
         drops: it["policy"] == "drop",
+        devices: match &it["dev"] {
+            Json::Array(names) => names.iter().filter_map(Json::as_str).map(str::to_owned).collect(),
+            name => name.as_str().map(str::to_owned).into_iter().collect(),
+        },
     });
     Chain { name: word(it, "name"), base, rules: Vec::new() }
 }
@@ -57,11 +61,13 @@ fn rule(it: &Json) -> Rule {
                     rule.conditions.extend(needed);
                     rule.actions.push(action);
                 }
-                None => rule.conditions.push(Condition::Unknown),
+                None => may_accept(&mut rule),
             },
+            // A program decides.
+            "queue" => may_accept(&mut rule),
             "mangle" => rule.actions.extend(set_source(it)),
             // They let everything pass.
-            "counter" | "log" | "comment" | "notrack" => {}
+            "counter" | "log" | "comment" | "notrack" | "meter" | "set" | "ct helper" => {}
             _ => match action(kind, it) {
                 Some(action) => rule.actions.push(action),
                 None => rule.conditions.push(Condition::Unknown),
@@ -71,11 +77,19 @@ fn rule(it: &Json) -> Rule {
     rule
 }
 
+fn may_accept(rule: &mut Rule) {
+    rule.conditions.push(Condition::Unknown);
+    rule.actions.push(Action::Accept);
+}
+
 fn action(kind: &str, it: &Json) -> Option<Action> {
     match kind {
         "accept" => Some(Action::Accept),
         "drop" => Some(Action::Drop),
         "reject" => Some(Action::Reject),
+        // A target of iptables that nft has no word for.
+        "xt" if it["type"] == "target" && it["name"] == "REJECT" => Some(Action::Reject),
+        "redirect" | "dnat" | "tproxy" | "fwd" => Some(Action::Redirect),
         "return" => Some(Action::Return),
         "jump" => Some(Action::Jump(word(it, "target"))),
         "goto" => Some(Action::Goto(word(it, "target"))),
@@ -90,62 +104,66 @@ fn set_source(it: &Json) -> Option<Action> {
     (field == "saddr").then_some(Action::SetSource(vip))
 }
 
-/// One comparison, and the protocol that it takes for granted.
+/// One comparison, and what it takes for granted of a packet.
 fn conditions(it: &Json) -> Vec<Condition> {
-    let Some((subject, mut conditions)) = subject(&it["left"]) else { return vec![Condition::Unknown] };
+    let (subject, mut conditions) = subject(&it["left"]);
     let values = match it["right"].as_str() {
         Some(set) if set.starts_with('@') => Values::Set(set[1..].to_owned()),
         _ => Values::These(values(&it["right"])),
     };
-    match it["op"].as_str() {
-        Some("==" | "in") => conditions.push(Condition::Is { subject, values, negated: false }),
-        Some("!=") => conditions.push(Condition::Is { subject, values, negated: true }),
-        _ => conditions.push(Condition::Unknown),
-    }
+    conditions.push(match (subject, it["op"].as_str()) {
+        (Some(subject), Some("==" | "in")) => Condition::Is { subject, values, negated: false },
+        (Some(subject), Some("!=")) => Condition::Is { subject, values, negated: true },
+        _ => Condition::Unknown,
+    });
     conditions
 }
 
-/// What is compared.
-fn subject(left: &Json) -> Option<(Subject, Vec<Condition>)> {
-    let is = |subject, word: &str| Condition::Is {
-        subject,
-        values: Values::These(vec![Value::Word(word.to_owned())]),
-        negated: false,
-    };
+/// What is compared, if it is known here.
+fn subject(left: &Json) -> (Option<Subject>, Vec<Condition>) {
     if let Some(payload) = left.get("payload") {
         let (protocol, field) = (word(payload, "protocol"), word(payload, "field"));
         let taken = match protocol.as_str() {
-            "ip" => vec![is(Subject::Family, "ipv4")],
-            "ip6" => vec![is(Subject::Family, "ipv6")],
-            "tcp" | "udp" => vec![is(Subject::Protocol, &protocol)],
-            "th" => Vec::new(),
-            _ => return None,
+            "ip" => Some((Subject::Family, "ipv4")),
+            "ip6" => Some((Subject::Family, "ipv6")),
+            "arp" => Some((Subject::EtherType, "arp")),
+            "icmpv6" => Some((Subject::Protocol, "ipv6-icmp")),
+            "tcp" | "udp" | "icmp" => Some((Subject::Protocol, protocol.as_str())),
+            _ => None,
         };
-        let subject = match field.as_str() {
-            "saddr" => Subject::Source,
-            "daddr" => Subject::Destination,
-            "sport" => Subject::SourcePort,
-            "dport" => Subject::DestinationPort,
-            "protocol" | "nexthdr" => Subject::Protocol,
-            _ => return None,
+        let subject = match (protocol.as_str(), field.as_str()) {
+            ("ip" | "ip6", "saddr") => Some(Subject::Source),
+            ("ip" | "ip6", "daddr") => Some(Subject::Destination),
+            ("ip" | "ip6", "protocol" | "nexthdr") => Some(Subject::Protocol),
+            ("tcp" | "udp" | "th", "sport") => Some(Subject::SourcePort),
+            ("tcp" | "udp" | "th", "dport") => Some(Subject::DestinationPort),
+            ("ether", "type") => Some(Subject::EtherType),
+            _ => None,
         };
-        return Some((subject, taken));
+        let is = |(subject, word): (_, &str)| Condition::Is {
+            subject,
+            values: Values::These(vec![Value::Word(word.to_owned())]),
+            negated: false,
+        };
+        return (subject, taken.map(is).into_iter().collect());
     }
     let key = |kind: &str| left.get(kind).and_then(|it| it["key"].as_str());
     let subject = match (key("meta"), key("ct")) {
-        (Some("l4proto"), _) => Subject::Protocol,
-        (Some("iif" | "iifname"), _) => Subject::InInterface,
-        (Some("oif" | "oifname"), _) => Subject::OutInterface,
-        (Some("nfproto"), _) => Subject::Family,
-        (_, Some("state")) => Subject::State,
-        _ => return None,
+        (Some("l4proto"), _) => Some(Subject::Protocol),
+        (Some("iif" | "iifname"), _) => Some(Subject::InInterface),
+        (Some("oif" | "oifname"), _) => Some(Subject::OutInterface),
+        (Some("nfproto"), _) => Some(Subject::Family),
+        (Some("protocol"), _) => Some(Subject::EtherType),
+        (_, Some("state")) => Some(Subject::State),
+        _ => None,
     };
-    Some((subject, Vec::new()))
+    (subject, Vec::new())
 }
 
 /// `ct state vmap { established : accept }`
 fn map(it: &Json) -> Option<(Vec<Condition>, Action)> {
-    let (subject, taken) = subject(&it["key"])?;
+    let (subject, taken) = subject(&it["key"]);
+    let subject = subject?;
     let pairs = it.pointer("/data/set")?.as_array()?;
     let pair = |pair: &Json| {
         let (kind, verdict) = pair.get(1)?.as_object()?.iter().next()?;

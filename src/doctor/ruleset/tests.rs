@@ -43,7 +43,7 @@ fn nft() -> Ruleset {
 fn request(protocol: &'static str, port: u16, interface: &str) -> JudgedPacket {
     JudgedPacket {
         protocol,
-        destination: Some(ip("10.77.0.11")),
+        destination: PacketEnd::Host(ip("10.77.0.11")),
         destination_port: Some(port),
         in_interface: Some(interface.to_owned()),
         state: "new",
@@ -55,7 +55,7 @@ fn request(protocol: &'static str, port: u16, interface: &str) -> JudgedPacket {
 fn lost(rules: &Ruleset, packet: &JudgedPacket) -> Option<(bool, Option<u64>)> {
     match rules.fate(packet, &["prerouting", "input"]) {
         Fate::Passes(_) => None,
-        Fate::Lost { rejected, rule, .. } => Some((rejected, rule)),
+        Fate::Lost(taken) => Some((taken.how == TakenHow::Rejects, taken.rule)),
     }
 }
 
@@ -77,7 +77,11 @@ fn nftables_are_followed_by_policy_set_map_and_jump() {
         let open = JudgedPacket { state: "established", ..packet };
         assert_eq!(lost(&rules, &open), None);
     }
-    let v6 = JudgedPacket { is_v6: true, destination: Some(ip("fd77::11")), ..request("udp", 53, "eth0") };
+    let v6 = JudgedPacket {
+        is_v6: true,
+        destination: PacketEnd::Host(ip("fd77::11")),
+        ..request("udp", 53, "eth0")
+    };
     assert_eq!(lost(&rules, &v6), Some((false, None)), "the rule that may let it in is of IPv4");
 }
 
@@ -109,15 +113,15 @@ fn answers_get_the_vip_where_the_rule_says_so() {
     let rules = nft();
     let answer = JudgedPacket {
         protocol: "tcp",
-        source: Some(ip("10.77.0.11")),
+        source: PacketEnd::Host(ip("10.77.0.11")),
         source_port: Some(80),
         out_interface: Some("eth0".to_owned()),
         state: "established",
         ..JudgedPacket::default()
     };
     let source = |packet: &JudgedPacket| match rules.fate(packet, &["output", "postrouting"]) {
-        Fate::Passes(source) => source,
-        Fate::Lost { .. } => None,
+        Fate::Passes(PacketEnd::Host(source)) => Some(source),
+        _ => None,
     };
     let (vip, own) = (Some(ip("10.77.0.100")), Some(ip("10.77.0.11")));
     assert_eq!(source(&answer), vip);
@@ -125,7 +129,7 @@ fn answers_get_the_vip_where_the_rule_says_so() {
     for other in [
         JudgedPacket { source_port: Some(81), ..answer.clone() },
         JudgedPacket { out_interface: Some("eth1".to_owned()), ..answer.clone() },
-        JudgedPacket { destination: Some(ip("10.77.0.1")), ..answer.clone() },
+        JudgedPacket { destination: PacketEnd::Host(ip("10.77.0.1")), ..answer.clone() },
     ] {
         assert_eq!(source(&other), own, "{other:?}");
     }

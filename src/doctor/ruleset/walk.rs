@@ -2,12 +2,30 @@
 
 use std::net::IpAddr;
 
-use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, Tool, Value};
+use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, TakenHow, TakingRule, Value};
 
 /// Jumps within jumps that are followed; the kernel allows 16.
 const MAX_DEPTH: u8 = 16;
 
-/// A packet. What is `None` may be anything: a client's address and port.
+/// One end of a packet's way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PacketEnd {
+    /// Any client: it is not one certain host.
+    #[default]
+    Client,
+    /// This address.
+    Host(IpAddr),
+    /// An address that is not known.
+    Unknown,
+}
+
+impl From<Option<IpAddr>> for PacketEnd {
+    fn from(ip: Option<IpAddr>) -> PacketEnd {
+        ip.map_or(PacketEnd::Unknown, PacketEnd::Host)
+    }
+}
+
+/// A packet. What is `None` may be anything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JudgedPacket {
     /// Of IPv6.
@@ -15,9 +33,9 @@ pub struct JudgedPacket {
     /// `tcp`, `udp`, `icmp` or `ipv6-icmp`.
     pub protocol: &'static str,
     /// Its source.
-    pub source: Option<IpAddr>,
+    pub source: PacketEnd,
     /// Its destination.
-    pub destination: Option<IpAddr>,
+    pub destination: PacketEnd,
     /// Its source port.
     pub source_port: Option<u16>,
     /// Its destination port.
@@ -34,20 +52,9 @@ pub struct JudgedPacket {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It passes, or may pass; its source is this then.
-    Passes(Option<IpAddr>),
-    /// It is lost for certain.
-    Lost {
-        /// Whether its sender is told.
-        rejected: bool,
-        /// What the table is changed with.
-        tool: Tool,
-        /// Family and name of the table.
-        table: (String, String),
-        /// The chain.
-        chain: String,
-        /// The rule by its handle or number; `None`: the chain's policy.
-        rule: Option<u64>,
-    },
+    Passes(PacketEnd),
+    /// It is taken for certain.
+    Lost(TakingRule),
 }
 
 /// How a chain ends.
@@ -55,11 +62,8 @@ enum End {
     Accept,
     /// Nothing has decided.
     Through,
-    Lost {
-        rejected: bool,
-        chain: String,
-        rule: Option<u64>,
-    },
+    /// By this chain, and by this rule of it.
+    Taken(TakenHow, String, Option<u64>),
 }
 
 impl Ruleset {
@@ -67,20 +71,18 @@ impl Ruleset {
     pub fn fate(&self, packet: &JudgedPacket, hooks: &[&str]) -> Fate {
         let mut packet = packet.clone();
         for hook in hooks {
-            for (table, chain, base) in self.chains(hook, packet.is_v6) {
+            for (table, chain, base) in self.chains(hook, &packet) {
                 let mut walk = Walk { table, packet: &mut packet, may_pass: false };
                 let end = match walk.chain(chain, 0) {
-                    End::Through if base.drops => {
-                        End::Lost { rejected: false, chain: chain.name.clone(), rule: None }
-                    }
+                    End::Through if base.drops => End::Taken(TakenHow::Drops, chain.name.clone(), None),
                     end => end,
                 };
                 let may_pass = walk.may_pass;
-                if let End::Lost { rejected, chain, rule } = end
+                if let End::Taken(how, chain, rule) = end
                     && !may_pass
                 {
-                    let (tool, table) = (table.tool, (table.family.clone(), table.name.clone()));
-                    return Fate::Lost { rejected, tool, table, chain, rule };
+                    let (tool, family, table) = (table.tool, table.family.clone(), table.name.clone());
+                    return Fate::Lost(TakingRule { how, tool, family, table, chain, rule });
                 }
             }
         }
@@ -88,16 +90,23 @@ impl Ruleset {
     }
 
     /// The base chains of a hook, in the order in which a packet meets them.
-    fn chains(&self, hook: &str, is_v6: bool) -> Vec<(&Table, &Chain, &Base)> {
-        let families: &[&str] = if is_v6 { &["inet", "ip6"] } else { &["inet", "ip"] };
-        let tables = self.tables.iter().filter(|table| families.contains(&table.family.as_str()));
+    fn chains(&self, hook: &str, packet: &JudgedPacket) -> Vec<(&Table, &Chain, &Base)> {
+        let of_ip = if packet.is_v6 { "ip6" } else { "ip" };
+        let tables = self.tables.iter().filter(|table| ["inet", "netdev", of_ip].contains(&&*table.family));
         let chains = tables.flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
         let mut chains: Vec<_> = chains
             .filter_map(|(table, chain)| chain.base.as_ref().map(|base| (table, chain, base)))
-            .filter(|(.., base)| base.hook == hook)
+            .filter(|(.., base)| base.hook == hook && base.sees(packet))
             .collect();
         chains.sort_by_key(|(.., base)| base.priority);
         chains
+    }
+}
+
+impl Base {
+    fn sees(&self, packet: &JudgedPacket) -> bool {
+        let interface = if self.hook == "egress" { &packet.out_interface } else { &packet.in_interface };
+        self.devices.is_empty() || interface.as_ref().is_some_and(|name| self.devices.contains(name))
     }
 }
 
@@ -118,22 +127,27 @@ impl Walk<'_> {
             }
             for action in &rule.actions {
                 let Some(action) = self.resolve(action) else { continue };
-                let rejected = action == Action::Reject;
+                let taken = |how| End::Taken(how, chain.name.clone(), Some(rule.number));
                 match (action, holds) {
                     (Action::Accept, Some(_)) => return End::Accept,
                     (Action::Accept, None) => self.may_pass = true,
                     (Action::Return, Some(_)) => return End::Through,
-                    (Action::Drop | Action::Reject, Some(_)) => {
-                        return End::Lost { rejected, chain: chain.name.clone(), rule: Some(rule.number) };
-                    }
-                    (Action::SetSource(vip), Some(_)) => self.packet.source = Some(vip),
+                    (Action::Drop, Some(_)) => return taken(TakenHow::Drops),
+                    (Action::Reject, Some(_)) => return taken(TakenHow::Rejects),
+                    (Action::Redirect, Some(_)) => return taken(TakenHow::Redirects),
+                    (Action::SetSource(vip), Some(_)) => self.packet.source = PacketEnd::Host(vip),
                     (Action::Jump(to), Some(_)) => match self.jump(&to, depth) {
                         End::Through => {}
                         end => return end,
                     },
                     (Action::Goto(to), Some(_)) => return self.jump(&to, depth),
-                    // It may be accepted there, or by what is not looked at then.
-                    (Action::Jump(_) | Action::Goto(_) | Action::Return, None) => self.may_pass = true,
+                    (Action::Jump(to), None) => {
+                        let source = self.packet.source;
+                        self.may_pass |= matches!(self.jump(&to, depth), End::Accept);
+                        self.packet.source = source;
+                    }
+                    // What follows here is not looked at then.
+                    (Action::Goto(_) | Action::Return, None) => self.may_pass = true,
                     _ => {}
                 }
             }
@@ -196,6 +210,7 @@ impl Walk<'_> {
 impl JudgedPacket {
     fn is(&self, subject: Subject, value: &Value) -> Option<bool> {
         match subject {
+            Subject::EtherType => word(if self.is_v6 { "ip6" } else { "ip" }, value),
             Subject::Family => word(if self.is_v6 { "ipv6" } else { "ipv4" }, value),
             Subject::Protocol => match value {
                 Value::Numbers(1, 1) => Some(self.protocol == "icmp"),
@@ -237,13 +252,12 @@ fn interface(is: Option<&str>, value: &Value) -> Option<bool> {
     Some(name.strip_suffix('*').map_or(is == name, |start| is.starts_with(start)))
 }
 
-/// Of a client it is known that it is not one certain host.
-fn address(is: Option<IpAddr>, value: &Value) -> Option<bool> {
+fn address(is: PacketEnd, value: &Value) -> Option<bool> {
     match (value, is) {
         (Value::Network(_, 0), _) => Some(true),
-        (Value::Network(network, len), Some(ip)) => Some(within(ip, *network, *len)),
-        (Value::Network(ip, len), None) => (*len == Value::full(*ip)).then_some(false),
-        (Value::Addresses(from, to), Some(ip)) => Some((*from..=*to).contains(&ip)),
+        (Value::Network(network, len), PacketEnd::Host(ip)) => Some(within(ip, *network, *len)),
+        (Value::Network(ip, len), PacketEnd::Client) => (*len == Value::full(*ip)).then_some(false),
+        (Value::Addresses(from, to), PacketEnd::Host(ip)) => Some((*from..=*to).contains(&ip)),
         _ => None,
     }
 }

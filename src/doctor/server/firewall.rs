@@ -4,8 +4,8 @@ use super::facts::ServerFacts;
 use super::nat::answer;
 use super::service::protocols;
 use super::setup::ServerSetup;
-use crate::doctor::ruleset::{Fate, JudgedPacket, Tool};
-use crate::doctor::{Diagnosis, Severity};
+use crate::doctor::Diagnosis;
+use crate::doctor::ruleset::{Fate, HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd, TakenHow};
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
@@ -20,58 +20,35 @@ fn service(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'stat
     let request = JudgedPacket {
         is_v6: setup.vip.is_ipv6(),
         protocol,
-        destination: setup.server,
+        destination: setup.server.into(),
         destination_port: Some(port),
         in_interface: facts.way_in(setup.vip, setup.server).map(|link| link.name.clone()),
         state: "new",
         ..JudgedPacket::default()
     };
-    let came_in = facts.rules.fate(&request, &["prerouting", "input"]);
-    let went_out = || facts.rules.fate(&answer(setup, facts, port, protocol), &["output", "postrouting"]);
-    diagnosis(came_in, port, protocol, true).or_else(|| diagnosis(went_out(), port, protocol, false))
+    let of_clients = || {
+        let whose = format!("requests of clients to port {port} ({protocol})");
+        diagnosis(facts.rules.fate(&request, HOOKS_IN), &request, &whose)
+    };
+    let to_clients = || {
+        let answer = answer(setup, facts, port, protocol);
+        let whose = format!("answers to clients from port {port} ({protocol})");
+        diagnosis(facts.rules.fate(&answer, HOOKS_OUT), &answer, &whose)
+    };
+    of_clients().or_else(to_clients)
 }
 
-fn diagnosis(fate: Fate, port: u16, protocol: &str, came_in: bool) -> Option<Diagnosis> {
-    let Fate::Lost { rejected, tool, table: (family, table), chain, rule } = fate else { return None };
-    let (whose, at) = match came_in {
-        true => (format!("requests of clients to port {port} ({protocol})"), "dport"),
-        false => (format!("answers to clients from port {port} ({protocol})"), "sport"),
+fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis> {
+    let Fate::Lost(taken) = fate else { return None };
+    let (check, why) = match taken.how {
+        TakenHow::Drops => ("firewall-drops", "Clients wait in vain until they give up."),
+        TakenHow::Rejects => ("firewall-rejects", "Clients are refused, or see their answers refused."),
+        // To a container of the service, say.
+        TakenHow::Redirects => return None,
     };
-    let (check, does) = if rejected { ("firewall-rejects", "rejects") } else { ("firewall-drops", "drops") };
-    let command = match tool {
-        Tool::Nft => "nft",
-        Tool::Iptables => "iptables",
-        Tool::Ip6tables => "ip6tables",
-    };
-    let by = match rule {
-        Some(number) if tool == Tool::Nft => format!("the rule with handle {number}"),
-        Some(number) => format!("rule {number}"),
-        None => "the policy".to_owned(),
-    };
-    let mend = match (tool, rule) {
-        (Tool::Nft, Some(handle)) => {
-            format!("nft insert rule {family} {table} {chain} handle {handle} {protocol} {at} {port} accept")
-        }
-        (Tool::Nft, None) => format!("nft add rule {family} {table} {chain} {protocol} {at} {port} accept"),
-        (_, rule) => {
-            let number = rule.map_or(String::new(), |number| format!("{number} "));
-            let how = if rule.is_some() { "-I" } else { "-A" };
-            format!("{command} -t {table} {how} {chain} {number}-p {protocol} --{at} {port} -j ACCEPT")
-        }
-    };
-    let place = match tool {
-        Tool::Nft => format!("table {family} {table}"),
-        Tool::Iptables | Tool::Ip6tables => format!("{command}, table {table}"),
-    };
-    Some(Diagnosis {
-        check,
-        severity: Severity::Error,
-        seen: format!("{by} of chain {chain} ({place}) {does} {whose}"),
-        why: match rejected {
-            true => "Clients are refused, or see their answers refused.".to_owned(),
-            false => "Clients wait in vain until they give up.".to_owned(),
-        },
-        on: None,
-        mend: vec![mend],
-    })
+    let seen = format!("{} {whose}", taken.told());
+    // To any address: health checks come to this host's own.
+    let (source, destination) = (PacketEnd::Unknown, PacketEnd::Unknown);
+    let mend = taken.mend(&JudgedPacket { source, destination, ..packet.clone() });
+    Some(Diagnosis::error(check, seen, why).mend(mend))
 }

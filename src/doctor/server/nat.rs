@@ -5,7 +5,7 @@ use super::gather::TC_TABLE;
 use super::script::ScriptVariables;
 use super::service::protocols;
 use super::setup::ServerSetup;
-use crate::doctor::ruleset::{Fate, JudgedPacket, SourceRule};
+use crate::doctor::ruleset::{Fate, HOOKS_OUT, JudgedPacket, PacketEnd, SourceRule};
 use crate::doctor::{Diagnosis, Severity};
 use crate::model::DsrKind;
 
@@ -92,9 +92,11 @@ fn is_rewritten(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &
             && rule.protocols.iter().any(|of| of == protocol)
     };
     let packet = answer(setup, facts, port, protocol);
-    let fate = facts.rules.fate(&packet, &["output", "postrouting"]);
+    let fate = facts.rules.fate(&packet, HOOKS_OUT);
     // Where it is dropped is another check's affair.
-    matches!(fate, Fate::Lost { .. }) || fate == Fate::Passes(Some(setup.vip)) || facts.tc.iter().any(by_tc)
+    matches!(fate, Fate::Lost(_))
+        || fate == Fate::Passes(PacketEnd::Host(setup.vip))
+        || facts.tc.iter().any(by_tc)
 }
 
 /// An answer to a client.
@@ -107,7 +109,7 @@ pub(super) fn answer(
     JudgedPacket {
         is_v6: setup.vip.is_ipv6(),
         protocol,
-        source: setup.server,
+        source: setup.server.into(),
         source_port: Some(port),
         out_interface: facts.leaves_by(setup.vip).map(str::to_owned),
         state: "established",

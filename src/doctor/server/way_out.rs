@@ -2,7 +2,7 @@
 
 use super::facts::{ServerFacts, WayOut};
 use super::setup::ServerSetup;
-use crate::doctor::ruleset::{Fate, JudgedPacket};
+use crate::doctor::ruleset::{Fate, HOOKS_IN, JudgedPacket};
 use crate::doctor::{Diagnosis, Severity};
 
 /// Packets of clients are looked back at: their source must be reached by the interface by which they came.
@@ -76,7 +76,7 @@ fn hears_errors(setup: &ServerSetup, interface: &str, facts: &ServerFacts) -> bo
         state: "related",
         ..JudgedPacket::default()
     };
-    matches!(facts.rules.fate(&error, &["prerouting", "input"]), Fate::Passes(_))
+    matches!(facts.rules.fate(&error, HOOKS_IN), Fate::Passes(_))
 }
 
 /// A gateway that answers short packets, and no long ones.

@@ -1,9 +1,9 @@
 //! The packets that have to pass the rules of this host. Pure.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use super::super::Host;
+use crate::doctor::ruleset::{HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd};
 use crate::model::{Mode, Protocol};
 
 /// Whose packet it is.
@@ -21,57 +21,34 @@ pub(super) struct Packet {
     pub(super) purpose: Purpose,
     /// The hooks that it passes, in their order.
     pub(super) hooks: &'static [&'static str],
-    pub(super) is_ipv4: bool,
-    pub(super) protocol: Protocol,
-    /// `None`: any client.
-    pub(super) source: Option<IpAddr>,
-    pub(super) destination: Option<IpAddr>,
-    pub(super) source_port: Option<u16>,
-    pub(super) destination_port: Option<u16>,
-    /// What conntrack takes it for.
-    pub(super) is_new: bool,
-    /// The interfaces that it comes in on or goes out by. Empty: not known.
-    pub(super) interfaces: BTreeSet<String>,
+    pub(super) judged: JudgedPacket,
 }
 
-const IN: &[&str] = &["ingress", "prerouting", "input"];
-const OUT: &[&str] = &["output", "postrouting", "egress"];
+const NEW: &str = "new";
+
 /// Frames of packet modes leave by packet sockets.
 const SENT: &[&str] = &["egress"];
 
 impl Packet {
     /// For an operator.
     pub(super) fn told(&self) -> String {
-        let protocol = self.protocol.name().to_uppercase();
+        let JudgedPacket { protocol, source_port, destination_port, .. } = self.judged;
+        let protocol = protocol.to_uppercase();
         let port = |port: Option<u16>| port.map(|port| format!(" port {port}")).unwrap_or_default();
-        match (self.purpose, self.is_new, self.destination) {
-            (Purpose::Client, true, to) => {
-                let to = to.map_or("any address".to_owned(), |to| to.to_string());
-                format!("clients' packets to {to}, {protocol}{}", port(self.destination_port))
+        let (to, from) = (port(destination_port), port(source_port));
+        match (self.purpose, self.judged.state == NEW, self.judged.destination) {
+            (Purpose::Client, true, PacketEnd::Host(ip)) => {
+                format!("clients' packets to {ip}, {protocol}{to}")
             }
-            (Purpose::Client, false, _) => {
-                format!("answers to clients, {protocol} from{}", port(self.source_port))
-            }
+            (Purpose::Client, true, _) => format!("clients' packets to any address, {protocol}{to}"),
+            (Purpose::Client, false, _) => format!("answers to clients, {protocol} from{from}"),
             (Purpose::Server(server), true, _) => {
-                format!("packets to the server {server}, {protocol}{}", port(self.destination_port))
+                format!("packets to the server {server}, {protocol}{to}")
             }
             (Purpose::Server(server), false, _) => {
-                format!("answers of the server {server}, {protocol} from{}", port(self.source_port))
+                format!("answers of the server {server}, {protocol} from{from}")
             }
         }
-    }
-
-    /// The `ip` or `ip6` match of where it goes, for a rule that lets it pass.
-    pub(super) fn matches(&self) -> String {
-        let family = if self.is_ipv4 { "ip" } else { "ip6" };
-        let protocol = self.protocol.name();
-        let side = |name: &str, ip: Option<IpAddr>, port: Option<u16>| {
-            let ip = ip.map(|ip| format!("{family} {name}addr {ip} ")).unwrap_or_default();
-            port.map(|port| format!("{ip}{protocol} {name}port {port}"))
-        };
-        side("d", self.destination, self.destination_port)
-            .or_else(|| side("s", self.source, self.source_port))
-            .unwrap_or_default()
     }
 }
 
@@ -91,7 +68,9 @@ pub(super) fn of(host: &Host<'_>) -> Vec<Packet> {
         let servers =
             host.servers.iter().filter(|server| server.name.split('/').next() == Some(&*frontend.backend));
         for server in servers.filter(|server| !server.keeps_vip) {
-            packets.push(Packet { hooks: SENT, protocol: frontend.protocol, ..to_server(host, server.addr) });
+            let mut packet = Packet { hooks: SENT, ..to_server(host, server.addr) };
+            packet.judged.protocol = frontend.protocol.name();
+            packets.push(packet);
         }
     }
     packets
@@ -99,55 +78,54 @@ pub(super) fn of(host: &Host<'_>) -> Vec<Packet> {
 
 fn of_client(host: &Host<'_>, at: SocketAddr, protocol: Protocol) -> [Packet; 2] {
     let ip = Some(at.ip()).filter(|ip| !ip.is_unspecified());
-    let holders =
-        host.tables.interfaces.iter().filter(|one| ip.is_some_and(|ip| one.addresses.contains(&ip)));
-    let question = Packet {
-        purpose: Purpose::Client,
-        hooks: IN,
-        is_ipv4: at.is_ipv4(),
-        protocol,
-        source: None,
-        destination: ip,
-        source_port: None,
+    let holders = host.tables.interfaces.iter().filter(|one| !one.loopback);
+    let mut holders = holders.filter(|one| ip.is_some_and(|ip| one.addresses.contains(&ip)));
+    let judged = JudgedPacket {
+        is_v6: at.is_ipv6(),
+        protocol: protocol.name(),
+        destination: ip.into(),
         destination_port: Some(at.port()),
-        is_new: true,
-        interfaces: holders.map(|interface| interface.name.clone()).collect(),
+        in_interface: holders.next().map(|interface| interface.name.clone()),
+        state: NEW,
+        ..JudgedPacket::default()
     };
-    let answer = answer_to(&question, OUT);
-    [question, answer]
+    with_answer(Packet { purpose: Purpose::Client, hooks: HOOKS_IN, judged })
 }
 
 fn of_server(host: &Host<'_>, at: SocketAddr) -> [Packet; 2] {
-    let question = to_server(host, at);
-    let answer = answer_to(&question, IN);
-    [question, answer]
+    with_answer(to_server(host, at))
 }
 
 fn to_server(host: &Host<'_>, at: SocketAddr) -> Packet {
     let hop = host.network.hop_to(at.ip());
-    let by = host.tables.interfaces.iter().filter(|one| hop.is_some_and(|hop| hop.interface == one.index));
-    Packet {
-        purpose: Purpose::Server(at.ip()),
-        hooks: OUT,
-        is_ipv4: at.is_ipv4(),
-        protocol: Protocol::Tcp,
-        source: None,
-        destination: Some(at.ip()),
-        source_port: None,
+    let by = host.tables.interfaces.iter().find(|one| hop.is_some_and(|hop| hop.interface == one.index));
+    let judged = JudgedPacket {
+        is_v6: at.is_ipv6(),
+        protocol: Protocol::Tcp.name(),
+        source: PacketEnd::Unknown,
+        destination: PacketEnd::Host(at.ip()),
         destination_port: Some(at.port()),
-        is_new: true,
-        interfaces: by.map(|interface| interface.name.clone()).collect(),
-    }
+        out_interface: by.map(|interface| interface.name.clone()),
+        state: NEW,
+        ..JudgedPacket::default()
+    };
+    Packet { purpose: Purpose::Server(at.ip()), hooks: HOOKS_OUT, judged }
 }
 
-fn answer_to(question: &Packet, hooks: &'static [&'static str]) -> Packet {
-    Packet {
-        hooks,
-        source: question.destination,
-        destination: question.source,
-        source_port: question.destination_port,
-        destination_port: question.source_port,
-        is_new: false,
-        ..question.clone()
-    }
+/// The packet, and one of the other direction.
+fn with_answer(question: Packet) -> [Packet; 2] {
+    let hooks = if question.hooks == HOOKS_IN { HOOKS_OUT } else { HOOKS_IN };
+    let of = question.judged.clone();
+    let judged = JudgedPacket {
+        source: of.destination,
+        destination: of.source,
+        source_port: of.destination_port,
+        destination_port: of.source_port,
+        in_interface: of.out_interface,
+        out_interface: of.in_interface,
+        state: "established",
+        ..of
+    };
+    let answer = Packet { hooks, judged, ..question.clone() };
+    [question, answer]
 }

@@ -7,7 +7,7 @@ mod tc;
 use std::net::IpAddr;
 
 use super::facts::{RouterFacts, ServerFacts, WayOut};
-use crate::doctor::ruleset::{Ruleset, Table, Tool, read_json, read_save};
+use crate::doctor::ruleset::Ruleset;
 pub(super) use tc::TC_TABLE;
 
 /// Where packages put the scripts.
@@ -31,7 +31,7 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
         way_out: way_out(vip, has_vip)?,
         has_routers: host::has_routers(vip)?,
         sockets: host::sockets()?,
-        rules: ruleset(),
+        rules: Ruleset::of_host().0,
         tc: links.iter().filter(|link| !link.is_loopback).flat_map(|link| tc::rules(&link.name)).collect(),
         scripts: if std::path::Path::new(SCRIPTS).exists() { SCRIPTS } else { "tc" }.to_owned(),
         links,
@@ -69,34 +69,4 @@ fn gateway(way: &WayOut, far: IpAddr, facts: &ServerFacts) -> Option<RouterFacts
 fn far(vip: IpAddr) -> IpAddr {
     let far = FAR.iter().filter_map(|text| text.parse().ok());
     far.into_iter().find(|ip: &IpAddr| ip.is_ipv4() == vip.is_ipv4()).unwrap_or(vip)
-}
-
-/// What `nft` and both kinds of `iptables` say. Where one is missing, it has set no rules either.
-fn ruleset() -> Ruleset {
-    let output = |program: &str, arguments: &[&str]| host::output(program, arguments).unwrap_or_default();
-    let mut tables: Vec<Table> = Vec::new();
-    let mut is_in_nft: Vec<(String, String)> = Vec::new();
-    let mut had: Vec<String> = Vec::new();
-    for (program, tool) in [
-        ("iptables-save", Tool::Iptables),
-        ("ip6tables-save", Tool::Ip6tables),
-        ("iptables-legacy-save", Tool::Iptables),
-        ("ip6tables-legacy-save", Tool::Ip6tables),
-    ] {
-        let text = output(program, &[]);
-        let rules: String = text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
-        if rules.is_empty() || had.contains(&rules) {
-            continue;
-        }
-        let read = read_save(&text, tool);
-        if text.contains("(nf_tables)") {
-            is_in_nft.extend(read.iter().map(|table| (table.family.clone(), table.name.clone())));
-        }
-        tables.extend(read);
-        had.push(rules);
-    }
-    let nft = read_json(&output("nft", &["-j", "list", "ruleset"])).unwrap_or_default();
-    let is_own = |table: &Table| !is_in_nft.contains(&(table.family.clone(), table.name.clone()));
-    tables.extend(nft.into_iter().filter(is_own));
-    Ruleset { tables }
 }
