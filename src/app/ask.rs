@@ -112,7 +112,7 @@ pub(super) fn flows(options: &Options, args: &FlowsArgs) -> Result<ExitCode, Fai
 }
 
 /// How wide a line may be: what `COLUMNS` says, else the terminal. `None`: nobody cares.
-fn width() -> Option<usize> {
+pub(super) fn width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let terminal =
         || rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));

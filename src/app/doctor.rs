@@ -13,6 +13,7 @@ use anyhow::{Context, anyhow};
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 
+use super::ask::width;
 use super::check::LookedUp;
 use super::control_socket::places;
 use super::host::{self, Kernel};
@@ -29,13 +30,20 @@ use crate::proxy::{self, BindError};
 /// Something was found.
 const FOUND: u8 = 3;
 
+/// The width of text where there is no terminal.
+const USUAL_WIDTH: usize = 80;
+
 /// Looks at this host: as a balancer, or as a server of direct server return for `service`.
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
     let found: Examination = match service {
         Some(Service { vip, port }) => server::look(vip, port).map_err(|why| anyhow!("{why}"))?.into(),
         None => of_balancer(options)?,
     };
-    let text = if json { as_json(&found).context("cannot print")? } else { as_text(&found) };
+    let text = if json {
+        as_json(&found).context("cannot print")?
+    } else {
+        as_text(&found, width().unwrap_or(USUAL_WIDTH))
+    };
     print(&text);
     Ok(if found.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
@@ -61,6 +69,7 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
         servers: servers(&config),
         ports,
         programs: runtime.block_on(kernel.netlink.xdp_programs()).unwrap_or_default(),
+        filters: runtime.block_on(features::foreign_filters(&kernel)),
         names,
         now: clock::wall_clock_start() + Duration::from_nanos(clock::now().0),
         running,
@@ -105,7 +114,10 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         config.frontends.iter().filter(|frontend| frontend.backend == backend.name).collect();
     let takes_tcp = match backend.health_check.kind {
         ProbeKind::Tcp | ProbeKind::Http(_) => true,
-        ProbeKind::None => frontends.iter().any(|frontend| frontend.protocol == Protocol::Tcp),
+        // Without a check nothing connects to a server's own address in mode dsr: its service may have the VIP alone.
+        ProbeKind::None => {
+            frontends.iter().any(|frontend| frontend.protocol == Protocol::Tcp && !frontend.mode.is_dsr())
+        }
         ProbeKind::Udp => false,
     };
     let keeps_vip = match backend.dsr {

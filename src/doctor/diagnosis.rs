@@ -81,16 +81,20 @@ pub enum Severity {
     Error,
 }
 
-/// A paragraph for each finding, the worst first; then what was not looked at.
-pub fn as_text(examination: &Examination) -> String {
+/// A paragraph for each finding, the worst first; then what was not looked at. Lines have this width, but for commands.
+pub fn as_text(examination: &Examination, width: usize) -> String {
     let Examination { findings, not_looked_at } = examination;
-    let unseen = |unseen: &Unseen| format!("not looked at [{}]: needs {}\n", unseen.check, unseen.needs);
+    let unseen = |unseen: &Unseen| {
+        let text = format!("not looked at [{}]: needs {}", unseen.check, unseen.needs);
+        wrapped(&text, ["", "  "], width)
+    };
     let unseen: String = not_looked_at.iter().map(unseen).collect();
     match (findings.is_empty(), unseen.is_empty()) {
         (true, true) => "nothing found: all checks passed\n".to_owned(),
         (true, false) => format!("nothing found\n{unseen}"),
         (false, _) => {
-            let found: Vec<String> = sorted(findings).into_iter().map(paragraph).collect();
+            let found: Vec<String> =
+                sorted(findings).into_iter().map(|finding| paragraph(finding, width)).collect();
             found.into_iter().chain((!unseen.is_empty()).then_some(unseen)).collect::<Vec<_>>().join("\n")
         }
     }
@@ -112,15 +116,50 @@ fn sorted(findings: &[Diagnosis]) -> Vec<&Diagnosis> {
     sorted
 }
 
-fn paragraph(finding: &Diagnosis) -> String {
+fn paragraph(finding: &Diagnosis, width: usize) -> String {
     let Diagnosis { check, severity, seen, why, on, mend } = finding;
     let word = match severity {
         Severity::Warning => "warning",
         Severity::Error => "error",
     };
-    let place = on.as_ref().map(|host| format!("  on {host}:\n")).unwrap_or_default();
+    // Without a command nothing is to be run there.
+    let place = on.as_ref().filter(|_| !mend.is_empty());
+    let place = place.map(|host| format!("  on {host}:\n")).unwrap_or_default();
     let mend: String = mend.iter().map(|command| format!("    {command}\n")).collect();
-    format!("{word} [{check}]: {seen}\n  {why}\n{place}{mend}")
+    let seen = wrapped(&format!("{word} [{check}]: {seen}"), ["", "    "], width);
+    let why = wrapped(why, ["  "; 2], width);
+    format!("{seen}{why}{place}{mend}")
+}
+
+/// Lines of at most this width, if words are not longer; with what is before the first one and the others.
+fn wrapped(text: &str, [first, others]: [&str; 2], width: usize) -> String {
+    let (mut done, mut line, mut is_empty) = (String::new(), first.to_owned(), true);
+    for word in words(text) {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+            done += &line;
+            done.push('\n');
+            (line, is_empty) = (others.to_owned(), true);
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line += &word;
+        is_empty = false;
+    }
+    done + &line + "\n"
+}
+
+/// The words of a text. A command is one: people copy it.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut is_quoted) = (Vec::<String>::new(), false);
+    for word in text.split(' ') {
+        match words.last_mut() {
+            Some(last) if is_quoted => *last = format!("{last} {word}"),
+            _ => words.push(word.to_owned()),
+        }
+        is_quoted ^= word.matches('`').count() % 2 == 1;
+    }
+    words
 }
 
 #[cfg(test)]
@@ -135,7 +174,7 @@ mod tests {
     #[test]
     fn errors_come_first_and_commands_are_indented() {
         let narrow = Diagnosis::warning("mtu", "narrow", "Slow.").on("server a (10.0.0.11)").mend("reboot");
-        let text = as_text(&vec![narrow, missing()].into());
+        let text = as_text(&vec![narrow, missing()].into(), 80);
         assert!(text.starts_with(
             "error [vip-missing]: 10.0.0.100 is on no interface\n  Clients get no answer.\n    ip addr add"
         ));
@@ -149,12 +188,22 @@ mod tests {
     fn what_was_not_looked_at_is_told_and_is_no_finding() {
         let unseen = Unseen { check: "vip-duplicate", needs: "root".to_owned() };
         let mut examination = Examination { findings: Vec::new(), not_looked_at: vec![unseen] };
-        assert_eq!(as_text(&examination), "nothing found\nnot looked at [vip-duplicate]: needs root\n");
+        assert_eq!(as_text(&examination, 80), "nothing found\nnot looked at [vip-duplicate]: needs root\n");
         examination.findings.push(missing());
         let json: serde_json::Value = serde_json::from_str(&as_json(&examination).unwrap()).unwrap();
         assert_eq!(json["findings"][0]["check"], "vip-missing");
         assert_eq!(json["findings"][0].get("on"), None);
         assert_eq!(json["not_looked_at"][0]["needs"], "root");
-        assert!(as_text(&examination).contains("eth0\n\nnot looked at [vip-duplicate]: needs root\n"));
+        assert!(as_text(&examination, 80).contains("eth0\n\nnot looked at [vip-duplicate]: needs root\n"));
+    }
+
+    #[test]
+    fn text_is_wrapped_and_commands_are_not() {
+        let finding =
+            Diagnosis::error("mtu", "some are lost", "Long packets are lost. `ip route get` shows the way.")
+                .mend("ip route replace 10.0.0.11/32 dev eth0 mtu 1400");
+        let expected = "error [mtu]: some\n    are lost\n  Long packets are\n  lost.\n  `ip route get`\n  shows the way.\n    \
+                        ip route replace 10.0.0.11/32 dev eth0 mtu 1400\n";
+        assert_eq!(as_text(&vec![finding].into(), 18), expected);
     }
 }

@@ -14,6 +14,7 @@ mod config;
 mod diagnose;
 mod dns;
 mod doctor_balancer;
+mod doctor_host;
 mod doctor_server;
 mod drain;
 mod ends;
@@ -117,6 +118,7 @@ fn main() -> ExitCode {
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
         ("doctor_balancer", doctor_balancer::stories()),
+        ("doctor_host", doctor_host::stories()),
         ("l2", l2::stories()),
         ("access_log", access_log::stories()),
         ("trace", trace::stories()),

@@ -9,9 +9,9 @@ use crate::dataplane::{LastingGuard, Offloader, programs};
 use crate::doctor::balancer::{Running, features};
 use crate::doctor::{Diagnosis, Examination, Unseen};
 use crate::model::{Interface, Mode};
-use crate::net::PortRanges;
+use crate::net::{BpfFilter, PortRanges};
 
-/// Looks at ports, offload and filters.
+/// Looks at ports and offload.
 pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Running>) -> Examination {
     let mut seen = Examination::default();
     seen.findings.extend(of_snat_ports(config));
@@ -26,13 +26,21 @@ pub(super) async fn look(config: &Config, kernel: &Kernel, running: Option<&Runn
     }
     for interface in &interfaces {
         seen.findings.extend(merging(&interface.name));
-        let filters = kernel.netlink.ingress_filters(interface.index).await.unwrap_or_default();
-        let foreign = filters
-            .iter()
-            .filter(|filter| filter.name != Offloader::FILTER && !LastingGuard::is_filter(&filter.name));
-        seen.findings.extend(foreign.map(|filter| features::foreign_filter(&interface.name, filter)));
     }
     seen
+}
+
+/// The BPF filters of others on the ingress of each interface, by its name.
+pub(super) async fn foreign_filters(kernel: &Kernel) -> Vec<(String, BpfFilter)> {
+    let mut found = Vec::new();
+    for interface in &kernel.table.interfaces {
+        let filters = kernel.netlink.ingress_filters(interface.index).await.unwrap_or_default();
+        let foreign = filters
+            .into_iter()
+            .filter(|filter| filter.name != Offloader::FILTER && !LastingGuard::is_filter(&filter.name));
+        found.extend(foreign.map(|filter| (interface.name.clone(), filter)));
+    }
+    found
 }
 
 /// The SNAT ports that convey would have, if they are not those of the file.

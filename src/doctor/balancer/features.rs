@@ -1,11 +1,11 @@
-//! What the host gives packet modes and proxies: ports, offload, filters. Pure.
+//! What the host gives packet modes and proxies: ports, offload. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::doctor::Diagnosis;
 use crate::model::Offload;
-use crate::net::{BpfFilter, PortRanges};
+use crate::net::PortRanges;
 
 /// SNAT ports that the kernel may give to connections of this host. `reserved` are those that it gives to nobody now.
 pub fn snat_ports(
@@ -65,18 +65,6 @@ pub fn merging(interface: &str, features: &str) -> Option<Diagnosis> {
     let seen = format!("{interface} merges packets that come in (large-receive-offload)");
     let why = "What LRO has merged cannot be cut again as it was, so merged packets are too large to be forwarded. GRO does no harm.";
     Some(Diagnosis::error("lro", seen, why).mend(format!("ethtool -K {interface} lro off")))
-}
-
-/// A BPF filter of another program on the ingress of an interface.
-pub fn foreign_filter(interface: &str, filter: &BpfFilter) -> Diagnosis {
-    let BpfFilter { name, priority, handle, .. } = filter;
-    let seen = format!(
-        "the BPF filter {name} (tc, pref {priority}, handle {handle:#x}) on the ingress of {interface} is not convey's"
-    );
-    let why = "It sees packets before this host does, and may drop them or send them elsewhere. If it belongs to a program that \
-               you know (Cilium, a monitor), leave it there.";
-    let mend = format!("tc filter del dev {interface} ingress pref {priority} handle {handle:#x} bpf");
-    Diagnosis::warning("tc-foreign", seen, why).mend(mend)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ mod servers;
 mod vip;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -31,12 +31,16 @@ use self::neighbours::LinkSeen;
 use self::rules::RulesSeen;
 use super::{Diagnosis, Examination, Unseen};
 use crate::config::Config;
-use crate::model::{NetworkTables, NextHops};
-use crate::net::XdpProgram;
+use crate::model::{Listen, NetworkTables, NextHops};
+use crate::net::{BpfFilter, XdpProgram};
 
 pub use self::ports::TakenPort;
 pub use self::running::{FileLimits, Running, RunningStatus};
 pub use self::servers::{Reached, TargetServer};
+
+/// Addresses of nobody (RFC 5737, RFC 3849): the way to them is the way to clients far away.
+const FAR: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// What is known of the host.
 pub struct Host<'a> {
@@ -56,6 +60,8 @@ pub struct Host<'a> {
     pub ports: Vec<TakenPort>,
     /// The XDP programs on all interfaces.
     pub programs: Vec<XdpProgram>,
+    /// BPF filters of others on the ingress of interfaces, by name.
+    pub filters: Vec<(String, BpfFilter)>,
     /// The addresses that the names of servers have now.
     pub names: BTreeMap<String, BTreeSet<String>>,
     /// The time, by the clock of this host.
@@ -83,9 +89,14 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     seen.findings.extend(vip::missing(host, is_local));
     seen.findings.extend(ports::taken(&host.ports));
     let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
-    let foreign = programs::foreign(&host.programs, &interfaces(host), &own);
-    let mut explained = Explained { servers: behind(host, &foreign), ..Explained::default() };
+    let passed = interfaces(host);
+    let foreign = programs::foreign(&host.programs, &passed, &own);
+    let filters: Vec<_> = host.filters.iter().filter(|(interface, _)| passed.contains(interface)).collect();
+    let taken =
+        foreign.iter().map(|one| &one.interface).chain(filters.iter().map(|(interface, _)| interface));
+    let mut explained = Explained { servers: behind(host, &taken.collect()), ..Explained::default() };
     seen.findings.extend(foreign.into_iter().map(programs::diagnosis));
+    seen.findings.extend(filters.into_iter().map(|(interface, filter)| programs::filter(interface, filter)));
 
     let links = look_at_links(host, &mut explained, &mut seen);
     let (stale, behind_stale) = neighbours::stale(host, &links);
@@ -100,6 +111,7 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     let is_a_server_silent = probing::look(host, (&links, &explained.servers), check, &mut seen);
     seen.findings.extend(kernel::judge(host, (&before, &KernelFacts::read()), is_a_server_silent));
     seen.findings.extend(clock::wall_clock(host.now, &files(host)));
+    seen.not_looked_at.extend(way_to_clients(host));
     match &host.running {
         Some(running) => seen.findings.extend(of_running(host, running)),
         None => seen.not_looked_at.extend(["descriptors", "table-full"].map(|check| Unseen {
@@ -108,6 +120,19 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
         })),
     }
     (seen, explained)
+}
+
+/// Without a default route nobody knows whether clients have a way back. In mode dsr servers answer them.
+fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
+    let frontends = host.config.frontends.iter().filter(|frontend| !frontend.mode.is_dsr());
+    let mut vips = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
+    let is_unknown = |vip: IpAddr| {
+        let far = FAR.into_iter().find(|far| far.is_ipv4() == vip.is_ipv4());
+        far.is_some_and(|far| host.network.hop_to(far).is_none())
+    };
+    let family = if vips.find(|vip| is_unknown(*vip))?.is_ipv4() { "IPv4" } else { "IPv6" };
+    let needs = format!("a default route of {family}, if clients are on other networks than this host");
+    Some(Unseen { check: "client-route", needs })
 }
 
 /// What the convey that runs has too little of, and what it believes for too long.
@@ -148,13 +173,13 @@ fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
     names.map(|one| one.name.clone()).chain(host.config.passthrough.interfaces.iter().cloned()).collect()
 }
 
-/// The servers behind the interfaces that have these programs.
-fn behind(host: &Host<'_>, programs: &[&XdpProgram]) -> BTreeSet<IpAddr> {
+/// The servers behind these interfaces.
+fn behind(host: &Host<'_>, interfaces: &BTreeSet<&String>) -> BTreeSet<IpAddr> {
     let is_behind = |ip: &IpAddr| {
         let hop = host.network.hop_to(*ip);
         let link =
             host.tables.interfaces.iter().find(|one| hop.is_some_and(|hop| hop.interface == one.index));
-        link.is_some_and(|link| programs.iter().any(|program| program.interface == link.name))
+        link.is_some_and(|link| interfaces.contains(&link.name))
     };
     host.servers.iter().map(|server| server.addr.ip()).filter(is_behind).collect()
 }

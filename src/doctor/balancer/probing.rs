@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
 use std::time::Duration;
 
 use super::neighbours::LinkSeen;
@@ -36,8 +37,12 @@ pub(super) fn look(
     let own: Vec<IpAddr> =
         host.tables.interfaces.iter().flat_map(|one| one.addresses.iter().copied()).collect();
     let overheard = Overheard::listen();
-    let reached = reach(some, &own, &overheard);
-    let sizes = sizes(host, some, explained);
+    // Each of them may wait for seconds.
+    let (reached, sizes) = thread::scope(|scope| {
+        let reached = scope.spawn(|| reach(some, &own, &overheard));
+        let sizes = sizes(host, some, explained);
+        (reached.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sizes)
+    });
     seen.findings.extend(path_mtu::judge(host, &sizes));
     let is_there = |ip: IpAddr| {
         let on_link = links.iter().any(|link| link.answers.get(&ip).is_some_and(|macs| !macs.is_empty()));

@@ -1,9 +1,9 @@
-//! XDP programs that see packets before convey does. Pure.
+//! Programs of others that see packets before convey does: XDP, and BPF filters of tc. Pure.
 
 use std::collections::BTreeSet;
 
 use crate::doctor::Diagnosis;
-use crate::net::XdpProgram;
+use crate::net::{BpfFilter, XdpProgram};
 
 /// Those on `interfaces` that are not of the convey that runs, which has its own on `of_running`.
 pub(super) fn foreign<'a>(
@@ -26,6 +26,19 @@ pub(super) fn diagnosis(XdpProgram { interface, id, name, place }: &XdpProgram) 
     let why = "It sees every packet before convey, and may drop it or send it elsewhere; convey cannot use XDP there. If the command \
                says that the interface is busy, a process holds the program by a link: `bpftool link show` names it.";
     Diagnosis::warning("xdp-foreign", seen, why).mend(format!("ip link set dev {interface} {place} off"))
+}
+
+/// A BPF filter of another program on the ingress of an interface.
+pub(super) fn filter(interface: &str, filter: &BpfFilter) -> Diagnosis {
+    let BpfFilter { name, priority, handle, .. } = filter;
+    let name = if name.is_empty() { "without a name" } else { name };
+    let seen = format!(
+        "the BPF filter {name} (tc, pref {priority}, handle {handle:#x}) on the ingress of {interface} is not convey's"
+    );
+    let why = "It sees packets before this host does, and may drop them or send them elsewhere. If it belongs to a program that \
+               you know (Cilium, a monitor), leave it there.";
+    let mend = format!("tc filter del dev {interface} ingress pref {priority} handle {handle:#x} bpf");
+    Diagnosis::warning("tc-foreign", seen, why).mend(mend)
 }
 
 #[cfg(test)]

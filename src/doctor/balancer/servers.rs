@@ -90,11 +90,16 @@ fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
         return Diagnosis::error("server-refused", format!("{seen}, and takes them at port {port}"), why)
             .mend(format!("sed -i 's/\"{pattern}\"/\"{right}\"/' {file}"));
     }
+    let of_vip = if server.keeps_vip {
+        " It has to listen on the server's own address, too: health checks come there."
+    } else {
+        ""
+    };
     let look = format!(
         "On the server, `ss -ltnp` shows what listens where; `sport = :{}` should be there.",
         at.port()
     );
-    Diagnosis::error("server-refused", seen, format!("{why} {look}")).on(server.told())
+    Diagnosis::error("server-refused", seen, format!("{why}{of_vip} {look}")).on(server.told())
 }
 
 fn rejected(server: &TargetServer, by: IpAddr, how: &str) -> Diagnosis {
@@ -125,7 +130,7 @@ fn silent(server: &TargetServer, hints: &Hints) -> Diagnosis {
     }
     let why = "The host answers nothing, not even pings: it is off, a router on the way has no route, or a firewall drops all.";
     let look = format!("`traceroute -n {}` shows how far packets get.", server.addr.ip());
-    Diagnosis::error("server-silent", seen, format!("{why} {look}"))
+    Diagnosis::error("server-silent", seen, format!("{why} {look}")).on(server.told())
 }
 
 fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
@@ -134,7 +139,7 @@ fn unreachable(server: &TargetServer, why: &str) -> Diagnosis {
     let look = format!(
         "It is off, on another link, or has another address. `ip route get {ip}` and `ip neigh show {ip}` show the way."
     );
-    Diagnosis::error("server-unreachable", seen, look)
+    Diagnosis::error("server-unreachable", seen, look).on(server.told())
 }
 
 /// Lets connections in before the rules that there are.

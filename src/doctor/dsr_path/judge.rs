@@ -1,5 +1,6 @@
 //! What the answer of a server to a client's SYN means. Pure.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use crate::doctor::{Diagnosis, Severity};
@@ -31,7 +32,7 @@ pub(super) enum SeenOnPath {
     /// It told us that it has the VIP.
     HasVip,
     /// No answer. What a connection to its own address met: `None`, it was accepted.
-    Silence(Option<std::io::ErrorKind>),
+    Silence(Option<ErrorKind>),
     /// It could not be tried.
     NotTried,
 }
@@ -105,9 +106,15 @@ pub(super) fn diagnosis(
 }
 
 /// No answer to a client. What a connection to the server's own address met tells whether it is there.
-fn silent(target: &PathTarget, met: Option<std::io::ErrorKind>) -> Diagnosis {
+fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
     let PathTarget { server: own, vip, .. } = target;
-    let Some(kind) = met else {
+    let does = match met {
+        None => Some("accepts"),
+        // The host is there, and its service may have the VIP alone.
+        Some(ErrorKind::ConnectionRefused) => Some("refuses"),
+        Some(_) => None,
+    };
+    if let Some(does) = does {
         let why = match target.dsr {
             DsrKind::L2 => {
                 "It drops packets for the VIP: it does not have it on lo, or rp_filter or a firewall drops them."
@@ -117,9 +124,10 @@ fn silent(target: &PathTarget, met: Option<std::io::ErrorKind>) -> Diagnosis {
             }
         };
         let seen =
-            format!("does not answer a client of {vip}, and accepts connections to its own address {own}");
+            format!("does not answer a client of {vip}, and {does} connections to its own address {own}");
         return finding(target, PathLeg::Forward, &seen, why);
-    };
+    }
+    let kind = met.unwrap_or(ErrorKind::TimedOut);
     let seen = format!("does not answer a client of {vip}, nor on its own address {own} ({kind})");
     finding(target, PathLeg::Forward, &seen, "It is down, or a firewall drops what comes.")
 }
@@ -142,8 +150,6 @@ fn finding(target: &PathTarget, leg: PathLeg, seen: &str, why: &str) -> Diagnosi
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
-
     use super::*;
 
     fn target(dsr: DsrKind) -> PathTarget {
@@ -179,6 +185,11 @@ mod tests {
             (SeenOnPath::HasVip, "dsr-forward-leg", "answers ARP requests for 10.77.0.100"),
             (SeenOnPath::NoWay, "dsr-forward-leg", "no host answers"),
             (SeenOnPath::Silence(None), "dsr-forward-leg", "and accepts connections to its own address"),
+            (
+                SeenOnPath::Silence(Some(ErrorKind::ConnectionRefused)),
+                "dsr-forward-leg",
+                "and refuses connections to its own address",
+            ),
             (SeenOnPath::Silence(Some(ErrorKind::TimedOut)), "dsr-forward-leg", "nor on its own address"),
         ] {
             for dsr in DsrKind::ALL {

@@ -8,7 +8,7 @@ use super::{Error, Netlink};
 /// A BPF filter on the ingress of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BpfFilter {
-    /// Mostly its program's.
+    /// Mostly its program's; empty if it has none, as programs of classic BPF.
     pub name: String,
     /// Its number among those of the same priority.
     pub handle: u32,
@@ -46,15 +46,16 @@ fn bpf_filter(message: TcMessage) -> Option<BpfFilter> {
         TcAttribute::Options(options) => Some(options),
         _ => None,
     })?;
-    let (mut name, mut program) = (None, None);
+    let (mut name, mut program, mut is_bpf) = (String::new(), None, false);
     for option in options {
+        is_bpf |= matches!(option, TcOption::Bpf(_));
         match option {
-            TcOption::Bpf(TcFilterBpfOption::ProgName(found)) => name = Some(found),
+            TcOption::Bpf(TcFilterBpfOption::ProgName(found)) => name = found,
             TcOption::Bpf(TcFilterBpfOption::ProgId(found)) => program = Some(found),
             _ => {}
         }
     }
     // The upper half; the lower one is the protocol.
     let priority = (header.info >> 16) as u16;
-    Some(BpfFilter { name: name?, handle: header.handle.into(), priority, program, header })
+    is_bpf.then(|| BpfFilter { name, handle: header.handle.into(), priority, program, header })
 }

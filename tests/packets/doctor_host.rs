@@ -1,0 +1,164 @@
+//! More of `convey doctor` on the balancer: settings of the host, and servers that are there and do not do.
+
+use std::fs;
+
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{TcpServer, binary, wait_for};
+use rustix::process::Signal;
+
+use crate::case::{Case, Family, Story, stories};
+use crate::doctor_balancer::{Patient, is_found};
+
+pub(crate) fn stories() -> Vec<Story> {
+    let mut all = stories![when Case::is_passthrough =>
+        a_foreign_filter_of_tc_is_named,
+        snat_ports_that_the_host_may_use_are_named,
+        too_few_local_ports_are_named,
+        a_server_that_gives_no_answer_to_its_check_is_named,
+        a_name_that_nobody_knows_is_named,
+        a_server_that_is_off_is_named,
+    ];
+    // IPv6 has no ARP, and a worker's frontends no flow cache.
+    all.extend(
+        stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
+            an_interface_that_answers_no_arp_is_named,
+            a_kernel_that_takes_no_programs_is_named,
+        ],
+    );
+    all
+}
+
+/// It drops what comes in.
+fn a_foreign_filter_of_tc_is_named(case: Case) {
+    let patient = Patient::of(case).started();
+    let _server = patient.network.nginx(1);
+    let tc = |words: &[&str]| patient.network.lab.run(Role::Balancer, "tc", words).unwrap();
+    // It may be there already.
+    tc(&["qdisc", "replace", "dev", INTERFACE, "clsact"]);
+    let program = ["bpf", "da", "bytecode", "1,6 0 0 2"];
+    tc(&[&["filter", "add", "dev", INTERFACE, "ingress", "pref", "7"][..], &program].concat());
+    patient.is_mended("tc-foreign", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+/// As in a container, whose settings only its host changes.
+fn snat_ports_that_the_host_may_use_are_named(case: Case) {
+    let mut patient = Patient::of(case);
+    let _server = patient.network.nginx(1);
+    let range = "net.ipv4.ip_local_port_range=1024 65535";
+    patient.network.lab.run(Role::Balancer, "sysctl", &["-qw", range]).unwrap();
+    let contained = || {
+        let mut command = patient.network.lab.command(Role::Balancer, "unshare");
+        let only_read =
+            "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", only_read, "sh"]).arg(binary().get_program());
+        command.env("CONVEY_SOCKET", patient.network.path("control.sock"));
+        command
+    };
+    let finding = is_found("snat-ports", patient.examine_by(contained()));
+    patient.carry_out(&finding, Role::Balancer);
+    let (ran, json) = patient.examine_by(contained());
+    assert_eq!((ran.code, &json["findings"]), (Some(0), &serde_json::json!([])), "{json:#}");
+    patient.start();
+    patient.serves();
+}
+
+fn too_few_local_ports_are_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    let range = "net.ipv4.ip_local_port_range=50000 50063";
+    patient.network.lab.run(Role::Balancer, "sysctl", &["-qw", range]).unwrap();
+    patient.is_mended("local-ports", Role::Balancer);
+    patient.is_well();
+    patient.serves();
+}
+
+/// The port takes connections, and what is there speaks no HTTP.
+fn a_server_that_gives_no_answer_to_its_check_is_named(case: Case) {
+    let patient = Patient::proxy(case);
+    patient.change("kind = \"tcp\"", "kind = \"http\"\npath = \"/\"");
+    let patient = patient.started();
+    let wrong = patient.network.server(1, TcpServer::echo);
+    let finding = patient.has("server-reply");
+    assert!(finding["on"].as_str().unwrap().starts_with("server pool/s1 ("), "{finding:#}");
+    // No command mends a service.
+    assert_eq!(finding["mend"], serde_json::json!([]), "{finding:#}");
+    drop(wrong);
+    let _server = patient.network.nginx(1);
+    patient.is_well();
+    patient.serves();
+}
+
+fn a_name_that_nobody_knows_is_named(case: Case) {
+    let network = crate::network::Network::new(case, 1, 1);
+    let mut patient = Patient::new(network, "proxy", "[dns]\nnameservers = \"127.0.0.1:5353\"\n");
+    let _server = patient.network.nginx(1);
+    let own = patient.network.address(Role::Server(1));
+    patient.change(&own.to_string(), "app.convey.test:80");
+    let hosts = patient.network.path("hosts");
+    fs::write(&hosts, "").unwrap();
+    let dnsmasq = patient.name_server(&hosts);
+    let finding = patient.has("name-unresolved");
+    assert!(finding["seen"].as_str().unwrap().contains("app.convey.test"), "{finding:#}");
+    fs::write(&hosts, format!("{} app.convey.test\n", own.ip())).unwrap();
+    dnsmasq.signal(Signal::HUP);
+    wait_for("the name to be known", || {
+        let (_, json) = patient.examine();
+        (json["findings"] == serde_json::json!([])).then_some(())
+    });
+    patient.start();
+    patient.serves();
+}
+
+fn a_server_that_is_off_is_named(case: Case) {
+    let patient = Patient::of(case).started();
+    let server = patient.network.nginx(1);
+    let own = case.family.address(Role::Server(1));
+    patient.ip(Role::Switch, "link set server1 down");
+    patient.ip(Role::Balancer, &format!("neigh flush to {own}"));
+    let finding = patient.has("server-unreachable");
+    assert_eq!(finding["on"], format!("server pool/s1 ({own})"), "{finding:#}");
+    patient.ip(Role::Switch, "link set server1 up");
+    wait_for("the server to be found again", || {
+        let (_, json) = patient.examine();
+        (json["findings"] == serde_json::json!([])).then_some(())
+    });
+    patient.serves();
+    drop(server);
+}
+
+fn an_interface_that_answers_no_arp_is_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    patient.serves();
+    let setting = format!("net.ipv4.conf.{INTERFACE}.arp_ignore=8");
+    patient.network.lab.run(Role::Balancer, "sysctl", &["-qw", &setting]).unwrap();
+    let vip = patient.network.vip().ip();
+    patient.ip(Role::Client(1), &format!("neigh flush to {vip}"));
+    let found = patient.network.run(1, "arping", &["-c", "1", "-w", "1", "-I", INTERFACE, &vip.to_string()]);
+    assert_ne!(found.code, Some(0), "nobody answers: {found:?}");
+    patient.is_mended("arp-ignore", Role::Balancer);
+    patient.is_well();
+    patient.ip(Role::Client(1), &format!("neigh flush to {vip}"));
+    patient.serves();
+}
+
+/// Without CAP_BPF, as in most containers, all packets go through workers.
+fn a_kernel_that_takes_no_programs_is_named(case: Case) {
+    let mut patient = Patient::of(case);
+    patient.change("offload = \"tc\"", "offload = \"auto\"");
+    let _server = patient.network.nginx(1);
+    let mut command = patient.network.lab.command(Role::Balancer, "setpriv");
+    command.args(["--inh-caps", "-bpf,-sys_admin", "--bounding-set", "-bpf,-sys_admin"]);
+    command.arg(binary().get_program()).env("CONVEY_SOCKET", patient.network.path("control.sock"));
+    command.arg("--config").arg(patient.network.path("config.toml")).env_remove("RUST_LOG");
+    patient.convey = Some(convey_testkit::start(command, &patient.network.path("balancer")));
+    patient.serves();
+    let finding = patient.has("offload-missing");
+    assert_eq!(finding["severity"], "warning", "{finding:#}");
+    patient.convey = None;
+    patient.start();
+    patient.is_well();
+    patient.serves();
+}
