@@ -71,7 +71,7 @@ static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struc
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
 					struct next_hop **hop)
 {
-	__u32 next_hop;
+	__u32 next_hop, len;
 
 	/* It has no flow yet, and there may be very many. */
 	if (is_opening(packet->flags))
@@ -89,8 +89,11 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	*hop = bpf_map_lookup_elem(&next_hops, &next_hop);
 	if (!*hop || !(*hop)->ifindex)
 		return NO_NEXT_HOP;
-	if ((gso_size ? packet->headers_len + gso_size : packet->len) > (*hop)->mtu)
+	len = gso_size ? packet->headers_len + gso_size : packet->len;
+	if (len > (*hop)->mtu)
 		return TOO_BIG;
+	if (is_repeated(packet, len, *entry))
+		return REPEATED;
 	return FORWARDED;
 }
 
@@ -120,9 +123,12 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	count(FORWARDED);
 }
 
-/* Counts what is left to userspace. */
-static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packet, enum outcome outcome)
+/* Counts what is left to userspace. A sender that goes on repeating has the next ones forwarded. */
+static ALWAYS_INLINE void note_miss(enum shape shape, const struct packet *packet, enum outcome outcome,
+				    struct flow_entry *entry)
 {
+	if (outcome == REPEATED)
+		entry->last_seen = bpf_ktime_get_coarse_ns();
 	if (shape == WHOLE && outcome != UNKNOWN)
 		count(outcome);
 	if (shape == FANCY && is_ours(&packet->key.dst))
@@ -180,7 +186,7 @@ int cache_tc(struct __sk_buff *skb)
 {
 	enum outcome outcome = UNKNOWN;
 	struct packet packet = { .interface = skb->ifindex };
-	struct flow_entry *entry;
+	struct flow_entry *entry = NULL;
 	struct next_hop *hop;
 	enum shape shape;
 	void *ethernet;
@@ -196,7 +202,7 @@ int cache_tc(struct __sk_buff *skb)
 	if (shape == WHOLE)
 		outcome = judge(&packet, skb->gso_size, &entry, &hop);
 	if (outcome != FORWARDED) {
-		note_miss(shape, &packet, outcome);
+		note_miss(shape, &packet, outcome, entry);
 		return TCX_NEXT;
 	}
 	if (makes_event(&packet, entry) && push_event(&packet)) {
@@ -227,7 +233,7 @@ int cache_xdp(struct xdp_md *ctx)
 	struct source from = { .at = ethernet + 1, .end = (void *)(long)ctx->data_end, .len = ~0 };
 	enum outcome outcome = UNKNOWN;
 	struct packet packet = { .interface = ctx->ingress_ifindex };
-	struct flow_entry *entry;
+	struct flow_entry *entry = NULL;
 	struct next_hop *hop;
 	enum shape shape;
 
@@ -241,7 +247,7 @@ int cache_xdp(struct xdp_md *ctx)
 	if (shape == WHOLE)
 		outcome = judge(&packet, 0, &entry, &hop);
 	if (outcome != FORWARDED) {
-		note_miss(shape, &packet, outcome);
+		note_miss(shape, &packet, outcome, entry);
 		return XDP_PASS;
 	}
 	if (makes_event(&packet, entry) && push_event(&packet)) {

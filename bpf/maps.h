@@ -73,8 +73,10 @@ enum outcome {
 	TOO_BIG,
 	/* one whose next hop leads nowhere; */
 	NO_NEXT_HOP,
-	/* one of a server, from an interface that is not the one to that server. */
+	/* one of a server, from an interface that is not the one to that server; */
 	OTHER_INTERFACE,
+	/* A large TCP segment that its sender sends again after a pause. */
+	REPEATED,
 	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments. */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */

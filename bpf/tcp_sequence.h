@@ -12,7 +12,12 @@ enum sequence_limit {
 	/* How far behind a gap a segment of a client whose server's do not pass moves its number, and how much more it may acknowledge. */
 	MAX_GAP = 4 << 20,
 	MAX_GAP_ACK = 1 << 20,
+	/* Packets up to this length get through everywhere, in bytes. */
+	MAX_UNSUSPECTED = 1280,
 };
+
+/* How long its sender has to be silent before a large segment that comes again is left to userspace, in ns. */
+enum { REPEATED_AFTER = 100000000 };
 
 /* How far what is known of a sender may lag behind what it sends. */
 enum { LAG = 1 << 20 };
@@ -141,6 +146,22 @@ static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_e
 	answer = opposite(packet, entry);
 	if (answer && (__s32)(answer->sent - ack) >= 0)
 		entry->ack = ack;
+}
+
+/*
+ * Whether its sender sends a large segment again after a pause: on a path that takes shorter packets only, and does not say so, none
+ * of them arrives. `len` is what the packet will have. Of those that come in a row the first is left to userspace.
+ */
+static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, const struct flow_entry *entry)
+{
+	__u32 behind;
+
+	if (len <= MAX_UNSUSPECTED)
+		return 0;
+	behind = entry->sent - ntohl(packet->seq);
+	if (behind < length(packet) || behind > WINDOW || packet->key.protocol != IPPROTO_TCP)
+		return 0;
+	return bpf_ktime_get_coarse_ns() - entry->last_seen > REPEATED_AFTER;
 }
 
 /* Takes note of what a segment that is forwarded says of its connection. */

@@ -192,6 +192,18 @@ pub struct ServerReport {
     /// TCP handshakes with it. Backends of packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handshakes: Option<HandshakeReport>,
+    /// Connections whose large packets do not arrive, and short ones do. Backends of packet modes only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_mtu_suspicions: Option<PathMtuReport>,
+}
+
+/// Connections whose large packets do not arrive, by which way these go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PathMtuReport {
+    /// To the server.
+    pub to_server: u64,
+    /// To the client: `passthrough` alone sees that.
+    pub to_client: u64,
 }
 
 /// How TCP handshakes of clients with a server fare (packet modes).
@@ -398,6 +410,7 @@ impl ServerReport {
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
             handshakes: uses.has_handshakes.then(|| HandshakeReport::new(traffic)),
+            path_mtu_suspicions: uses.has_handshakes.then(|| PathMtuReport::new(traffic)),
         };
         (server.config.name.clone(), report)
     }
@@ -409,6 +422,15 @@ impl HandshakeReport {
         let completed = traffic.sum(Counter::HandshakesCompleted);
         let syn_repeated = traffic.sum(Counter::SynsRepeated);
         HandshakeReport { begun: traffic.sum(Counter::HandshakesBegun), completed, syn_repeated }
+    }
+}
+
+impl PathMtuReport {
+    fn new(traffic: &Traffic) -> Self {
+        PathMtuReport {
+            to_server: traffic.sum(Counter::PathMtuToServer),
+            to_client: traffic.sum(Counter::PathMtuToClient),
+        }
     }
 }
 

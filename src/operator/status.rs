@@ -54,6 +54,14 @@ struct Server {
     current_connections: u64,
     connect_failures: u64,
     handshakes: Handshakes,
+    path_mtu_suspicions: PathMtuSuspicions,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PathMtuSuspicions {
+    to_server: u64,
+    to_client: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -208,6 +216,9 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
         if let Some(remark) = of_handshakes(&server.handshakes) {
             reasons += &format!("  {name}: {remark}\n");
         }
+        for remark in of_path_mtu(&server.path_mtu_suspicions) {
+            reasons += &format!("  {name}: {remark}\n");
+        }
         table.add_row([
             name.clone(),
             server.addr.clone(),
@@ -233,6 +244,15 @@ fn of_handshakes(&Handshakes { begun, completed, syn_repeated }: &Handshakes) ->
     (begun >= TELLING_HANDSHAKES && completed.saturating_mul(2) < begun).then(|| {
         format!("{completed} of {begun} handshakes completed, {syn_repeated} SYNs repeated since the start")
     })
+}
+
+/// What is to be said of large packets that do not arrive.
+fn of_path_mtu(&PathMtuSuspicions { to_server, to_client }: &PathMtuSuspicions) -> Vec<String> {
+    let remark = |flows: u64, whose: &str| {
+        let connections = if flows == 1 { "connection" } else { "connections" };
+        (flows > 0).then(|| format!("large packets of {flows} {connections} do not arrive at {whose}"))
+    };
+    [remark(to_server, "the server"), remark(to_client, "the client")].into_iter().flatten().collect()
 }
 
 fn of_drops(status: &Status) -> String {
@@ -307,6 +327,7 @@ mod tests {
                 "addr": format!("10.0.0.{name}:80"), "effective_weight": 1.0, "state": state, "up": up,
                 "eligible": up && state == "ready", "connect_failures": 2, "total_connections": 12,
                 "health": { "up": up, "reason": "connect failed: refused", "since": "2026-01-01T00:00:00Z" },
+                "path_mtu_suspicions": { "to_server": u64::from(name == "1"), "to_client": 0 },
                 "handshakes": { "begun": 40, "completed": if name == "3" { 3 } else { 20 }, "syn_repeated": 70 },
             })
         };
@@ -340,6 +361,8 @@ mod tests {
         assert!(has("2: connect failed: refused") && has("dropped: no_server 3"), "{screen}");
         assert!(has("3: 3 of 40 handshakes completed, 70 SYNs repeated since the start"), "{screen}");
         assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
+        assert!(has("1: large packets of 1 connection do not arrive at the server"), "{screen}");
+        assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
         assert!(has("app/3: drain, for 30s, by root"), "{screen}");
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     }

@@ -13,6 +13,7 @@ pub(crate) fn stories() -> Vec<Story> {
         what_takes_a_decision_is_left_to_userspace,
         what_is_too_short_for_an_ip_header_is_left_alone,
         what_is_sent_to_somebody_else_is_left_alone,
+        a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once,
         a_super_frame_counts_by_the_packets_it_is_cut_into,
     ]
 }
@@ -69,6 +70,29 @@ fn what_takes_a_decision_is_left_to_userspace() {
 }
 
 /// The kernel refuses to try such frames on tc.
+/// Nobody may have acknowledged it. Who goes on has the next ones forwarded.
+fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let mut ways = vec![ends.to_server().ack(1)];
+        if setup.mode == Mode::Passthrough {
+            ways.push(ends.to_client().ack(1));
+        }
+        for packet in ways {
+            let [long, short] = [1_300, 100].map(|len| packet.clone().payload(&vec![7; len]).bytes());
+            assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "it is new");
+            twin.pause(&long);
+            assert!(matches!(twin.see(&short), CacheVerdict::Sent(_)), "it gets through everywhere");
+            twin.pause(&long);
+            assert!(twin.lets_in(&long), "userspace does not get it");
+            let tc = twin.tc(&long);
+            assert_eq!(tc, CacheVerdict::Left(Some(Outcome::Repeated)));
+            assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "at once it is forwarded");
+        }
+    }
+}
+
 fn what_is_too_short_for_an_ip_header_is_left_alone() {
     for setup in setups() {
         let mut twin = Twin::new(setup);

@@ -101,7 +101,11 @@ impl Twin {
     #[track_caller]
     pub(crate) fn see(&mut self, frame: &[u8]) -> CacheVerdict {
         let tc = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
-        let xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
+        let mut xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
+        if tc.0.verdict == TC_REDIRECT && xdp.1 == Some(Outcome::Repeated) {
+            // It came late: the machine is busy.
+            xdp = self.run(|cache| kernel::run(cache.xdp().unwrap(), frame));
+        }
         let is_let_in = self.lets_in(frame);
         match tc.0.verdict {
             TC_REDIRECT => {
@@ -127,6 +131,20 @@ impl Twin {
             }
             other => panic!("tc says {other}"),
         }
+    }
+
+    /// What the program on tc makes of a frame that is not for the host.
+    pub(crate) fn tc(&mut self, frame: &[u8]) -> CacheVerdict {
+        let (run, counted) = self.run(|cache| kernel::run(cache.tc().unwrap(), frame));
+        if run.verdict == TC_REDIRECT { CacheVerdict::Sent(run.frame) } else { CacheVerdict::Left(counted) }
+    }
+
+    /// Has the last packet like this one have passed long ago.
+    pub(crate) fn pause(&mut self, frame: &[u8]) {
+        let key = wire::parse(frame).unwrap().key;
+        let mut entry = self.flows.get(&key).unwrap().unwrap();
+        entry.last_seen = 1;
+        assert_eq!(self.flows.put(&[key], &[entry]).unwrap(), 1);
     }
 
     /// Whether a frame begins a connection.

@@ -9,6 +9,7 @@
 
 mod access;
 mod access_log;
+mod black_hole;
 mod case;
 mod config;
 mod diagnose;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
     }
     let rooms = [
         ("access", access::stories()),
+        ("black_hole", black_hole::stories()),
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
         ("explain", explain::stories()),

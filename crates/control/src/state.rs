@@ -4,6 +4,7 @@ mod dns_grace;
 mod handshakes;
 mod known;
 mod outlier;
+mod path_mtu;
 mod reconcile;
 mod sources;
 mod steer;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use self::dns_grace::DnsGrace;
 pub use self::known::{Known, KnownServer};
+use self::path_mtu::PathMtuRow;
 pub use self::steer::Unsteerable;
 use super::draining::DrainDeadlines;
 use super::kept::Kept;
@@ -101,6 +103,7 @@ struct ServerEntry {
     ejected_for: String,
     warmup: Option<Warmup>,
     handshakes: HandshakeRow,
+    path_mtu: PathMtuRow,
 }
 
 impl ControlState {
@@ -452,6 +455,7 @@ impl ServerEntry {
             ejected_for: String::new(),
             warmup: None,
             handshakes: HandshakeRow::default(),
+            path_mtu: PathMtuRow::default(),
         }
     }
 

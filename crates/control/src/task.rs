@@ -33,7 +33,7 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 /// How often the kernel is asked which addresses this host has. Most are there from the start; a VIP may come later.
 const OWN_ADDRESSES: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether clients' handshakes with servers are completed (packet modes).
+/// How often it is looked whether clients' handshakes with servers are completed, and large packets arrive (packet modes).
 const HANDSHAKES: Duration = Duration::from_secs(1);
 
 /// What a way of forwarding must be able to do when the frontends change.
@@ -319,6 +319,9 @@ impl<D: DataPath> Task<D> {
         for line in self.state.look_at_handshakes((self.now)()) {
             self.tell(EventKind::Health, Warn, &line);
         }
+        for line in self.state.look_at_path_mtu((self.now)()) {
+            self.tell(EventKind::Health, Warn, &line);
+        }
     }
 
     /// Tells which servers of names, besides those before, would be a frontend themselves.
@@ -339,7 +342,11 @@ impl<D: DataPath> Task<D> {
         if confirms {
             return self.state.on_confirmation(&server, finding, (self.now)());
         }
-        self.state.on_probe(&server, finding != Finding::Failure, reason, (self.now)());
+        let now = (self.now)();
+        if finding == Finding::Answer {
+            self.state.note_answer(&server, now);
+        }
+        self.state.on_probe(&server, finding != Finding::Failure, reason, now);
     }
 
     fn on_failures(&mut self, failures: ConnectFailures) {

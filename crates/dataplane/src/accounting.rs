@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use convey_access_log::{Record, ServedBy, Termination};
 use convey_forward::{
-    Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, HandshakeEvent, HandshakeStep, View,
+    Direction, Ended, FlowEnd, FlowOwners, FlowRecord, Forwarded, HandshakeEvent, HandshakeStep,
+    PathMtuSuspicion, UnansweredSegment, View,
 };
-use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKey};
+use convey_model::{ConnectFailures, DropReason, Listen, Mode, Protocol, ServerKey, Timestamp};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{FrontendLive, Pool, PoolLive, ServerLive, Snapshot};
 
@@ -153,7 +154,7 @@ impl Accounting {
     }
 
     /// A handshake with a server has begun, was tried again or is complete.
-    pub(super) fn handshake(&self, HandshakeEvent { flow, client, step }: HandshakeEvent) {
+    pub(super) fn handshake(&self, HandshakeEvent { flow, client, step }: HandshakeEvent, now: Timestamp) {
         let counter = match step {
             HandshakeStep::Begun => Counter::HandshakesBegun,
             HandshakeStep::Repeated => Counter::SynsRepeated,
@@ -164,8 +165,29 @@ impl Accounting {
             match step {
                 HandshakeStep::Begun => {}
                 HandshakeStep::Repeated => server.repeating.note(self.core, client.ip()),
-                HandshakeStep::Completed => server.completing.note(self.core, client.ip()),
+                HandshakeStep::Completed => {
+                    server.completing.note(self.core, client.ip());
+                    server.note_answer(now);
+                }
             }
+        }
+    }
+
+    /// When the server of a repeated segment has last answered somebody, if that was since the segment was first repeated.
+    pub(super) fn answered_since(&self, segment: &UnansweredSegment) -> Option<Timestamp> {
+        let (server, _) = self.servers.get(segment.flow.server as usize)?.as_ref()?;
+        server.answered_since(segment.since)
+    }
+
+    /// Large packets of a flow do not arrive.
+    pub(super) fn path_mtu(&self, PathMtuSuspicion { flow, direction, packet_len }: PathMtuSuspicion) {
+        let counter = match direction {
+            Direction::ToServer => Counter::PathMtuToServer,
+            Direction::ToClient => Counter::PathMtuToClient,
+        };
+        if let Some(Some((server, _))) = self.servers.get(flow.server as usize) {
+            server.note_lost_len(packet_len);
+            server.traffic.add(self.core, counter, 1);
         }
     }
 
@@ -280,7 +302,7 @@ fn termination(how: FlowEnd) -> (Termination, Option<&'static str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convey_forward::{Direction, PacketRole};
+    use convey_forward::PacketRole;
     use convey_model::fixture::{interface, route};
     use convey_model::{Interface, NextHops};
     use convey_snapshot::fixture;

@@ -263,6 +263,7 @@ mod tests {
                 ("FIRST_WINDOW", testing::FIRST_WINDOW),
                 ("MAX_GAP", testing::MAX_GAP),
                 ("MAX_GAP_ACK", testing::MAX_GAP_ACK),
+                ("MAX_UNSUSPECTED", testing::MAX_UNSUSPECTED),
             ],
         );
         btf.assert_enum("extension_limit", &[("MAX_EXTENSIONS", convey_wire::MAX_EXTENSIONS as u32)]);

@@ -301,9 +301,24 @@ impl Worker {
         for flow in events.answered.drain(..) {
             accounting.answered(flow);
         }
-        for event in events.handshakes.drain(..) {
-            accounting.handshake(event);
+        if !events.handshakes.is_empty() {
+            let now = (self.now)();
+            events.handshakes.drain(..).for_each(|event| accounting.handshake(event, now));
         }
+        if !events.unanswered.is_empty() || !events.path_mtu.is_empty() {
+            self.judge_unanswered(accounting);
+        }
+    }
+
+    /// Says of large segments that nobody acknowledges whether their servers are there, and counts those that are suspected.
+    fn judge_unanswered(&mut self, accounting: &Accounting) {
+        for segment in std::mem::take(&mut self.forwarder.events().unanswered) {
+            let answered = accounting.answered_since(&segment);
+            let suspicion = answered.and_then(|at| self.forwarder.server_has_answered(&segment, at));
+            suspicion.into_iter().for_each(|suspicion| accounting.path_mtu(suspicion));
+        }
+        let suspicions = self.forwarder.events().path_mtu.drain(..);
+        suspicions.for_each(|suspicion| accounting.path_mtu(suspicion));
     }
 
     fn report(&mut self, accounting: &Accounting) {

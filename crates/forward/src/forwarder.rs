@@ -2,6 +2,7 @@
 
 mod adopt;
 mod begin;
+mod black_hole;
 mod cached;
 mod client_share;
 mod expiry;
@@ -23,6 +24,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::begin::Recipient;
+use self::black_hole::ASKED_PER_SECOND;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MAX_LOOKED_AT};
@@ -35,6 +37,7 @@ use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
 use self::withheld::Withheld;
+use super::black_hole::{BlackHoles, PathMtuSuspicion, UnansweredSegment};
 use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::limiter::Limiter;
 use super::verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
@@ -127,6 +130,9 @@ pub struct Forwarder {
     narrowed: Narrowed,
     /// Flows that the cache is not told of, for somebody watches.
     withheld: Withheld,
+    /// Large segments that may never arrive.
+    black_holes: BlackHoles,
+    asks_of_large: Limiter,
     /// The flow that was over when the SYN at hand came for the same addresses and ports.
     replaced: Option<Flow>,
     /// The frontend that has last turned a client away at the door.
@@ -146,6 +152,10 @@ pub struct ForwarderEvents {
     pub answered: Vec<FlowOwners>,
     /// Steps of handshakes.
     pub handshakes: Vec<HandshakeEvent>,
+    /// Large segments that were repeated, each time, while it is not known whether their server is there.
+    pub unanswered: Vec<UnansweredSegment>,
+    /// Flows whose large segments do not arrive.
+    pub path_mtu: Vec<PathMtuSuspicion>,
     /// Neighbours whose Ethernet address is wanted.
     pub wanted: Vec<WantedNeighbour>,
     /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
@@ -194,6 +204,8 @@ impl Forwarder {
             handshakes_replaced: None,
             narrowed: Narrowed::default(),
             withheld: Withheld::default(),
+            black_holes: BlackHoles::new(),
+            asks_of_large: Limiter::new(ASKED_PER_SECOND),
             replaced: None,
             refused_at: 0,
             answer: Vec::with_capacity(ANSWER_LEN),
@@ -360,6 +372,10 @@ impl Forwarder {
         let is_nat = flow.view() == View::BothSides;
         let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.plan))?;
         let owners = owners(flow);
+        if cut.is_none() {
+            self.watch_path(id, direction, frame, packet);
+        }
+        let flow = self.flows.get(id);
         let was_asking = direction == Direction::ToClient && flow.state() == FlowState::SynSent;
         let mut role =
             if direction == Direction::ToClient && !headers.is_tcp() { PacketRole::Answer } else { role };

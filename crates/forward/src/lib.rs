@@ -43,6 +43,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![cfg_attr(not(feature = "test-util"), allow(unreachable_pub, reason = "tests of other crates reach it"))]
 
+mod black_hole;
 mod cache;
 mod clients;
 mod cut;
@@ -74,6 +75,7 @@ mod verdict;
 mod wheel;
 mod workers;
 
+pub use black_hole::{PathMtuSuspicion, UnansweredSegment};
 pub use cache::{CachedActivity, CachedRoute, FlowCache, Progress};
 pub use cut::{Cut, cut, number_segments};
 pub use dispatch::Dispatch;

@@ -430,7 +430,7 @@ fn is_exact(fin: Segment, sent: u32) -> bool {
     behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
 }
 
-fn is_after(number: u32, other: u32) -> bool {
+pub(super) fn is_after(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) as i32 > 0
 }
 

@@ -6,7 +6,9 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use crate::black_hole;
 pub use crate::flow::{Flow, NewFlow};
 pub use crate::flows::{FlowId, FlowTable, Full, Inserted};
 use crate::plan::Plan;
@@ -26,6 +28,8 @@ pub const FIRST_WINDOW: u32 = tcp_sequence::FIRST_WINDOW;
 pub const MAX_GAP: u32 = tcp_sequence::MAX_GAP;
 /// DSR: how much more it may acknowledge.
 pub const MAX_GAP_ACK: u32 = tcp_sequence::MAX_GAP_ACK;
+/// Packets up to this length get through everywhere, in bytes.
+pub const MAX_UNSUSPECTED: u32 = black_hole::MAX_UNSUSPECTED as u32;
 
 thread_local! {
     static HAS_CACHE: Cell<bool> = const { Cell::new(false) };
@@ -104,8 +108,13 @@ impl MockKernel {
         if !entry.may_pass(segment, other) {
             return None;
         }
+        let is_repeated = entry.is_repeated(segment, frame, &headers, now);
         let hop = plan.network.get(entry.route.rewrite.next_hop)?;
         if !fits(frame, &headers, hop) {
+            return None;
+        }
+        if is_repeated {
+            entries.get_mut(&headers.key)?.last = Some(now);
             return None;
         }
         wire::rewrite(frame.bytes, &headers, &entry.route.rewrite, hop, frame.checksum);
@@ -196,6 +205,9 @@ struct Other {
     has_sent: bool,
 }
 
+/// How long its flow has to be silent before a large segment that comes again is left to the forwarder.
+const REPEATED_AFTER: Duration = Duration::from_millis(100);
+
 /// How far what is known of a sender may lag behind what it sends.
 const LAG: u32 = 1 << 20;
 
@@ -217,6 +229,18 @@ impl MockEntry {
             Some(_) if self.is_to_server() => self.completes(segment, other),
             Some(_) => self.answers(segment),
         }
+    }
+
+    /// Whether its sender sends a large segment again after a pause.
+    fn is_repeated(&self, segment: Segment, frame: &Frame<'_>, headers: &Headers, now: Timestamp) -> bool {
+        let cut = frame.segment_size.map_or(headers.payload_len, |size| size);
+        let len = headers.packet_len() - usize::from(headers.payload_len) + usize::from(cut);
+        let behind = self.progress.sent.wrapping_sub(segment.seq);
+        headers.is_tcp()
+            && len > black_hole::MAX_UNSUSPECTED
+            && behind >= segment.len
+            && behind <= WINDOW
+            && self.last.is_none_or(|last| now.since(last) > REPEATED_AFTER)
     }
 
     fn answers(&self, Segment { flags, seq, ack, .. }: Segment) -> bool {

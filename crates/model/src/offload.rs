@@ -87,6 +87,8 @@ pub enum CacheOutcome {
     NoNextHop,
     /// Of a known flow's server, but not from the interface to that server.
     OtherInterface,
+    /// A large segment of a known flow that its sender sends again after a pause: nobody may have acknowledged it.
+    Repeated,
     /// To an address of ours, with IP options, extension headers or in fragments.
     Unusual,
     /// A SYN that was dropped before, in a flood of SYNs: those of forged addresses do not come again.
@@ -102,6 +104,7 @@ impl CacheOutcome {
         CacheOutcome::TooBig,
         CacheOutcome::NoNextHop,
         CacheOutcome::OtherInterface,
+        CacheOutcome::Repeated,
         CacheOutcome::Unusual,
         CacheOutcome::CameAgain,
     ];
@@ -115,6 +118,7 @@ impl CacheOutcome {
             CacheOutcome::TooBig => "too_big",
             CacheOutcome::NoNextHop => "no_next_hop",
             CacheOutcome::OtherInterface => "other_interface",
+            CacheOutcome::Repeated => "repeated",
             CacheOutcome::Unusual => "unusual",
             CacheOutcome::CameAgain => "came_again",
         }

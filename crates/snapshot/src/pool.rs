@@ -4,13 +4,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Waiters};
 use crate::stats::{CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
 use convey_balance::{self as balance, Balancer, Foreseen, Identity, Loads, Member};
-use convey_model::{self as model, AdminState, HashOn, Slots};
+use convey_model::{self as model, AdminState, HashOn, Slots, Timestamp};
+
+/// How exactly it is known when a server last answered.
+const ANSWER_PRECISION: Duration = Duration::from_millis(100);
 
 /// A backend with the table built for its servers' present health.
 pub struct Pool {
@@ -83,6 +87,10 @@ pub struct ServerLive {
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
+    /// When it last answered somebody, in nanoseconds; 0: never.
+    last_answer: AtomicU64,
+    /// Length of the packets that did not arrive last, in bytes.
+    lost_len: AtomicU32,
 }
 
 /// The answer to "which server?".
@@ -297,6 +305,8 @@ impl ServerLive {
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),
             ejections: AtomicU64::new(0),
+            last_answer: AtomicU64::new(0),
+            lost_len: AtomicU32::new(0),
         }
     }
 
@@ -329,6 +339,30 @@ impl ServerLive {
     /// How many times it has been ejected.
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// The server has answered a probe, or a client has completed a handshake with it. Kept to a tenth of a second.
+    pub fn note_answer(&self, now: Timestamp) {
+        let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
+        if last.0 == 0 || now.since(last) >= ANSWER_PRECISION {
+            self.last_answer.store(now.0, Ordering::Relaxed);
+        }
+    }
+
+    /// When it last answered, if that was after `since`.
+    pub fn answered_since(&self, since: Timestamp) -> Option<Timestamp> {
+        let last = Timestamp(self.last_answer.load(Ordering::Relaxed));
+        (last > since).then_some(last)
+    }
+
+    /// Packets of this length do not arrive, to it or to its clients.
+    pub fn note_lost_len(&self, len: u16) {
+        self.lost_len.store(len.into(), Ordering::Relaxed);
+    }
+
+    /// Length of the packets that did not arrive last, in bytes.
+    pub fn lost_len(&self) -> u32 {
+        self.lost_len.load(Ordering::Relaxed)
     }
 
     /// The server was taken out or comes back: a new row begins.

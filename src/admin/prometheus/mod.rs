@@ -266,6 +266,18 @@ fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
         servers,
         |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
     );
+    let ways = |(of_server, server): &(Labels, &ServerReport)| {
+        let counts = server.path_mtu_suspicions?;
+        let ways = [("to_server", counts.to_server), ("to_client", counts.to_client)];
+        Some(ways.map(|(way, n)| ([of_server.clone(), labels([("direction", way)])].concat(), n)))
+    };
+    let all: Vec<(Labels, u64)> = servers.iter().filter_map(ways).flatten().collect();
+    page.counter(
+        "convey_server_path_mtu_suspicions_total",
+        "Connections whose large packets do not arrive and short ones do, by which way these go (packet modes).",
+        &all,
+        |n| *n as f64,
+    );
 }
 
 fn names(page: &mut MetricsPage, report: &StatsReport) {

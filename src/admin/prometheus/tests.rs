@@ -32,6 +32,7 @@ fn busy(name: &str) -> Snapshot {
     pool.servers[1].live.traffic.add(0, Counter::ConnectFailures, 5);
     let handshakes =
         [(Counter::HandshakesBegun, 7), (Counter::HandshakesCompleted, 4), (Counter::SynsRepeated, 9)];
+    pool.servers[0].live.traffic.add(0, Counter::PathMtuToServer, 2);
     handshakes.into_iter().for_each(|(counter, n)| pool.servers[0].live.traffic.add(0, counter, n));
     let live = Arc::new(NameLive::default());
     live.looked_up(true);
@@ -104,6 +105,8 @@ fn every_number_of_the_report_is_a_sample() {
         "convey_server_handshakes_begun_total{backend=\"web\",server=\"a\"} 7",
         "convey_server_handshakes_completed_total{backend=\"web\",server=\"a\"} 4",
         "convey_server_syns_repeated_total{backend=\"web\",server=\"a\"} 9",
+        "convey_server_path_mtu_suspicions_total{backend=\"web\",server=\"a\",direction=\"to_server\"} 2",
+        "convey_server_path_mtu_suspicions_total{backend=\"web\",server=\"a\",direction=\"to_client\"} 0",
         "convey_name_resolved{name=\"app.internal\"} 0",
         "convey_name_addresses{name=\"app.internal\"} 1",
         "convey_name_lookups_total{name=\"app.internal\"} 1",

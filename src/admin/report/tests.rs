@@ -162,10 +162,18 @@ fn a_server_of_a_packet_mode_tells_how_handshakes_with_it_fare() {
     let counts =
         [(Counter::HandshakesBegun, 7), (Counter::HandshakesCompleted, 4), (Counter::SynsRepeated, 9)];
     counts.into_iter().for_each(|(counter, n)| traffic.add(0, counter, n));
-    let stats = stats(&fixture::snapshot(vec![packets, proxy], pools.into()), Duration::ZERO);
+    let snapshot = fixture::snapshot(vec![packets, proxy], pools.clone().into());
+    let stats_now = || stats(&snapshot, Duration::ZERO);
+    let stats = stats_now();
     let handshakes = |backend: &str| stats["backends"][backend]["servers"]["a"].get("handshakes").cloned();
     assert_eq!(handshakes("app"), Some(json!({ "begun": 7, "completed": 4, "syn_repeated": 9 })));
     assert_eq!(handshakes("proxied"), None);
+    traffic.add(0, Counter::PathMtuToServer, 3);
+    traffic.add(0, Counter::PathMtuToClient, 1);
+    let suspicions =
+        |backend: &str| stats_now()["backends"][backend]["servers"]["a"].get("path_mtu_suspicions").cloned();
+    assert_eq!(suspicions("app"), Some(json!({ "to_server": 3, "to_client": 1 })));
+    assert_eq!(suspicions("proxied"), None);
 }
 
 #[test]

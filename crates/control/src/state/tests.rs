@@ -5,6 +5,7 @@ mod drain;
 mod handshakes;
 mod names;
 mod outlier;
+mod path_mtu;
 mod steer;
 
 use std::net::SocketAddr;

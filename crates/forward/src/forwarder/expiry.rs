@@ -26,6 +26,7 @@ impl Forwarder {
     pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
         self.adopt(plan);
         self.widen(now);
+        self.black_holes.forget_old(now);
         self.give_way_to_others(plan, now);
         self.end_those_beyond(plan, now, &mut reset);
         self.withdraw_watched();

@@ -21,6 +21,7 @@ macro_rules! told_over_both_families {
 }
 
 mod access;
+mod black_hole;
 mod cache;
 mod change;
 mod client_share;

@@ -32,6 +32,10 @@ pub enum Counter {
     HandshakesCompleted,
     /// SYNs that came again before their handshake was complete.
     SynsRepeated,
+    /// Connections whose large packets to a server do not arrive (packet modes).
+    PathMtuToServer,
+    /// The same of those to clients (passthrough).
+    PathMtuToClient,
     /// Ended with nothing sent: no server of the backend was usable.
     NoServer,
     /// Ended with nothing sent: every server tried refused or timed out.

@@ -1,0 +1,87 @@
+//! Servers to which, or to whose clients, large packets do not arrive (packet modes). Pure.
+
+use std::time::Duration;
+
+use super::ControlState;
+use convey_model::{ServerKey, Timestamp};
+use convey_snapshot::ServerLive;
+use convey_snapshot::stats::Counter;
+
+/// How often it is told of one server and direction while it goes on.
+const TOLD_EVERY: Duration = Duration::from_secs(600);
+
+/// What was counted of a server, and when it was last told of: of packets to it, and to its clients.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PathMtuRow([PathMtuWay; 2]);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct PathMtuWay {
+    counted: u64,
+    told: Option<Timestamp>,
+}
+
+impl ControlState {
+    /// A server has answered a probe.
+    pub(crate) fn note_answer(&self, server: &ServerKey, now: Timestamp) {
+        if let Some(entry) = self.servers.get(server) {
+            entry.live.note_answer(now);
+        }
+    }
+
+    /// Returns what an operator is to be told of servers that large packets do not reach, or whose large packets reach no client. To be
+    /// called about once a second.
+    pub(crate) fn look_at_path_mtu(&mut self, now: Timestamp) -> Vec<String> {
+        let look = |(key, entry): (&ServerKey, &mut super::ServerEntry)| {
+            let [to_server, to_client] = entry.path_mtu.advance(&entry.live, now);
+            let len = entry.live.lost_len();
+            let lines = [
+                to_server.map(|flows| to_server_line(key, flows, len)),
+                to_client.map(|flows| to_client_line(key, flows, len)),
+            ];
+            lines.into_iter().flatten()
+        };
+        let mut lines: Vec<String> = self.servers.iter_mut().flat_map(look).collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+impl PathMtuRow {
+    /// How many connections are to be told of, each way.
+    fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
+        let counters = [Counter::PathMtuToServer, Counter::PathMtuToClient];
+        let mut ways = self.0.iter_mut();
+        counters.map(|counter| ways.next()?.advance(live.traffic.sum(counter), now))
+    }
+}
+
+impl PathMtuWay {
+    fn advance(&mut self, counted: u64, now: Timestamp) -> Option<u64> {
+        let is_told = self.told.is_some_and(|told| now.since(told) < TOLD_EVERY);
+        if counted == self.counted || is_told {
+            return None;
+        }
+        self.told = Some(now);
+        Some(counted - std::mem::replace(&mut self.counted, counted))
+    }
+}
+
+fn to_server_line(server: &ServerKey, flows: u64, len: u32) -> String {
+    format!(
+        "packets of {len} bytes do not reach server {server} ({}), and short ones do: likely a hop takes only shorter packets and sends \
+         no ICMP error; `convey doctor` measures the path; set its MTU on the route to the server, or mend the hop",
+        connections(flows)
+    )
+}
+
+fn to_client_line(server: &ServerKey, flows: u64, len: u32) -> String {
+    format!(
+        "packets of {len} bytes from server {server} do not reach clients ({}), and short ones do: likely a hop takes only shorter \
+         packets and sends no ICMP error; set a smaller MTU on the route to these clients, or mend the hop",
+        connections(flows)
+    )
+}
+
+fn connections(flows: u64) -> String {
+    if flows == 1 { "1 connection".to_owned() } else { format!("{flows} connections") }
+}
