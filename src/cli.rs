@@ -3,6 +3,7 @@
 mod flows;
 mod operate;
 mod service;
+mod top;
 mod trace;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use self::flows::{FlowsArgs, FlowsCommand};
 pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
+pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
 use crate::config::{LogLevel, Stats, parse_log_level};
 use crate::explain::ClientAddr;
@@ -103,6 +105,11 @@ pub enum Command {
         #[arg(long)]
         events: bool,
     },
+    /// Show live what happens a second in the convey that runs: new connections, bytes, latency, servers, drops
+    ///
+    /// Keys: q quits, s or an arrow sorts by another column, r reverses, / filters, p pauses, ? explains. It goes on through upgrades
+    /// and restarts of convey. NO_COLOR=1 leaves colors out.
+    Top(TopArgs),
     /// List connections, UDP sessions and packet flows of the convey that runs, count them, or end one
     ///
     /// Flows come and go while the list is made. One that lives throughout is in it once.
@@ -335,7 +342,7 @@ pub const SECTIONS: [Section; 4] = [
                 "3",
                 "status: a frontend cannot serve its clients; explain: the client gets no server now; doctor: something was found",
             ),
-            ("128 + N", "ended at once by a second signal N"),
+            ("128 + N", "ended at once by a second signal N; top: ended by signal N"),
         ],
     ),
 ];

@@ -51,7 +51,7 @@ pub(super) async fn other_than_file(file: &Path, socket: Option<&Path>) -> Vec<S
     operator::other_than_file(&status, is_file, wall_clock())
 }
 
-fn wall_clock() -> SystemTime {
+pub(super) fn wall_clock() -> SystemTime {
     clock::wall_clock_start() + Duration::from_nanos(clock::now().0)
 }
 

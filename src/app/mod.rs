@@ -35,6 +35,7 @@ mod snat_ports;
 mod socket_store;
 mod stale_filters;
 mod statistics;
+mod top;
 mod trace;
 mod upgrade;
 mod vip_prober;
@@ -88,6 +89,7 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear) => clear::run(),
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
+        Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),

@@ -5,6 +5,7 @@ mod flows;
 mod pcap;
 mod status;
 mod steering;
+mod top;
 mod trace;
 
 pub use client::{Client, Refused};
@@ -12,4 +13,5 @@ pub use flows::{FlowPage, kill, path, shown};
 pub use pcap::PacketFile;
 pub use status::{PastEvent, Status, other_than_file, overview, past};
 pub use steering::{Wanted, carry_out, explain_path, wait_until_idle};
+pub use top::{TopColumn, TopEvent, TopKey, TopSample, TopState, TopStatus, draw, top_text};
 pub use trace::{ShownEvent, trace_path};

@@ -84,6 +84,8 @@ fn arguments_of_convey(line: &str) -> Option<Vec<String>> {
         ("cargo", Some(&"run")) if !rest.contains(&"--example") => {
             rest.split(|word| *word == "--").nth(1).unwrap_or_default()
         }
+        // The first line of a screen that it has printed: its name and its version.
+        (_, Some(word)) if word.starts_with(|c: char| c.is_ascii_digit()) => return None,
         _ if program.rsplit('/').next() == Some("convey") => &rest,
         _ => return None,
     };

@@ -35,6 +35,7 @@ mod proxy;
 mod proxy_peers;
 mod proxy_protocol;
 mod proxy_shares;
+mod pseudo_terminal;
 mod reload;
 mod servers;
 mod service_manager;
@@ -44,6 +45,7 @@ mod sources;
 mod stats;
 mod steering;
 mod supervised;
+mod top;
 mod trace;
 mod transfer;
 mod udp;
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         sources::stories(),
         stats::stories(),
         steering::stories(),
+        top::stories(),
         trace::stories(),
         transfer::stories(),
         udp::stories(),

@@ -65,6 +65,11 @@ impl Process {
         (self.child.stdin.take().unwrap(), self.child.stdout.take().unwrap())
     }
 
+    /// Its standard input, if the command has it piped.
+    pub fn keys(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
     /// Waits until it has ended by itself.
     pub fn wait(&mut self) -> ExitStatus {
         let child = std::cell::RefCell::new(&mut self.child);

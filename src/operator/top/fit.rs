@@ -1,0 +1,56 @@
+//! Texts and numbers that fit. Pure.
+
+use ratatui::text::Span;
+
+/// The text without what would move the cursor, or turn the direction of what follows.
+pub(super) fn printable(text: &str) -> String {
+    let is_odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_odd(c) { '?' } else { c }).collect()
+}
+
+/// How many columns of a terminal it takes.
+pub(super) fn columns(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// As much of the text as fits. What is left out is told by an ellipsis.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    for letter in text.chars() {
+        short.push(letter);
+        if columns(&short) + 1 > width {
+            short.pop();
+            break;
+        }
+    }
+    if width > 0 { short + "…" } else { short }
+}
+
+/// A number of at most five letters: `12`, `1.2k`, `340M`.
+pub(super) fn short(number: f64) -> String {
+    let units = ["", "k", "M", "G", "T", "P", "E"];
+    let (mut number, mut unit) = (number, 0);
+    while number >= 999.5 && unit + 1 < units.len() {
+        number /= 1000.0;
+        unit += 1;
+    }
+    let tenths = (number * 10.0).round() / 10.0;
+    let digits = usize::from(tenths < 10.0 && tenths.fract() != 0.0);
+    format!("{number:.digits$}{}", units[unit])
+}
+
+/// A time in the unit that fits, of at most six letters.
+pub(super) fn time(seconds: f64) -> String {
+    let (number, unit) = match seconds {
+        tiny if tiny < 0.000_999_5 => (tiny * 1e6, "us"),
+        little if little < 0.999_5 => (little * 1e3, "ms"),
+        more => (more, "s"),
+    };
+    short(number) + unit
+}

@@ -1,0 +1,250 @@
+//! Two samples, and what has happened a second between them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use super::column::TopColumn;
+use super::fit::printable;
+use super::sample::{TopBackend, TopFrontend, TopSample, TopServer, TopStatus, TopTimes, TopTraffic};
+
+/// What is on the screen.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TopRates {
+    pub(super) version: String,
+    /// The modes of all frontends.
+    pub(super) modes: String,
+    pub(super) uptime_seconds: u64,
+    /// When it was so.
+    pub(super) clock: SystemTime,
+    pub(super) not_ready: Vec<String>,
+    /// Servers that are up, of all.
+    pub(super) servers: (usize, usize),
+    /// The traffic of all frontends.
+    pub(super) totals: TopValues,
+    pub(super) groups: Vec<TopGroup>,
+    /// By reason: how many a second, and since the start. The most first.
+    pub(super) drops: Vec<(String, Option<f64>, u64)>,
+    /// Whether there are times of connects and sessions.
+    pub(super) has_times: bool,
+    pub(super) has_handshakes: bool,
+}
+
+/// A backend with the frontends that use it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TopGroup {
+    pub(super) frontends: Vec<TopRow>,
+    pub(super) backend: TopRow,
+    pub(super) servers: Vec<TopRow>,
+}
+
+/// A line of the table.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TopRow {
+    pub(super) kind: RowKind,
+    pub(super) name: String,
+    pub(super) state: String,
+    pub(super) grade: Grade,
+    pub(super) values: TopValues,
+}
+
+/// What a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowKind {
+    Frontend,
+    Backend,
+    Server,
+}
+
+/// How good a state is, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Grade {
+    Bad,
+    Odd,
+    Good,
+}
+
+/// A number for each column that has one.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct TopValues([Option<f64>; TopColumn::COUNT]);
+
+impl TopValues {
+    pub(super) fn get(&self, column: TopColumn) -> Option<f64> {
+        self.0[column as usize]
+    }
+
+    fn set(&mut self, column: TopColumn, value: Option<f64>) {
+        self.0[column as usize] = value;
+    }
+}
+
+/// Makes rates of counters.
+#[derive(Clone, Copy)]
+struct Interval {
+    /// `None`: there is no sample before this one.
+    seconds: Option<f64>,
+}
+
+impl Interval {
+    /// Of two samples. Those of a process that was restarted in between tell of its lifetime.
+    fn new(before: Option<&TopSample>, now: &TopSample) -> Interval {
+        let seconds = before.filter(|before| now.at > before.at).map(|before| {
+            let between = now.at.since(before.at).as_secs_f64();
+            let lifetime = now.status.uptime_seconds.max(1) as f64;
+            if now.status.is_restarted(&before.status) { between.min(lifetime) } else { between }
+        });
+        Interval { seconds }
+    }
+
+    /// How much it grows a second. A counter that is less than before has begun at 0 in between, as after an upgrade.
+    fn rate(self, old: u64, new: u64) -> Option<f64> {
+        let more = if new < old { new } else { new - old };
+        self.seconds.map(|seconds| more as f64 / seconds)
+    }
+}
+
+/// What lies between two samples.
+pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
+    let interval = Interval::new(before, now);
+    let nothing = TopStatus::default();
+    let old = before.map(|before| &before.status).filter(|old| !now.status.is_restarted(old));
+    let (old, new) = (old.unwrap_or(&nothing), &now.status);
+    let servers = || new.backends.values().flat_map(|backend| backend.servers.values());
+    let modes: BTreeSet<&str> = new.frontends.values().map(|frontend| &*frontend.mode).collect();
+    TopRates {
+        version: printable(&new.version),
+        modes: printable(&Vec::from_iter(modes).join(" ")),
+        uptime_seconds: new.uptime_seconds,
+        clock: now.clock,
+        not_ready: new.not_ready.iter().map(|line| printable(line)).collect(),
+        servers: (servers().filter(|server| server.up).count(), servers().count()),
+        totals: traffic(&of_all(old), &of_all(new), interval),
+        groups: new.backends.keys().map(|name| group(name, old, new, interval)).collect(),
+        drops: drops(old, new, interval),
+        has_times: new.backends.values().any(|backend| backend.connect_seconds.is_some()),
+        has_handshakes: servers().any(|server| server.handshakes.is_some()),
+    }
+}
+
+fn of_all(status: &TopStatus) -> TopTraffic {
+    TopTraffic {
+        total_connections: status.totals.total_connections,
+        current_connections: status.totals.current_connections,
+        bytes_rx: status.totals.total_bytes_rx,
+        bytes_tx: status.totals.total_bytes_tx,
+    }
+}
+
+fn traffic(old: &TopTraffic, new: &TopTraffic, interval: Interval) -> TopValues {
+    let mut values = TopValues::default();
+    values.set(TopColumn::Open, Some(new.current_connections as f64));
+    values.set(TopColumn::Total, Some(new.total_connections as f64));
+    values.set(TopColumn::New, interval.rate(old.total_connections, new.total_connections));
+    values.set(TopColumn::In, interval.rate(old.bytes_rx, new.bytes_rx));
+    values.set(TopColumn::Out, interval.rate(old.bytes_tx, new.bytes_tx));
+    values
+}
+
+fn group(name: &str, old: &TopStatus, new: &TopStatus, interval: Interval) -> TopGroup {
+    let none = TopBackend::default();
+    let (before, now) = (old.backends.get(name).unwrap_or(&none), &new.backends[name]);
+    let frontends = new.frontends.iter().filter(|(_, frontend)| frontend.backend == name);
+    let unused = TopFrontend::default();
+    let frontends = frontends
+        .map(|(name, now)| frontend(name, old.frontends.get(name).unwrap_or(&unused), now, interval))
+        .collect();
+    let eligible = now.servers.values().filter(|server| server.eligible);
+    let whole: f64 = eligible.map(|server| server.effective_weight).sum();
+    let unknown = TopServer::default();
+    let servers = now.servers.iter().map(|(name, now)| {
+        let mut row = server(name, before.servers.get(name).unwrap_or(&unknown), now, interval);
+        let share = if now.eligible && whole > 0.0 { now.effective_weight / whole * 100.0 } else { 0.0 };
+        row.values.set(TopColumn::Share, Some(share));
+        row
+    });
+    let servers: Vec<TopRow> = servers.collect();
+    TopGroup { frontends, backend: backend(name, (before, now), &servers, interval), servers }
+}
+
+fn frontend(name: &str, old: &TopFrontend, new: &TopFrontend, interval: Interval) -> TopRow {
+    let mut values = traffic(&old.traffic, &new.traffic, interval);
+    let all = |frontend: &TopFrontend| frontend.reasons().map(|(_, count)| count).sum();
+    values.set(TopColumn::Errors, interval.rate(all(old), all(new)));
+    let (state, grade) = match new.not_ready {
+        None => ("ready", Grade::Good),
+        Some(_) => ("not ready", Grade::Bad),
+    };
+    TopRow { kind: RowKind::Frontend, name: printable(name), state: state.to_owned(), grade, values }
+}
+
+fn backend(name: &str, of: (&TopBackend, &TopBackend), servers: &[TopRow], interval: Interval) -> TopRow {
+    let (old, new) = of;
+    let mut values = traffic(&old.traffic, &new.traffic, interval);
+    let sum = |column| servers.iter().filter_map(|server| server.values.get(column)).reduce(|a, b| a + b);
+    for column in [TopColumn::Errors, TopColumn::Begun, TopColumn::Completed] {
+        values.set(column, sum(column));
+    }
+    if sum(TopColumn::Errors).is_none() {
+        values.set(TopColumn::Errors, interval.rate(old.connect_failures, new.connect_failures));
+    }
+    let none = TopTimes::default();
+    let mut times = |old: &Option<TopTimes>, new: &Option<TopTimes>, half, most| {
+        let between = new.as_ref().map(|new| new.since(old.as_ref().unwrap_or(&none)));
+        let between = between.filter(|_| interval.seconds.is_some());
+        values.set(half, between.as_ref().and_then(|times| times.quantile(0.5)));
+        values.set(most, between.as_ref().and_then(|times| times.quantile(0.99)));
+    };
+    times(&old.connect_seconds, &new.connect_seconds, TopColumn::Connect50, TopColumn::Connect99);
+    times(&old.session_seconds, &new.session_seconds, TopColumn::Session50, TopColumn::Session99);
+    let up = new.servers.values().filter(|server| server.up).count();
+    let grade = match (up, servers.iter().map(|server| server.grade).min()) {
+        (0, _) => Grade::Bad,
+        (_, Some(Grade::Bad | Grade::Odd)) => Grade::Odd,
+        _ => Grade::Good,
+    };
+    let state = format!("{up}/{} up", servers.len());
+    TopRow { kind: RowKind::Backend, name: printable(name), state, grade, values }
+}
+
+fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> TopRow {
+    let mut values = traffic(&old.traffic, &new.traffic, interval);
+    let (mut failed_before, mut failed) = (old.connect_failures, new.connect_failures);
+    if let Some(new) = &new.handshakes {
+        let old = old.handshakes.clone().unwrap_or_default();
+        values.set(TopColumn::Begun, interval.rate(old.begun, new.begun));
+        values.set(TopColumn::Completed, interval.rate(old.completed, new.completed));
+        failed_before += old.syn_repeated;
+        failed += new.syn_repeated;
+    }
+    values.set(TopColumn::Errors, interval.rate(failed_before, failed));
+    let (state, grade) = match (&*new.state, new.up) {
+        ("drain" | "maint", _) => (&*new.state, Grade::Odd),
+        (_, true) if new.ejected.is_some() => ("ejected", Grade::Odd),
+        (_, true) => ("up", Grade::Good),
+        (_, false) => ("down", Grade::Bad),
+    };
+    TopRow { kind: RowKind::Server, name: printable(name), state: state.to_owned(), grade, values }
+}
+
+fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
+    let (old, new) = (reasons(old), reasons(new));
+    let dropped = new.into_iter().filter(|(_, count)| *count > 0);
+    let mut dropped: Vec<(String, Option<f64>, u64)> = dropped
+        .map(|(reason, count)| {
+            let before = old.get(reason).copied().unwrap_or_default();
+            (printable(reason), interval.rate(before, count), count)
+        })
+        .collect();
+    dropped.sort_by(|a, b| b.1.unwrap_or_default().total_cmp(&a.1.unwrap_or_default()).then(b.2.cmp(&a.2)));
+    dropped
+}
+
+/// All that was dropped, refused or ended early, by reason.
+fn reasons(status: &TopStatus) -> BTreeMap<&str, u64> {
+    let mut all = BTreeMap::new();
+    let of_frontends = status.frontends.values().flat_map(TopFrontend::reasons);
+    let of_packets = status.packets.iter().flat_map(|packets| &packets.drops);
+    for (reason, count) in of_frontends.chain(of_packets) {
+        *all.entry(&**reason).or_default() += count;
+    }
+    all
+}

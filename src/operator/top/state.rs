@@ -1,0 +1,215 @@
+//! What is shown, and what the operator has typed. Pure.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use super::column::TopColumn;
+use super::fit::printable;
+use super::rates::{RowKind, TopGroup, TopRates, TopRow, rates};
+use super::sample::{TopEvent, TopSample};
+
+/// Events that are kept: more than any screen has lines for.
+const MAX_EVENTS: usize = 100;
+
+/// The longest filter, in bytes.
+const MAX_FILTER: usize = 64;
+
+/// A key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopKey {
+    /// A letter, a digit or a sign.
+    Char(char),
+    /// Enter.
+    Enter,
+    /// Escape.
+    Escape,
+    /// Backspace.
+    Backspace,
+    /// Up and down by rows.
+    Row(isize),
+    /// Up and down by screens.
+    Page(isize),
+    /// To the first row.
+    Home,
+    /// To the last row.
+    End,
+    /// To another column.
+    Column(isize),
+    /// Ctrl-C.
+    Interrupt,
+}
+
+/// The state of the screen.
+#[derive(Debug)]
+pub struct TopState {
+    last: Option<TopSample>,
+    /// What is shown: while paused not that of the last sample.
+    pub(super) rates: Option<TopRates>,
+    events: VecDeque<TopEvent>,
+    pub(super) sort: TopColumn,
+    pub(super) is_reversed: bool,
+    pub(super) filter: String,
+    /// Whether keys go to the filter.
+    pub(super) is_typing: bool,
+    /// The number after that of the last event that is shown, if it is paused.
+    pub(super) paused_at: Option<u64>,
+    pub(super) is_helping: bool,
+    /// Why there is no answer.
+    pub(super) lost: Option<String>,
+    /// The first row that is shown.
+    pub(super) first: usize,
+    /// How many rows there is room for.
+    pub(super) page: usize,
+    /// The columns there is room for.
+    pub(super) columns: Vec<TopColumn>,
+}
+
+impl TopState {
+    /// Nothing yet, to be sorted and filtered like this.
+    pub fn new(sort: TopColumn, filter: &str) -> TopState {
+        TopState {
+            last: None,
+            rates: None,
+            events: VecDeque::new(),
+            sort,
+            is_reversed: false,
+            filter: printable(filter),
+            is_typing: false,
+            paused_at: None,
+            is_helping: false,
+            lost: None,
+            first: 0,
+            page: 1,
+            columns: TopColumn::ALL.to_vec(),
+        }
+    }
+
+    /// Takes an answer of convey. While the screen is paused it stays as it is.
+    pub fn take(&mut self, mut sample: TopSample) {
+        self.lost = None;
+        if self.last.as_ref().is_some_and(|last| sample.status.is_restarted(&last.status)) {
+            self.events.clear();
+            self.paused_at = self.paused_at.map(|_| 0);
+        }
+        let next = self.next_event();
+        self.events.extend(sample.events.drain(..).filter(|event| event.number >= next));
+        self.events.drain(..self.events.len().saturating_sub(MAX_EVENTS));
+        if self.paused_at.is_none() {
+            self.rates = Some(rates(self.last.as_ref(), &sample));
+        }
+        self.last = Some(sample);
+    }
+
+    /// There was no answer, for this reason.
+    pub fn lose(&mut self, why: &str) {
+        self.lost = Some(printable(why));
+    }
+
+    fn next_event(&self) -> u64 {
+        self.events.back().map_or(0, |event| event.number + 1)
+    }
+
+    /// The last events, the newest last; at most so many.
+    pub(super) fn events(&self, most: usize) -> Vec<&TopEvent> {
+        let is_shown = |event: &&TopEvent| self.paused_at.is_none_or(|until| event.number < until);
+        let shown: Vec<&TopEvent> = self.events.iter().filter(is_shown).collect();
+        shown[shown.len().saturating_sub(most)..].to_vec()
+    }
+
+    /// Takes a key. Returns whether the operator has seen enough.
+    pub fn press(&mut self, key: TopKey) -> bool {
+        match key {
+            TopKey::Interrupt => return true,
+            _ if self.is_helping => self.is_helping = false,
+            _ if self.is_typing => self.type_filter(key),
+            TopKey::Char('q') => return true,
+            // The first takes the filter away.
+            TopKey::Escape if self.filter.is_empty() => return true,
+            TopKey::Escape => self.filter.clear(),
+            TopKey::Char('?' | 'h') => self.is_helping = true,
+            TopKey::Char('/') => self.is_typing = true,
+            TopKey::Char('p' | ' ') => {
+                self.paused_at = if self.paused_at.is_some() { None } else { Some(self.next_event()) };
+            }
+            TopKey::Char('r') => self.is_reversed = !self.is_reversed,
+            TopKey::Char('s') => self.sort_by_next(1),
+            TopKey::Column(by) => self.sort_by_next(by),
+            TopKey::Char('j') => self.scroll(1),
+            TopKey::Char('k') => self.scroll(-1),
+            TopKey::Row(by) => self.scroll(by),
+            TopKey::Page(by) => self.scroll(by.saturating_mul(self.page.max(1) as isize)),
+            TopKey::Home => self.first = 0,
+            TopKey::End => self.scroll(isize::MAX),
+            TopKey::Char(_) | TopKey::Enter | TopKey::Backspace => {}
+        }
+        false
+    }
+
+    fn type_filter(&mut self, key: TopKey) {
+        match key {
+            TopKey::Char(letter) if self.filter.len() + letter.len_utf8() <= MAX_FILTER => {
+                self.filter += &printable(letter.encode_utf8(&mut [0; 4]));
+            }
+            TopKey::Backspace => _ = self.filter.pop(),
+            TopKey::Enter => self.is_typing = false,
+            TopKey::Escape => {
+                self.filter.clear();
+                self.is_typing = false;
+            }
+            _ => {}
+        }
+        self.first = 0;
+    }
+
+    fn sort_by_next(&mut self, by: isize) {
+        let all = &self.columns;
+        let now = all.iter().position(|column| *column == self.sort).unwrap_or(0) as isize;
+        let next = (now + by).rem_euclid(all.len().max(1) as isize) as usize;
+        (self.sort, self.first) = (all.get(next).copied().unwrap_or_default(), 0);
+    }
+
+    fn scroll(&mut self, by: isize) {
+        self.first = self.first.saturating_add_signed(by).min(self.last_first());
+    }
+
+    /// The last row that may be the first one on the screen.
+    pub(super) fn last_first(&self) -> usize {
+        self.rows().len().saturating_sub(self.page)
+    }
+
+    /// The rows that the filter lets through, sorted: backends, and servers of each.
+    pub(super) fn rows(&self) -> Vec<&TopRow> {
+        let wanted = self.filter.to_lowercase();
+        let mut groups: Vec<&TopGroup> = self.rates.iter().flat_map(|rates| &rates.groups).collect();
+        groups.sort_by(|a, b| self.order(&a.backend, &b.backend));
+        groups.into_iter().flat_map(|group| self.rows_of(group, &wanted)).collect()
+    }
+
+    /// The rows of a backend: none if the filter lets no server through.
+    fn rows_of<'a>(&self, group: &'a TopGroup, wanted: &str) -> Vec<&'a TopRow> {
+        let has = |text: &str| text.to_lowercase().contains(wanted);
+        let is_wanted = has(&group.backend.name) || group.frontends.iter().any(|row| has(&row.name));
+        let is_server_wanted =
+            |row: &&TopRow| is_wanted || has(&format!("{}/{} {}", group.backend.name, row.name, row.state));
+        let mut servers: Vec<&TopRow> = group.servers.iter().filter(is_server_wanted).collect();
+        if !is_wanted && servers.is_empty() {
+            return Vec::new();
+        }
+        servers.sort_by(|a, b| self.order(a, b));
+        let frontends = group.frontends.iter().filter(|_| is_wanted);
+        frontends.chain([&group.backend]).chain(servers).collect()
+    }
+
+    /// Numbers with the largest first, states with the worst first.
+    fn order(&self, a: &TopRow, b: &TopRow) -> Ordering {
+        let value = |row: &TopRow| row.values.get(self.sort).unwrap_or(-1.0);
+        let by_column = match self.sort {
+            TopColumn::Name => Ordering::Equal,
+            TopColumn::State if a.kind == RowKind::Backend => a.grade.cmp(&b.grade),
+            TopColumn::State => a.grade.cmp(&b.grade).then_with(|| a.state.cmp(&b.state)),
+            _ => value(b).total_cmp(&value(a)),
+        };
+        let order = by_column.then_with(|| a.name.cmp(&b.name));
+        if self.is_reversed { order.reverse() } else { order }
+    }
+}
