@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::dataplane::PacketFlows;
 use crate::explain::{ClientFlows, FlowQuestion, FoundFlow};
-use crate::forward::Dispatch;
+use crate::forward::{ClientShare, Dispatch};
 use crate::model::{
     FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow,
     ListedFlowId, Protocol,
@@ -68,6 +68,17 @@ impl FlowSources {
     ) -> ClientFlows {
         let found = timeout(PATIENCE_OF_QUESTION, self.ask(question, dispatch)).await;
         found.unwrap_or(Err(FlowsUnavailable::Late)).unwrap_or_else(ClientFlows::Unknown)
+    }
+
+    /// What the client of a new flow has of its share at this worker; `None` if there is no such worker.
+    pub(super) async fn share(
+        &self,
+        worker: u16,
+        key: FlowKey,
+        server: u32,
+    ) -> Option<Result<Option<ClientShare>, FlowsUnavailable>> {
+        let share = timeout(PATIENCE_OF_QUESTION, self.packets.as_ref()?.share(worker, key, server)).await;
+        Some(share.unwrap_or(Err(FlowsUnavailable::Late)))
     }
 
     async fn ask(

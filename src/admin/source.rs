@@ -8,11 +8,13 @@ use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 
+use super::network_search::search_network;
 use super::{FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
 use crate::explain::{
-    ClientAddr, ExplainSources, Explanation, FlowQuestion, PacketFacts, Unanswerable, explain,
+    ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts, Unanswerable,
+    explain, share_question,
 };
 use crate::model::{LogLevel, Timestamp};
 use crate::proxy::Clients;
@@ -77,7 +79,12 @@ impl StatsSource {
         frontend: &str,
     ) -> Result<Explanation, Unanswerable> {
         let DataPathView { sight, packets, clients } = &self.data_path;
-        let question = FlowQuestion::new(&self.snapshot.load_full(), client, frontend)?;
+        let snapshot = self.snapshot.load_full();
+        let question = FlowQuestion::new(&snapshot, client, frontend)?;
+        let network = match NetworkQuestion::new(&snapshot, client, frontend)? {
+            Some(question) => Some(search_network(question).await),
+            None => None,
+        };
         let dispatch = packets.as_ref().map(|facts| &facts.dispatch);
         let flows = self.flows.of_client(&question, dispatch).await;
         let sight = sight.as_ref().map(|sight| sight.load_full());
@@ -91,9 +98,17 @@ impl StatsSource {
             packets: packets.as_ref(),
             clients: clients.as_deref(),
             flows: &flows,
+            network: network.as_ref(),
+            share: None,
             now: (self.now)(),
         };
-        explain(sources, client, frontend)
+        let share = match (share_question(sources, client, frontend), dispatch) {
+            (Some((key, server)), Some(dispatch)) => {
+                self.flows.share(dispatch.worker(&key), key, server).await
+            }
+            _ => None,
+        };
+        explain(ExplainSources { share: share.as_ref(), ..sources }, client, frontend)
     }
 
     /// Whether the program takes no new connections.

@@ -9,11 +9,14 @@ use super::ask::refused;
 use super::control_socket::places;
 use super::host::{self, Kernel};
 use super::{Failure, clock, cores, file, packet_plan, print, runtime, snat_ports};
+use crate::admin::search_network;
 use crate::cli::Options;
 use crate::config::Config;
 use crate::control::{ControlState, Resolver, own_addresses};
 use crate::dataplane::plan;
-use crate::explain::{ClientAddr, ClientFlows, ExplainSources, Explanation, PacketFacts, as_text, explain};
+use crate::explain::{
+    ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts, as_text, explain,
+};
 use crate::model::Offload;
 use crate::operator::{Client, explain_path};
 
@@ -58,15 +61,22 @@ async fn dry(options: &Options, client: ClientAddr, frontend: &str) -> Result<Ex
     let facts = kernel.as_ref().map(|kernel| facts(&config, kernel)).transpose()?;
     let snapshot = state.configure(config, clock::now());
     let plan = kernel.map(|_| plan(&snapshot));
+    let wrong = |why| Failure::Start(anyhow!("{why}"));
+    let network = match NetworkQuestion::new(&snapshot, client, frontend).map_err(wrong)? {
+        Some(question) => Some(search_network(question).await),
+        None => None,
+    };
     let sources = ExplainSources {
         snapshot: &snapshot,
         plan: plan.as_ref(),
         packets: facts.as_ref(),
         clients: None,
         flows: &ClientFlows::NotAsked,
+        network: network.as_ref(),
+        share: None,
         now: clock::now(),
     };
-    explain(sources, client, frontend).map_err(|why| Failure::Start(anyhow!("{why}")))
+    explain(sources, client, frontend).map_err(wrong)
 }
 
 /// Has the state know what names stand for now.

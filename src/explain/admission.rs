@@ -1,9 +1,11 @@
 //! Whether a client may come in: access lists, its share, the limits of its source. Pure.
 
+use super::access::why;
 use super::choice::gives_way;
 use super::question::AskedPlace;
 use super::{ClientVerdict, End, ExplainSources, Steps};
-use crate::model::{Prefix, Protocol, client_of};
+use crate::forward::ClientShare;
+use crate::model::{DropReason, Prefix, Protocol, client_of};
 use crate::proxy::excess_counter;
 use crate::snapshot::Frontend;
 use crate::stats::Counter;
@@ -46,7 +48,7 @@ fn is_tcp(place: &AskedPlace) -> bool {
 }
 
 /// The access lists.
-pub(super) fn check_access(place: &AskedPlace, steps: &mut Steps) {
+pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (access, ip) = (&place.frontend.config.access, place.client.ip);
     if place.frontend.config.accept_proxy {
         steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
@@ -54,12 +56,7 @@ pub(super) fn check_access(place: &AskedPlace, steps: &mut Steps) {
     if access.is_open() {
         return steps.note("access", "no access list: everybody may come in");
     }
-    let why = match access.network_of(ip) {
-        Some((network, true)) => format!("{ip} is in {network} of access.allow"),
-        Some((network, false)) => format!("{ip} is in {network} of access.deny"),
-        None if access.admits(ip) => format!("{ip} is in no network of access.deny"),
-        None => format!("{ip} is in no network of access.allow"),
-    };
+    let why = why(access, place, sources.network);
     match access.admits(ip) {
         true => steps.note("access", why),
         false => steps.refuse("access", Counter::RefusedAccess.label(), why),
@@ -89,6 +86,30 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
             let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
             steps.end("share", End { verdict, reason: Counter::ClientLimit.label() }, says);
         }
+    }
+}
+
+/// What the client has of passthrough.
+pub(super) fn check_packet_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
+    let ip = place.client.ip;
+    if place.frontend.config.mode.has_snat() && place.frontend.config.trusts(ip) {
+        return steps.note("share", format!("{ip} is in trusted_clients: it may have all there is"));
+    }
+    let share = match sources.share {
+        None | Some(Ok(None)) => return,
+        Some(Ok(Some(share))) => share,
+        Some(Err(why)) => return steps.note("share", format!("not known: {why}")),
+    };
+    let ClientShare { of, own, used, free, is_refused } = share;
+    let who = source(client_of(ip));
+    let says = format!("open flows of {who} hold {own} {of}; {used} are taken in all, {free} are free");
+    match is_refused {
+        true => steps.refuse(
+            "share",
+            DropReason::ClientLimit.label(),
+            format!("{says}. A client may have eight times what is free"),
+        ),
+        false => steps.note("share", says),
     }
 }
 

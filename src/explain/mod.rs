@@ -4,6 +4,7 @@
 //! ([`Pool::foresee`](crate::snapshot::Pool::foresee)) and, in packet modes, the forwarding core
 //! ([`Inquiry`](crate::forward::Inquiry)). None of the questions takes a turn, a slot or anything of a limit.
 
+mod access;
 mod admission;
 mod choice;
 mod flow;
@@ -14,6 +15,7 @@ mod servers;
 mod tests;
 mod text;
 
+pub use access::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedText};
 pub use flow::{ClientFlows, ExplainedFlow, FlowQuestion, FlowsOfServer, FoundFlow, OpenFlows};
 pub use packets::PacketFacts;
 pub use question::{ClientAddr, Unanswerable};
@@ -27,8 +29,8 @@ use self::choice::Choice;
 use self::packets::PacketInquiry;
 use self::question::{AskedPlace, place};
 use self::servers::ServerNote;
-use crate::forward::Plan;
-use crate::model::{DropReason, Mode, Protocol, Timestamp};
+use crate::forward::{ClientShare, Plan};
+use crate::model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
 use crate::proxy::Clients;
 use crate::snapshot::Snapshot;
 
@@ -45,6 +47,10 @@ pub struct ExplainSources<'a> {
     pub clients: Option<&'a Clients>,
     /// The flows that the client has at the frontend.
     pub flows: &'a ClientFlows,
+    /// What the client holds of its share in passthrough, if its worker was asked; `None` if nobody has a share.
+    pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
+    /// Where the network is written that decides about the client, if a file may have it.
+    pub network: Option<&'a SearchedNetwork>,
     /// The time.
     pub now: Timestamp,
 }
@@ -178,6 +184,22 @@ pub fn explain(
     })
 }
 
+/// What to ask of the worker of a new flow of passthrough, before its share can be told: the key, and the number of the server.
+/// `None` where nothing is to be asked.
+pub fn share_question(
+    sources: ExplainSources<'_>,
+    client: ClientAddr,
+    frontend: &str,
+) -> Option<(FlowKey, u32)> {
+    let place = flow::at_its_place(place(sources.snapshot, client, frontend).ok()?, sources.flows);
+    if !place.frontend.config.mode.has_snat() || sources.flows.going_on().is_some() {
+        return None;
+    }
+    let (inquiry, mut steps) = (packets::inquiry(sources, &place)?, Steps::default());
+    let server = of_packets(sources, &place, &inquiry, &mut steps).server();
+    Some((place.key()?, place.frontend.pool.servers[server?].live.id))
+}
+
 /// What becomes of a new connection or session of the client.
 fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> Explanation {
     let pool = &place.frontend.pool;
@@ -216,12 +238,12 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
     match place.frontend.config.protocol {
         Protocol::Tcp => {
             admission::check_slots(place, steps);
-            admission::check_access(place, steps);
+            admission::check_access(sources, place, steps);
             admission::check_share(sources, place, steps);
             admission::check_source(sources, place, steps);
         }
         Protocol::Udp => {
-            admission::check_access(place, steps);
+            admission::check_access(sources, place, steps);
             admission::check_loop(sources, place, steps);
             admission::check_source(sources, place, steps);
             admission::check_share(sources, place, steps);
@@ -241,11 +263,12 @@ fn of_packets(
     steps: &mut Steps,
 ) -> Choice {
     inquiry.check_client(steps);
-    admission::check_access(place, steps);
+    admission::check_access(sources, place, steps);
     let over = sources.flows.over();
     let again = over.and_then(|over| inquiry.server_again(over));
     let choice = choice::explain(place, again, steps);
     inquiry.follow(&choice, over, steps);
+    admission::check_packet_share(sources, place, steps);
     admission::check_source(sources, place, steps);
     admission::check_slots(place, steps);
     choice

@@ -80,6 +80,8 @@ fn of(snapshot: &Snapshot) -> ExplainSources<'_> {
         packets: None,
         clients: None,
         flows: &ClientFlows::NotAsked,
+        network: None,
+        share: None,
         now: Timestamp(1_000_000_000),
     }
 }
@@ -301,7 +303,7 @@ fn the_text_has_a_line_for_each_step_and_each_server_and_marks_where_the_way_end
         "{refused}"
     );
     assert!(
-        refused.contains("198.51.100.7 is in 198.51.100.0/24 of access.deny  <-- ends here\n"),
+        refused.contains("198.51.100.7 is in 198.51.100.0/24 of frontends.web.access.deny  <-- ends here\n"),
         "{refused}"
     );
     assert!(refused.contains("b  10.0.0.12:80  weight 1, share 100 %: would be chosen\n"), "{refused}");

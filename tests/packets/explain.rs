@@ -20,7 +20,8 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-fn explained(network: &Network, client: impl std::fmt::Display) -> Value {
+/// The answer of the control API at the statistics address.
+pub(crate) fn explained(network: &Network, client: impl std::fmt::Display) -> Value {
     let path = format!("/v1/explain?client={client}&frontend=web");
     let (status, body) = network.inside(Role::Balancer, || ask(STATS.into(), &path).unwrap());
     assert_eq!(status, 200, "{body}");
@@ -28,7 +29,7 @@ fn explained(network: &Network, client: impl std::fmt::Display) -> Value {
 }
 
 /// What a step says.
-fn says<'a>(said: &'a Value, about: &str) -> &'a str {
+pub(crate) fn says<'a>(said: &'a Value, about: &str) -> &'a str {
     let steps = said["steps"].as_array().unwrap();
     steps.iter().find(|step| step["about"] == about).map_or("", |step| step["says"].as_str().unwrap())
 }

@@ -15,6 +15,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
+use crate::explain::{explained, says};
 use crate::flood::{forge, nobody};
 use crate::network::Network;
 use crate::raw::Wire;
@@ -245,6 +246,20 @@ fn one_client_with_all_connections_it_can_get_leaves_clients_their_snat_ports(ca
     let is_told = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     assert!(refused.clone().count() > 50 && refused.clone().all(is_told), "{one_by_one:?}");
     wait_for("its share to be what it has", || (used() <= 214).then_some(()));
+    let explained =
+        |client: u8| explained(&network, SocketAddr::new(case.family.address(Role::Client(client)), 9));
+    let (greedy, other) = (explained(1), explained(2));
+    assert_eq!(
+        (&greedy["verdict"], &greedy["reason"]),
+        (&"refused".into(), &"client_limit".into()),
+        "{greedy:#}"
+    );
+    assert!(
+        says(&greedy, "share").contains(" SNAT ports to the server, of those of its worker; "),
+        "{greedy:#}"
+    );
+    assert_eq!((&other["verdict"], &other["server"]), (&"server".into(), &"s1".into()), "{other:#}");
+    assert!(says(&other, "share").contains(" hold 0 places in its worker's table; "), "{other:#}");
     let others: Vec<_> = network.inside(Role::Client(2), || (0..OTHERS).map(|_| connect_soon()).collect());
     let served =
         others.into_iter().flatten().filter_map(|mut other| ping(&mut other).is_ok().then_some(other));

@@ -18,6 +18,7 @@ stories!("explain":
     the_next_turn_is_foretold_and_asking_takes_none,
     an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since,
     a_session_is_explained_by_its_server_and_one_without_a_flow_is_new,
+    the_network_that_decides_is_told_with_the_file_and_line_that_have_it,
     a_file_is_asked_without_a_convey_that_runs,
     a_question_that_makes_no_sense_is_answered_with_what_would,
 );
@@ -87,7 +88,8 @@ fn a_client_that_is_said_to_be_denied_is_refused() {
     let ran = run(balancer.command().args(["explain", &denied.to_string(), "web"]));
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(
-        ran.stdout.contains("is refused: access_denied") && ran.stdout.contains("/32 of access.deny"),
+        ran.stdout.contains("is refused: access_denied")
+            && ran.stdout.contains("/32 of frontends.web.access.deny"),
         "{ran:?}"
     );
 }
@@ -189,6 +191,41 @@ fn a_session_is_explained_by_its_server_and_one_without_a_flow_is_new() {
             "{after:#}"
         );
     }
+}
+
+fn the_network_that_decides_is_told_with_the_file_and_line_that_have_it() {
+    let lab = Loopback::new();
+    let (list, denied) = (lab.directory().join("blocked.txt"), lab.ip(66));
+    fs::write(&list, format!("# found out\n192.0.2.0/24 ; SBL1\n{denied}\n")).unwrap();
+    let access = format!("[frontends.web.access]\ndeny = [\"{}\", \"@blocked.txt\"]\n", lab.ip(67));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&access);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let access = |client: std::net::IpAddr| {
+        let said = explained(lab.stats(), SocketAddr::new(client, 4_242));
+        let steps = said["steps"].as_array().unwrap();
+        steps.iter().find(|step| step["about"] == "access").unwrap()["says"].as_str().unwrap().to_owned()
+    };
+    let in_list = format!("{denied} is in {denied}/32 of frontends.web.access.deny");
+    assert_eq!(access(denied), format!("{in_list}: line 3 of blocked.txt"));
+    let other = lab.ip(67);
+    assert_eq!(access(other), format!("{other} is in {other}/32 of frontends.web.access.deny"));
+    let free = lab.ip(68);
+    assert_eq!(access(free), format!("{free} is in no network of frontends.web.access.deny"));
+    // A mistake in the file: what was loaded holds.
+    fs::write(&list, format!("{denied}\nnonsense\n")).unwrap();
+    balancer.wait_for_log("nonsense");
+    assert_eq!(
+        access(denied),
+        format!("{in_list}: line 1 of blocked.txt, which has changed since it was loaded")
+    );
+    fs::write(&list, "nonsense\n").unwrap();
+    assert!(access(denied).ends_with("; the file has changed since"), "{}", access(denied));
+    fs::remove_file(&list).unwrap();
+    assert!(
+        access(denied).contains("blocked.txt may have it, and was not read: No such file"),
+        "{}",
+        access(denied)
+    );
 }
 
 fn a_file_is_asked_without_a_convey_that_runs() {

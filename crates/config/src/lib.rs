@@ -33,6 +33,7 @@ pub mod watch;
 pub use access_log::AccessLogConfig;
 pub use convey_model::LogLevel;
 pub use describe::describe;
+pub use file::access::find_network;
 pub use hint::did_you_mean;
 pub use list::{ListSettings, load_list};
 pub use logs::{LogConfig, LogFormat, LogOutput, parse_log_level};

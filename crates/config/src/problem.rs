@@ -210,20 +210,22 @@ impl<'a> Report<'a> {
     /// These access lists, or equal ones that were read before: many frontends may name the same long file.
     pub(super) fn share(&self, access: Access) -> Access {
         let mut known = self.access.borrow_mut();
-        if let Some(same) = known.iter().find(|known| **known == access) {
+        if let Some(same) = known.iter().find(|known| **known == access && known.files() == access.files()) {
             return same.clone();
         }
         known.push(access.clone());
         access
     }
 
-    /// The text of a file that is named at `place`, which is read once. A relative path begins at the directory of the file that
+    /// A file that is named at `place`, and its text, which is read once. A relative path begins at the directory of the file that
     /// names it.
-    pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<String> {
+    pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
         let known =
             self.lists.borrow().iter().find(|list| list.path == path).and_then(|list| list.content.clone());
-        self.decoded(place, &path, known.map_or_else(|| self.read_named(&path, files::read), Ok))
+        let text =
+            self.decoded(place, &path, known.map_or_else(|| self.read_named(&path, files::read), Ok))?;
+        Some((path, text))
     }
 
     /// The same of a file with a secret, which others must neither read nor write; and where it is.

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::Buffer;
 use super::accounting::Accounting;
 use super::worker::{Round, Worker};
-use convey_forward::{FlowSight, LookBudget, View};
+use convey_forward::{ClientShare, FlowSight, LookBudget, View};
 use convey_model::{
     FlowActivity, FlowFacts, FlowKey, FlowKind, FlowListing, FlowQuery, FlowServer, FlowsUnavailable,
     ListedFlow, ListedFlowId, Mode, NextHop, Timestamp,
@@ -25,6 +25,8 @@ pub(super) enum FlowRequest {
     List(FlowQuery, oneshot::Sender<FlowListing>),
     /// The flow that packets with this key belong to.
     Find(FlowKey, oneshot::Sender<Option<PacketFlow>>),
+    /// What the client of a new flow with this key holds of its share, which is to go to the server of this number.
+    Share(FlowKey, u32, oneshot::Sender<Option<ClientShare>>),
     /// The flow in this place, if it has this serial number.
     Kill(u32, u32, oneshot::Sender<Option<ListedFlow>>),
 }
@@ -82,6 +84,23 @@ impl PacketFlows {
         found.await.map_err(|_| FlowsUnavailable::Gone)
     }
 
+    /// What the client of a new flow with this key holds of its share: see [`ClientShare`]. `server` is the number of the server
+    /// that it is to go to.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    pub async fn share(
+        &self,
+        worker: u16,
+        key: FlowKey,
+        server: u32,
+    ) -> Result<Option<ClientShare>, FlowsUnavailable> {
+        let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
+        let (answer, share) = oneshot::channel();
+        worker.try_send(FlowRequest::Share(key, server, answer)).map_err(refused)?;
+        share.await.map_err(|_| FlowsUnavailable::Gone)
+    }
+
     /// Ends a flow. `None` if there is no such flow any more.
     ///
     /// # Errors
@@ -126,6 +145,10 @@ impl Worker {
                 }
                 FlowRequest::Find(key, answer) => {
                     let _ = answer.send(self.find(&key, round));
+                }
+                FlowRequest::Share(key, server, answer) => {
+                    let share = self.forwarder.client_share(&key, server, &round.sight.plan, round.now);
+                    let _ = answer.send(share);
                 }
                 FlowRequest::Kill(place, serial, answer) => {
                     let killed = self.kill((place, serial), round);

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use self::begin::Recipient;
 use self::black_hole::ASKED_PER_SECOND;
+pub use self::client_share::ClientShare;
 use self::expiry::ACKNOWLEDGED_AFTER;
 use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MAX_LOOKED_AT};

@@ -81,7 +81,9 @@ pub use cut::{Cut, cut, number_segments};
 pub use dispatch::Dispatch;
 use flow::{Flow, NewFlow};
 use flows::{FlowId, FlowTable, Full};
-pub use forwarder::{FlowSight, Forwarder, ForwarderEvents, Inquiry, LookBudget, Restored, Settings};
+pub use forwarder::{
+    ClientShare, FlowSight, Forwarder, ForwarderEvents, Inquiry, LookBudget, Restored, Settings,
+};
 pub use fragments::{Fragments, Later, Lead};
 pub use handover::{CacheEvent, KnownFlow, TableRow, Unreadable, decode, encode};
 pub use handshake::{HandshakeEvent, HandshakeStep};

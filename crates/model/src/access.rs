@@ -4,7 +4,9 @@ mod ranges;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Prefix;
@@ -17,12 +19,42 @@ use ranges::Ranges;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access(Option<Arc<AccessLists>>);
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct AccessLists {
     allowed: BTreeSet<Prefix>,
     denied: BTreeSet<Prefix>,
     v4: Ranges<u32>,
     v6: Ranges<u128>,
+    files: Vec<AccessFile>,
+}
+
+/// Where the networks are from makes no difference.
+impl PartialEq for AccessLists {
+    fn eq(&self, other: &AccessLists) -> bool {
+        (&self.allowed, &self.denied) == (&other.allowed, &other.denied)
+    }
+}
+
+impl Eq for AccessLists {}
+
+/// A file that networks were read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessFile {
+    /// Whether they are let in.
+    pub is_allowed: bool,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Of the text that was read: see [`AccessFile::fingerprint`].
+    pub fingerprint: u64,
+}
+
+impl AccessFile {
+    /// Tells a text from others, in this process.
+    pub fn fingerprint(text: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl Access {
@@ -30,6 +62,15 @@ impl Access {
     pub fn new(
         allowed: impl IntoIterator<Item = Prefix>,
         denied: impl IntoIterator<Item = Prefix>,
+    ) -> Access {
+        Access::from_files(allowed, denied, Vec::new())
+    }
+
+    /// The same where networks are from files. Lists that are equal but for these are equal.
+    pub fn from_files(
+        allowed: impl IntoIterator<Item = Prefix>,
+        denied: impl IntoIterator<Item = Prefix>,
+        files: Vec<AccessFile>,
     ) -> Access {
         let (allowed, denied): (BTreeSet<_>, BTreeSet<_>) =
             (allowed.into_iter().collect(), denied.into_iter().collect());
@@ -41,7 +82,12 @@ impl Access {
         let rest = allowed.is_empty();
         let v4 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v4_range()?, is_let_in))));
         let v6 = Ranges::new(rest, all().filter_map(|(net, is_let_in)| Some((net.v6_range()?, is_let_in))));
-        Access(Some(Arc::new(AccessLists { allowed, denied, v4, v6 })))
+        Access(Some(Arc::new(AccessLists { allowed, denied, v4, v6, files })))
+    }
+
+    /// The files that networks are from.
+    pub fn files(&self) -> &[AccessFile] {
+        self.0.as_ref().map_or(&[], |lists| &lists.files)
     }
 
     /// Whether everybody is let in.

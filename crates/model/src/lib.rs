@@ -33,7 +33,7 @@ mod shortage;
 mod slots;
 mod sources;
 
-pub use access::Access;
+pub use access::{Access, AccessFile};
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::DrainingEndpoints;
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};

@@ -1,11 +1,14 @@
 //! `[frontends.NAME.access]`: networks, and files of networks.
 
+use std::path::Path;
+
 use toml::de::DeValue;
 
-use super::super::problem::{Placed, Report};
+use super::super::problem::{Place, Placed, Report};
 use super::super::reader::TomlTable;
 use super::super::values::network_or;
-use convey_model::{Access, Prefix};
+use super::super::{encoding, files};
+use convey_model::{Access, AccessFile, Prefix};
 
 /// Stands before the path of a file.
 const FILE: char = '@';
@@ -20,16 +23,39 @@ enum AccessEntry {
 /// Reads the table and the files that it names.
 pub(super) fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> Access {
     let lists_allowed = table.has("allow");
-    let [allowed, denied] = ["allow", "deny"].map(|key| {
+    let mut files = Vec::new();
+    let [allowed, denied] = [("allow", true), ("deny", false)].map(|(key, is_allowed)| {
         let entries = table.any_number(key, entry);
-        entries.into_iter().flat_map(|entry| networks(entry, report)).collect::<Vec<Prefix>>()
+        let networks = entries.into_iter().flat_map(|Placed { value, place }| match value {
+            AccessEntry::Network(network) => vec![network],
+            AccessEntry::File(path) => {
+                let Some((at, text)) = report.read_list(&place, &path) else { return Vec::new() };
+                let fingerprint = AccessFile::fingerprint(&text);
+                files.push(AccessFile { is_allowed, path: at, fingerprint });
+                networks(&text, (&place, &path), report)
+            }
+        });
+        networks.collect::<Vec<Prefix>>()
     });
     // Nobody means to keep everybody out: the file may be empty because somebody is writing it.
     if lists_allowed && allowed.is_empty() {
         report.missing(&table.place, "allow has no network, so nobody could come in");
     }
     table.finish();
-    report.share(Access::new(allowed, denied))
+    report.share(Access::from_files(allowed, denied, files))
+}
+
+/// Looks for a network in a file of networks. Returns the first line that has it, and the
+/// [fingerprint](AccessFile::fingerprint) of the text.
+///
+/// # Errors
+/// Why the file cannot be read, in words for an operator.
+pub fn find_network(path: &Path, network: Prefix) -> Result<(Option<usize>, u64), String> {
+    let bytes = files::read(path).map_err(|error| error.to_string())?;
+    let text = encoding::decode("", bytes).map_err(|problem| problem.message)?;
+    let is_it = |text: &str| plain_network(&DeValue::String(text.into()), "") == Ok(network);
+    let line = entries(&text).find(|(_, entry)| is_it(entry)).map(|(line, _)| line);
+    Ok((line, AccessFile::fingerprint(&text)))
 }
 
 fn entry(value: &DeValue<'_>) -> Result<AccessEntry, String> {
@@ -49,21 +75,16 @@ fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     }
 }
 
-/// The networks of an entry. Files have one a line; `#` and `;` begin a comment.
-fn networks(Placed { value, place }: Placed<AccessEntry>, report: &Report<'_>) -> Vec<Prefix> {
-    let path = match value {
-        AccessEntry::Network(network) => return vec![network],
-        AccessEntry::File(path) => path,
-    };
-    let Some(text) = report.read_list(&place, &path) else { return Vec::new() };
+/// The networks of a file that is named at a place by this path: one a line; `#` and `;` begin a comment.
+fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> Vec<Prefix> {
     let read = |(line, text): (usize, &str)| match plain_network(&DeValue::String(text.into()), "") {
         Ok(network) => Some(network),
         Err(message) => {
-            report.error_in_list(&place, &path, line, message);
+            report.error_in_list(place, path, line, message);
             None
         }
     };
-    entries(&text).filter_map(read).collect()
+    entries(text).filter_map(read).collect()
 }
 
 /// The entries of a file, and their lines from 1.

@@ -33,7 +33,29 @@ struct Claim<'a> {
     own_at_source: u32,
 }
 
+/// What a client holds in passthrough of something that may run short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientShare {
+    /// What it holds, in words.
+    pub of: &'static str,
+    /// How many of them its open flows hold.
+    pub own: u32,
+    /// How many are taken, by anybody.
+    pub used: u32,
+    /// How many are left.
+    pub free: u32,
+    /// Whether the client has its share, and is refused.
+    pub is_refused: bool,
+}
+
 impl<'a> Claim<'a> {
+    fn of_new(key: &FlowKey, frontend: &'a PlannedFrontend, server: &'a PlannedServer) -> Claim<'a> {
+        let addr = server.addr_for(key.dst_port);
+        let port = (addr.ip().into(), addr.port());
+        let (client, protocol, own, own_at_source) = (key.src, key.protocol, 0, 0);
+        Claim { client, protocol, port, frontend, server, own, own_at_source }
+    }
+
     fn of_open(flow: &Flow, plan: &'a Plan) -> Option<Claim<'a>> {
         let key = flow.client();
         let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
@@ -56,17 +78,48 @@ impl Forwarder {
         server: &PlannedServer,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        let addr = server.addr_for(key.dst_port);
-        let port = (addr.ip().into(), addr.port());
-        let (client, protocol, own, own_at_source) = (key.src, key.protocol, 0, 0);
-        let claim = Claim { client, protocol, port, frontend, server, own, own_at_source };
-        let own = Share::new(View::BothSides, key.protocol);
-        let may_begin = match self.beyond(&claim) {
-            None => true,
-            // One that is not in use can have been forged.
-            Some(held) => own.is_udp() && self.find_idle(held, own, Class::Doubtful, now).is_some(),
+        match self.refused_for(&Claim::of_new(key, frontend, server), now) {
+            None => Ok(()),
+            Some(_) => Err(Stop::Refused(DropReason::ClientLimit)),
+        }
+    }
+
+    /// What the client of a new flow holds of what it has its share of; of the table if it has of nothing. `server` is the
+    /// server's number. `None` where nobody has a share, or this client needs none.
+    pub fn client_share(
+        &mut self,
+        key: &FlowKey,
+        server: u32,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Option<ClientShare> {
+        let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
+        let frontend = plan.listeners.get(&endpoint)?;
+        if frontend.is_dsr() || frontend.trusts(key.src.ip()) {
+            return None;
+        }
+        let claim = Claim::of_new(key, frontend, plan.servers.get(&server)?);
+        let refused_for = self.refused_for(&claim, now);
+        let held = refused_for.unwrap_or(Resource::TableEntry);
+        let (_, room) = self.rooms(&claim).into_iter().find(|(resource, _)| *resource == held)?;
+        let Occupancy { used, free } = room?;
+        let of = match held {
+            Resource::TableEntry => "places in its worker's table",
+            Resource::Port(..) => "SNAT ports to the server, of those of its worker",
+            Resource::FrontendSlot(_) => "connections of the frontend's max_connections",
+            Resource::ServerSlot(_) => "connections of the server's max_connections",
         };
-        if may_begin { Ok(()) } else { Err(Stop::Refused(DropReason::ClientLimit)) }
+        let own = self.others_of_client(&claim, held);
+        Some(ClientShare { of, own, used, free, is_refused: refused_for.is_some() })
+    }
+
+    /// Of what a client has its share that is to begin a flow.
+    fn refused_for(&mut self, claim: &Claim<'_>, now: Timestamp) -> Option<Resource> {
+        let held = self.beyond(claim)?;
+        let own = Share::new(View::BothSides, claim.protocol);
+        // One that is not in use can have been forged.
+        let gives_way = own.is_udp() && self.find_idle(held, own, Class::Doubtful, now).is_some();
+        (!gives_way).then_some(held)
     }
 
     /// Whether a datagram of a client would make a stream of a flow beyond what the client may have. At the limit of its source a
@@ -148,13 +201,24 @@ impl Forwarder {
     }
 
     fn beyond_share(&self, claim: &Claim<'_>) -> Option<Resource> {
+        let short = self.rooms(claim).into_iter().find(|(held, room)| {
+            // While there is so much that one client could hold all that is taken, nobody needs to be looked up.
+            room.is_some_and(|room| {
+                !fits(room.used, room.free.into()) && self.is_too_much(claim, *held, room)
+            })
+        });
+        short.map(|(held, _)| held)
+    }
+
+    /// How much is taken of what a flow is to hold.
+    fn rooms(&self, claim: &Claim<'_>) -> [(Resource, Option<Occupancy>); 4] {
         let Claim { protocol, port, frontend, server, .. } = *claim;
         let limits = (frontend.max_connections, server.max_connections);
         // A client that has its share of one server's slots is to get another server, as where that one is full; it has
         // chosen already.
         let of_server = limits.1.filter(|_| frontend.pool.servers.len() == 1);
         let slots = |limit: Option<u32>, slots: &Slots| limit.map(|limit| Occupancy::of(limit, slots.open()));
-        let rooms = [
+        [
             (Resource::TableEntry, Some(self.flows.occupancy(share(frontend)))),
             (
                 Resource::Port(port.0, port.1),
@@ -162,14 +226,7 @@ impl Forwarder {
             ),
             (Resource::FrontendSlot(frontend.id), slots(limits.0, &frontend.slots)),
             (Resource::ServerSlot(server.id), slots(of_server, &server.slots)),
-        ];
-        let short = rooms.into_iter().find(|(held, room)| {
-            // While there is so much that one client could hold all that is taken, nobody needs to be looked up.
-            room.is_some_and(|room| {
-                !fits(room.used, room.free.into()) && self.is_too_much(claim, *held, room)
-            })
-        });
-        short.map(|(held, _)| held)
+        ]
     }
 
     fn is_too_much(&self, claim: &Claim<'_>, held: Resource, room: Occupancy) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, TestServer};
 use crate::FlowEnd;
-use convey_model::{DropReason, FlowTimeouts, Protocol};
+use convey_model::{DropReason, FlowKey, FlowTimeouts, Protocol};
 
 told_over_both_families! {
     one_client_with_all_connections_it_can_get_leaves_ports_for_others,
@@ -40,7 +40,16 @@ fn with_ports(family: Family, ports: u16) -> Lab {
 
 /// Client `n` connects. Returns what the server saw, or why it was refused.
 fn connect(lab: &mut Lab, n: u16) -> Result<Seen, DropReason> {
-    match lab.handle(&lab.client(n).syn().seq(100)) {
+    let key = FlowKey::tcp(lab.family.client_addr(n).parse().unwrap(), lab.family.vip().parse().unwrap());
+    let server = *lab.plan.servers.keys().next().unwrap();
+    let said = lab.forwarder.client_share(&key, server, &lab.plan, lab.now);
+    let outcome = lab.handle(&lab.client(n).syn().seq(100));
+    if lab.world.servers.len() == 1 {
+        let is_refused = matches!(outcome, Outcome::Answered(_, DropReason::ClientLimit));
+        assert_eq!(said.is_some_and(|said| said.is_refused), is_refused, "{said:?}");
+        assert!(!is_refused || said.is_some_and(|said| said.own > 8 * said.free), "{said:?}");
+    }
+    match outcome {
         Outcome::Sent(syn) => {
             lab.send(syn.reply().syn().seq(500).ack(101));
             lab.send(lab.client(n).seq(101).ack(501));
