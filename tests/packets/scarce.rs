@@ -99,7 +99,7 @@ fn syns_are_forged(network: &mut Network, config: &Config, used: &str, shortage:
     let mut before = network.inside(Role::Client(1), || connect(network.vip()));
     ping(&mut before).unwrap();
     let mut random = fastrand::Rng::with_seed(7);
-    let served = attacked(
+    let served = under_attack(
         network,
         BURST,
         || forge(network.vip(), &mut random),
@@ -153,7 +153,7 @@ fn datagrams_are_forged(
         let question = TestPacket::from(nobody(vip, &mut random)).to(vip).udp().payload(b"to nobody");
         frame(question.macs(Role::Client(2).mac(), Role::Balancer.mac()))
     };
-    let served = attacked(&network, burst, ask, || {
+    let served = under_attack(&network, burst, ask, || {
         let evicted = "/packets/evicted/snat_ports";
         wait_for("each port to change hands", || (network.stat(evicted).as_u64() > Some(FEW)).then_some(()));
         let asks = || exchange(&socket_to(vip), b"?").is_ok_and(|answer| answer == b"?");
@@ -208,7 +208,7 @@ fn forged_streams_leave_clients_their_snat_ports(case: Case) {
         }
         is_over.load(Relaxed)
     };
-    let (served, is_kept) = attacked(&network, BURST, ask, || {
+    let (served, is_kept) = under_attack(&network, BURST, ask, || {
         thread::scope(|scope| {
             let talking = scope.spawn(is_in_use);
             let served = {
@@ -284,7 +284,7 @@ fn forged_syns_leave_clients_what_one_client_leaves_of_the_slots(case: Case) {
     wait_for("its connections to be known", || (used() == 440).then_some(()));
     let mut random = fastrand::Rng::with_seed(7);
     let forge = || forge(vip, &mut random);
-    let served = attacked(network, SMALL_BURST, forge, || {
+    let served = under_attack(network, SMALL_BURST, forge, || {
         wait_for("all to be used up", || (used() >= 500).then_some(()));
         (0..CLIENTS).filter(|_| network.inside(Role::Client(3), || is_served(vip))).count()
     });
@@ -301,7 +301,7 @@ fn begin(vip: SocketAddr) -> Socket {
 }
 
 /// Has the second client send what is forged, so much at once, for as long as something takes. Answers find their way to it.
-fn attacked<T>(
+pub(crate) fn under_attack<T>(
     network: &Network,
     burst: u32,
     mut forge: impl FnMut() -> Vec<u8> + Send,

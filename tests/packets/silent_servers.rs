@@ -10,20 +10,28 @@ use convey_testkit::wait_for;
 
 use crate::case::{Case, Story, stories};
 use crate::config::Config;
+use crate::flood::forge;
 use crate::l2;
 use crate::network::{Network, PORT};
+use crate::scarce::under_attack;
+use crate::turns;
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when Case::is_dsr =>
         a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended,
         a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip,
         clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended,
+        forged_syns_that_are_repeated_take_no_server_out,
     ];
     stories.extend(stories![handshakes_are_counted_at_each_server,]);
     stories
 }
 
 const VIA: &str = "kind = \"tcp\"\nvia = \"vip\"\ninterval = 0.3\ntimeout = 0.3\nfall = 2\nrise = 1";
+
+/// Clients' connections go to both, and three failures are enough.
+const OUTLIER: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\n\
+    outlier_detection = { consecutive_failures = 3, base_ejection_time = 2 }";
 
 /// A fault of server 1: the commands that make it, those that mend it, and what is said of it.
 struct Fault {
@@ -113,8 +121,6 @@ fn each_is_found(network: &Network, faults: &[Fault]) {
 
 /// Answers to clients go by a gateway that forwards nothing. No probe sees that: the balancer is not behind it.
 fn clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended(case: Case) {
-    const OUTLIER: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\n\
-        outlier_detection = { consecutive_failures = 3, base_ejection_time = 2 }";
     let mut network = Network::new(case, 1, 2);
     let _servers = [network.nginx(1), network.nginx(2)];
     network.balance(&Config { backend: OUTLIER, ..Config::new(2) });
@@ -144,6 +150,39 @@ fn clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mend
     });
     assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
     assert_eq!(network.stat("/backends/pool/servers/s2/ejections"), 0);
+}
+
+/// Each forged SYN comes three times, as that of a client whom nobody answers.
+fn forged_syns_that_are_repeated_take_no_server_out(case: Case) {
+    const EACH: u64 = 2_000;
+    let _turn = turns::flood();
+    let mut network = Network::new(case, 2, 2);
+    let _servers = [network.nginx(1), network.nginx(2)];
+    network.balance(&Config { backend: OUTLIER, ..Config::new(2) });
+    [1, 2].iter().for_each(|server| network.wait_for_health(*server, true));
+    let (vip, mut random) = (network.vip(), fastrand::Rng::with_seed(7));
+    let (mut syn, mut left) = (Vec::new(), 0);
+    let forged = || {
+        if left == 0 {
+            (syn, left) = (forge(vip, &mut random), 3);
+        }
+        left -= 1;
+        syn.clone()
+    };
+    let of = |server: &str, what: &str| {
+        network.stat(&format!("/backends/pool/servers/{server}/{what}")).as_u64().unwrap()
+    };
+    let repeated = |server| of(server, "handshakes/syn_repeated");
+    under_attack(&network, 5, forged, || {
+        wait_for("SYNs to have come again at both servers", || {
+            network.ask(1).unwrap();
+            (repeated("s1").min(repeated("s2")) > EACH).then_some(())
+        });
+    });
+    assert_eq!(["s1", "s2"].map(|server| of(server, "ejections")), [0, 0]);
+    let log = network.log(Role::Balancer);
+    assert!(!log.contains("no handshake was completed"), "{log}");
+    assert_eq!(asked(&network), BTreeSet::from(["s1".to_owned(), "s2".to_owned()]));
 }
 
 fn handshakes_are_counted_at_each_server(case: Case) {

@@ -326,6 +326,13 @@ fn a_log_that_nobody_reads_costs_lines_and_no_client() {
     let balancer = BalancerProcess::start(&lab, &without.clone().and(&to_fifo));
     let load = Wrk::start(&lab, lab.vip(), 8);
     let lost = || balancer.stat("/access_log_lines_dropped").as_u64().unwrap();
+    // A queue of 16,384 lines fills first, quarter by quarter.
+    for quarter in 1..=4 {
+        wait_for("connections, or lines to be lost", || {
+            let total = balancer.stat("/total_connections").as_u64()?;
+            (lost() > 0 || total > quarter * 4_096).then_some(())
+        });
+    }
     let before = wait_for("lines to be lost", || Some(lost()).filter(|lost| *lost > 0));
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
     let reading = thread::spawn(move || {

@@ -90,7 +90,7 @@ fn an_http_probe_takes_out_a_server_that_answers_503() {
     let lab = Loopback::new();
     let [a, _b] = [("a", 1), ("b", 2)].map(|(name, n)| Nginx::start(&lab, name, lab.server(n)));
     let setup = Setup::new(&lab)
-        .health("kind = \"http\"\npath = \"/up\"\ninterval = 0.1")
+        .health("kind = \"http\"\npath = \"/up\"\ninterval = 1")
         .server("a", lab.server(1), "")
         .server("b", lab.server(2), "");
     let balancer = BalancerProcess::start(&lab, &setup);
