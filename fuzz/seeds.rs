@@ -56,6 +56,7 @@ fn main() -> io::Result<()> {
     }
 
     write("proxy_header", &proxy_headers())?;
+    write("http_request", &http_requests())?;
     write("handed_over", &handed_over())?;
 
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
@@ -101,6 +102,24 @@ fn main() -> io::Result<()> {
 }
 
 /// Headers of both versions before a request.
+fn http_requests() -> Vec<(String, Vec<u8>)> {
+    let requests = [
+        ("get", "GET /a?b HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, x\r\nX: 1\r\n\r\n"),
+        ("post", "POST / HTTP/1.1\r\nHost: a:80\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello"),
+        (
+            "chunks",
+            "PUT /%2F HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n",
+        ),
+        (
+            "absolute",
+            "GET http://a.example/ HTTP/1.1\r\nHost: A.example\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n",
+        ),
+        ("upgrade", "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"),
+        ("old", "\r\nGET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+    ];
+    requests.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).to_vec()
+}
+
 fn proxy_headers() -> Vec<(String, Vec<u8>)> {
     let of = |source: &str, destination: &str| {
         let [source, destination] = [source, destination].map(|addr| addr.parse().expect("an address"));

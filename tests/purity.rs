@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 7] = ["balance", "forward", "model", "proxy-protocol", "snapshot", "trace", "wire"];
+const PURE_CRATES: [&str; 8] =
+    ["balance", "forward", "http", "model", "proxy-protocol", "snapshot", "trace", "wire"];
 
 /// The names that no pure code may use.
 const IMPURE: &[&str] = &[

@@ -1,0 +1,187 @@
+//! Chunks (RFC 9112, section 7.1): `SIZE[;EXTENSION] CRLF DATA CRLF`, at last one of size 0, trailers and an empty line.
+
+use super::BodyProgress;
+use crate::Malformed;
+
+/// Most bytes of the extensions of all chunks of a body, of which nobody knows the use.
+pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
+
+/// Most bytes of a body's trailers.
+pub const MAX_TRAILERS: u32 = 8 * 1024;
+
+/// Most digits of a size: more do not fit into 64 bits.
+const MAX_DIGITS: u8 = 16;
+
+/// Most letters of a trailer's name that are looked at: no name that a trailer may not have is longer.
+const MAX_NAME: usize = 24;
+
+/// Fields that say how a message is framed, routed or who sends it: no trailer (RFC 9110, section 6.5.1).
+const FORBIDDEN: [&[u8]; 8] = [
+    b"authorization",
+    b"connection",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"host",
+    b"transfer-encoding",
+    b"te",
+];
+
+/// Follows chunks.
+#[derive(Debug, Default)]
+pub(super) struct ChunkReader {
+    at: Place,
+    /// Bytes of extensions so far.
+    extensions: u32,
+    /// Bytes of trailers so far.
+    trailers: u32,
+    name: TrailerName,
+}
+
+/// Where the next byte is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Size {
+        size: u64,
+        digits: u8,
+    },
+    Extension {
+        size: u64,
+    },
+    /// After the CR of the size's line.
+    SizeEnd {
+        size: u64,
+    },
+    Data {
+        left: u64,
+    },
+    DataCr,
+    DataLf,
+    /// At the beginning of a trailer's line.
+    Trailer,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    /// After the CR of the empty line.
+    LastLf,
+}
+
+/// The beginning of a trailer's name, in small letters.
+#[derive(Debug, Default)]
+struct TrailerName {
+    letters: [u8; MAX_NAME],
+    len: usize,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place::Size { size: 0, digits: 0 }
+    }
+}
+
+impl ChunkReader {
+    pub(super) fn opaque(&self) -> u64 {
+        match self.at {
+            Place::Data { left } => left,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            if let Place::Data { left } = self.at {
+                let taken = left.min((bytes.len() - at) as u64);
+                at += taken as usize;
+                self.at = if taken == left { Place::DataCr } else { Place::Data { left: left - taken } };
+                continue;
+            }
+            at += 1;
+            match self.step(*byte)? {
+                Some(next) => self.at = next,
+                None => {
+                    *self = ChunkReader::default();
+                    return Ok(BodyProgress::Ends(at));
+                }
+            }
+        }
+        Ok(BodyProgress::All)
+    }
+
+    /// Where the byte after this one is; `None`: the body is over.
+    fn step(&mut self, byte: u8) -> Result<Option<Place>, Malformed> {
+        Ok(Some(match (self.at, byte) {
+            (Place::Size { size, digits }, _) => of_size(size, digits, byte)?,
+            (Place::Extension { size }, b'\r') => Place::SizeEnd { size },
+            (Place::Extension { size }, b' '..=b'~' | b'\t') => {
+                self.extensions += 1;
+                if self.extensions > MAX_CHUNK_EXTENSION {
+                    return Err(Malformed::ChunkSize);
+                }
+                Place::Extension { size }
+            }
+            (Place::SizeEnd { size: 0 }, b'\n') => Place::Trailer,
+            (Place::SizeEnd { size }, b'\n') => Place::Data { left: size },
+            (Place::Extension { .. } | Place::SizeEnd { .. }, _) => return Err(Malformed::ChunkSize),
+            (Place::DataCr, b'\r') => Place::DataLf,
+            (Place::DataLf, b'\n') => Place::default(),
+            (Place::Data { .. } | Place::DataCr | Place::DataLf, _) => return Err(Malformed::ChunkEnd),
+            (Place::LastLf, b'\n') => return Ok(None),
+            (place, _) => self.step_in_trailers(place, byte)?,
+        }))
+    }
+
+    fn step_in_trailers(&mut self, place: Place, byte: u8) -> Result<Place, Malformed> {
+        self.trailers += 1;
+        if self.trailers > MAX_TRAILERS {
+            return Err(Malformed::Trailers);
+        }
+        match (place, byte) {
+            (Place::Trailer, b'\r') => Ok(Place::LastLf),
+            (Place::Trailer, _) if is_token(byte) => {
+                self.name = TrailerName::default();
+                self.name.push(byte);
+                Ok(Place::TrailerName)
+            }
+            (Place::TrailerName, b':') if self.name.is_allowed() => Ok(Place::TrailerValue),
+            (Place::TrailerName, _) if is_token(byte) => {
+                self.name.push(byte);
+                Ok(Place::TrailerName)
+            }
+            (Place::TrailerValue, b'\r') => Ok(Place::TrailerLf),
+            (Place::TrailerValue, b' '..=b'~' | b'\t' | 0x80..) => Ok(Place::TrailerValue),
+            (Place::TrailerLf, b'\n') => Ok(Place::Trailer),
+            _ => Err(Malformed::Trailers),
+        }
+    }
+}
+
+/// After a byte of the line with a size.
+fn of_size(size: u64, digits: u8, byte: u8) -> Result<Place, Malformed> {
+    match (byte, (byte as char).to_digit(16)) {
+        (_, Some(_)) if digits == MAX_DIGITS => Err(Malformed::ChunkSize),
+        (_, Some(digit)) => Ok(Place::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }),
+        (b';', _) if digits > 0 => Ok(Place::Extension { size }),
+        (b'\r', _) if digits > 0 => Ok(Place::SizeEnd { size }),
+        _ => Err(Malformed::ChunkSize),
+    }
+}
+
+/// A character of a name (RFC 9110, section 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+impl TrailerName {
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.letters.get_mut(self.len) {
+            *place = byte.to_ascii_lowercase();
+        }
+        self.len += 1;
+    }
+
+    fn is_allowed(&self) -> bool {
+        let name = self.letters.get(..self.len);
+        name.is_none_or(|name| !FORBIDDEN.contains(&name))
+    }
+}

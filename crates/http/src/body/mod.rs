@@ -1,0 +1,92 @@
+//! Bodies: where they end.
+
+mod chunked;
+#[cfg(test)]
+mod tests;
+
+pub use chunked::{MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+
+use chunked::ChunkReader;
+pub(crate) use chunked::is_token;
+
+use crate::Malformed;
+
+/// How the length of a body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// There is none.
+    Empty,
+    /// So many bytes.
+    Length(u64),
+    /// In chunks, the last of which is empty.
+    Chunked,
+    /// Until the server closes the connection.
+    UntilClose,
+}
+
+/// Follows a body through the bytes of a connection, of which it keeps none.
+#[derive(Debug)]
+pub struct BodyReader(State);
+
+#[derive(Debug)]
+enum State {
+    Left(u64),
+    Chunked(ChunkReader),
+    UntilClose,
+}
+
+/// What of some bytes is the body's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyProgress {
+    /// All of them, and more is to come.
+    All,
+    /// So many, with which it ends; what follows is the next message's.
+    Ends(usize),
+}
+
+impl BodyReader {
+    /// Of a body that begins with the next byte.
+    pub fn new(framing: BodyFraming) -> BodyReader {
+        BodyReader(match framing {
+            BodyFraming::Empty => State::Left(0),
+            BodyFraming::Length(len) => State::Left(len),
+            BodyFraming::Chunked => State::Chunked(ChunkReader::default()),
+            BodyFraming::UntilClose => State::UntilClose,
+        })
+    }
+
+    /// How far the body goes in the next bytes. They can be passed on as they are.
+    ///
+    /// # Errors
+    /// These are no chunks. Of bytes before the fault all may have been passed on, and the connection cannot go on.
+    pub fn advance(&mut self, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
+        match &mut self.0 {
+            State::UntilClose => Ok(BodyProgress::All),
+            State::Chunked(chunks) => chunks.advance(bytes),
+            State::Left(left) => match usize::try_from(*left) {
+                Ok(len) if len <= bytes.len() => {
+                    *left = 0;
+                    Ok(BodyProgress::Ends(len))
+                }
+                _ => {
+                    *left -= bytes.len() as u64;
+                    Ok(BodyProgress::All)
+                }
+            },
+        }
+    }
+
+    /// Bytes that the body still has for sure: they need not be looked at. 0: the next byte has to be.
+    pub fn opaque(&self) -> u64 {
+        match &self.0 {
+            State::Left(left) => *left,
+            State::Chunked(chunks) => chunks.opaque(),
+            State::UntilClose => u64::MAX,
+        }
+    }
+
+    /// Whether a connection that ends now leaves the body whole.
+    pub fn may_end(&self) -> bool {
+        matches!(self.0, State::UntilClose | State::Left(0))
+    }
+}

@@ -1,0 +1,111 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// How far a body goes in all of these bytes.
+fn read(framing: BodyFraming, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
+    BodyReader::new(framing).advance(bytes)
+}
+
+#[test]
+fn a_body_ends_where_its_length_says() {
+    assert_eq!(read(BodyFraming::Empty, b"GET"), Ok(BodyProgress::Ends(0)));
+    assert_eq!(read(BodyFraming::Length(3), b"abcGET"), Ok(BodyProgress::Ends(3)));
+    assert_eq!(read(BodyFraming::Length(9), b"abc"), Ok(BodyProgress::All));
+    assert_eq!(read(BodyFraming::UntilClose, b"abc"), Ok(BodyProgress::All));
+    let mut body = BodyReader::new(BodyFraming::Length(u64::MAX));
+    assert_eq!(body.advance(b"abc"), Ok(BodyProgress::All));
+    assert_eq!((body.opaque(), body.may_end()), (u64::MAX - 3, false));
+}
+
+#[test]
+fn chunks_end_with_an_empty_one_and_its_trailers() {
+    let whole = [
+        "0\r\n\r\n",
+        "3\r\nabc\r\n0\r\n\r\n",
+        "00000000000000a\r\n0123456789\r\n000\r\n\r\n",
+        "A;name=value;other=\"quoted\"\r\n0123456789\r\n0;x\r\n\r\n",
+        "1\r\nx\r\n0\r\nX-Checksum: 1234\r\nGrpc-Status: 0\r\n\r\n",
+        "4\r\n\r\n\r\n\r\n0\r\n\r\n",
+    ];
+    for text in whole {
+        let followed = format!("{text}GET / HTTP/1.1\r\n");
+        assert_eq!(
+            read(BodyFraming::Chunked, followed.as_bytes()),
+            Ok(BodyProgress::Ends(text.len())),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn chunks_that_could_be_read_in_two_ways_are_refused() {
+    let long = format!("1;{}\r\n", "x".repeat(5_000));
+    let trailers = format!("0\r\nX: {}\r\n\r\n", "x".repeat(9_000));
+    let cases = [
+        ("\r\n", Malformed::ChunkSize),
+        ("0x3\r\nabc\r\n", Malformed::ChunkSize),
+        ("+3\r\nabc\r\n", Malformed::ChunkSize),
+        (" 3\r\nabc\r\n", Malformed::ChunkSize),
+        ("3 \r\nabc\r\n", Malformed::ChunkSize),
+        ("3\nabc\r\n", Malformed::ChunkSize),
+        ("3\rabc\r\n", Malformed::ChunkSize),
+        ("3;a\nabc\r\n", Malformed::ChunkSize),
+        ("3;a\rx\nabc\r\n", Malformed::ChunkSize),
+        ("3;\0\r\nabc\r\n", Malformed::ChunkSize),
+        ("-1\r\nabc\r\n", Malformed::ChunkSize),
+        ("10000000000000003\r\nabc\r\n", Malformed::ChunkSize),
+        (&long, Malformed::ChunkSize),
+        ("3\r\nabcd\r\n", Malformed::ChunkEnd),
+        ("3\r\nabc\n0\r\n\r\n", Malformed::ChunkEnd),
+        ("3\r\nabc0\r\n\r\n", Malformed::ChunkEnd),
+        ("3\r\nabc\rx", Malformed::ChunkEnd),
+        ("0\r\n\n", Malformed::Trailers),
+        ("0\r\nX : y\r\n\r\n", Malformed::Trailers),
+        ("0\r\nX: y\n\r\n", Malformed::Trailers),
+        ("0\r\n folded\r\n\r\n", Malformed::Trailers),
+        ("0\r\nX: \0\r\n\r\n", Malformed::Trailers),
+        ("0\r\nContent-LENGTH: 3\r\n\r\n", Malformed::Trailers),
+        ("0\r\nTransfer-Encoding: chunked\r\n\r\n", Malformed::Trailers),
+        ("0\r\nHost: b\r\n\r\n", Malformed::Trailers),
+        (&trailers, Malformed::Trailers),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(read(BodyFraming::Chunked, text.as_bytes()), Err(expected), "{text:?}");
+    }
+}
+
+proptest! {
+    /// And what is opaque is not looked at.
+    #[test]
+    fn chunks_end_at_the_same_byte_however_they_are_cut_up(
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),
+        cuts in prop::collection::vec(1usize..30, 1..40),
+        follows in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
+        let mut bytes = Vec::new();
+        for chunk in &chunks {
+            bytes.extend(format!("{:x};n=1\r\n", chunk.len()).into_bytes());
+            bytes.extend(chunk);
+            bytes.extend(b"\r\n");
+        }
+        bytes.extend(b"0\r\nX: y\r\n\r\n");
+        let end = bytes.len();
+        bytes.extend(&follows);
+        let (mut body, mut at) = (BodyReader::new(BodyFraming::Chunked), 0);
+        for cut in cuts.into_iter().cycle() {
+            let next = &bytes[at..(at + cut).min(bytes.len())];
+            let opaque = body.opaque().min(next.len() as u64) as usize;
+            let hidden: Vec<u8> = next.iter().enumerate().map(|(n, byte)| if n < opaque { 0 } else { *byte }).collect();
+            match body.advance(&hidden) {
+                Ok(BodyProgress::All) => at += next.len(),
+                Ok(BodyProgress::Ends(len)) => {
+                    prop_assert_eq!(at + len, end);
+                    break;
+                }
+                Err(why) => prop_assert!(false, "{:?} at {}", why, at),
+            }
+            prop_assert!(at < bytes.len(), "the end was not seen");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! How a server is told who the client is: `X-Forwarded-For`, `-Proto`, `-Host`, and `Forwarded` (RFC 7239).
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use super::write_field;
+use crate::head::RequestHead;
+
+/// The client of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientIdentity<'a> {
+    /// The address of the other end of its connection.
+    pub ip: IpAddr,
+    /// `http` or `https`: how it came here.
+    pub scheme: &'a str,
+    /// Whether that address is a proxy whose own fields are to be believed.
+    pub is_trusted: bool,
+}
+
+/// Which fields tell servers of clients. What an untrusted client says of itself in any of them is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForwardedFields {
+    /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+    pub x_forwarded: bool,
+    /// `Forwarded`.
+    pub forwarded: bool,
+}
+
+impl Default for ForwardedFields {
+    /// Those that servers know: the first three.
+    fn default() -> ForwardedFields {
+        ForwardedFields { x_forwarded: true, forwarded: false }
+    }
+}
+
+const FOR: &str = "X-Forwarded-For";
+const PROTO: &str = "X-Forwarded-Proto";
+const HOST: &str = "X-Forwarded-Host";
+const FORWARDED: &str = "Forwarded";
+
+impl ForwardedFields {
+    /// Whether a client's field of this name is not passed on as it is.
+    pub(super) fn replaces(&self, name: &[u8]) -> bool {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED)
+    }
+
+    /// Writes the fields: those of a trusted proxy go on, with its address behind.
+    pub(super) fn write(&self, head: &RequestHead, client: &ClientIdentity<'_>, out: &mut Vec<u8>) {
+        let said = |name: &str| head.field(name).filter(|value| client.is_trusted && !value.is_empty());
+        if self.x_forwarded {
+            out.extend_from_slice(FOR.as_bytes());
+            out.extend_from_slice(b": ");
+            for earlier in values(head, FOR).filter(|_| client.is_trusted) {
+                out.extend_from_slice(earlier);
+                out.extend_from_slice(b", ");
+            }
+            let _ = write!(out, "{}\r\n", client.ip.to_canonical());
+            write_field(PROTO.as_bytes(), said(PROTO).unwrap_or(client.scheme.as_bytes()), out);
+            let host = said(HOST).unwrap_or_else(|| head.host());
+            if !host.is_empty() {
+                write_field(HOST.as_bytes(), host, out);
+            }
+        }
+        if self.forwarded {
+            out.extend_from_slice(b"Forwarded: ");
+            for earlier in values(head, FORWARDED).filter(|_| client.is_trusted) {
+                out.extend_from_slice(earlier);
+                out.extend_from_slice(b", ");
+            }
+            let _ = match client.ip.to_canonical() {
+                IpAddr::V4(ip) => write!(out, "for={ip}"),
+                IpAddr::V6(ip) => write!(out, "for=\"[{ip}]\""),
+            };
+            if !head.host().is_empty() {
+                out.extend_from_slice(b";host=\"");
+                out.extend_from_slice(head.host());
+                out.push(b'"');
+            }
+            let _ = write!(out, ";proto={}\r\n", client.scheme);
+        }
+    }
+}
+
+/// The values of all lines of a field that say something.
+fn values<'a>(head: &'a RequestHead, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
+    lines.map(|field| field.value).filter(|value| !value.is_empty())
+}

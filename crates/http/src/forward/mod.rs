@@ -1,0 +1,117 @@
+//! What is passed on: the head of a request as its server gets it, and the head of a response as the client gets it.
+//!
+//! Hop-by-hop fields are left out. [`FieldRules`] are what an operator sets, adds and removes.
+
+mod forwarded;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use forwarded::{ClientIdentity, ForwardedFields};
+pub use rules::{FieldFault, FieldRules};
+
+use crate::head::{RequestHead, ResponseHead};
+use crate::{BodyFraming, PathPrefix};
+
+/// What is changed of a request on its way to a server.
+#[derive(Debug, Clone)]
+pub struct RequestChanges<'a> {
+    /// The client, as the server is told.
+    pub client: ClientIdentity<'a>,
+    /// Which fields tell it.
+    pub forwarded: ForwardedFields,
+    /// The host that the server is asked for, in place of the client's.
+    pub host: Option<&'a [u8]>,
+    /// The prefix of the path that is replaced, and by what, which begins with a slash or is empty.
+    pub path: Option<(&'a PathPrefix, &'a [u8])>,
+    /// What the operator changes of the fields.
+    pub fields: &'a FieldRules,
+}
+
+/// What becomes of the client's connection after a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientConnection {
+    /// The client may send another request.
+    Stays,
+    /// It is closed after the body.
+    Closes,
+    /// It is no longer HTTP: the response is a 101.
+    Changes,
+}
+
+/// Writes the head of a request for a server. The server's connection stays open after it.
+pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(head.method_token());
+    out.push(b' ');
+    write_target(head, changes.path, out);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    write_field(b"Host", changes.host.unwrap_or_else(|| head.host()), out);
+    let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
+    for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_told(field.name)) {
+        if changes.fields.keeps(field.name) {
+            write_field(field.name, field.value, out);
+        }
+    }
+    if head.framing() == BodyFraming::Chunked {
+        write_field(b"Transfer-Encoding", b"chunked", out);
+    }
+    if let Some(protocol) = head.upgrade() {
+        write_field(b"Connection", b"upgrade", out);
+        write_field(b"Upgrade", protocol, out);
+    }
+    changes.forwarded.write(head, &changes.client, out);
+    changes.fields.write(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the head of a response for a client.
+pub fn write_response(
+    head: &ResponseHead,
+    fields: &FieldRules,
+    connection: ClientConnection,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(head.status()).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(head.reason());
+    out.extend_from_slice(b"\r\n");
+    for field in head.fields().filter(|field| !field.is_hop_by_hop && fields.keeps(field.name)) {
+        write_field(field.name, field.value, out);
+    }
+    if head.framing() == BodyFraming::Chunked {
+        write_field(b"Transfer-Encoding", b"chunked", out);
+    }
+    match connection {
+        ClientConnection::Stays => {}
+        ClientConnection::Closes => write_field(b"Connection", b"close", out),
+        ClientConnection::Changes => {
+            write_field(b"Connection", b"upgrade", out);
+            if let Some(protocol) = head.field("upgrade") {
+                write_field(b"Upgrade", protocol, out);
+            }
+        }
+    }
+    fields.write(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_target(head: &RequestHead, path: Option<(&PathPrefix, &[u8])>, out: &mut Vec<u8>) {
+    let whole = head.path_and_query();
+    let Some((prefix, replacement)) = path else { return out.extend_from_slice(whole) };
+    let rest = prefix.rest_of(whole);
+    out.extend_from_slice(replacement);
+    if rest.first() != Some(&b'/') && !replacement.ends_with(b"/") {
+        out.push(b'/');
+    }
+    // Of two slashes that meet, one is left.
+    let doubled = replacement.ends_with(b"/") && rest.first() == Some(&b'/');
+    out.extend_from_slice(&rest[usize::from(doubled)..]);
+}

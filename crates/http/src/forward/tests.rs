@@ -1,0 +1,158 @@
+use bytes::BytesMut;
+
+use super::*;
+use crate::{HeadLimits, HeadReader, HttpMethod};
+
+fn request(text: &str) -> RequestHead {
+    HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default()).unwrap().unwrap()
+}
+
+fn client(is_trusted: bool) -> ClientIdentity<'static> {
+    ClientIdentity { ip: [192, 0, 2, 9].into(), scheme: "http", is_trusted }
+}
+
+fn changes(fields: &FieldRules) -> RequestChanges<'_> {
+    RequestChanges {
+        client: client(false),
+        forwarded: ForwardedFields::default(),
+        host: None,
+        path: None,
+        fields,
+    }
+}
+
+fn written(head: &RequestHead, changes: &RequestChanges<'_>) -> String {
+    let mut out = Vec::new();
+    write_request(head, changes, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_server_gets_the_request_and_who_the_client_is() {
+    let head = request(
+        "GET http://shop.example/a?b HTTP/1.1\r\nAccept: */*\r\nHost: shop.example\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
+         Keep-Alive: timeout=5\r\nX-Forwarded-For: 10.0.0.1\r\nForwarded: for=10.0.0.1\r\nProxy: evil\r\nTE: gzip\r\n\r\n",
+    );
+    assert_eq!(
+        written(&head, &changes(&FieldRules::default())),
+        "GET /a?b HTTP/1.1\r\nHost: shop.example\r\nAccept: */*\r\nX-Forwarded-For: 192.0.2.9\r\n\
+         X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\n\r\n"
+    );
+}
+
+#[test]
+fn a_trusted_proxy_is_believed_and_named() {
+    let head = request(
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.7\r\nX-Forwarded-For: 10.0.0.1\r\n\
+         X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.example\r\nForwarded: for=203.0.113.7\r\n\r\n",
+    );
+    let rules = FieldRules::default();
+    let forwarded = ForwardedFields { x_forwarded: true, forwarded: true };
+    let changes = RequestChanges { client: client(true), forwarded, ..changes(&rules) };
+    assert_eq!(
+        written(&head, &changes),
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.7, 10.0.0.1, 192.0.2.9\r\n\
+         X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.example\r\n\
+         Forwarded: for=203.0.113.7, for=192.0.2.9;host=\"a\";proto=http\r\n\r\n"
+    );
+}
+
+#[test]
+fn an_operator_sets_adds_and_removes_fields() {
+    let mut rules = FieldRules::default();
+    rules.set("X-Env", "live").unwrap();
+    rules.add("X-Tag", "b").unwrap();
+    rules.remove("Cookie").unwrap();
+    let head = request("GET / HTTP/1.0\r\nx-env: mine\r\nX-Tag: a\r\ncookie: c=1\r\n\r\n");
+    let none = ForwardedFields { x_forwarded: false, forwarded: false };
+    let changes = RequestChanges { forwarded: none, host: Some(b"b"), ..changes(&rules) };
+    assert_eq!(
+        written(&head, &changes),
+        "GET / HTTP/1.1\r\nHost: b\r\nX-Tag: a\r\nX-Env: live\r\nX-Tag: b\r\n\r\n"
+    );
+    for (name, value, fault) in [
+        ("X Y", "", FieldFault::Name),
+        ("", "", FieldFault::Name),
+        ("X:", "", FieldFault::Name),
+        ("X", "a\r\nY: b", FieldFault::Value),
+        ("X", " a", FieldFault::Value),
+        ("content-length", "3", FieldFault::Reserved),
+        ("Transfer-Encoding", "chunked", FieldFault::Reserved),
+        ("HOST", "a", FieldFault::Reserved),
+    ] {
+        assert_eq!(rules.set(name, value), Err(fault), "{name:?}");
+    }
+}
+
+#[test]
+fn a_prefix_of_the_path_is_replaced() {
+    let rules = FieldRules::default();
+    let cases = [
+        ("/v1", "", "/v1/a?b=/v1", "/a?b=/v1"),
+        ("/v1", "", "/v1", "/"),
+        ("/v1", "", "/v1?b", "/?b"),
+        ("/v1", "/api/v2", "/v1/a", "/api/v2/a"),
+        ("/v1", "/api/", "/v1/a", "/api/a"),
+        ("/v1", "/api", "/v1", "/api/"),
+        ("/", "/api", "/a", "/api/a"),
+        ("/v1", "", "/%761/%2F", "/%2F"),
+    ];
+    for (prefix, replacement, path, expected) in cases {
+        let prefix = PathPrefix::parse(prefix).unwrap();
+        let head = request(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let changes = RequestChanges { path: Some((&prefix, replacement.as_bytes())), ..changes(&rules) };
+        let line = format!("GET {expected} HTTP/1.1\r\n");
+        assert!(written(&head, &changes).starts_with(&line), "{path}: {}", written(&head, &changes));
+    }
+}
+
+#[test]
+fn bodies_and_upgrades_are_announced_anew() {
+    let rules = FieldRules::default();
+    let chunked = request("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n");
+    assert!(written(&chunked, &changes(&rules)).contains("\r\nTransfer-Encoding: chunked\r\n"));
+    let upgrade = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    let text = written(&request(upgrade), &changes(&rules));
+    assert!(
+        text.contains("\r\nConnection: upgrade\r\nUpgrade: websocket\r\n")
+            && text.contains("Sec-WebSocket-Version")
+    );
+    // A server that changed to it would be out of our sight.
+    let h2c = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n";
+    let text = written(&request(h2c), &changes(&rules)).to_ascii_lowercase();
+    assert!(!text.contains("upgrade") && !text.contains("http2-settings"), "{text}");
+}
+
+#[test]
+fn a_client_gets_the_response_without_what_was_for_us() {
+    let response = |text: &str| {
+        let mut received = BytesMut::from(text);
+        let head = HeadReader::default().response(&mut received, HttpMethod::Get, &HeadLimits::default());
+        head.unwrap().unwrap()
+    };
+    let written = |text: &str, connection| {
+        let mut rules = FieldRules::default();
+        rules.set("Server", "convey").unwrap();
+        let mut out = Vec::new();
+        write_response(&response(text), &rules, connection, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(
+        written(
+            "HTTP/1.0 200 Fine\r\nServer: x\r\nKeep-Alive: timeout=5\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n",
+            ClientConnection::Stays
+        ),
+        "HTTP/1.1 200 Fine\r\nContent-Length: 5\r\nServer: convey\r\n\r\n"
+    );
+    assert_eq!(
+        written("HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\n\r\n", ClientConnection::Closes),
+        "HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\nConnection: close\r\nServer: convey\r\n\r\n"
+    );
+    assert_eq!(
+        written(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+            ClientConnection::Changes
+        ),
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nServer: convey\r\n\r\n"
+    );
+}

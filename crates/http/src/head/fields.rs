@@ -1,0 +1,166 @@
+//! The fields of a head, where they are in its bytes.
+
+use bytes::Bytes;
+use httparse::Header;
+use smallvec::SmallVec;
+
+use crate::Malformed;
+
+/// A field of a head, as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its name, in the letters that it came with. Names are the same in both cases.
+    pub name: &'a [u8],
+    /// Its value, without spaces around it.
+    pub value: &'a [u8],
+    /// Whether it is for the next hop alone, so that it is not passed on (RFC 9110, section 7.6.1).
+    pub is_hop_by_hop: bool,
+}
+
+/// The fields of one head.
+#[derive(Debug, Clone)]
+pub(super) struct FieldList {
+    places: SmallVec<[FieldPlace; 24]>,
+}
+
+/// Where a field is in the bytes of its head.
+#[derive(Debug, Clone, Copy)]
+struct FieldPlace {
+    name: u16,
+    name_len: u16,
+    value: u16,
+    value_len: u16,
+    known: KnownField,
+    is_hop_by_hop: bool,
+}
+
+/// Fields that a proxy goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KnownField {
+    Connection,
+    ContentLength,
+    Expect,
+    Host,
+    TransferEncoding,
+    Upgrade,
+    Other,
+}
+
+/// Fields that are for the next hop alone whether `Connection` names them or not: the last two are of proxies that clients
+/// choose, and `Proxy` is taken for an environment variable by CGI.
+const HOP_BY_HOP: [&[u8]; 9] = [
+    b"connection",
+    b"keep-alive",
+    b"te",
+    b"transfer-encoding",
+    b"upgrade",
+    b"http2-settings",
+    b"proxy",
+    b"proxy-connection",
+    b"proxy-authorization",
+];
+
+/// Fields that `Connection` cannot take away: without them a server would read another request.
+const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
+
+impl FieldList {
+    /// Of headers that are parts of `head`.
+    pub(super) fn new(head: &[u8], headers: &[Header<'_>]) -> FieldList {
+        let start = head.as_ptr() as usize;
+        // A head has at most 65,535 bytes.
+        let at = |part: &[u8]| (part.as_ptr() as usize - start) as u16;
+        let places = headers.iter().map(|header| {
+            let name = header.name.as_bytes();
+            FieldPlace {
+                name: at(name),
+                name_len: name.len() as u16,
+                value: if header.value.is_empty() { 0 } else { at(header.value) },
+                value_len: header.value.len() as u16,
+                known: known(name),
+                is_hop_by_hop: HOP_BY_HOP.iter().any(|one| name.eq_ignore_ascii_case(one)),
+            }
+        });
+        FieldList { places: places.collect() }
+    }
+
+    /// All fields, in order.
+    pub(super) fn all<'a>(&'a self, head: &'a Bytes) -> impl Iterator<Item = Field<'a>> {
+        self.places.iter().map(|place| place.of(head))
+    }
+
+    /// The values of one field.
+    pub(super) fn known<'a>(
+        &'a self,
+        head: &'a Bytes,
+        wanted: KnownField,
+    ) -> impl Iterator<Item = &'a [u8]> + Clone {
+        self.places.iter().filter(move |place| place.known == wanted).map(|place| place.of(head).value)
+    }
+
+    /// The value of a field that may come once.
+    ///
+    /// # Errors
+    /// It comes more than once: this.
+    pub(super) fn single<'a>(
+        &'a self,
+        head: &'a Bytes,
+        wanted: KnownField,
+        repeated: Malformed,
+    ) -> Result<Option<&'a [u8]>, Malformed> {
+        let mut values = self.known(head, wanted);
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            _ => Err(repeated),
+        }
+    }
+
+    /// The elements of a field that is a list, in whichever of its lines (RFC 9110, section 5.6.1).
+    pub(super) fn elements<'a>(
+        &'a self,
+        head: &'a Bytes,
+        wanted: KnownField,
+    ) -> impl Iterator<Item = &'a [u8]> + Clone {
+        let values = self.known(head, wanted);
+        values
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .map(<[u8]>::trim_ascii)
+            .filter(|one| !one.is_empty())
+    }
+
+    /// Marks the fields that `Connection` names.
+    pub(super) fn mark_connection_options(&mut self, head: &Bytes) {
+        let named = |name: &[u8]| {
+            self.elements(head, KnownField::Connection).any(|option| option.eq_ignore_ascii_case(name))
+        };
+        let is_named = |place: &FieldPlace| {
+            let name = place.of(head).name;
+            !KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept)) && named(name)
+        };
+        let marks: SmallVec<[bool; 24]> = self.places.iter().map(is_named).collect();
+        self.places.iter_mut().zip(marks).for_each(|(place, mark)| place.is_hop_by_hop |= mark);
+    }
+}
+
+impl FieldPlace {
+    fn of<'a>(&self, head: &'a Bytes) -> Field<'a> {
+        let part = |at: u16, len: u16| &head[usize::from(at)..usize::from(at) + usize::from(len)];
+        Field {
+            name: part(self.name, self.name_len),
+            value: part(self.value, self.value_len),
+            is_hop_by_hop: self.is_hop_by_hop,
+        }
+    }
+}
+
+fn known(name: &[u8]) -> KnownField {
+    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+    match name.len() {
+        4 if is(b"host") => KnownField::Host,
+        6 if is(b"expect") => KnownField::Expect,
+        7 if is(b"upgrade") => KnownField::Upgrade,
+        10 if is(b"connection") => KnownField::Connection,
+        14 if is(b"content-length") => KnownField::ContentLength,
+        17 if is(b"transfer-encoding") => KnownField::TransferEncoding,
+        _ => KnownField::Other,
+    }
+}

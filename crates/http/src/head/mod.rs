@@ -1,0 +1,18 @@
+//! Heads: the start line and the fields of a message, until the empty line.
+//!
+//! [`HeadReader`] finds the end of a head in what has come so far; `request` and `response` say what is in it, `fields` keeps the
+//! fields, `target` reads the request's target.
+
+mod fields;
+mod reader;
+mod request;
+mod response;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use fields::Field;
+pub use reader::{HeadLimits, HeadReader};
+pub use request::RequestHead;
+pub use response::ResponseHead;
+pub(crate) use target::{hex_pair, is_plain};

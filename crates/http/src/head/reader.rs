@@ -1,0 +1,108 @@
+//! Finds the end of a head, however it is cut up on the way, and refuses line ends that are none.
+
+use bytes::BytesMut;
+use memchr::memchr2;
+
+use super::{RequestHead, ResponseHead};
+use crate::Malformed;
+
+/// Most fields of a head that are ever read.
+pub(super) const MAX_FIELDS: usize = 256;
+
+/// How much a head may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes of the head with its empty line; at most 65,535 count.
+    pub bytes: usize,
+    /// Fields; at most 256 count.
+    pub fields: usize,
+}
+
+impl Default for HeadLimits {
+    /// 16 KiB and 100 fields.
+    fn default() -> HeadLimits {
+        HeadLimits { bytes: 16 * 1024, fields: 100 }
+    }
+}
+
+impl HeadLimits {
+    fn max_bytes(&self) -> usize {
+        self.bytes.min(usize::from(u16::MAX))
+    }
+
+    pub(super) fn max_fields(&self) -> usize {
+        self.fields.min(MAX_FIELDS)
+    }
+}
+
+/// Reads one head from what comes in. Each byte is looked at once until the head is whole, so a client that sends byte by byte
+/// costs no more than others.
+#[derive(Debug, Clone, Default)]
+pub struct HeadReader {
+    /// Bytes that have no unfinished line end.
+    scanned: usize,
+}
+
+impl HeadReader {
+    /// Takes a request's head from the front of what was received, once it is whole. Empty lines before it are skipped
+    /// (RFC 9112, section 2.2).
+    ///
+    /// # Errors
+    /// The head is not to be read; the connection cannot go on.
+    pub fn request(
+        &mut self,
+        received: &mut BytesMut,
+        limits: &HeadLimits,
+    ) -> Result<Option<RequestHead>, Malformed> {
+        if self.scanned == 0 {
+            while received.starts_with(b"\r\n") {
+                let _ = received.split_to(2);
+            }
+        }
+        let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
+        RequestHead::parse(received.split_to(len).freeze(), limits).map(Some)
+    }
+
+    /// Takes a response's head from the front of what was received, once it is whole. `method` is that of its request.
+    ///
+    /// # Errors
+    /// The head is not to be read; the connection cannot go on.
+    pub fn response(
+        &mut self,
+        received: &mut BytesMut,
+        method: crate::HttpMethod,
+        limits: &HeadLimits,
+    ) -> Result<Option<ResponseHead>, Malformed> {
+        let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
+        ResponseHead::parse(received.split_to(len).freeze(), method, limits).map(Some)
+    }
+
+    /// The length of the head with its empty line; afterwards the reader is as new.
+    fn find_end(&mut self, received: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Malformed> {
+        let most = limits.max_bytes();
+        while let Some(at) = memchr2(b'\r', b'\n', &received[self.scanned..]) {
+            let at = self.scanned + at;
+            if at + 2 > most {
+                return Err(Malformed::HeadTooLong);
+            }
+            match (received[at], received.get(at + 1)) {
+                (b'\r', Some(b'\n')) => {}
+                // The next byte tells.
+                (b'\r', None) => {
+                    self.scanned = at;
+                    return Ok(None);
+                }
+                _ => return Err(Malformed::BareLineEnd),
+            }
+            self.scanned = at + 2;
+            if received[..at].ends_with(b"\r\n") {
+                return Ok(Some(std::mem::take(&mut self.scanned)));
+            }
+        }
+        if received.len() >= most {
+            return Err(Malformed::HeadTooLong);
+        }
+        self.scanned = received.len();
+        Ok(None)
+    }
+}

@@ -1,0 +1,194 @@
+//! The head of a request.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use httparse::{EMPTY_HEADER, Error, Request, Status};
+
+use super::Field;
+use super::fields::{FieldList, KnownField};
+use super::reader::{HeadLimits, MAX_FIELDS};
+use super::target::{self, TargetParts};
+use crate::body::BodyFraming;
+use crate::{HttpMethod, Malformed};
+
+/// A request's head that can be read in one way.
+#[derive(Debug, Clone)]
+pub struct RequestHead {
+    head: Bytes,
+    fields: FieldList,
+    method: HttpMethod,
+    method_len: usize,
+    target: TargetParts,
+    is_http11: bool,
+    framing: BodyFraming,
+    expects_continue: bool,
+    keeps_alive: bool,
+    upgrade: bool,
+}
+
+impl RequestHead {
+    /// Reads a whole head.
+    pub(super) fn parse(head: Bytes, limits: &HeadLimits) -> Result<RequestHead, Malformed> {
+        let mut headers = [EMPTY_HEADER; MAX_FIELDS];
+        let mut request = Request::new(&mut headers[..limits.max_fields()]);
+        match request.parse(&head) {
+            Ok(Status::Complete(len)) if len == head.len() => {}
+            Ok(_) => return Err(Malformed::StartLine),
+            Err(error) => return Err(fault(error)),
+        }
+        let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
+        else {
+            return Err(Malformed::StartLine);
+        };
+        let mut fields = FieldList::new(&head, request.headers);
+        fields.mark_connection_options(&head);
+        let is_http11 = version == 1;
+        let host = fields.single(&head, KnownField::Host, Malformed::Host)?;
+        if is_http11 && host.is_none() {
+            return Err(Malformed::Host);
+        }
+        let place = range_in(&head, target.as_bytes());
+        let target = target::read(method, target, host)?.at(place.start);
+        let framing = framing(&head, &fields, is_http11)?;
+        let has = |option: &[u8]| {
+            fields.elements(&head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
+        };
+        // RFC 9112, section 9.3.
+        let keeps_alive = !has(b"close") && (is_http11 || has(b"keep-alive"));
+        let is_h2c = |protocol: &[u8]| protocol.eq_ignore_ascii_case(b"h2c");
+        let upgrade = is_http11
+            && has(b"upgrade")
+            && fields.known(&head, KnownField::Upgrade).count() == 1
+            && !fields.elements(&head, KnownField::Upgrade).any(is_h2c);
+        let expects_continue = expects_continue(&head, &fields, is_http11)?;
+        let (method_len, method) = (method.len(), HttpMethod::of(method));
+        Ok(RequestHead {
+            fields,
+            method,
+            method_len,
+            target,
+            is_http11,
+            framing,
+            expects_continue,
+            keeps_alive,
+            upgrade,
+            head,
+        })
+    }
+
+    /// The method.
+    pub fn method(&self) -> HttpMethod {
+        self.method
+    }
+
+    /// The method's token, as it came.
+    pub fn method_token(&self) -> &[u8] {
+        &self.head[..self.method_len]
+    }
+
+    /// The path, from its slash on, without the query; `*` for `OPTIONS *`.
+    pub fn path(&self) -> &[u8] {
+        &self.head[self.target.path.clone()]
+    }
+
+    /// Path and query, as a server gets them.
+    pub fn path_and_query(&self) -> &[u8] {
+        &self.head[self.target.path.start..self.target.end]
+    }
+
+    /// The host that the client asks for, as it wrote it, with the port if it gave one; empty if it named none.
+    pub fn host(&self) -> &[u8] {
+        let named = match &self.target.authority {
+            Some(authority) => Some(&self.head[authority.clone()]),
+            None => self.fields.known(&self.head, KnownField::Host).next(),
+        };
+        named.unwrap_or_default()
+    }
+
+    /// Whether the client speaks HTTP/1.1; else it speaks HTTP/1.0.
+    pub fn is_http11(&self) -> bool {
+        self.is_http11
+    }
+
+    /// How long the body is.
+    pub fn framing(&self) -> BodyFraming {
+        self.framing
+    }
+
+    /// Whether the client waits for a 100 before it sends the body.
+    pub fn expects_continue(&self) -> bool {
+        self.expects_continue
+    }
+
+    /// Whether the connection may have another request after this one.
+    pub fn keeps_alive(&self) -> bool {
+        self.keeps_alive
+    }
+
+    /// The protocols that the client wants to change to, if it wants that, such as `websocket`. HTTP/2 is none of them: a
+    /// server that changed to it would answer requests that nobody here has seen.
+    pub fn upgrade(&self) -> Option<&[u8]> {
+        let wanted = self.fields.known(&self.head, KnownField::Upgrade).next();
+        wanted.filter(|_| self.upgrade)
+    }
+
+    /// All fields, in order.
+    pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        self.fields.all(&self.head)
+    }
+
+    /// The first value of a field.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields().find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
+    }
+}
+
+/// The body of a request (RFC 9112, section 6.3).
+fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFraming, Malformed> {
+    let length = fields.single(head, KnownField::ContentLength, Malformed::ContentLength)?;
+    let encoding = fields.single(head, KnownField::TransferEncoding, Malformed::TransferEncoding)?;
+    match (length, encoding) {
+        (Some(_), Some(_)) => Err(Malformed::TwoFramings),
+        (_, Some(encoding)) if is_http11 && encoding.eq_ignore_ascii_case(b"chunked") => {
+            Ok(BodyFraming::Chunked)
+        }
+        (_, Some(_)) => Err(Malformed::TransferEncoding),
+        (Some(length), None) => Ok(BodyFraming::Length(content_length(length)?)),
+        (None, None) => Ok(BodyFraming::Empty),
+    }
+}
+
+/// One decimal number. With leading zeros some take it for an octal one.
+pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
+    let is_number = value.iter().all(u8::is_ascii_digit) && (value == b"0" || !value.starts_with(b"0"));
+    let text = std::str::from_utf8(value).ok().filter(|_| is_number);
+    text.and_then(|text| text.parse().ok()).ok_or(Malformed::ContentLength)
+}
+
+/// HTTP/1.0 has no such thing, and it is ignored there (RFC 9110, section 10.1.1).
+fn expects_continue(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<bool, Malformed> {
+    match fields.single(head, KnownField::Expect, Malformed::Expectation)? {
+        None => Ok(false),
+        Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(is_http11),
+        Some(_) => Err(Malformed::Expectation),
+    }
+}
+
+/// Why the parser stopped.
+pub(super) fn fault(error: Error) -> Malformed {
+    match error {
+        Error::HeaderName => Malformed::FieldName,
+        Error::HeaderValue => Malformed::FieldValue,
+        Error::NewLine => Malformed::BareLineEnd,
+        Error::TooManyHeaders => Malformed::TooManyFields,
+        Error::Version => Malformed::Version,
+        Error::Token | Error::Status => Malformed::StartLine,
+    }
+}
+
+/// Where a part of a head is in it.
+pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr() as usize - head.as_ptr() as usize;
+    start..start + part.len()
+}

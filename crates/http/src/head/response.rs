@@ -1,0 +1,118 @@
+//! The head of a response.
+
+use bytes::Bytes;
+use httparse::{EMPTY_HEADER, Response, Status};
+
+use super::Field;
+use super::fields::{FieldList, KnownField};
+use super::reader::{HeadLimits, MAX_FIELDS};
+use super::request::{content_length, fault, range_in};
+use crate::body::BodyFraming;
+use crate::{HttpMethod, Malformed};
+
+/// A response's head that can be read in one way.
+#[derive(Debug, Clone)]
+pub struct ResponseHead {
+    head: Bytes,
+    fields: FieldList,
+    status: u16,
+    reason: std::ops::Range<usize>,
+    framing: BodyFraming,
+    keeps_alive: bool,
+}
+
+impl ResponseHead {
+    /// Reads a whole head, the answer to a request with this method.
+    pub(super) fn parse(
+        head: Bytes,
+        method: HttpMethod,
+        limits: &HeadLimits,
+    ) -> Result<ResponseHead, Malformed> {
+        let mut headers = [EMPTY_HEADER; MAX_FIELDS];
+        let mut response = Response::new(&mut headers[..limits.max_fields()]);
+        match response.parse(&head) {
+            Ok(Status::Complete(len)) if len == head.len() => {}
+            Ok(_) => return Err(Malformed::StartLine),
+            Err(error) => return Err(fault(error)),
+        }
+        let (Some(status), Some(version)) = (response.code, response.version) else {
+            return Err(Malformed::StartLine);
+        };
+        if !(100..1000).contains(&status) {
+            return Err(Malformed::StartLine);
+        }
+        let reason = response.reason.filter(|reason| !reason.is_empty());
+        let reason = reason.map_or(0..0, |reason| range_in(&head, reason.as_bytes()));
+        let mut fields = FieldList::new(&head, response.headers);
+        fields.mark_connection_options(&head);
+        let is_http11 = version == 1;
+        let framing = framing(&head, &fields, (status, method), is_http11)?;
+        let has = |option: &[u8]| {
+            fields.elements(&head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
+        };
+        let keeps_alive =
+            !has(b"close") && (is_http11 || has(b"keep-alive")) && framing != BodyFraming::UntilClose;
+        Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
+    }
+
+    /// The status, 100 to 999.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The phrase behind the status; it may be empty.
+    pub fn reason(&self) -> &[u8] {
+        &self.head[self.reason.clone()]
+    }
+
+    /// Whether another head follows: 1xx, but for 101, after which the connection is no longer HTTP.
+    pub fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+
+    /// How long the body is.
+    pub fn framing(&self) -> BodyFraming {
+        self.framing
+    }
+
+    /// Whether the connection may have another request after this one.
+    pub fn keeps_alive(&self) -> bool {
+        self.keeps_alive
+    }
+
+    /// All fields, in order.
+    pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        self.fields.all(&self.head)
+    }
+
+    /// The first value of a field.
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.fields().find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
+    }
+}
+
+/// The body of a response (RFC 9112, section 6.3).
+fn framing(
+    head: &Bytes,
+    fields: &FieldList,
+    (status, method): (u16, HttpMethod),
+    is_http11: bool,
+) -> Result<BodyFraming, Malformed> {
+    let length = fields.single(head, KnownField::ContentLength, Malformed::ContentLength)?;
+    let encoding = fields.single(head, KnownField::TransferEncoding, Malformed::TransferEncoding)?;
+    let length = length.map(content_length).transpose()?;
+    if length.is_some() && encoding.is_some() {
+        return Err(Malformed::TwoFramings);
+    }
+    if method == HttpMethod::Head || status < 200 || status == 204 || status == 304 {
+        return Ok(BodyFraming::Empty);
+    }
+    match (length, encoding) {
+        (_, Some(encoding)) if is_http11 && encoding.eq_ignore_ascii_case(b"chunked") => {
+            Ok(BodyFraming::Chunked)
+        }
+        (_, Some(_)) => Err(Malformed::TransferEncoding),
+        (Some(length), None) => Ok(BodyFraming::Length(length)),
+        (None, None) => Ok(BodyFraming::UntilClose),
+    }
+}

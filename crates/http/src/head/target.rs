@@ -1,0 +1,129 @@
+//! The target of a request, and the host that it is for (RFC 9112, section 3.2).
+
+use std::ops::Range;
+
+use crate::Malformed;
+
+/// Where the parts of a target are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TargetParts {
+    /// Of an absolute URI: its authority.
+    pub(super) authority: Option<Range<usize>>,
+    /// From its slash on.
+    pub(super) path: Range<usize>,
+    /// The end of the query.
+    pub(super) end: usize,
+}
+
+impl TargetParts {
+    /// The same in bytes that have the target at `start`.
+    pub(super) fn at(self, start: usize) -> TargetParts {
+        let moved = |range: Range<usize>| range.start + start..range.end + start;
+        TargetParts { authority: self.authority.map(moved), path: moved(self.path), end: self.end + start }
+    }
+}
+
+/// Reads a target and holds it against `Host`.
+pub(super) fn read(method: &str, target: &str, host: Option<&[u8]>) -> Result<TargetParts, Malformed> {
+    if method == "CONNECT" {
+        return Err(Malformed::Connect);
+    }
+    if host.is_some_and(|host| !is_authority(host)) {
+        return Err(Malformed::Host);
+    }
+    let bytes = target.as_bytes();
+    // A fragment is never sent, and what is not ASCII has to be encoded.
+    if !bytes.iter().all(|byte| matches!(byte, b'!'..=b'~')) || bytes.contains(&b'#') {
+        return Err(Malformed::Target);
+    }
+    if bytes == b"*" {
+        let whole = TargetParts { authority: None, path: 0..1, end: 1 };
+        return if method == "OPTIONS" { Ok(whole) } else { Err(Malformed::Target) };
+    }
+    let (authority, path) = match bytes.first() {
+        Some(b'/') => (None, 0),
+        _ => absolute(target, host)?,
+    };
+    let end_of_path = bytes[path..].iter().position(|byte| *byte == b'?').map_or(bytes.len(), |at| path + at);
+    if path == end_of_path || !is_plain(&bytes[path..end_of_path]) {
+        return Err(Malformed::Target);
+    }
+    Ok(TargetParts { authority, path: path..end_of_path, end: bytes.len() })
+}
+
+/// An absolute URI, whose authority has to be the host (RFC 9112, section 3.2.2), and where its path begins.
+fn absolute(target: &str, host: Option<&[u8]>) -> Result<(Option<Range<usize>>, usize), Malformed> {
+    let scheme = ["http://", "https://"]
+        .into_iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)));
+    let start = scheme.ok_or(Malformed::Target)?.len();
+    let path = target[start..].find('/').map(|at| start + at).ok_or(Malformed::Target)?;
+    let authority = &target.as_bytes()[start..path];
+    if authority.is_empty() || !is_authority(authority) {
+        return Err(Malformed::Target);
+    }
+    if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority)) {
+        return Err(Malformed::Target);
+    }
+    Ok((Some(start..path), path))
+}
+
+/// Whether it is a host, with a port or without: a name, an address, an IPv6 address in brackets. It may be empty.
+fn is_authority(text: &[u8]) -> bool {
+    let (host, port) = match text.first() {
+        Some(b'[') => match text.iter().position(|byte| *byte == b']') {
+            Some(end) => (&text[..=end], &text[end + 1..]),
+            None => return false,
+        },
+        _ => {
+            text.iter().position(|byte| *byte == b':').map_or((text, &b""[..]), |colon| text.split_at(colon))
+        }
+    };
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    let is_host = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
+        Some(address) => {
+            !address.is_empty() && address.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte))
+        }
+        None => host.iter().all(is_name),
+    };
+    let is_port = match port.split_first() {
+        None => true,
+        Some((colon, digits)) => *colon == b':' && digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+    };
+    is_host && is_port
+}
+
+/// Whether a path means the same to everybody: it has no backslash, no broken percent encoding, and no segment `.` or `..`, encoded
+/// or not. Some servers cut a segment off at a semicolon before they look.
+pub(crate) fn is_plain(path: &[u8]) -> bool {
+    !path.contains(&b'\\') && path.split(|byte| *byte == b'/').all(is_plain_segment)
+}
+
+fn is_plain_segment(segment: &[u8]) -> bool {
+    let (mut dots, mut others, mut is_cut) = (0, 0, false);
+    let mut rest = segment;
+    while let Some((byte, after)) = rest.split_first() {
+        let decoded;
+        (decoded, rest) = match (byte, after) {
+            (b'%', [high, low, after @ ..]) => match hex_pair(*high, *low) {
+                Some(byte) if byte != 0 => (byte, after),
+                _ => return false,
+            },
+            (b'%', _) => return false,
+            (byte, after) => (*byte, after),
+        };
+        is_cut |= *byte == b';';
+        match decoded {
+            _ if is_cut => {}
+            b'.' => dots += 1,
+            _ => others += 1,
+        }
+    }
+    others > 0 || dots == 0 || dots > 2
+}
+
+/// The byte of a percent encoding.
+pub(crate) fn hex_pair(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    Some((digit(high)? * 16 + digit(low)?) as u8)
+}

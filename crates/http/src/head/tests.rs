@@ -1,0 +1,285 @@
+use bytes::BytesMut;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{BodyFraming, HttpMethod, Malformed};
+
+fn request(text: &str) -> Result<RequestHead, Malformed> {
+    let mut received = BytesMut::from(text);
+    let head = HeadReader::default().request(&mut received, &HeadLimits::default())?;
+    Ok(head.unwrap_or_else(|| panic!("not whole: {text:?}")))
+}
+
+fn response(text: &str, method: HttpMethod) -> Result<ResponseHead, Malformed> {
+    let mut received = BytesMut::from(text);
+    let head = HeadReader::default().response(&mut received, method, &HeadLimits::default())?;
+    Ok(head.unwrap_or_else(|| panic!("not whole: {text:?}")))
+}
+
+#[test]
+fn a_request_says_what_a_proxy_has_to_know() {
+    let head = request(
+        "\r\n\r\nPOST /a/b?c=/d HTTP/1.1\r\nHOST: Shop.Example:8080\r\nContent-Length: 12\r\nExpect: 100-Continue\r\n\
+         Connection: X-Hop, close\r\nX-Hop: 1\r\nX-End: \t two words \r\n\r\n",
+    )
+    .unwrap();
+    assert_eq!((head.method(), head.method_token()), (HttpMethod::Post, &b"POST"[..]));
+    assert_eq!((head.path(), head.path_and_query()), (&b"/a/b"[..], &b"/a/b?c=/d"[..]));
+    assert_eq!(head.host(), b"Shop.Example:8080");
+    assert_eq!(head.framing(), BodyFraming::Length(12));
+    assert!(head.expects_continue() && head.is_http11() && !head.keeps_alive());
+    assert_eq!(head.upgrade(), None);
+    assert_eq!(head.field("x-end"), Some(&b"two words"[..]));
+    let hop_by_hop: Vec<&[u8]> =
+        head.fields().filter(|field| field.is_hop_by_hop).map(|field| field.name).collect();
+    assert_eq!(hop_by_hop, [&b"Connection"[..], b"X-Hop"]);
+}
+
+#[test]
+fn a_websocket_asks_for_another_protocol_and_only_if_connection_says_so() {
+    let ask = |connection: &str| {
+        format!("GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: {connection}\r\n\r\n")
+    };
+    assert_eq!(request(&ask("keep-alive, Upgrade")).unwrap().upgrade(), Some(&b"websocket"[..]));
+    assert_eq!(request(&ask("keep-alive")).unwrap().upgrade(), None);
+}
+
+#[test]
+fn connection_takes_no_field_away_that_a_server_reads_the_request_by() {
+    let head = request(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: host, content-length\r\n\r\n",
+    );
+    let kept = |field: &Field<'_>| !field.is_hop_by_hop;
+    let head = head.unwrap();
+    let names: Vec<&[u8]> = head.fields().filter(kept).map(|field| field.name).collect();
+    assert_eq!(names, [&b"Host"[..], b"Content-Length"]);
+}
+
+#[test]
+fn old_clients_say_that_they_stay_and_new_ones_that_they_go() {
+    let keeps = |text: &str| request(text).unwrap().keeps_alive();
+    assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));
+    assert!(keeps("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
+    assert!(keeps("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(!keeps("GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\nConnection: Close\r\n\r\n"));
+}
+
+/// What is known to be read in two ways, by whom it may.
+#[test]
+fn what_could_be_read_in_two_ways_is_refused() {
+    let of = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
+    let cases = [
+        (of("Content-Length: 3\r\nTransfer-Encoding: chunked"), Malformed::TwoFramings),
+        (of("Transfer-Encoding: chunked\r\nContent-Length: 3"), Malformed::TwoFramings),
+        (of("Content-Length: 3\r\nContent-Length: 4"), Malformed::ContentLength),
+        (of("Content-Length: 3\r\nContent-Length: 3"), Malformed::ContentLength),
+        (of("Content-Length: 3, 3"), Malformed::ContentLength),
+        (of("Content-Length: +3"), Malformed::ContentLength),
+        (of("Content-Length: -0"), Malformed::ContentLength),
+        (of("Content-Length: 0x3"), Malformed::ContentLength),
+        (of("Content-Length: 03"), Malformed::ContentLength),
+        (of("Content-Length: 3 0"), Malformed::ContentLength),
+        (of("Content-Length:"), Malformed::ContentLength),
+        (of("Content-Length: 18446744073709551616"), Malformed::ContentLength),
+        (of("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), Malformed::TransferEncoding),
+        (of("Transfer-Encoding: chunked, chunked"), Malformed::TransferEncoding),
+        (of("Transfer-Encoding: chunked, identity"), Malformed::TransferEncoding),
+        (of("Transfer-Encoding: gzip, chunked"), Malformed::TransferEncoding),
+        (of("Transfer-Encoding: xchunked"), Malformed::TransferEncoding),
+        (of("Transfer-Encoding: \"chunked\""), Malformed::TransferEncoding),
+        (of("Transfer-Encoding: \x0bchunked"), Malformed::FieldValue),
+        (of("Transfer-Encoding:\x7f chunked"), Malformed::FieldValue),
+        (of("Transfer-Encoding : chunked"), Malformed::FieldName),
+        (of("Transfer-Encoding\t: chunked"), Malformed::FieldName),
+        (of("Content-Length\x00: 3"), Malformed::FieldName),
+        (of("Content Length: 3"), Malformed::FieldName),
+        (of(": 3"), Malformed::FieldName),
+        (of("NoColon"), Malformed::FieldName),
+        (of("X: a\r\n b"), Malformed::FieldName),
+        (of("X: a\r\n\tTransfer-Encoding: chunked"), Malformed::FieldName),
+        (of("X: a\nTransfer-Encoding: chunked"), Malformed::BareLineEnd),
+        (of("X: a\rTransfer-Encoding: chunked"), Malformed::BareLineEnd),
+        (of("X: a\0b"), Malformed::FieldValue),
+        (of("Expect: 100-continue, x"), Malformed::Expectation),
+        ("GET / HTTP/1.1\n\n".to_owned(), Malformed::BareLineEnd),
+        ("GET / HTTP/1.1\r\n\n".to_owned(), Malformed::BareLineEnd),
+        (" GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Malformed::StartLine),
+        ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Malformed::StartLine),
+        ("GET /\r\nHost: a\r\n\r\n".to_owned(), Malformed::StartLine),
+        ("GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Malformed::StartLine),
+        ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n".to_owned(), Malformed::BareLineEnd),
+        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n".to_owned(), Malformed::Version),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".to_owned(), Malformed::Version),
+        ("GET / http/1.1\r\nHost: a\r\n\r\n".to_owned(), Malformed::Version),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(), Malformed::TransferEncoding),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(request(&text).map(drop), Err(expected), "{text:?}");
+    }
+}
+
+#[test]
+fn a_request_is_for_one_host_and_one_path() {
+    let of = |line: &str, host: &str| format!("{line} HTTP/1.1\r\n{host}\r\n");
+    let refused = [
+        ("GET /", "", Malformed::Host),
+        ("GET /", "Host: a\r\nHost: a\r\n", Malformed::Host),
+        ("GET /", "Host: a b\r\n", Malformed::Host),
+        ("GET /", "Host: a/b\r\n", Malformed::Host),
+        ("GET /", "Host: a@b\r\n", Malformed::Host),
+        ("GET /", "Host: a:80:90\r\n", Malformed::Host),
+        ("GET /", "Host: a, b\r\n", Malformed::Host),
+        ("GET /", "Host: [::1\r\n", Malformed::Host),
+        ("GET http://a/", "Host: b\r\n", Malformed::Target),
+        ("GET http://a/", "Host: a:80\r\n", Malformed::Target),
+        ("GET http://user@a/", "Host: a\r\n", Malformed::Target),
+        ("GET http:///", "Host: a\r\n", Malformed::Target),
+        ("GET http://a", "Host: a\r\n", Malformed::Target),
+        ("GET ftp://a/", "Host: a\r\n", Malformed::Target),
+        ("GET a", "Host: a\r\n", Malformed::Target),
+        ("GET *", "Host: a\r\n", Malformed::Target),
+        ("GET ?", "Host: a\r\n", Malformed::Target),
+        ("GET /#top", "Host: a\r\n", Malformed::Target),
+        ("GET /a/../b", "Host: a\r\n", Malformed::Target),
+        ("GET /a/%2E%2e/b", "Host: a\r\n", Malformed::Target),
+        ("GET /a/.%2e", "Host: a\r\n", Malformed::Target),
+        ("GET /.", "Host: a\r\n", Malformed::Target),
+        ("GET /a/..;x=/b", "Host: a\r\n", Malformed::Target),
+        ("GET /a\\b", "Host: a\r\n", Malformed::Target),
+        ("GET /%00", "Host: a\r\n", Malformed::Target),
+        ("GET /%zz", "Host: a\r\n", Malformed::Target),
+        ("GET /%2", "Host: a\r\n", Malformed::Target),
+        ("CONNECT a:443", "Host: a:443\r\n", Malformed::Connect),
+    ];
+    for (line, host, expected) in refused {
+        assert_eq!(request(&of(line, host)).map(drop), Err(expected), "{line:?} {host:?}");
+    }
+    let read = [
+        ("GET /", "Host:\r\n", "", "/"),
+        ("GET http://A.example:8080/x?y", "Host: a.EXAMPLE:8080\r\n", "A.example:8080", "/x"),
+        ("OPTIONS *", "Host: a\r\n", "a", "*"),
+        ("GET /...", "Host: a\r\n", "a", "/..."),
+        (
+            "GET /a..b/.well-known//c;v=1/%2F",
+            "Host: [::1]:80\r\n",
+            "[::1]:80",
+            "/a..b/.well-known//c;v=1/%2F",
+        ),
+    ];
+    for (line, fields, host, path) in read {
+        let head = request(&of(line, fields)).unwrap_or_else(|why| panic!("{line}: {why:?}"));
+        assert_eq!((head.host(), head.path()), (host.as_bytes(), path.as_bytes()), "{line}");
+    }
+}
+
+#[test]
+fn a_response_says_how_its_body_ends() {
+    let framing = |text: &str, method| response(text, method).map(|head| head.framing());
+    let get = HttpMethod::Get;
+    let cases = [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", get, Ok(BodyFraming::Length(5))),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", HttpMethod::Head, Ok(BodyFraming::Empty)),
+        ("HTTP/1.1 304 \r\nContent-Length: 5\r\n\r\n", get, Ok(BodyFraming::Empty)),
+        ("HTTP/1.1 204\r\n\r\n", get, Ok(BodyFraming::Empty)),
+        ("HTTP/1.1 100 Continue\r\n\r\n", get, Ok(BodyFraming::Empty)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n", get, Ok(BodyFraming::Chunked)),
+        ("HTTP/1.0 200 OK\r\n\r\n", get, Ok(BodyFraming::UntilClose)),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", get, Err(Malformed::TransferEncoding)),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+            get,
+            Err(Malformed::TwoFramings),
+        ),
+        ("HTTP/1.1 99 Low\r\n\r\n", get, Err(Malformed::StartLine)),
+        ("HTTP/1.1 2x0 OK\r\n\r\n", get, Err(Malformed::StartLine)),
+        ("ICY 200 OK\r\n\r\n", get, Err(Malformed::Version)),
+        ("HTTP/1.1 200 OK\nContent-Length: 5\r\n\r\n", get, Err(Malformed::BareLineEnd)),
+    ];
+    for (text, method, expected) in cases {
+        assert_eq!(framing(text, method), expected, "{text:?}");
+    }
+    let head = response("HTTP/1.1 404 Not here\r\nServer: x\r\n\r\n", get).unwrap();
+    assert_eq!((head.status(), head.reason(), head.keeps_alive()), (404, &b"Not here"[..], false));
+    assert!(response("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", get).unwrap().is_interim());
+    assert!(!response("HTTP/1.1 101 Switching Protocols\r\n\r\n", get).unwrap().is_interim());
+}
+
+#[test]
+fn a_head_has_an_end_in_bytes_and_in_fields() {
+    let limits = HeadLimits { bytes: 64, fields: 2 };
+    let read = |text: &str| {
+        HeadReader::default().request(&mut BytesMut::from(text), &limits).map(|head| head.is_some())
+    };
+    let padded = |len: usize| {
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nX: ".to_owned();
+        let pad = "x".repeat(len - head.len() - 4);
+        head + &pad + "\r\n\r\n"
+    };
+    assert_eq!(read(&padded(64)), Ok(true));
+    assert_eq!(read(&padded(65)), Err(Malformed::HeadTooLong));
+    assert_eq!(read(&padded(65)[..63]), Ok(false));
+    assert_eq!(read(&padded(90)[..64]), Err(Malformed::HeadTooLong), "it cannot end in time");
+    assert_eq!(read("GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\n\r\n"), Err(Malformed::TooManyFields));
+}
+
+/// Whatever a client might send, more or less.
+fn any_head() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "GET",
+        "POST",
+        " ",
+        "/",
+        "/a/../b",
+        "*",
+        "http://a/",
+        " HTTP/1.1",
+        " HTTP/1.0",
+        "\r\n",
+        "\r\n",
+        "\n",
+        "\r",
+        "Host: a\r\n",
+        "Content-Length: 3\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "X: y\r\n",
+        ":",
+        "\t",
+        "\0",
+        "Connection: close\r\n",
+        "é",
+    ]);
+    prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn it_does_not_matter_how_a_head_is_cut_up(text in any_head(), cuts in prop::collection::vec(1usize..9, 1..40)) {
+        let limits = HeadLimits { bytes: 200, fields: 8 };
+        let mut whole = BytesMut::from(text.as_str());
+        let at_once = HeadReader::default().request(&mut whole, &limits);
+        let (mut reader, mut received, mut left) = (HeadReader::default(), BytesMut::new(), text.as_bytes());
+        let mut in_pieces = Ok(None);
+        for cut in cuts.into_iter().cycle() {
+            if left.is_empty() {
+                break;
+            }
+            let (next, rest) = left.split_at(cut.min(left.len()));
+            received.extend_from_slice(next);
+            left = rest;
+            in_pieces = reader.request(&mut received, &limits);
+            if !matches!(in_pieces, Ok(None)) {
+                break;
+            }
+        }
+        match (at_once, in_pieces) {
+            (Ok(Some(one)), Ok(Some(other))) => {
+                prop_assert_eq!(one.path_and_query(), other.path_and_query());
+                prop_assert_eq!(one.framing(), other.framing());
+                prop_assert!(one.fields().eq(other.fields()));
+                received.extend_from_slice(left);
+                prop_assert_eq!(whole, received, "what follows the head is the body's");
+            }
+            (one, other) => prop_assert_eq!(one.map(|head| head.is_some()), other.map(|head| head.is_some())),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! HTTP/1 as a proxy has to read it: strictly, and without a body in memory. Pure: bytes in, decisions out.
+//!
+//! A proxy and a server that read one request in two ways let a client smuggle another one past the proxy. So whatever could be
+//! read in two ways is a [`Malformed`] message, and no server sees it. The rules are those of RFC 9110 and RFC 9112; where these
+//! leave a choice, convey refuses.
+//!
+//! ```
+//! use bytes::BytesMut;
+//! use convey_http::{BodyFraming, HeadLimits, HeadReader};
+//!
+//! let mut received = BytesMut::from("POST /v1/items HTTP/1.1\r\nHost: api.example\r\nContent-Length: 2\r\n\r\nhi");
+//! let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();
+//! assert_eq!(head.path(), b"/v1/items");
+//! assert_eq!(head.framing(), BodyFraming::Length(2));
+//! assert_eq!(&received[..], b"hi", "the body stays where it is");
+//! ```
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
+
+mod body;
+mod forward;
+mod head;
+mod malformed;
+mod method;
+mod routes;
+
+pub use body::{BodyFraming, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+pub use forward::{
+    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges, write_request,
+    write_response,
+};
+pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead};
+pub use malformed::Malformed;
+pub use method::HttpMethod;
+pub use routes::{HostPattern, PathPrefix, PatternFault, RouteMatch, RouteTable};

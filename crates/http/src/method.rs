@@ -1,0 +1,49 @@
+//! Methods, as far as a proxy has to tell them apart.
+
+/// The method of a request (RFC 9110, section 9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HttpMethod {
+    /// `GET`
+    Get,
+    /// `HEAD`: its response has no body, whatever its head says.
+    Head,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `DELETE`
+    Delete,
+    /// `OPTIONS`
+    Options,
+    /// `TRACE`
+    Trace,
+    /// `PATCH`
+    Patch,
+    /// Any other token. Methods are case-sensitive: `get` is one of these.
+    Other,
+}
+
+impl HttpMethod {
+    pub(crate) fn of(token: &str) -> HttpMethod {
+        match token {
+            "GET" => HttpMethod::Get,
+            "HEAD" => HttpMethod::Head,
+            "POST" => HttpMethod::Post,
+            "PUT" => HttpMethod::Put,
+            "DELETE" => HttpMethod::Delete,
+            "OPTIONS" => HttpMethod::Options,
+            "TRACE" => HttpMethod::Trace,
+            "PATCH" => HttpMethod::Patch,
+            _ => HttpMethod::Other,
+        }
+    }
+
+    /// Whether the same request may be sent twice (RFC 9110, section 9.2.2).
+    pub fn is_idempotent(self) -> bool {
+        match self {
+            HttpMethod::Get | HttpMethod::Head | HttpMethod::Put | HttpMethod::Delete => true,
+            HttpMethod::Options | HttpMethod::Trace => true,
+            HttpMethod::Post | HttpMethod::Patch | HttpMethod::Other => false,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The patterns of a route.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::head::hex_pair;
+
+/// The host of a route. Names are the same in both cases, a port and a dot at the end do not count.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// Any, or none.
+    Any,
+    /// This name or address.
+    Exact(Box<[u8]>),
+    /// All names below this one, which begins with a dot.
+    Below(Box<[u8]>),
+}
+
+/// The beginning of a path, by whole segments: `/v1` matches `/v1` and `/v1/a`, not `/v10`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PathPrefix(Box<[u8]>);
+
+/// Why a pattern is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatternFault {
+    /// It has other characters than those of a host.
+    Host,
+    /// A `*` elsewhere than as the first label.
+    Star,
+    /// A port: a frontend has its own.
+    Port,
+    /// It does not begin with a slash.
+    Path,
+    /// A query, a fragment, a space, a broken percent encoding or a dot segment.
+    PathCharacter,
+}
+
+impl HostPattern {
+    /// An exact host, or a glob such as `*.example.com`.
+    ///
+    /// # Errors
+    /// It is no such pattern.
+    pub fn parse(text: &str) -> Result<HostPattern, PatternFault> {
+        let (is_glob, name) = match text.strip_prefix("*.") {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        if name.contains('*') {
+            return Err(PatternFault::Star);
+        }
+        let is_address = name.starts_with('[') && name.ends_with(']') && !is_glob;
+        if !is_address && name.contains(':') {
+            return Err(PatternFault::Port);
+        }
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let is_of_address = |byte: u8| byte.is_ascii_hexdigit() || b"[]:.".contains(&byte);
+        let is_host =
+            name.bytes().all(|byte| if is_address { is_of_address(byte) } else { is_of_name(byte) });
+        if name.is_empty() || !is_host || name.starts_with('.') {
+            return Err(PatternFault::Host);
+        }
+        let name = host_name(name.as_bytes());
+        Ok(match is_glob {
+            true => HostPattern::Below([b".", &name[..]].concat().into()),
+            false => HostPattern::Exact(name[..].into()),
+        })
+    }
+}
+
+impl PathPrefix {
+    /// A prefix. A slash at its end does not count.
+    ///
+    /// # Errors
+    /// It is no path.
+    pub fn parse(text: &str) -> Result<PathPrefix, PatternFault> {
+        if !text.starts_with('/') {
+            return Err(PatternFault::Path);
+        }
+        let bytes = text.as_bytes();
+        let is_of_path = |byte: &u8| matches!(byte, b'!'..=b'~') && !b"?#".contains(byte);
+        if !bytes.iter().all(is_of_path) || !crate::head::is_plain(bytes) {
+            return Err(PatternFault::PathCharacter);
+        }
+        let path = decoded_path(bytes);
+        Ok(PathPrefix(path.strip_suffix(b"/").unwrap_or(&path).into()))
+    }
+
+    /// How long it is, in bytes: 0 matches every path.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it matches every path.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What of a path that it matches is behind it, as it came.
+    pub(crate) fn rest_of<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+        let (mut rest, mut left) = (path, self.0.len());
+        while left > 0 && !rest.is_empty() {
+            // An encoding counts as the prefix has it.
+            let is_encoded = rest[0] == b'%' && rest.len() > 2;
+            let taken = if is_encoded { 3 } else { 1 };
+            left -= decoded_path(&rest[..taken]).len().min(left);
+            rest = &rest[taken..];
+        }
+        rest
+    }
+
+    pub(super) fn matches(&self, path: &[u8]) -> bool {
+        path.strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    }
+}
+
+impl fmt::Display for PatternFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PatternFault::Host => "expected a host name, an address, or a glob like \"*.example.com\"",
+            PatternFault::Star => "`*` stands for the first label alone, as in \"*.example.com\"",
+            PatternFault::Port => "a route has no port: its frontend listens on one",
+            PatternFault::Path => "a path begins with `/`",
+            PatternFault::PathCharacter => {
+                "a path has no query, no space, no `.` or `..` segment and no broken `%`"
+            }
+        })
+    }
+}
+
+/// A host without its port and the dot at its end, in small letters.
+pub(super) fn host_name(host: &[u8]) -> SmallVec<[u8; 64]> {
+    let end = match host.first() {
+        Some(b'[') => host.iter().position(|byte| *byte == b']').map_or(host.len(), |end| end + 1),
+        _ => host.iter().position(|byte| *byte == b':').unwrap_or(host.len()),
+    };
+    let name = host[..end].strip_suffix(b".").unwrap_or(&host[..end]);
+    name.iter().map(u8::to_ascii_lowercase).collect()
+}
+
+/// A path in which no character that needs none has a percent encoding (RFC 3986, section 6.2.2.2).
+pub(super) fn decoded_path(path: &[u8]) -> Cow<'_, [u8]> {
+    if !path.contains(&b'%') {
+        return Cow::Borrowed(path);
+    }
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((byte, after)) = rest.split_first() {
+        let encoded = match (byte, after) {
+            (b'%', [high, low, ..]) => hex_pair(*high, *low),
+            _ => None,
+        };
+        let is_unreserved = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+        match encoded {
+            Some(byte) if is_unreserved(&byte) => {
+                decoded.push(byte);
+                rest = &after[2..];
+            }
+            Some(_) => {
+                decoded.extend([b'%', after[0].to_ascii_uppercase(), after[1].to_ascii_uppercase()]);
+                rest = &after[2..];
+            }
+            None => {
+                decoded.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    Cow::Owned(decoded)
+}
