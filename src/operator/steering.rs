@@ -115,6 +115,10 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
         }
         Wanted::Reset(target) => {
             let TakenBack { reset } = client.change(Method::DELETE, &overlays(target.as_ref()), None).await?;
+            if let Some(target) = target.as_ref().filter(|_| reset.is_empty()) {
+                // Nothing is said of a wrong name, either.
+                servers_of(client, target).await?;
+            }
             let of = target.as_ref().map_or_else(|| "everything".to_owned(), Target::to_string);
             Ok(match reset.len() {
                 0 => format!("{of}: as in the file already\n"),
@@ -140,13 +144,14 @@ struct Backend {
 
 #[derive(Deserialize)]
 struct Server {
+    state: String,
     current_connections: u64,
 }
 
 /// Waits until a target has no open connection, and tells how many are left whenever that changes.
 ///
 /// # Errors
-/// Some are left after `patience`, or nobody answers any more: words for an operator.
+/// Some are left after `patience`, the target is ready again or gone, or nobody answers any more: words for an operator.
 pub async fn wait_until_idle(
     client: &Client,
     target: &Target,
@@ -174,11 +179,34 @@ pub async fn wait_until_idle(
     })
 }
 
+/// # Errors
+/// It gets connections again, or it is gone: then nobody knows how many it has.
 async fn open_connections(client: &Client, target: &Target) -> Result<u64, Refused> {
+    let servers = servers_of(client, target).await?;
+    match servers.iter().find(|(_, server)| server.state == AdminState::Ready.name()) {
+        Some((name, _)) => {
+            let ready = Target::server(&target.backend, name);
+            Err(Refused(format!("{ready} is ready again: it gets connections")))
+        }
+        None => Ok(servers.values().map(|server| server.current_connections).sum()),
+    }
+}
+
+/// The servers that a target is.
+///
+/// # Errors
+/// There is no such backend or server.
+async fn servers_of(client: &Client, target: &Target) -> Result<BTreeMap<String, Server>, Refused> {
     let of = Target::backend(&target.backend);
-    let Backend { servers } = client.get(&path(&of)).await?;
-    let of_target = servers.iter().filter(|(name, _)| target.includes(&target.backend, name));
-    Ok(of_target.map(|(_, server)| server.current_connections).sum())
+    let Backend { mut servers } = client.get(&path(&of)).await?;
+    servers.retain(|name, _| target.includes(&target.backend, name));
+    match &target.server {
+        Some(server) if servers.is_empty() => {
+            let flows = format!("`convey flows --server {target}` lists what it has open");
+            Err(Refused(format!("backend {} has no server {server}; {flows}", target.backend)))
+        }
+        _ => Ok(servers),
+    }
 }
 
 fn left(open: u64) -> String {

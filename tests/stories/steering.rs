@@ -15,6 +15,7 @@ use crate::operator::{set, tell, told, who_answers};
 stories!("steering":
     a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready_again,
     who_waits_for_a_drain_hears_when_the_last_connection_has_gone,
+    who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone,
     a_backend_in_maintenance_serves_nobody_and_says_so,
     a_weight_counts_at_once_and_what_was_said_outlasts_a_reload_until_it_is_taken_back,
     a_reload_says_what_has_changed_or_why_the_file_was_refused,
@@ -70,6 +71,37 @@ fn who_waits_for_a_drain_hears_when_the_last_connection_has_gone() {
         let told = waits.join().unwrap();
         assert!(told.ends_with("backend pool: no connection is left\n"), "{told}");
     });
+}
+
+/// Whoever stops the server next would cut its clients.
+fn who_waits_for_a_drain_hears_that_it_is_taken_back_or_that_the_server_is_gone() {
+    let lab = Loopback::new();
+    let _echo = TcpServer::echo(lab.server(1));
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut held = connect(lab.vip());
+    ping(&mut held).unwrap();
+    let other = Setup::new(&lab).server("other", lab.server(1), "");
+    for (change, why) in [
+        ("server ready pool/a", "server pool/a is ready again: it gets connections"),
+        ("reload", "backend pool has no server a"),
+    ] {
+        let ended = thread::scope(|scope| {
+            let waits = scope.spawn(|| tell(&balancer, "server drain pool/a --wait"));
+            balancer.wait_for_stat("/backends/pool/servers/a/state", "drain");
+            if change == "reload" {
+                balancer.save(&other);
+            }
+            told(&balancer, change);
+            waits.join().unwrap()
+        });
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{ended:?}");
+    }
+    ping(&mut held).unwrap();
+    let wrong = tell(&balancer, "reset pool/nobody");
+    assert_eq!(wrong.code, Some(1), "{wrong:?}");
+    assert!(wrong.stderr.contains("backend pool has no server nobody"), "{wrong:?}");
 }
 
 fn a_backend_in_maintenance_serves_nobody_and_says_so() {

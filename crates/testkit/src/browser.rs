@@ -120,7 +120,7 @@ impl Browser {
     pub fn click(&mut self, selector: &str) {
         let name = json!(selector);
         self.wait_until(&format!("document.querySelector({name})?.getClientRects().length"));
-        let at = self.evaluate(&format!(
+        let place = format!(
             "(() => {{
                 const element = document.querySelector({name});
                 element.scrollIntoView({{ block: 'center', behavior: 'instant' }});
@@ -129,8 +129,11 @@ impl Browser {
                 const top = document.elementFromPoint(...at);
                 return element.contains(top) || top?.contains(element) ? at : null;
             }})()"
-        ));
-        assert!(!at.is_null(), "{selector} is behind something else");
+        );
+        // A notice may be before it, for a moment.
+        let at = wait_for(&format!("{selector} to have nothing before it"), || {
+            Some(self.evaluate(&place)).filter(|at| !at.is_null())
+        });
         for kind in ["mousePressed", "mouseReleased"] {
             let event = json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1 });
             self.call("Input.dispatchMouseEvent", event);

@@ -33,6 +33,14 @@ struct RunningPackets {
     snat_ports_in_use: u64,
 }
 
+impl RunningPackets {
+    /// Flows but for those that are over: they give way to new ones at once.
+    fn kept_flows(&self) -> u64 {
+        const OVER: [&str; 3] = ["closing", "time_wait", "closed"];
+        self.flows.iter().filter(|(state, _)| !OVER.contains(&&***state)).map(|(_, flows)| flows).sum()
+    }
+}
+
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct RunningName {
@@ -96,7 +104,7 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     found.extend(running.descriptors.and_then(|has| descriptors(running.process, has)));
     if let Some(packets) = &running.status.packets {
-        found.extend(flows(host, packets.flows.values().sum()));
+        found.extend(flows(host, packets.kept_flows()));
         found.extend(snat_ports(host, packets.snat_ports_in_use));
     }
     found
@@ -170,6 +178,13 @@ mod tests {
         let raised = descriptors(Some(7), has(900, 5_000)).unwrap();
         assert_eq!(raised.mend, ["prlimit --pid 7 --nofile=5000:5000"]);
         assert!(descriptors(None, has(1_000, 1_000)).unwrap().mend.is_empty());
+    }
+
+    #[test]
+    fn flows_that_are_over_fill_no_table() {
+        let text = r#"{ "flows": { "closing": 30, "time_wait": 9, "closed": 1, "established": 2, "udp_stream": 3 } }"#;
+        let packets: RunningPackets = serde_json::from_str(text).unwrap();
+        assert_eq!(packets.kept_flows(), 5);
     }
 
     #[test]

@@ -162,12 +162,16 @@ pub(super) fn wrong_reply(server: &TargetServer, words: &str) -> Diagnosis {
     Diagnosis::error("server-reply", seen, why).on(server.told())
 }
 
-/// The ports to try where one refuses: those of other servers, and usual ones.
+/// The ports to try where one refuses: those of servers on other hosts, and usual ones. A port of another server on its host is not
+/// its own.
 pub(super) fn other_ports(server: &TargetServer, all: &[TargetServer]) -> Vec<u16> {
     const USUAL: [u16; 6] = [80, 443, 3000, 8000, 8080, 8443];
     let own = server.probed().port();
     let mut ports: Vec<u16> = all.iter().map(|other| other.probed().port()).chain(USUAL).collect();
-    ports.retain(|port| *port != own && *port != 0);
+    let host = server.addr.ip();
+    let is_of_another =
+        |port: u16| all.iter().any(|other| other.probed().ip() == host && other.probed().port() == port);
+    ports.retain(|port| *port != own && *port != 0 && !is_of_another(*port));
     ports.sort_unstable();
     ports.dedup();
     ports.truncate(16);
