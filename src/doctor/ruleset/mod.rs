@@ -1,6 +1,6 @@
 //! The packet filter of a host, as `nft` and `iptables-save` print it, and what it does to a packet.
 //!
-//! [`Ruleset::of_host`] asks the host, the rest is pure. It is read as far as it can be told what a rule does. What cannot be told is never taken for a drop.
+//! `Ruleset::of_host` asks the host, the rest is pure. It is read as far as it can be told what a rule does. What cannot be told is never taken for a drop.
 
 mod gather;
 mod iptables;
