@@ -7,11 +7,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::dataplane::PacketFlows;
-use crate::explain::{ClientFlows, FlowQuestion, FoundFlow};
+use crate::explain::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
 use crate::forward::{ClientShare, Dispatch};
 use crate::model::{
     FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow,
-    ListedFlowId, Protocol,
+    ListedFlowId,
 };
 use crate::proxy::ProxyFlows;
 
@@ -98,13 +98,11 @@ impl FlowSources {
             return Ok(ClientFlows::All(answer));
         }
         let Some(listed) = question.choose(answer.flows) else { return Ok(ClientFlows::One(None)) };
-        let found = match (listed.id.kind, listed.protocol) {
-            (FlowKind::Connection | FlowKind::Session, _) => Some(FoundFlow::Proxied(listed)),
-            (FlowKind::Packets, Protocol::Tcp) => {
-                find(FlowKey::tcp(listed.client, listed.listen)).await?.map(FoundFlow::Packets)
-            }
-            (FlowKind::Packets, Protocol::Udp) => {
-                find(FlowKey::udp(listed.client, listed.listen)).await?.map(FoundFlow::Packets)
+        let found = match listed.id.kind {
+            FlowKind::Connection | FlowKind::Session => Some(FoundFlow::Proxied(listed)),
+            FlowKind::Packets => {
+                let key = FlowKey::new(listed.protocol, listed.client, listed.listen);
+                find(key).await?.map(FoundFlow::Packets)
             }
         };
         Ok(ClientFlows::One(found.map(Box::new)))
@@ -212,7 +210,6 @@ impl FlowReport {
             }
             None => (None, None, None),
         };
-        let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
         FlowReport {
             id: flow.id.to_string(),
             mode: flow.mode.name(),
@@ -225,8 +222,8 @@ impl FlowReport {
             server_addr,
             snat_addr: flow.snat.map(|addr| addr.to_string()),
             state: flow.state,
-            age_seconds: flow.activity.age.map(seconds),
-            idle_seconds: flow.activity.idle.map(seconds),
+            age_seconds: flow.activity.age.map(rounded_seconds),
+            idle_seconds: flow.activity.idle.map(rounded_seconds),
             bytes_rx: flow.activity.bytes_rx,
             bytes_tx: flow.activity.bytes_tx,
             kernel: flow.is_offloaded,

@@ -175,7 +175,6 @@ impl ClientFlows {
     pub(super) fn told(&self) -> Option<ExplainedFlow> {
         let found = self.one()?;
         let listed = found.listed();
-        let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
         Some(ExplainedFlow {
             id: listed.id.to_string(),
             state: state(found),
@@ -183,8 +182,8 @@ impl ClientFlows {
             server: server(listed),
             address: listed.server.as_ref().map(|(.., addr)| *addr),
             snat: listed.snat,
-            age_seconds: listed.activity.age.map(seconds),
-            idle_seconds: listed.activity.idle.map(seconds),
+            age_seconds: listed.activity.age.map(rounded_seconds),
+            idle_seconds: listed.activity.idle.map(rounded_seconds),
             kernel: listed.is_offloaded,
         })
     }
@@ -196,6 +195,11 @@ impl ClientFlows {
         let servers = servers.map(|group| FlowsOfServer { server: group.name.clone(), flows: group.flows });
         Some(OpenFlows { open: answer.matching, servers: servers.collect() })
     }
+}
+
+/// Seconds with milliseconds, as the API has ages of flows.
+pub fn rounded_seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e3).round() / 1e3
 }
 
 /// Where the flow of the client is, if it may have been at several places of the frontend.

@@ -16,7 +16,9 @@ mod tests;
 mod text;
 
 pub use access::{NetworkQuestion, SearchedFile, SearchedNetwork, SearchedText};
-pub use flow::{ClientFlows, ExplainedFlow, FlowQuestion, FlowsOfServer, FoundFlow, OpenFlows};
+pub use flow::{
+    ClientFlows, ExplainedFlow, FlowQuestion, FlowsOfServer, FoundFlow, OpenFlows, rounded_seconds,
+};
 pub use packets::PacketFacts;
 pub use question::{ClientAddr, Unanswerable};
 pub use text::as_text;

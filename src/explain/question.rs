@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::config::did_you_mean;
-use crate::model::{FlowKey, HashOn, Protocol};
+use crate::model::{FlowKey, HashOn};
 use crate::snapshot::{Frontend, Snapshot};
 
 /// A client by its address, and its port if that is known.
@@ -48,10 +48,7 @@ impl AskedPlace {
     /// The key of the client's packets, if its port is known.
     pub(super) fn key(&self) -> Option<FlowKey> {
         let client = SocketAddr::new(self.client.ip, self.client.port?);
-        Some(match self.frontend.config.protocol {
-            Protocol::Tcp => FlowKey::tcp(client, self.vip),
-            Protocol::Udp => FlowKey::udp(client, self.vip),
-        })
+        Some(FlowKey::new(self.frontend.config.protocol, client, self.vip))
     }
 
     /// Whether a client's port decides which server it gets.

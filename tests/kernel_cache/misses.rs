@@ -2,6 +2,7 @@
 
 use convey::dataplane::testing::Outcome;
 use convey::model::Mode;
+use convey::wire::TestPacket;
 
 use super::balancer::BalancerSetup;
 use super::kernel;
@@ -24,15 +25,20 @@ fn is_left(twin: &mut Twin, frame: &[u8], why: Outcome) {
     assert!(twin.lets_in(frame), "userspace does not get it");
 }
 
+/// A packet for each way of an open flow that passes here.
+fn ways(twin: &mut Twin, setup: &BalancerSetup) -> Vec<TestPacket> {
+    let ends = twin.establish(client(setup));
+    let mut ways = vec![ends.to_server().ack(1)];
+    if setup.mode == Mode::Passthrough {
+        ways.push(ends.to_client().ack(1));
+    }
+    ways
+}
+
 fn what_takes_a_decision_is_left_to_userspace() {
     for setup in setups() {
         let mut twin = Twin::new(setup);
-        let ends = twin.establish(client(&setup));
-        let mut ways = vec![ends.to_server().ack(1)];
-        if setup.mode == Mode::Passthrough {
-            ways.push(ends.to_client().ack(1));
-        }
-        for packet in ways {
+        for packet in ways(&mut twin, &setup) {
             let packet = || packet.clone();
             assert!(matches!(twin.see(&packet().bytes()), CacheVerdict::Sent(_)), "the others are forwarded");
             if is_tcp(&setup) {
@@ -69,17 +75,11 @@ fn what_takes_a_decision_is_left_to_userspace() {
     }
 }
 
-/// The kernel refuses to try such frames on tc.
 /// Nobody may have acknowledged it. Who goes on has the next ones forwarded.
 fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
-        let ends = twin.establish(client(&setup));
-        let mut ways = vec![ends.to_server().ack(1)];
-        if setup.mode == Mode::Passthrough {
-            ways.push(ends.to_client().ack(1));
-        }
-        for packet in ways {
+        for packet in ways(&mut twin, &setup) {
             let [long, short] = [1_300, 100].map(|len| packet.clone().payload(&vec![7; len]).bytes());
             assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "it is new");
             twin.pause(&long);
@@ -93,6 +93,7 @@ fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
     }
 }
 
+/// The kernel refuses to try such frames on tc.
 fn what_is_too_short_for_an_ip_header_is_left_alone() {
     for setup in setups() {
         let mut twin = Twin::new(setup);

@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 
-use convey_lab::{INTERFACE, LabPlan, Role};
+use convey_lab::{LabPlan, Role};
 use convey_testkit::{TcpServer, binary, connect, run, send, wait_for};
 
-use crate::case::{Case, Family, Story, stories};
+use crate::case::{Case, Story, stories};
 use crate::config::Config;
 use crate::network::{Inside, Network};
 
@@ -24,32 +24,13 @@ pub(crate) fn stories() -> Vec<Story> {
 
 const BYTES: u64 = 1 << 20;
 
-/// What one hop takes, in bytes.
-const TAKEN: &str = "1400";
-
 const UPLOADS: &str = "/backends/pool/servers/s1/path_mtu_suspicions/to_server";
 const DOWNLOADS: &str = "/backends/pool/servers/s1/path_mtu_suspicions/to_client";
 
 /// A balancer that can be asked, and a router on the way to this machine that takes 1,400 bytes and sends no ICMP errors.
 fn behind_a_silent_hop(case: Case, far: Role) -> Network {
     let mut network = Network::planned(case, &LabPlan::new(1, 1).narrow(far));
-    let address = case.family.address(far);
-    let (flag, program, kind, net) = match case.family {
-        Family::V4 => ("-4", "iptables", ["icmp", "--icmp-type", "fragmentation-needed"], "10.77.0.0/24"),
-        Family::V6 => ("-6", "ip6tables", ["icmpv6", "--icmpv6-type", "packet-too-big"], "fd77::/64"),
-    };
-    let metric = if case.family == Family::V6 { "metric 256" } else { "" };
-    let routes = [
-        format!("{flag} route replace {address} dev far mtu {TAKEN}"),
-        format!("{flag} route replace {net} dev {INTERFACE} {metric} mtu {TAKEN}"),
-    ];
-    for route in routes {
-        let words: Vec<&str> = route.split_whitespace().collect();
-        network.lab.run(Role::Router, "ip", &words).unwrap();
-    }
-    let [protocol, option, kind] = kind;
-    let rule = ["-A", "OUTPUT", "-p", protocol, option, kind, "-j", "DROP"];
-    network.lab.run(Role::Router, program, &rule).unwrap();
+    network.narrow_in_silence(far);
     balance(&mut network);
     network
 }

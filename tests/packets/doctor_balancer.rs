@@ -370,22 +370,11 @@ fn a_hop_that_drops_large_packets_is_named(case: Case) {
     const SIZE: usize = 100_000;
     let network = Network::planned(case, &LabPlan::new(1, 1).narrow(Role::Server(1)));
     let patient = Patient::new(network, "proxy", "").started();
-    let (own, server) = (case.family.address(Role::Router), case.family.address(Role::Server(1)));
-    let (flag, program, kind, net) = match case.family {
-        Family::V4 => ("-4", "iptables", ["icmp", "--icmp-type", "fragmentation-needed"], "10.77.0.0/24"),
-        Family::V6 => ("-6", "ip6tables", ["icmpv6", "--icmpv6-type", "packet-too-big"], "fd77::/64"),
-    };
-    for (to, by) in [(format!("{server}"), "far"), (net.to_owned(), INTERFACE)] {
-        let metric = if case.family == Family::V6 && by == INTERFACE { "metric 256 " } else { "" };
-        patient.ip(Role::Router, &format!("{flag} route replace {to} dev {by} {metric}mtu 1400"));
-    }
-    let [protocol, option, kind] = kind;
-    let rule = ["-A", "OUTPUT", "-p", protocol, option, kind, "-j", "DROP"];
-    patient.network.lab.run(Role::Router, program, &rule).unwrap();
+    patient.network.narrow_in_silence(Role::Server(1));
     let _server = patient.network.server(1, TcpServer::echo);
     patient.takes_connections();
     let finding = patient.is_mended("path-mtu", Role::Balancer);
-    assert!(finding["seen"].as_str().unwrap().contains(" is 1400 bytes long"), "{finding:#} {own}");
+    assert!(finding["seen"].as_str().unwrap().contains(" is 1400 bytes long"), "{finding:#}");
     assert_eq!(finding["severity"], "error");
     patient.is_well();
     let sent: Vec<u8> = (0..SIZE).map(|n| n as u8).collect();

@@ -15,7 +15,7 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
-use crate::case::Case;
+use crate::case::{Case, Family};
 use crate::config::Config;
 use crate::udp::ECHO;
 
@@ -189,6 +189,28 @@ impl Network {
     /// Everything a balancer has logged.
     pub(crate) fn log(&self, role: Role) -> String {
         fs::read_to_string(self.path(&role.to_string())).unwrap_or_default()
+    }
+
+    /// The router before this machine takes 1,400 bytes from now on, and sends no ICMP errors.
+    pub(crate) fn narrow_in_silence(&self, far: Role) {
+        let address = self.case.family.address(far);
+        let (flag, program, kind, net, metric) = match self.case.family {
+            Family::V4 => {
+                let kind = ["icmp", "--icmp-type", "fragmentation-needed"];
+                ("-4", "iptables", kind, "10.77.0.0/24", "")
+            }
+            Family::V6 => {
+                let kind = ["icmpv6", "--icmpv6-type", "packet-too-big"];
+                ("-6", "ip6tables", kind, "fd77::/64", "metric 256")
+            }
+        };
+        for route in [format!("{address} dev far"), format!("{net} dev {INTERFACE} {metric}")] {
+            let line = format!("{flag} route replace {route} mtu 1400");
+            self.lab.run(Role::Router, "ip", &line.split_whitespace().collect::<Vec<_>>()).unwrap();
+        }
+        let [protocol, option, kind] = kind;
+        let rule = ["-A", "OUTPUT", "-p", protocol, option, kind, "-j", "DROP"];
+        self.lab.run(Role::Router, program, &rule).unwrap();
     }
 
     /// A file for this story.

@@ -79,9 +79,7 @@ impl PacketFlows {
     /// Why nobody knows.
     pub async fn find(&self, worker: u16, key: FlowKey) -> Result<Option<PacketFlow>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
-        let (answer, found) = oneshot::channel();
-        worker.try_send(FlowRequest::Find(key, answer)).map_err(refused)?;
-        found.await.map_err(|_| FlowsUnavailable::Gone)
+        ask(worker, |answer| FlowRequest::Find(key, answer)).await
     }
 
     /// What the client of a new flow with this key holds of its share: see [`ClientShare`]. `server` is the number of the server
@@ -96,9 +94,7 @@ impl PacketFlows {
         server: u32,
     ) -> Result<Option<ClientShare>, FlowsUnavailable> {
         let worker = self.0.get(usize::from(worker)).ok_or(FlowsUnavailable::Gone)?;
-        let (answer, share) = oneshot::channel();
-        worker.try_send(FlowRequest::Share(key, server, answer)).map_err(refused)?;
-        share.await.map_err(|_| FlowsUnavailable::Gone)
+        ask(worker, |answer| FlowRequest::Share(key, server, answer)).await
     }
 
     /// Ends a flow. `None` if there is no such flow any more.
@@ -107,10 +103,18 @@ impl PacketFlows {
     /// Why nobody knows.
     pub async fn kill(&self, id: ListedFlowId) -> Result<Option<ListedFlow>, FlowsUnavailable> {
         let Some(worker) = self.0.get(usize::from(id.worker)) else { return Ok(None) };
-        let (answer, killed) = oneshot::channel();
-        worker.try_send(FlowRequest::Kill(id.place, id.serial, answer)).map_err(refused)?;
-        killed.await.map_err(|_| FlowsUnavailable::Gone)
+        ask(worker, |answer| FlowRequest::Kill(id.place, id.serial, answer)).await
     }
+}
+
+/// Asks one worker, and waits for its answer.
+async fn ask<T>(
+    worker: &Sender<FlowRequest>,
+    request: impl FnOnce(oneshot::Sender<T>) -> FlowRequest,
+) -> Result<T, FlowsUnavailable> {
+    let (answer, answered) = oneshot::channel();
+    worker.try_send(request(answer)).map_err(refused)?;
+    answered.await.map_err(|_| FlowsUnavailable::Gone)
 }
 
 /// What an operator wants of one worker, and how far that is.

@@ -233,11 +233,9 @@ impl MockEntry {
 
     /// Whether its sender sends a large segment again after a pause.
     fn is_repeated(&self, segment: Segment, frame: &Frame<'_>, headers: &Headers, now: Timestamp) -> bool {
-        let cut = frame.segment_size.map_or(headers.payload_len, |size| size);
-        let len = headers.packet_len() - usize::from(headers.payload_len) + usize::from(cut);
         let behind = self.progress.sent.wrapping_sub(segment.seq);
         headers.is_tcp()
-            && len > black_hole::MAX_UNSUSPECTED
+            && frame.sent_len(headers) > black_hole::MAX_UNSUSPECTED
             && behind >= segment.len
             && behind <= WINDOW
             && self.last.is_none_or(|last| now.since(last) > REPEATED_AFTER)

@@ -34,6 +34,14 @@ impl<'a> Frame<'a> {
             interface: None,
         }
     }
+
+    /// The length of the packet, or of those that a super-frame will be cut into, in bytes. `headers` are the frame's.
+    pub(crate) fn sent_len(&self, headers: &Headers) -> usize {
+        match self.segment_size {
+            Some(payload) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(payload),
+            None => headers.packet_len(),
+        }
+    }
 }
 
 /// The core's decision on a packet. The driver executes and counts it; the core does neither.

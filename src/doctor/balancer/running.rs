@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::Host;
 use crate::doctor::Diagnosis;
+use crate::forward::{FlowState, View};
 use crate::model::Mode;
 
 /// What of `/v1/status` is looked at.
@@ -36,8 +37,9 @@ struct RunningPackets {
 impl RunningPackets {
     /// Flows but for those that are over: they give way to new ones at once.
     fn kept_flows(&self) -> u64 {
-        const OVER: [&str; 3] = ["closing", "time_wait", "closed"];
-        self.flows.iter().filter(|(state, _)| !OVER.contains(&&***state)).map(|(_, flows)| flows).sum()
+        let over = FlowState::ALL.into_iter().filter(|state| state.is_over(View::BothSides));
+        let over: Vec<&str> = over.map(FlowState::name).collect();
+        self.flows.iter().filter(|(state, _)| !over.contains(&&***state)).map(|(_, flows)| flows).sum()
     }
 }
 

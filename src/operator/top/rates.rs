@@ -117,20 +117,11 @@ pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
         clock: now.clock,
         not_ready: new.not_ready.iter().map(|line| printable(line)).collect(),
         servers: (servers().filter(|server| server.up).count(), servers().count()),
-        totals: traffic(&of_all(old), &of_all(new), interval),
+        totals: traffic(&old.totals, &new.totals, interval),
         groups: new.backends.keys().map(|name| group(name, old, new, interval)).collect(),
         drops: drops(old, new, interval),
         has_times: new.backends.values().any(|backend| backend.connect_seconds.is_some()),
         has_handshakes: servers().any(|server| server.handshakes.is_some()),
-    }
-}
-
-fn of_all(status: &TopStatus) -> TopTraffic {
-    TopTraffic {
-        total_connections: status.totals.total_connections,
-        current_connections: status.totals.current_connections,
-        bytes_rx: status.totals.total_bytes_rx,
-        bytes_tx: status.totals.total_bytes_tx,
     }
 }
 

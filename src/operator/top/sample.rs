@@ -31,7 +31,7 @@ pub struct TopStatus {
     pub(super) uptime_seconds: u64,
     pub(super) not_ready: Vec<String>,
     #[serde(flatten)]
-    pub(super) totals: TopTotals,
+    pub(super) totals: TopTraffic,
     pub(super) frontends: BTreeMap<String, TopFrontend>,
     pub(super) backends: BTreeMap<String, TopBackend>,
     pub(super) packets: Option<TopPackets>,
@@ -50,22 +50,15 @@ fn is_same_time(one: &str, other: &str) -> bool {
     one.max(other).duration_since(one.min(other)).is_ok_and(|between| between < Duration::from_secs(1))
 }
 
-#[derive(Debug, Default, Clone, Deserialize)]
-#[serde(default)]
-pub(super) struct TopTotals {
-    pub(super) total_connections: u64,
-    pub(super) current_connections: u64,
-    pub(super) total_bytes_rx: u64,
-    pub(super) total_bytes_tx: u64,
-}
-
-/// The traffic of a frontend, a backend or a server.
+/// The traffic of a frontend, a backend or a server; of all frontends, whose bytes have other names.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 pub(super) struct TopTraffic {
     pub(super) total_connections: u64,
     pub(super) current_connections: u64,
+    #[serde(alias = "total_bytes_rx")]
     pub(super) bytes_rx: u64,
+    #[serde(alias = "total_bytes_tx")]
     pub(super) bytes_tx: u64,
 }
 

@@ -49,9 +49,11 @@ impl ControlState {
 impl PathMtuRow {
     /// How many connections are to be told of, each way.
     fn advance(&mut self, live: &ServerLive, now: Timestamp) -> [Option<u64>; 2] {
-        let counters = [Counter::PathMtuToServer, Counter::PathMtuToClient];
-        let mut ways = self.0.iter_mut();
-        counters.map(|counter| ways.next()?.advance(live.traffic.sum(counter), now))
+        let [to_server, to_client] = &mut self.0;
+        [
+            to_server.advance(live.traffic.sum(Counter::PathMtuToServer), now),
+            to_client.advance(live.traffic.sum(Counter::PathMtuToClient), now),
+        ]
     }
 }
 

@@ -7,7 +7,7 @@ use crate::black_hole::{
 use crate::tcp_sequence::{WINDOW, is_after};
 use crate::{Direction, FlowId, Frame, Progress, View};
 use convey_model::Timestamp;
-use convey_wire::{Headers, Kind};
+use convey_wire::Kind;
 
 /// How often a second the cache is asked how far a flow is because a large segment of it came here.
 pub(super) const ASKED_PER_SECOND: u64 = 1_000;
@@ -47,7 +47,7 @@ impl Forwarder {
         frame: &Frame<'_>,
         PacketContext { headers, now, .. }: PacketContext<'_>,
     ) {
-        let packet_len = packet_len(frame, headers);
+        let packet_len = frame.sent_len(headers);
         if packet_len <= MAX_UNSUSPECTED || !headers.is_tcp() || headers.kind != Kind::Whole {
             return;
         }
@@ -113,13 +113,5 @@ impl Forwarder {
 
     fn side(&self, id: FlowId, direction: Direction) -> FlowSide {
         FlowSide { place: id.0, serial: self.flows.serial(id), direction }
-    }
-}
-
-/// The length of a packet, or of those that a super-frame will be cut into.
-fn packet_len(frame: &Frame<'_>, headers: &Headers) -> usize {
-    match frame.segment_size {
-        Some(size) => headers.packet_len() - usize::from(headers.payload_len) + usize::from(size),
-        None => headers.packet_len(),
     }
 }

@@ -48,11 +48,7 @@ impl Path {
 /// into packets before it is sent, so what counts is how long those will be.
 pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
     let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
-    let len = match frame.segment_size {
-        Some(payload) => header_len + usize::from(payload),
-        None => headers.packet_len(),
-    };
-    if len <= mtu {
+    if frame.sent_len(headers) <= mtu {
         return Ok(None);
     }
     let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();

@@ -1,5 +1,7 @@
 //! The fields of a head, where they are in its bytes.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use httparse::Header;
 use smallvec::SmallVec;
@@ -65,10 +67,9 @@ const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 
 impl FieldList {
     /// Of headers that are parts of `head`.
-    pub(super) fn new(head: &[u8], headers: &[Header<'_>]) -> FieldList {
-        let start = head.as_ptr() as usize;
+    pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
         // A head has at most 65,535 bytes.
-        let at = |part: &[u8]| (part.as_ptr() as usize - start) as u16;
+        let at = |part: &[u8]| range_in(head, part).start as u16;
         let places = headers.iter().map(|header| {
             let name = header.name.as_bytes();
             FieldPlace {
@@ -80,12 +81,19 @@ impl FieldList {
                 is_hop_by_hop: HOP_BY_HOP.iter().any(|one| name.eq_ignore_ascii_case(one)),
             }
         });
-        FieldList { places: places.collect() }
+        let mut fields = FieldList { places: places.collect() };
+        fields.mark_connection_options(head);
+        fields
     }
 
     /// All fields, in order.
     pub(super) fn all<'a>(&'a self, head: &'a Bytes) -> impl Iterator<Item = Field<'a>> {
         self.places.iter().map(|place| place.of(head))
+    }
+
+    /// The first value of a field, by its name.
+    pub(super) fn find<'a>(&'a self, head: &'a Bytes, name: &str) -> Option<&'a [u8]> {
+        self.all(head).find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
     }
 
     /// The values of one field.
@@ -127,14 +135,21 @@ impl FieldList {
             .filter(|one| !one.is_empty())
     }
 
+    /// Whether `Connection` has this option.
+    pub(super) fn has_option(&self, head: &Bytes, option: &[u8]) -> bool {
+        self.elements(head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
+    }
+
+    /// Whether the sender keeps the connection (RFC 9112, section 9.3).
+    pub(super) fn keep_alive(&self, head: &Bytes, is_http11: bool) -> bool {
+        !self.has_option(head, b"close") && (is_http11 || self.has_option(head, b"keep-alive"))
+    }
+
     /// Marks the fields that `Connection` names.
-    pub(super) fn mark_connection_options(&mut self, head: &Bytes) {
-        let named = |name: &[u8]| {
-            self.elements(head, KnownField::Connection).any(|option| option.eq_ignore_ascii_case(name))
-        };
+    fn mark_connection_options(&mut self, head: &Bytes) {
         let is_named = |place: &FieldPlace| {
             let name = place.of(head).name;
-            !KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept)) && named(name)
+            !KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept)) && self.has_option(head, name)
         };
         let marks: SmallVec<[bool; 24]> = self.places.iter().map(is_named).collect();
         self.places.iter_mut().zip(marks).for_each(|(place, mark)| place.is_hop_by_hop |= mark);
@@ -150,6 +165,12 @@ impl FieldPlace {
             is_hop_by_hop: self.is_hop_by_hop,
         }
     }
+}
+
+/// Where a part of a head is in it.
+pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr() as usize - head.as_ptr() as usize;
+    start..start + part.len()
 }
 
 fn known(name: &[u8]) -> KnownField {

@@ -1,12 +1,12 @@
 //! The head of a request.
 
-use std::ops::Range;
+use std::mem::MaybeUninit;
 
 use bytes::Bytes;
-use httparse::{EMPTY_HEADER, Error, Request, Status};
+use httparse::{Error, Request, Status};
 
 use super::Field;
-use super::fields::{FieldList, KnownField};
+use super::fields::{FieldList, KnownField, range_in};
 use super::reader::{HeadLimits, MAX_FIELDS};
 use super::target::{self, TargetParts};
 use crate::body::BodyFraming;
@@ -30,9 +30,9 @@ pub struct RequestHead {
 impl RequestHead {
     /// Reads a whole head.
     pub(super) fn parse(head: Bytes, limits: &HeadLimits) -> Result<RequestHead, Malformed> {
-        let mut headers = [EMPTY_HEADER; MAX_FIELDS];
-        let mut request = Request::new(&mut headers[..limits.max_fields()]);
-        match request.parse(&head) {
+        let (mut headers, mut request) =
+            ([const { MaybeUninit::uninit() }; MAX_FIELDS], Request::new(&mut []));
+        match request.parse_with_uninit_headers(&head, &mut headers[..limits.max_fields()]) {
             Ok(Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(Malformed::StartLine),
             Err(error) => return Err(fault(error)),
@@ -41,8 +41,7 @@ impl RequestHead {
         else {
             return Err(Malformed::StartLine);
         };
-        let mut fields = FieldList::new(&head, request.headers);
-        fields.mark_connection_options(&head);
+        let fields = FieldList::new(&head, request.headers);
         let is_http11 = version == 1;
         let host = fields.single(&head, KnownField::Host, Malformed::Host)?;
         if is_http11 && host.is_none() {
@@ -51,14 +50,10 @@ impl RequestHead {
         let place = range_in(&head, target.as_bytes());
         let target = target::read(method, target, host)?.at(place.start);
         let framing = framing(&head, &fields, is_http11)?;
-        let has = |option: &[u8]| {
-            fields.elements(&head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
-        };
-        // RFC 9112, section 9.3.
-        let keeps_alive = !has(b"close") && (is_http11 || has(b"keep-alive"));
+        let keeps_alive = fields.keep_alive(&head, is_http11);
         let is_h2c = |protocol: &[u8]| protocol.eq_ignore_ascii_case(b"h2c");
         let upgrade = is_http11
-            && has(b"upgrade")
+            && fields.has_option(&head, b"upgrade")
             && fields.known(&head, KnownField::Upgrade).count() == 1
             && !fields.elements(&head, KnownField::Upgrade).any(is_h2c);
         let expects_continue = expects_continue(&head, &fields, is_http11)?;
@@ -140,7 +135,7 @@ impl RequestHead {
 
     /// The first value of a field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.fields().find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
+        self.fields.find(&self.head, name)
     }
 }
 
@@ -185,10 +180,4 @@ pub(super) fn fault(error: Error) -> Malformed {
         Error::Version => Malformed::Version,
         Error::Token | Error::Status => Malformed::StartLine,
     }
-}
-
-/// Where a part of a head is in it.
-pub(super) fn range_in(head: &[u8], part: &[u8]) -> Range<usize> {
-    let start = part.as_ptr() as usize - head.as_ptr() as usize;
-    start..start + part.len()
 }

@@ -1,12 +1,14 @@
 //! The head of a response.
 
+use std::mem::MaybeUninit;
+
 use bytes::Bytes;
-use httparse::{EMPTY_HEADER, Response, Status};
+use httparse::{ParserConfig, Response, Status};
 
 use super::Field;
-use super::fields::{FieldList, KnownField};
+use super::fields::{FieldList, KnownField, range_in};
 use super::reader::{HeadLimits, MAX_FIELDS};
-use super::request::{content_length, fault, range_in};
+use super::request::{content_length, fault};
 use crate::body::BodyFraming;
 use crate::{HttpMethod, Malformed};
 
@@ -28,9 +30,10 @@ impl ResponseHead {
         method: HttpMethod,
         limits: &HeadLimits,
     ) -> Result<ResponseHead, Malformed> {
-        let mut headers = [EMPTY_HEADER; MAX_FIELDS];
-        let mut response = Response::new(&mut headers[..limits.max_fields()]);
-        match response.parse(&head) {
+        let (mut headers, mut response) =
+            ([const { MaybeUninit::uninit() }; MAX_FIELDS], Response::new(&mut []));
+        let room = &mut headers[..limits.max_fields()];
+        match ParserConfig::default().parse_response_with_uninit_headers(&mut response, &head, room) {
             Ok(Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(Malformed::StartLine),
             Err(error) => return Err(fault(error)),
@@ -43,15 +46,10 @@ impl ResponseHead {
         }
         let reason = response.reason.filter(|reason| !reason.is_empty());
         let reason = reason.map_or(0..0, |reason| range_in(&head, reason.as_bytes()));
-        let mut fields = FieldList::new(&head, response.headers);
-        fields.mark_connection_options(&head);
+        let fields = FieldList::new(&head, response.headers);
         let is_http11 = version == 1;
         let framing = framing(&head, &fields, (status, method), is_http11)?;
-        let has = |option: &[u8]| {
-            fields.elements(&head, KnownField::Connection).any(|one| one.eq_ignore_ascii_case(option))
-        };
-        let keeps_alive =
-            !has(b"close") && (is_http11 || has(b"keep-alive")) && framing != BodyFraming::UntilClose;
+        let keeps_alive = fields.keep_alive(&head, is_http11) && framing != BodyFraming::UntilClose;
         Ok(ResponseHead { fields, status, reason, framing, keeps_alive, head })
     }
 
@@ -87,7 +85,7 @@ impl ResponseHead {
 
     /// The first value of a field.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.fields().find(|field| field.name.eq_ignore_ascii_case(name.as_bytes())).map(|field| field.value)
+        self.fields.find(&self.head, name)
     }
 }
 
