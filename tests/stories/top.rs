@@ -105,7 +105,7 @@ fn a_restart_and_an_upgrade_are_survived_and_sigterm_gives_the_terminal_back() {
     drop(balancer);
     top.wait_for_text("NO ANSWER since ");
     assert!(row(&top.screen(), "  a ").is_some(), "what was known stays");
-    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut balancer = BalancerProcess::start(&lab, &setup);
     top.wait_for("an answer", |lines| (!lines[2].contains("NO ANSWER")).then_some(()));
     let upgraded = run(balancer.command().args(["upgrade", "--config"]).arg(balancer.config()));
     assert_eq!(upgraded.code, Some(0), "{upgraded:?}");
@@ -119,6 +119,9 @@ fn a_restart_and_an_upgrade_are_survived_and_sigterm_gives_the_terminal_back() {
     let ended = top.ended();
     assert_eq!(ended.code, "143");
     ended.assert_terminal_is_restored();
+    // It tells the process that serves now.
+    balancer.signal(Signal::TERM);
+    balancer.wait();
 }
 
 fn without_a_terminal_the_screen_is_printed_once_or_the_way_to_it() {
