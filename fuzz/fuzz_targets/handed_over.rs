@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use convey::forward::{CacheEvent, KnownFlow, TableRow, decode, encode};
+use convey_forward::{CacheEvent, KnownFlow, TableRow, decode, encode};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use balancer::{BalancerSetup, TestBalancer};
-use convey::forward::{
+use convey_forward::{
     Cut, Direction, FlowState, Forwarded, Fragments, Frame, IpIds, Later, Lead, PacketRole, Verdict, cut,
 };
-use convey::model::{Addr, DsrKind, Mode, Protocol};
-use convey::wire::{Headers, IcmpError, Kind, TestPacket, icmp_error, parse};
+use convey_model::{Addr, DsrKind, Mode, Protocol};
+use convey_wire::{Headers, IcmpError, Kind, TestPacket, icmp_error, parse};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]

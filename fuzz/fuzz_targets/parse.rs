@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use convey::model::{Addr, FlowKey, NextHop, Rewrite};
-use convey::wire::{
+use convey_model::{Addr, FlowKey, NextHop, Rewrite};
+use convey_wire::{
     ANSWER_LEN, Checksum, Headers, IcmpError, Kind, Split, icmp_error, parse, renumber, reset_reply, rewrite,
     split,
 };

@@ -3,8 +3,8 @@
 
 #![no_main]
 
-use convey::model::ProxyVersion;
-use convey::proxy_protocol::{Header, MAX_HEADER, ProxyHeaderError, parse, write};
+use convey_model::ProxyVersion;
+use convey_proxy_protocol::{Header, MAX_HEADER, ProxyHeaderError, parse, write};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::testing::{Flow, FlowTable, MockKernel};
-use convey::forward::{Dispatch, FIN, Frame, Segment, Verdict};
-use convey::model::{FlowKey, Timestamp};
-use convey::snapshot::Snapshot;
-use convey::wire::parse;
+use convey_forward::testing::{Flow, FlowTable, MockKernel};
+use convey_forward::{Dispatch, FIN, Frame, Segment, Verdict};
+use convey_model::{FlowKey, Timestamp};
+use convey_snapshot::Snapshot;
+use convey_wire::parse;
 
 use crate::balancer::{BalancerSetup, TestBalancer};
 

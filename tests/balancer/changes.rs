@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::FlowState;
-use convey::model::DrainingEndpoints;
-use convey::model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
-use convey::snapshot::{Frontend, Health, Server, Snapshot, fixture};
+use convey_forward::FlowState;
+use convey_model::DrainingEndpoints;
+use convey_model::{Endpoint, FlowTimeouts, Protocol, Timestamp};
+use convey_snapshot::{Frontend, Health, Server, Snapshot, fixture};
 
 use super::EventSequence;
 

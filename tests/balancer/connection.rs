@@ -1,7 +1,7 @@
 //! A connection of TCP as its ends see it, and what they do.
 
-use convey::forward::FlowState;
-use convey::model::{FlowKey, Mode, Timestamp};
+use convey_forward::FlowState;
+use convey_model::{FlowKey, Mode, Timestamp};
 
 use super::EventSequence;
 

@@ -8,11 +8,11 @@ mod connection;
 
 use std::time::Duration;
 
-use convey::forward::testing::{Flow, FlowTable};
-use convey::forward::{FlowState, PacketRole, Verdict};
-use convey::model::{FlowKey, Mode};
-use convey::snapshot::Frontend;
-use convey::wire::{TestPacket, parse};
+use convey_forward::testing::{Flow, FlowTable};
+use convey_forward::{FlowState, PacketRole, Verdict};
+use convey_model::{FlowKey, Mode};
+use convey_snapshot::Frontend;
+use convey_wire::{TestPacket, parse};
 
 use self::cached::Cached;
 use self::changes::{Changes, Life};

@@ -8,16 +8,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::forward::{
+use convey_forward::{
     Dispatch, FlowCache, Forwarder, Frame, Loops, NatPorts, Plan, PortSplit, Settings, Verdict, WorkerPeers,
 };
-use convey::model::fixture::network::{Family, LAN, interfaces, routes};
-use convey::model::{
+use convey_model::fixture::network::{Family, LAN, interfaces, routes};
+use convey_model::{
     Algorithm, BackendConfig, DsrKind, FrontendConfig, HashKey, HashOn, Mode, Neighbour, NextHops, Protocol,
     ServerConfig, Timestamp,
 };
-use convey::snapshot::{Snapshot, fixture};
-use convey::wire::{TestPacket, parse};
+use convey_snapshot::{Snapshot, fixture};
+use convey_wire::{TestPacket, parse};
 
 /// SNAT ports, unless it is a matter of them.
 const PORTS: u16 = 61_000 - FIRST_PORT + 1;
@@ -152,7 +152,7 @@ impl TestBalancer {
 
     /// Has it go by another snapshot.
     pub(crate) fn see(&mut self, snapshot: Arc<Snapshot>) {
-        (self.plan, self.snapshot) = (Arc::new(convey::dataplane::plan(&snapshot)), snapshot);
+        (self.plan, self.snapshot) = (Arc::new(convey_dataplane::plan(&snapshot)), snapshot);
     }
 }
 
@@ -169,7 +169,7 @@ fn made(setup: BalancerSetup) -> PlannedSnapshot {
             return made.clone();
         }
         let snapshot = Arc::new(snapshot_of(setup));
-        let made = (snapshot.clone(), Arc::new(convey::dataplane::plan(&snapshot)));
+        let made = (snapshot.clone(), Arc::new(convey_dataplane::plan(&snapshot)));
         all.push((setup, made.clone()));
         made
     })
@@ -185,7 +185,7 @@ fn snapshot_of(setup: BalancerSetup) -> Snapshot {
     let (pool, vip): (_, SocketAddr) = (fixture::pool_of(backend), setup.vip().parse().expect("an address"));
     let frontend = |id: u32, protocol, port, max_connections| {
         let listen = SocketAddr::new(vip.ip(), port).to_string();
-        let config = convey::model::fixture::frontend(&format!("web{id}"), &[&listen], "web");
+        let config = convey_model::fixture::frontend(&format!("web{id}"), &[&listen], "web");
         fixture::frontend_of(FrontendConfig { mode: setup.mode, protocol, max_connections, ..config }, &pool)
     };
     let mut frontends = vec![frontend(1, setup.protocol, vip.port(), None)];

@@ -56,14 +56,14 @@ impl fmt::Display for Case {
 /// story's name decides which.
 pub(crate) fn first(cases: &[Case], name: &str) -> Vec<Case> {
     let is_odd = name.bytes().fold(false, |is_odd, byte| is_odd ^ (byte % 2 == 1));
-    let is_typical = |case: &Case| (case.family == Family::V4) == case.is_cached();
     let is_turn = |case: &Case| (case.is_dsr() == case.is_cached()) == is_odd;
     let (dsr, passthrough): (Vec<Case>, Vec<Case>) = cases.iter().partition(|case| case.is_dsr());
     let first = |of_mode: Vec<Case>| {
         let of = |is_first: &dyn Fn(&Case) -> bool| {
             of_mode.iter().copied().filter(|case| is_first(case)).collect()
         };
-        let choices: [Vec<Case>; 2] = [of(&|case| is_typical(case) && is_turn(case)), of(&is_typical)];
+        let choices: [Vec<Case>; 2] =
+            [of(&|case| case.is_typical() && is_turn(case)), of(&|case| case.is_typical())];
         choices.into_iter().find(|cases| !cases.is_empty()).unwrap_or(of_mode)
     };
     [first(passthrough), first(dsr)].concat()
@@ -91,6 +91,11 @@ impl Case {
     /// Whether the kernel forwards open flows.
     pub(crate) fn is_cached(self) -> bool {
         self.offload != Offload::Off
+    }
+
+    /// By IPv4 the kernel forwards, by IPv6 a worker: what depends on neither by itself need not be told in all four ways.
+    pub(crate) fn is_typical(self) -> bool {
+        (self.family == Family::V4) == self.is_cached()
     }
 
     pub(crate) fn is_passthrough(self) -> bool {
