@@ -8,9 +8,14 @@ use crate::model::Timestamp;
 static START: OnceLock<Instant> = OnceLock::new();
 
 /// Now, on the monotonic clock. The first call is the program's start, or that of the first program that handed over to another.
-#[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn now() -> Timestamp {
-    Timestamp(START.get_or_init(Instant::now).elapsed().as_nanos() as u64)
+    Timestamp(start().elapsed().as_nanos() as u64)
+}
+
+/// The time of `Timestamp(0)`.
+#[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
+pub(super) fn start() -> Instant {
+    *START.get_or_init(Instant::now)
 }
 
 /// Has the clock begin at this time, which another process has told by [`monotonic_start`]. To be called before [`now`].

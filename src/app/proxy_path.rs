@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use log::warn;
 
 use super::paths::Parts;
-use super::{limits, port_owner};
+use super::{clock, limits, port_owner};
 use crate::config::Config;
 use crate::model::{Access, Endpoint, FrontendConfig, Listen, Mode, OnDown};
 use crate::proxy::{
@@ -63,6 +63,7 @@ impl ProxyPath {
             lines: Arc::default(),
             access_log: parts.access_log.clone(),
             trace: parts.trace.clone(),
+            started: clock::start().into(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath {

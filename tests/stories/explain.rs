@@ -10,11 +10,13 @@ use convey_testkit::{
     BalancerProcess, Loopback, PATIENCE, Setup, TcpServer, UdpServer, ask, ask_from, binary, connect_from,
     ping, run, stories, wait_for,
 };
+use rustix::process::Signal;
 use serde_json::Value;
 
 stories!("explain":
     ten_thousand_connections_get_the_servers_that_are_explained,
     a_client_that_is_said_to_be_denied_is_refused,
+    a_source_beyond_its_rate_is_said_to_be_refused_after_an_upgrade_too,
     the_next_turn_is_foretold_and_asking_takes_none,
     an_open_connection_is_explained_by_its_server_whatever_an_operator_says_since,
     a_session_is_explained_by_its_server_and_one_without_a_flow_is_new,
@@ -92,6 +94,26 @@ fn a_client_that_is_said_to_be_denied_is_refused() {
             && ran.stdout.contains("/32 of frontends.web.access.deny"),
         "{ran:?}"
     );
+}
+
+fn a_source_beyond_its_rate_is_said_to_be_refused_after_an_upgrade_too() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let limits = "[frontends.web.limits]\nrate_per_source = 1\n";
+    let mut balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).server("a", lab.server(1), "").and(limits));
+    // Workers and operators tell the time alike, however long the first process has run.
+    wait_for("a while", || (balancer.stat("/uptime_seconds").as_u64()? >= 2).then_some(()));
+    let is_upgraded = run(balancer.command().args(["upgrade", "--config"]).arg(balancer.config()));
+    assert_eq!(is_upgraded.code, Some(0), "{is_upgraded:?}");
+    let client = SocketAddr::new(lab.ip(99), 4_242);
+    wait_for("it to be refused, and said to be", || {
+        let is_refused = ask_from(client.ip(), lab.vip(), "/").is_err();
+        let said = explained(lab.stats(), client);
+        (is_refused && said["reason"] == "source_rate").then_some(())
+    });
+    balancer.signal(Signal::TERM);
+    balancer.wait();
 }
 
 fn the_next_turn_is_foretold_and_asking_takes_none() {

@@ -93,8 +93,7 @@ impl PreparedSockets {
 impl Workers {
     /// Starts a thread for each column of the counters; they serve nothing yet.
     pub fn start(shared: &WorkersShared) -> io::Result<Self> {
-        let (columns, started) = (shared.columns.clone(), worker::started());
-        let threads = columns.map(|core| worker::start(core, shared.clone(), started));
+        let threads = shared.columns.clone().map(|core| worker::start(core, shared.clone()));
         let threads = threads.collect::<io::Result<_>>()?;
         let descriptors = shared.descriptors.clone();
         let (listening, in_use, reserved) = Default::default();

@@ -55,6 +55,8 @@ pub struct WorkersShared {
     pub access_log: Arc<AccessLog>,
     /// Who watches what becomes of clients.
     pub trace: Arc<TraceHub>,
+    /// `Timestamp(0)` of tables that the workers share with others.
+    pub started: Instant,
 }
 
 /// How many descriptors go to what. The rest is for listeners, probes, statistics and the file, so that a
@@ -148,8 +150,6 @@ pub(super) struct Context {
     /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) shared: WorkersShared,
-    /// What the workers' clocks count from.
-    pub(super) started: Instant,
     /// Closes its channel when the last holder of the context is gone: every listener and connection
     /// holds it.
     _alive: mpsc::Sender<Infallible>,
@@ -165,7 +165,7 @@ impl Context {
 
     /// A moment as tables have it that all workers share.
     pub(super) fn timestamp(&self, at: Instant) -> Timestamp {
-        Timestamp(at.saturating_duration_since(self.started).as_nanos() as u64)
+        Timestamp(at.saturating_duration_since(self.shared.started).as_nanos() as u64)
     }
 
     /// How many more connections leave enough descriptors for everything else.
@@ -204,19 +204,14 @@ pub(super) struct WorkerThread {
     pub(super) thread: JoinHandle<()>,
 }
 
-/// What the clocks of all workers count from.
-pub(super) fn started() -> Instant {
-    Instant::now()
-}
-
 /// Starts the thread.
-pub(super) fn start(core: usize, shared: WorkersShared, started: Instant) -> io::Result<WorkerThread> {
+pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThread> {
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let thread = thread::Builder::new()
         .name(format!("proxy-{core}"))
-        .spawn(move || runtime.block_on(run(core, shared, started, receiver)))?;
+        .spawn(move || runtime.block_on(run(core, shared, receiver)))?;
     Ok(WorkerThread { commands, runtime: handle, thread })
 }
 
@@ -233,18 +228,13 @@ fn drop_capabilities() {
     }
 }
 
-async fn run(
-    core: usize,
-    shared: WorkersShared,
-    started: Instant,
-    mut commands: mpsc::UnboundedReceiver<WorkerCommand>,
-) {
+async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
     drop_capabilities();
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
-    let operators = Operators { worker: (core - shared.columns.start) as u16, started };
+    let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
     tokio::spawn(tell_time());
-    let context = Arc::new(Context { core, shared, started, _alive });
+    let context = Arc::new(Context { core, shared, _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
     let (left, drained) = loop {
         match commands.recv().await {
@@ -414,8 +404,9 @@ pub(super) mod tests {
             lines: Arc::default(),
             access_log: Arc::default(),
             trace: Arc::default(),
+            started: Instant::now(),
         };
-        Arc::new(Context { core: 0, shared, started: Instant::now(), _alive: mpsc::channel(1).0 })
+        Arc::new(Context { core: 0, shared, _alive: mpsc::channel(1).0 })
     }
 
     #[test]

@@ -364,14 +364,14 @@ impl Relay {
     }
 
     fn downstream(&self, SessionKey { client, via, .. }: SessionKey, now: Timestamp) -> Downstream {
-        let began = self.context.started + Duration::from_nanos(now.0);
+        let began = self.context.shared.started + Duration::from_nanos(now.0);
         let proxy = via.filter(|proxy| *proxy != client);
         let (vip, core) = (self.vip, self.context.core);
         Downstream { client, proxy, vip, protocol: Protocol::Udp, core, began }
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp(self.context.started.elapsed().as_nanos() as u64)
+        Timestamp(self.context.shared.started.elapsed().as_nanos() as u64)
     }
 }
 
