@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
@@ -10,7 +11,7 @@ use super::ready::{obstacle, obstacles};
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
-use crate::snapshot::{Ejected, Frontend, Health, Pool, Snapshot};
+use crate::snapshot::{Ejected, Frontend, Health, Pool, ServerLive, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
@@ -215,6 +216,8 @@ pub struct HandshakeReport {
     pub completed: u64,
     /// SYNs that came again before their handshake was complete.
     pub syn_repeated: u64,
+    /// Whether the server answers no client of late: it completes none, and others of its backend do.
+    pub answers_nobody: bool,
 }
 
 /// A server's health.
@@ -409,7 +412,7 @@ impl ServerReport {
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
-            handshakes: uses.has_handshakes.then(|| HandshakeReport::new(traffic)),
+            handshakes: uses.has_handshakes.then(|| HandshakeReport::new(&server.live)),
             path_mtu_suspicions: uses.has_handshakes.then(|| PathMtuReport::new(traffic)),
         };
         (server.config.name.clone(), report)
@@ -417,11 +420,18 @@ impl ServerReport {
 }
 
 impl HandshakeReport {
-    fn new(traffic: &Traffic) -> Self {
+    fn new(server: &ServerLive) -> Self {
+        let traffic = &server.traffic;
         // Completed is read first: none may be complete before it began.
         let completed = traffic.sum(Counter::HandshakesCompleted);
         let syn_repeated = traffic.sum(Counter::SynsRepeated);
-        HandshakeReport { begun: traffic.sum(Counter::HandshakesBegun), completed, syn_repeated }
+        let answers_nobody = server.answers_nobody.load(Ordering::Relaxed);
+        HandshakeReport {
+            begun: traffic.sum(Counter::HandshakesBegun),
+            completed,
+            syn_repeated,
+            answers_nobody,
+        }
     }
 }
 

@@ -53,7 +53,7 @@ struct Server {
     total_connections: u64,
     current_connections: u64,
     connect_failures: u64,
-    handshakes: Handshakes,
+    handshakes: Option<Handshakes>,
     path_mtu_suspicions: PathMtuSuspicions,
 }
 
@@ -70,6 +70,7 @@ struct Handshakes {
     begun: u64,
     completed: u64,
     syn_repeated: u64,
+    answers_nobody: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -213,7 +214,7 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
         if health != "up" {
             reasons += &format!("  {name}: {why}\n");
         }
-        if let Some(remark) = of_handshakes(&server.handshakes) {
+        if let Some(remark) = server.handshakes.as_ref().and_then(of_handshakes) {
             reasons += &format!("  {name}: {remark}\n");
         }
         for remark in of_path_mtu(&server.path_mtu_suspicions) {
@@ -228,7 +229,7 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
             format!("{share:.0} %"),
             server.current_connections.to_string(),
             server.total_connections.to_string(),
-            server.connect_failures.to_string(),
+            failures(server).to_string(),
         ]);
     }
     let (up, all) = (backend.servers_up, backend.servers.len());
@@ -236,11 +237,21 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
     format!("{title}\n{}\n{reasons}", trimmed(&table))
 }
 
+/// Connects that failed; in packet modes handshakes that clients did not complete.
+fn failures(server: &Server) -> u64 {
+    let incomplete = |handshakes: &Handshakes| handshakes.begun.saturating_sub(handshakes.completed);
+    server.handshakes.as_ref().map_or(server.connect_failures, incomplete)
+}
+
 /// Fewer say nothing.
 const TELLING_HANDSHAKES: u64 = 5;
 
-/// What is to be said of a server if fewer than half of its handshakes get to their end.
-fn of_handshakes(&Handshakes { begun, completed, syn_repeated }: &Handshakes) -> Option<String> {
+/// What is to be said of a server that answers no client now, or if fewer than half of its handshakes got to their end.
+fn of_handshakes(handshakes: &Handshakes) -> Option<String> {
+    let &Handshakes { begun, completed, syn_repeated, answers_nobody } = handshakes;
+    if answers_nobody {
+        return Some("answers no client; look at its VIP, NAT, gateway and firewall".to_owned());
+    }
     (begun >= TELLING_HANDSHAKES && completed.saturating_mul(2) < begun).then(|| {
         format!("{completed} of {begun} handshakes completed, {syn_repeated} SYNs repeated since the start")
     })
@@ -323,12 +334,13 @@ mod tests {
     #[test]
     fn the_screen_tells_who_is_down_and_why_and_what_is_other_than_the_file() {
         let server = |name: &str, up: bool, state: &str| {
+            let completed = if name == "3" { 3 } else { 20 };
             json!({
                 "addr": format!("10.0.0.{name}:80"), "effective_weight": 1.0, "state": state, "up": up,
                 "eligible": up && state == "ready", "connect_failures": 2, "total_connections": 12,
                 "health": { "up": up, "reason": "connect failed: refused", "since": "2026-01-01T00:00:00Z" },
                 "path_mtu_suspicions": { "to_server": u64::from(name == "1"), "to_client": 0 },
-                "handshakes": { "begun": 40, "completed": if name == "3" { 3 } else { 20 }, "syn_repeated": 70 },
+                "handshakes": { "begun": 40, "completed": completed, "syn_repeated": 70 },
             })
         };
         let report = json!({
@@ -356,8 +368,8 @@ mod tests {
         assert!(has("convey 1.2.3, up 1h 2m"), "{screen}");
         assert!(has("ready: every frontend can serve"), "{screen}");
         assert!(has("web proxy tcp 10.0.0.9:80 app 0 0 0"), "{screen}");
-        assert!(has("1 10.0.0.1:80 ready up 1m 30s 100 % 0 12 2"), "{screen}");
-        assert!(has("2 10.0.0.2:80 ready down 1m 30s 0 % 0 12 2"), "{screen}");
+        assert!(has("1 10.0.0.1:80 ready up 1m 30s 100 % 0 12 20"), "{screen}");
+        assert!(has("2 10.0.0.2:80 ready down 1m 30s 0 % 0 12 20"), "{screen}");
         assert!(has("2: connect failed: refused") && has("dropped: no_server 3"), "{screen}");
         assert!(has("3: 3 of 40 handshakes completed, 70 SYNs repeated since the start"), "{screen}");
         assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
@@ -365,6 +377,15 @@ mod tests {
         assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
         assert!(has("app/3: drain, for 30s, by root"), "{screen}");
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    }
+
+    #[test]
+    fn a_server_that_answers_no_client_now_is_named_however_many_it_has_answered_before() {
+        let server = json!({ "handshakes": { "begun": 9_000, "completed": 8_990, "answers_nobody": true } });
+        let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });
+        let screen = overview(&serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
+        assert!(screen.contains("\n  a: answers no client; look at its VIP,"), "{screen}");
+        assert_eq!(screen.matches("answers no client").count(), 1, "{screen}");
     }
 
     #[test]

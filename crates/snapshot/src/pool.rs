@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
@@ -82,6 +82,8 @@ pub struct ServerLive {
     pub completing: NetworkSet,
     /// The same of clients whose SYNs came again.
     pub repeating: NetworkSet,
+    /// Whether it answers no client of late, as their handshakes tell (packet modes).
+    pub answers_nobody: AtomicBool,
     /// Its open connections.
     pub slots: Arc<Slots>,
     failures: AtomicU32,
@@ -301,6 +303,7 @@ impl ServerLive {
             traffic: Traffic::new(cores),
             completing: NetworkSet::new(cores),
             repeating: NetworkSet::new(cores),
+            answers_nobody: AtomicBool::new(false),
             slots: Arc::default(),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),

@@ -66,6 +66,7 @@ function reasonOf(server, overlay) {
   }
   if (!server.up) return server.health.reason;
   if (server.ejected) return `${server.ejected.reason}; back in ${age(server.ejected.remaining_seconds * 1000)}`;
+  if (server.handshakes?.answers_nobody) return "answers no client: look at its VIP, NAT, gateway and firewall";
   return "";
 }
 

@@ -266,6 +266,12 @@ fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
         servers,
         |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
     );
+    page.gauge(
+        "convey_server_answers_nobody",
+        "Whether the server completes no handshake of late, and others of its backend do (packet modes).",
+        servers,
+        |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.answers_nobody))),
+    );
     let ways = |(of_server, server): &(Labels, &ServerReport)| {
         let counts = server.path_mtu_suspicions?;
         let ways = [("to_server", counts.to_server), ("to_client", counts.to_client)];

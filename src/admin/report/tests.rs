@@ -166,7 +166,10 @@ fn a_server_of_a_packet_mode_tells_how_handshakes_with_it_fare() {
     let stats_now = || stats(&snapshot, Duration::ZERO);
     let stats = stats_now();
     let handshakes = |backend: &str| stats["backends"][backend]["servers"]["a"].get("handshakes").cloned();
-    assert_eq!(handshakes("app"), Some(json!({ "begun": 7, "completed": 4, "syn_repeated": 9 })));
+    assert_eq!(
+        handshakes("app"),
+        Some(json!({ "begun": 7, "completed": 4, "syn_repeated": 9, "answers_nobody": false }))
+    );
     assert_eq!(handshakes("proxied"), None);
     traffic.add(0, Counter::PathMtuToServer, 3);
     traffic.add(0, Counter::PathMtuToClient, 1);

@@ -124,6 +124,11 @@ impl HandshakeRow {
         is_news.then_some(silent)
     }
 
+    /// Whether it was told of, and has completed no handshake since.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// Nothing of what was counted so far is held against the server.
     pub(crate) fn begin_anew(&mut self, now: Timestamp) {
         (self.since, self.seen, self.others) =

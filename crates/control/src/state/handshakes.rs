@@ -1,6 +1,7 @@
 //! Servers that complete no handshake while others of their backend do (packet modes). Pure.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use super::{ControlState, key};
 use crate::health::{HandshakeCounts, HandshakesSeen, SilentServer};
@@ -49,6 +50,9 @@ impl ControlState {
                 entry.handshakes.forgive(now);
             } else if let Some(silent) = entry.handshakes.judge(*own, others, least, now) {
                 told.extend(self.is_silent(server, &backend, silent, now));
+            }
+            if let Some(entry) = self.servers.get(server) {
+                entry.live.answers_nobody.store(entry.handshakes.is_told(), Ordering::Relaxed);
             }
         }
         told

@@ -1,5 +1,7 @@
 //! Servers that answer no client, as handshakes show it.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 use convey_model::{OutlierDetection, Protocol};
 use convey_snapshot::Server;
@@ -64,6 +66,12 @@ fn without_outlier_detection_it_is_named_once_and_stays() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("server pool/a (10.0.0.2:80) answers no client: of "), "{lines:?}");
     assert!(state.take_update().is_none());
+    let a = &snapshot.pools[0].servers[0].live;
+    let answers_nobody = || a.answers_nobody.load(Ordering::Relaxed);
+    assert!(answers_nobody(), "as long as it completes none");
+    a.traffic.add(0, Counter::HandshakesCompleted, 1);
+    state.look_at_handshakes(at(101));
+    assert!(!answers_nobody());
 }
 
 #[test]
