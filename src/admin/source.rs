@@ -17,7 +17,7 @@ use crate::explain::{
     explain, share_question,
 };
 use crate::model::{LogLevel, Timestamp};
-use crate::proxy::Clients;
+use crate::proxy::WorkersShared;
 use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
@@ -58,8 +58,8 @@ pub struct DataPathView {
     pub sight: Option<Arc<ArcSwap<Sight>>>,
     /// What is known of packet modes since the start.
     pub packets: Option<PacketFacts>,
-    /// The connections of clients of proxies.
-    pub clients: Option<Arc<Clients>>,
+    /// What the workers of proxies share.
+    pub proxy: Option<WorkersShared>,
 }
 
 impl StatsSource {
@@ -78,7 +78,7 @@ impl StatsSource {
         client: ClientAddr,
         frontend: &str,
     ) -> Result<Explanation, Unanswerable> {
-        let DataPathView { sight, packets, clients } = &self.data_path;
+        let DataPathView { sight, packets, proxy } = &self.data_path;
         let snapshot = self.snapshot.load_full();
         let question = FlowQuestion::new(&snapshot, client, frontend)?;
         let network = match NetworkQuestion::new(&snapshot, client, frontend)? {
@@ -96,7 +96,7 @@ impl StatsSource {
             snapshot: &snapshot,
             plan: sight.as_ref().map(|sight| sight.plan()),
             packets: packets.as_ref(),
-            clients: clients.as_deref(),
+            proxy: proxy.as_ref(),
             flows: &flows,
             network: network.as_ref(),
             share: None,

@@ -70,7 +70,7 @@ async fn dry(options: &Options, client: ClientAddr, frontend: &str) -> Result<Ex
         snapshot: &snapshot,
         plan: plan.as_ref(),
         packets: facts.as_ref(),
-        clients: None,
+        proxy: None,
         flows: &ClientFlows::NotAsked,
         network: network.as_ref(),
         share: None,

@@ -129,7 +129,7 @@ impl Paths {
         DataPathView {
             sight: self.packets.as_ref().map(PacketPath::sight),
             packets: self.packets.as_ref().map(|packets| packets.facts(config)),
-            clients: self.proxy.as_ref().map(ProxyPath::clients),
+            proxy: self.proxy.as_ref().map(ProxyPath::shared),
         }
     }
 

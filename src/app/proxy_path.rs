@@ -15,8 +15,8 @@ use super::{clock, limits, port_owner};
 use crate::config::Config;
 use crate::model::{Access, Endpoint, FrontendConfig, Listen, Mode, OnDown};
 use crate::proxy::{
-    self, BindError, Clients, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets,
-    ProxyFlows, Reserved, Sessions, Workers,
+    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, ProxyFlows,
+    Reserved, Sessions, Workers, WorkersShared,
 };
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
@@ -26,7 +26,7 @@ pub(super) struct ProxyPath {
     workers: Workers,
     /// Which columns of the counters are theirs.
     columns: Range<usize>,
-    clients: Arc<Clients>,
+    shared: WorkersShared,
     /// Where they have ever listened.
     listened: BTreeSet<Endpoint>,
     /// Servers that are down and whose connections have been ended.
@@ -50,14 +50,14 @@ impl ProxyPath {
         let open_files = parts.open_files;
         let left = open_files.saturating_sub(limits::open_files());
         let descriptors = Descriptors::share(left, listeners, columns.len());
-        let (local_ports, clients) = (limits::local_ports(), Arc::new(Clients::default()));
-        let shared = proxy::WorkersShared {
+        let local_ports = limits::local_ports();
+        let shared = WorkersShared {
             columns: columns.clone(),
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
             udp_sessions: Arc::new(Sessions::share(local_ports.count())),
             descriptors: descriptors.clone(),
-            clients: clients.clone(),
+            clients: Arc::default(),
             own_sockets: Arc::default(),
             local_ports: Arc::new(LocalPorts::new(local_ports.ranges())),
             lines: Arc::default(),
@@ -69,7 +69,7 @@ impl ProxyPath {
         Ok(ProxyPath {
             workers,
             columns,
-            clients,
+            shared,
             listened: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             access: HashMap::new(),
@@ -81,9 +81,9 @@ impl ProxyPath {
         })
     }
 
-    /// How many connections each client has.
-    pub(super) fn clients(&self) -> Arc<Clients> {
-        self.clients.clone()
+    /// What its workers share.
+    pub(super) fn shared(&self) -> WorkersShared {
+        self.shared.clone()
     }
 
     /// Where connections may be open that are ours.

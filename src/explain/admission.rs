@@ -6,7 +6,7 @@ use super::question::AskedPlace;
 use super::{ClientVerdict, End, ExplainSources, Steps};
 use crate::forward::ClientShare;
 use crate::model::{DropReason, Prefix, Protocol, client_of};
-use crate::proxy::excess_counter;
+use crate::proxy::{Shortage, excess_counter};
 use crate::snapshot::Frontend;
 use crate::stats::Counter;
 
@@ -65,12 +65,12 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
 
 /// What the client has of the frontend in proxy mode.
 pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
-    let Some(clients) = sources.clients else { return };
+    let Some(proxy) = sources.proxy else { return };
     let (frontend, ip) = (&place.frontend, place.client.ip);
-    if frontend.config.trusts(ip) {
+    let standing = proxy.standing(ip, frontend, &sources.snapshot.totals);
+    if frontend.config.trusts(ip) && standing.shortage.is_none() {
         return steps.note("share", format!("{ip} is in trusted_clients: its connections are not counted"));
     }
-    let standing = clients.standing(ip, frontend);
     let who = source(client_of(ip));
     let config = &frontend.config;
     let of = match (config.max_connections_per_client, config.max_connections) {
@@ -79,14 +79,20 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
         (None, None) => " in this process, and may have its share of what is left".to_owned(),
     };
     let says = format!("{who} has {} open connections{of}", standing.open);
-    let waits = config.max_connections_per_client.is_none() && is_tcp(place);
-    match standing.has_room {
-        true => steps.note("share", says),
-        false => {
-            let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
-            steps.end("share", End { verdict, reason: Counter::ClientLimit.label() }, says);
-        }
-    }
+    let Some(shortage) = standing.shortage else { return steps.note("share", says) };
+    let (is_tcp, limit) = (is_tcp(place), Counter::ClientLimit.label());
+    let (waits, reason, says) = match shortage {
+        Shortage::Descriptors => (
+            is_tcp,
+            Counter::DroppedNoResources.drop_label(),
+            "this process has too few descriptors left for anybody".to_owned(),
+        ),
+        Shortage::Process => (false, limit, format!("{says}: it has its share of this process")),
+        Shortage::LocalPorts => (false, limit, format!("{says}: it has its share of the local ports")),
+        Shortage::Frontend => (is_tcp && config.max_connections_per_client.is_none(), limit, says),
+    };
+    let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
+    steps.end("share", End { verdict, reason }, says);
 }
 
 /// What the client has of passthrough.

@@ -33,7 +33,7 @@ use self::question::{AskedPlace, place};
 use self::servers::ServerNote;
 use crate::forward::{ClientShare, Plan};
 use crate::model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
-use crate::proxy::Clients;
+use crate::proxy::WorkersShared;
 use crate::snapshot::Snapshot;
 
 /// What is asked of.
@@ -45,8 +45,8 @@ pub struct ExplainSources<'a> {
     pub plan: Option<&'a Plan>,
     /// What else is known of packet modes.
     pub packets: Option<&'a PacketFacts>,
-    /// The connections of clients of proxies; `None` where no convey runs.
-    pub clients: Option<&'a Clients>,
+    /// What the workers of proxies share; `None` where no convey runs.
+    pub proxy: Option<&'a WorkersShared>,
     /// The flows that the client has at the frontend.
     pub flows: &'a ClientFlows,
     /// What the client holds of its share in passthrough, if its worker was asked; `None` if nobody has a share.

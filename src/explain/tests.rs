@@ -78,7 +78,7 @@ fn of(snapshot: &Snapshot) -> ExplainSources<'_> {
         snapshot,
         plan: None,
         packets: None,
-        clients: None,
+        proxy: None,
         flows: &ClientFlows::NotAsked,
         network: None,
         share: None,

@@ -26,7 +26,7 @@ stories!("explain":
 );
 
 /// The answer of the control API at the statistics address.
-fn explained(stats: SocketAddr, client: SocketAddr) -> Value {
+pub(crate) fn explained(stats: SocketAddr, client: SocketAddr) -> Value {
     let (status, body) = ask(stats, &format!("/v1/explain?client={client}&frontend=web")).unwrap();
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()

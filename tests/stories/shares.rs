@@ -10,6 +10,7 @@ use convey_testkit::{
     stories, tool, wait_for, was_reset,
 };
 
+use crate::explain::explained;
 use crate::limits::{nothing_comes, serve_all, vec_of};
 
 stories!("shares":
@@ -33,6 +34,8 @@ fn one_client_with_all_connections_it_can_get_leaves_some_for_others() {
     others.iter_mut().for_each(|other| ping(other).unwrap());
     assert!(balancer.stat("/frontends/web/ended/client_limit").as_u64().unwrap() > 100);
     balancer.wait_for_log(&format!("client {} has its share of connections", lab.ip(99)));
+    let verdict = |host| explained(lab.stats(), SocketAddr::new(lab.ip(host), 4_242))["reason"].clone();
+    assert_eq!((verdict(99).as_str(), verdict(121).as_str()), (Some("client_limit"), None));
     drop(greedy);
 }
 

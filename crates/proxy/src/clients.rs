@@ -13,6 +13,8 @@ use convey_model::{ALWAYS_FITS, Prefix, Protocol, client_of, fits};
 use convey_snapshot::Frontend;
 use share_queue::ShareQueue;
 
+use crate::standing::Shortage;
+
 /// The connections of all clients. An entry lives as long as a connection of its client.
 #[derive(Debug, Default)]
 pub struct Clients {
@@ -54,15 +56,6 @@ struct ClientUsage {
     all: u32,
     /// Of these, the UDP sessions that give way to any new one.
     questions: u32,
-}
-
-/// What a client has now, and whether it may have more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientStanding {
-    /// Its open connections or sessions: at the frontend if that has a limit, else in the process.
-    pub open: u32,
-    /// Whether it may have one more at the frontend.
-    pub has_room: bool,
 }
 
 /// A client's connection, counted for as long as this lives. A UDP session begins as a question.
@@ -147,15 +140,26 @@ impl Clients {
         self.beyond.call_next(id, of, || self.has_at(id, of), may);
     }
 
-    /// What a client has of a frontend. Nothing is counted.
-    pub fn standing(&self, client: IpAddr, frontend: &Frontend) -> ClientStanding {
-        let (config, client) = (&frontend.config, client_of(client));
-        if (config.max_connections_per_client, config.max_connections) == (None, None) {
-            let key = ShareKey { of: ShareScope::Process(config.protocol), client };
-            return ClientStanding { open: self.usage(&key).all, has_room: true };
-        }
-        let held = self.usage(&ShareKey { of: ShareScope::Frontend(frontend.live.id), client });
-        ClientStanding { open: held.all, has_room: has_room(frontend, held) }
+    /// How many connections a client has at the frontend if that has a limit, else in the process, and where it may have no
+    /// more. Nothing is counted.
+    pub(super) fn standing(
+        &self,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: Left,
+    ) -> (u32, Option<Shortage>) {
+        let (config, client, id) = (&frontend.config, client_of(client), frontend.live.id);
+        let has = |of| self.usage(&ShareKey { of, client });
+        let (process, at) = (has(ShareScope::Process(config.protocol)), has(ShareScope::Frontend(id)));
+        let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
+        let open = if is_limited { at.all } else { process.all };
+        let shortages = [
+            (process.fits(left.connections), Shortage::Process),
+            (has(ShareScope::LocalPorts(id)).fits(left.local_ports), Shortage::LocalPorts),
+            (has_room(frontend, at), Shortage::Frontend),
+        ];
+        let shortage = shortages.into_iter().find(|(has_room, _)| !has_room);
+        (open, shortage.map(|(_, shortage)| shortage).filter(|_| !config.trusts(client.first())))
     }
 
     fn usage(&self, key: &ShareKey) -> ClientUsage {

@@ -21,6 +21,7 @@ mod relay;
 mod session;
 mod socket;
 mod source;
+mod standing;
 mod stream;
 mod tally;
 mod tcp_info;
@@ -32,7 +33,7 @@ mod window;
 mod window_budget;
 mod worker;
 
-pub use clients::{ClientStanding, Clients};
+pub use clients::Clients;
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use lines::ClientLines;
@@ -40,6 +41,7 @@ pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
+pub use standing::{ClientStanding, Shortage};
 pub use udp::Sessions;
 pub use worker::{Descriptors, Reserved, WorkersShared};
 

@@ -121,7 +121,7 @@ impl Acceptor {
 
     /// The next connection; `None` if there is none just now. Loses none when dropped.
     async fn accept(&mut self) -> Option<(Leg, TcpSession)> {
-        if self.context.connections_left(&self.totals) == 0 {
+        if self.context.shared.connections_left(&self.totals) == 0 {
             self.back_off("too few descriptors left").await;
             return None;
         }

@@ -128,7 +128,7 @@ impl TcpSession {
     /// Counts the connection among its proxy's, until a header names the client.
     fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         // This one is open already.
-        let left = self.context.connections_left(&snapshot.totals) + 1;
+        let left = self.context.shared.connections_left(&snapshot.totals) + 1;
         let counted = self.context.shared.clients.count_in_process(self.client_ip(), &self.frontend, left);
         self.counted = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
@@ -139,8 +139,8 @@ impl TcpSession {
     fn count_client(&mut self, snapshot: &Snapshot, now: Instant) -> Result<(), Counter> {
         // This one is open already.
         let left = Left {
-            connections: self.context.connections_left(&snapshot.totals) + 1,
-            local_ports: self.context.ports_left(&self.frontend).saturating_add(1),
+            connections: self.context.shared.connections_left(&snapshot.totals) + 1,
+            local_ports: self.context.shared.ports_left(&self.frontend).saturating_add(1),
         };
         let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;

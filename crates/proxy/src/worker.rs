@@ -26,8 +26,7 @@ use convey_access_log::AccessLog;
 use convey_model::{
     Access, ConnectFailures, Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId, Protocol, Timestamp,
 };
-use convey_snapshot::stats::Traffic;
-use convey_snapshot::{Frontend, Snapshot};
+use convey_snapshot::Snapshot;
 use convey_trace::TraceHub;
 
 /// State that all workers share.
@@ -166,25 +165,6 @@ impl Context {
     /// A moment as tables have it that all workers share.
     pub(super) fn timestamp(&self, at: Instant) -> Timestamp {
         Timestamp(at.saturating_duration_since(self.shared.started).as_nanos() as u64)
-    }
-
-    /// How many more connections leave enough descriptors for everything else.
-    pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
-        let WorkersShared { columns, descriptors, .. } = &self.shared;
-        descriptors.connections().saturating_sub(totals.current_in(columns.clone()))
-    }
-
-    /// How many more connections a frontend's servers can have from local ports for sure.
-    pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
-        let WorkersShared { columns, local_ports, .. } = &self.shared;
-        let pool = &frontend.pool;
-        // Towards each port of a server there is each local port.
-        let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
-        let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
-        let ports = if keep_ports { asked } else { 1 };
-        let all = u64::from(local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
-        // Without a server it is not for want of ports that nobody is served.
-        if all == 0 { u64::MAX } else { all.saturating_sub(pool.live.traffic.current_in(columns.clone())) }
     }
 
     /// Sockets of ours that a client may be.

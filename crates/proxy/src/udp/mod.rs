@@ -39,7 +39,7 @@ impl Sessions {
     }
 
     /// How many there may be. Each counts as one of the most `connections`: half stays for those of TCP.
-    fn most(&self, connections: u64) -> u32 {
+    pub(crate) fn most(&self, connections: u64) -> u32 {
         self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
     }
 
@@ -50,7 +50,7 @@ impl Sessions {
     }
 
     /// How many more of so many there may be if all questions give way, where so many more `connections` of any kind fit.
-    fn left(&self, most: u32, connections: u64) -> u64 {
+    pub(crate) fn left(&self, most: u32, connections: u64) -> u64 {
         let questions = self.questions.open();
         let streams = self.open.open().saturating_sub(questions);
         connections.saturating_add(questions.into()).min(most.saturating_sub(streams).into())

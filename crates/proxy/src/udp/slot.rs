@@ -46,7 +46,7 @@ impl SessionSlot {
         snapshot: &Snapshot,
     ) -> Result<SessionSlot, Counter> {
         let sessions = &context.shared.udp_sessions;
-        let connections = context.connections_left(&snapshot.totals);
+        let connections = context.shared.connections_left(&snapshot.totals);
         let most = sessions.most(context.shared.descriptors.connections());
         let left = sessions.left(most, connections);
         let counted = context.shared.clients.count(client.ip(), frontend, left);

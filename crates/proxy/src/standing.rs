@@ -1,0 +1,70 @@
+//! How much room there is for one more client, and what it has already. Nothing is counted here.
+
+use std::net::IpAddr;
+
+use convey_model::Protocol;
+use convey_snapshot::Frontend;
+use convey_snapshot::stats::Traffic;
+
+use crate::WorkersShared;
+use crate::clients::Left;
+
+/// What a client has now, and whether it may have more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientStanding {
+    /// Its open connections or sessions: at the frontend if that has a limit, else in the process.
+    pub open: u32,
+    /// Where there is no room for one more; `None`: there is.
+    pub shortage: Option<Shortage>,
+}
+
+/// Where there is no room for one more connection of a client. The first that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// Nobody may have more: the process is short of descriptors.
+    Descriptors,
+    /// Its share of the process.
+    Process,
+    /// Its share of the local ports towards the servers.
+    LocalPorts,
+    /// Its share of the frontend.
+    Frontend,
+}
+
+impl WorkersShared {
+    /// What would become of one more connection or session of the client at the frontend; `totals` are the counters of all traffic.
+    pub fn standing(&self, client: IpAddr, frontend: &Frontend, totals: &Traffic) -> ClientStanding {
+        let connections = self.connections_left(totals);
+        let left = match frontend.config.protocol {
+            Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend) },
+            Protocol::Udp => {
+                let most = self.udp_sessions.most(self.descriptors.connections());
+                Left { connections: self.udp_sessions.left(most, connections), local_ports: u64::MAX }
+            }
+        };
+        let (open, beyond) = self.clients.standing(client, frontend, left);
+        let shortage = if connections == 0 { Some(Shortage::Descriptors) } else { beyond };
+        ClientStanding { open, shortage }
+    }
+
+    /// How many more connections leave enough descriptors for everything else.
+    pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
+        self.descriptors.connections().saturating_sub(totals.current_in(self.columns.clone()))
+    }
+
+    /// How many more connections a frontend's servers can have from local ports for sure.
+    pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
+        let pool = &frontend.pool;
+        // Towards each port of a server there is each local port.
+        let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
+        let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());
+        let ports = if keep_ports { asked } else { 1 };
+        let all = u64::from(self.local_ports.count()).saturating_mul((pool.servers.len() * ports) as u64);
+        // Without a server it is not for want of ports that nobody is served.
+        if all == 0 {
+            u64::MAX
+        } else {
+            all.saturating_sub(pool.live.traffic.current_in(self.columns.clone()))
+        }
+    }
+}
