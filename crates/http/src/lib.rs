@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod body;
+mod exchange;
 mod forward;
 mod head;
 mod malformed;
@@ -24,6 +25,7 @@ mod method;
 mod routes;
 
 pub use body::{BodyFraming, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
     ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges, write_request,
     write_response,

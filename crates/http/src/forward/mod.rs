@@ -39,12 +39,12 @@ pub enum ClientConnection {
     Changes,
 }
 
-/// Writes the head of a request for a server. The server's connection stays open after it.
+/// Writes the head of a request for a server, of the client's version: a client of HTTP/1.0 cannot read chunks.
 pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(head.method_token());
     out.push(b' ');
     write_target(head, changes.path, out);
-    out.extend_from_slice(b" HTTP/1.1\r\n");
+    out.extend_from_slice(if head.is_http11() { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
     write_field(b"Host", changes.host.unwrap_or_else(|| head.host()), out);
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
     for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_told(field.name)) {

@@ -68,7 +68,7 @@ fn an_operator_sets_adds_and_removes_fields() {
     let changes = RequestChanges { forwarded: none, host: Some(b"b"), ..changes(&rules) };
     assert_eq!(
         written(&head, &changes),
-        "GET / HTTP/1.1\r\nHost: b\r\nX-Tag: a\r\nX-Env: live\r\nX-Tag: b\r\n\r\n"
+        "GET / HTTP/1.0\r\nHost: b\r\nX-Tag: a\r\nX-Env: live\r\nX-Tag: b\r\n\r\n"
     );
     for (name, value, fault) in [
         ("X Y", "", FieldFault::Name),

@@ -32,8 +32,7 @@ pub(super) fn read(method: &str, target: &str, host: Option<&[u8]>) -> Result<Ta
         return Err(Malformed::Host);
     }
     let bytes = target.as_bytes();
-    // A fragment is never sent, and what is not ASCII has to be encoded.
-    if !bytes.iter().all(|byte| matches!(byte, b'!'..=b'~')) || bytes.contains(&b'#') {
+    if !bytes.iter().all(is_of_target) {
         return Err(Malformed::Target);
     }
     if bytes == b"*" {
@@ -93,10 +92,15 @@ fn is_authority(text: &[u8]) -> bool {
     is_host && is_port
 }
 
-/// Whether a path means the same to everybody: it has no backslash, no broken percent encoding, and no segment `.` or `..`, encoded
+/// Whether a byte may stand in a target: a fragment is never sent, and clients encode what is not ASCII, quotes and angle brackets.
+fn is_of_target(byte: &u8) -> bool {
+    matches!(byte, b'!'..=b'~') && !b"\"#<>".contains(byte)
+}
+
+/// Whether a path means the same to everybody: it has no backslash, no backtick, no broken percent encoding, and no segment `.` or `..`, encoded
 /// or not. Some servers cut a segment off at a semicolon before they look.
 pub(crate) fn is_plain(path: &[u8]) -> bool {
-    !path.contains(&b'\\') && path.split(|byte| *byte == b'/').all(is_plain_segment)
+    !path.iter().any(|byte| b"\\`".contains(byte)) && path.split(|byte| *byte == b'/').all(is_plain_segment)
 }
 
 fn is_plain_segment(segment: &[u8]) -> bool {

@@ -1,0 +1,273 @@
+//! One request and its response, between a client and a server of HTTP/1: which bytes go where, and what becomes of both connections.
+//!
+//! No body is kept. A shell reads from both sockets, asks here how many of the bytes go on, and passes them on as they are.
+//!
+//! A client of HTTP/1.0 has its request passed on as one of HTTP/1.0: so no server answers it in chunks, which it could not read.
+
+#[cfg(test)]
+mod tests;
+
+use bytes::BytesMut;
+
+use crate::body::{BodyFraming, BodyProgress, BodyReader};
+use crate::forward::{ClientConnection, FieldRules, write_response};
+use crate::head::{HeadLimits, HeadReader, RequestHead, ResponseHead};
+use crate::{HttpMethod, Malformed};
+
+/// Most interim responses (1xx) of a server to one request.
+pub const MAX_INTERIM_RESPONSES: u8 = 16;
+
+/// A request that goes to a server, and what the server answers.
+#[derive(Debug)]
+pub struct Exchange {
+    method: HttpMethod,
+    is_http11: bool,
+    wants_upgrade: bool,
+    keeps_alive: bool,
+    request: Request,
+    response: Response,
+    /// Whether bytes of the request's body were passed on.
+    has_sent_body: bool,
+    /// Whether the client has got anything.
+    has_answered: bool,
+    interim: u8,
+    client: ClientConnection,
+    server_keeps_alive: bool,
+}
+
+#[derive(Debug)]
+enum Request {
+    Body(BodyReader),
+    Whole,
+}
+
+#[derive(Debug)]
+enum Response {
+    Head(HeadReader),
+    Body(BodyReader),
+    Whole,
+    /// Neither side is HTTP any more.
+    Changed,
+}
+
+/// Why a server's answer is none. Its connection cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerFault {
+    /// It could be read in two ways, or is no HTTP.
+    Malformed(Malformed),
+    /// It changes to another protocol, and the client has asked for none.
+    UnaskedUpgrade,
+    /// More than [`MAX_INTERIM_RESPONSES`].
+    TooManyInterim,
+    /// The server closed before its response was whole.
+    Closed,
+}
+
+/// What becomes of the two connections after the response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExchangeEnd {
+    /// Whether the client may send another request, as it was told.
+    pub client_stays: bool,
+    /// Whether the server's connection can have another request, if nothing came behind the response.
+    pub server_stays: bool,
+}
+
+impl Exchange {
+    /// The head goes to a server; its body may follow.
+    pub fn new(head: &RequestHead) -> Exchange {
+        let is_empty = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        Exchange {
+            method: head.method(),
+            is_http11: head.is_http11(),
+            wants_upgrade: head.upgrade().is_some(),
+            keeps_alive: head.keeps_alive() && head.is_http11(),
+            request: if is_empty { Request::Whole } else { Request::Body(BodyReader::new(head.framing())) },
+            response: Response::Head(HeadReader::default()),
+            has_sent_body: false,
+            has_answered: false,
+            interim: 0,
+            client: ClientConnection::Closes,
+            server_keeps_alive: false,
+        }
+    }
+
+    /// How many of the client's next bytes go to the server. What is left is the client's next request.
+    ///
+    /// # Errors
+    /// The body is malformed. The server cannot have the rest of it.
+    pub fn from_client(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+        let len = match (&self.response, &mut self.request) {
+            (Response::Changed, _) => bytes.len(),
+            (_, Request::Whole) => 0,
+            (_, Request::Body(body)) => match body.advance(bytes)? {
+                BodyProgress::All => bytes.len(),
+                BodyProgress::Ends(len) => {
+                    self.request = Request::Whole;
+                    len
+                }
+            },
+        };
+        self.has_sent_body |= len > 0;
+        Ok(len)
+    }
+
+    /// Reads the next head of the server's from the front of what was received, and writes what the client gets of it. Interim
+    /// responses are passed on to clients that know them. Returns the last head, after which the body comes; `None`: more has to be
+    /// received.
+    ///
+    /// # Errors
+    /// What the server sends is no response to this request.
+    pub fn head_from_server(
+        &mut self,
+        received: &mut BytesMut,
+        limits: &HeadLimits,
+        fields: &FieldRules,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ResponseHead>, ServerFault> {
+        while let Response::Head(reader) = &mut self.response {
+            let head = reader.response(received, self.method, limits).map_err(ServerFault::Malformed)?;
+            let Some(head) = head else { return Ok(None) };
+            if head.is_interim() {
+                self.pass_on_interim(&head, out)?;
+                continue;
+            }
+            self.begin_response(&head)?;
+            write_response(&head, fields, self.client, out);
+            self.has_answered = true;
+            return Ok(Some(head));
+        }
+        Ok(None)
+    }
+
+    /// How many of the server's next bytes go to the client, once it has the head. More are of no response.
+    ///
+    /// # Errors
+    /// The body is malformed: the client cannot have it whole.
+    pub fn from_server(&mut self, bytes: &[u8]) -> Result<usize, ServerFault> {
+        match &mut self.response {
+            Response::Changed => Ok(bytes.len()),
+            Response::Head(_) | Response::Whole => Ok(0),
+            Response::Body(body) => match body.advance(bytes).map_err(ServerFault::Malformed)? {
+                BodyProgress::All => Ok(bytes.len()),
+                BodyProgress::Ends(len) => {
+                    self.response = Response::Whole;
+                    Ok(len)
+                }
+            },
+        }
+    }
+
+    /// The server has closed its side.
+    ///
+    /// # Errors
+    /// The response is not whole.
+    pub fn server_closed(&mut self) -> Result<(), ServerFault> {
+        self.server_keeps_alive = false;
+        match &self.response {
+            Response::Body(body) if body.may_end() => self.response = Response::Whole,
+            Response::Whole | Response::Changed => {}
+            Response::Head(_) | Response::Body(_) => return Err(ServerFault::Closed),
+        }
+        Ok(())
+    }
+
+    /// The next bytes of the client that go to the server whatever they are; 0: they have to be looked at.
+    pub fn opaque_from_client(&self) -> u64 {
+        match (&self.response, &self.request) {
+            (Response::Changed, _) => u64::MAX,
+            (_, Request::Body(body)) => body.opaque(),
+            (_, Request::Whole) => 0,
+        }
+    }
+
+    /// The next bytes of the server that go to the client whatever they are; 0: they have to be looked at.
+    pub fn opaque_from_server(&self) -> u64 {
+        match &self.response {
+            Response::Changed => u64::MAX,
+            Response::Body(body) => body.opaque(),
+            Response::Head(_) | Response::Whole => 0,
+        }
+    }
+
+    /// Whether the server has the whole request.
+    pub fn is_request_whole(&self) -> bool {
+        matches!(self.request, Request::Whole)
+    }
+
+    /// Whether the client has the whole response.
+    pub fn is_response_whole(&self) -> bool {
+        matches!(self.response, Response::Whole)
+    }
+
+    /// Whether the connection is no longer HTTP: all bytes go on in both directions.
+    pub fn has_changed(&self) -> bool {
+        matches!(self.response, Response::Changed)
+    }
+
+    /// Whether the client has got anything of an answer: then it cannot have another one.
+    pub fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Whether another server may be asked after this one has got the request and failed: the client has no answer yet, and the request does the
+    /// same twice as once (RFC 9110, section 9.2.2) and can be sent again, for nothing of its body is gone.
+    pub fn may_be_repeated(&self) -> bool {
+        self.method.is_idempotent() && !self.has_answered && !self.has_sent_body
+    }
+
+    /// What becomes of the connections. To be asked when the response is whole.
+    pub fn end(&self) -> ExchangeEnd {
+        let is_whole = self.is_request_whole() && self.is_response_whole();
+        ExchangeEnd {
+            client_stays: is_whole && self.client == ClientConnection::Stays,
+            server_stays: is_whole && self.server_keeps_alive,
+        }
+    }
+
+    fn pass_on_interim(&mut self, head: &ResponseHead, out: &mut Vec<u8>) -> Result<(), ServerFault> {
+        self.interim += 1;
+        if self.interim > MAX_INTERIM_RESPONSES {
+            return Err(ServerFault::TooManyInterim);
+        }
+        if self.is_http11 {
+            write_response(head, &FieldRules::default(), ClientConnection::Stays, out);
+            self.has_answered = true;
+        }
+        Ok(())
+    }
+
+    /// The last head has come. A client whose request is not whole yet is told to close: nobody knows whether the rest comes.
+    fn begin_response(&mut self, head: &ResponseHead) -> Result<(), ServerFault> {
+        if head.status() == 101 {
+            if !self.wants_upgrade || !self.is_request_whole() {
+                return Err(ServerFault::UnaskedUpgrade);
+            }
+            (self.response, self.client) = (Response::Changed, ClientConnection::Changes);
+            return Ok(());
+        }
+        if !self.is_http11 && head.framing() == BodyFraming::Chunked {
+            return Err(ServerFault::Malformed(Malformed::TransferEncoding));
+        }
+        let client_stays =
+            self.keeps_alive && self.is_request_whole() && head.framing() != BodyFraming::UntilClose;
+        self.client = if client_stays { ClientConnection::Stays } else { ClientConnection::Closes };
+        self.server_keeps_alive = self.is_http11 && head.keeps_alive();
+        self.response = match head.framing() {
+            BodyFraming::Empty | BodyFraming::Length(0) => Response::Whole,
+            framing => Response::Body(BodyReader::new(framing)),
+        };
+        Ok(())
+    }
+}
+
+impl ServerFault {
+    /// Its name in logs, metrics and documentation.
+    pub fn label(self) -> &'static str {
+        match self {
+            ServerFault::Malformed(malformed) => malformed.label(),
+            ServerFault::UnaskedUpgrade => "unasked_upgrade",
+            ServerFault::TooManyInterim => "too_many_interim",
+            ServerFault::Closed => "closed_early",
+        }
+    }
+}

@@ -1,0 +1,178 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// An exchange, what the client got of it, and what came behind the response.
+struct Told {
+    exchange: Exchange,
+    to_client: String,
+    behind: usize,
+}
+
+fn request(text: &str) -> (RequestHead, BytesMut) {
+    let mut received = BytesMut::from(text);
+    let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();
+    (head, received)
+}
+
+/// What becomes of the whole request and of the server's bytes, which come cut at these places.
+fn tell(asked: &str, answered: &str, cuts: &[usize]) -> Result<Told, ServerFault> {
+    let (head, body) = request(asked);
+    let mut exchange = Exchange::new(&head);
+    let sent = exchange.from_client(&body).unwrap();
+    assert!(sent == body.len() && exchange.is_request_whole(), "{asked:?}");
+    answer(exchange, answered, cuts)
+}
+
+fn answer(mut exchange: Exchange, answered: &str, cuts: &[usize]) -> Result<Told, ServerFault> {
+    let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (answered.len() + 1)).collect();
+    places.extend([0, answered.len()]);
+    places.sort_unstable();
+    let (mut received, mut out, mut has_head) = (BytesMut::new(), Vec::new(), false);
+    for piece in places.windows(2) {
+        received.extend_from_slice(&answered.as_bytes()[piece[0]..piece[1]]);
+        if !has_head {
+            let (limits, rules) = (HeadLimits::default(), FieldRules::default());
+            has_head = exchange.head_from_server(&mut received, &limits, &rules, &mut out)?.is_some();
+        }
+        if has_head {
+            let len = exchange.from_server(&received)?;
+            out.extend_from_slice(&received.split_to(len));
+        }
+    }
+    Ok(Told { exchange, to_client: String::from_utf8(out).unwrap(), behind: received.len() })
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const GET_10: &str = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+#[test]
+fn responses_reach_the_client_and_both_connections_go_on_where_they_can() {
+    let cases = [
+        (GET, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true, true),
+        (POST, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", true, true),
+        (GET, "HTTP/1.1 204 No Content\r\n\r\n", true, true),
+        (GET, "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", true, true),
+        ("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", true, true),
+        // The server wants to close: the client need not know.
+        (GET, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", true, false),
+        (GET, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", true, false),
+        // The client wants to, or cannot know better.
+        (GET_10, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false, false),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            false,
+            true,
+        ),
+    ];
+    for (asked, answered, client_stays, server_stays) in cases {
+        let told = tell(asked, answered, &[]).unwrap();
+        let end = told.exchange.end();
+        assert_eq!((end.client_stays, end.server_stays), (client_stays, server_stays), "{answered:?}");
+        assert_eq!(told.to_client.contains("Connection: close"), !client_stays, "{}", told.to_client);
+        assert_eq!(told.behind, 0);
+    }
+}
+
+#[test]
+fn a_response_until_the_end_of_the_connection_ends_both() {
+    let mut told = tell(GET, "HTTP/1.1 200 OK\r\n\r\nok", &[]).unwrap();
+    assert!(!told.exchange.is_response_whole() && told.to_client.ends_with("Connection: close\r\n\r\nok"));
+    told.exchange.server_closed().unwrap();
+    assert!(told.exchange.is_response_whole());
+    assert_eq!(told.exchange.end(), ExchangeEnd { client_stays: false, server_stays: false });
+}
+
+#[test]
+fn a_server_that_closes_early_leaves_a_response_that_is_not_whole() {
+    for answered in ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok"] {
+        let mut told = tell(GET, answered, &[]).unwrap();
+        assert_eq!(told.exchange.server_closed(), Err(ServerFault::Closed), "{answered:?}");
+        let has_answered = answered.ends_with("ok");
+        assert_eq!(told.exchange.may_be_repeated(), !has_answered, "{answered:?}");
+    }
+}
+
+#[test]
+fn only_what_does_the_same_twice_and_can_be_sent_again_is_repeated() {
+    let may = |asked: &str, body: usize| {
+        let (head, received) = request(asked);
+        let mut exchange = Exchange::new(&head);
+        exchange.from_client(&received[..body]).unwrap();
+        exchange.may_be_repeated()
+    };
+    let put = POST.replace("POST", "PUT");
+    assert!(may(GET, 0) && may(&put, 0));
+    assert!(!may(&put, 1) && !may(POST, 0));
+}
+
+#[test]
+fn interim_responses_reach_clients_that_know_them() {
+    let answered = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
+                    HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    let told = tell(POST, answered, &[]).unwrap();
+    assert_eq!(told.to_client, answered);
+    let told = tell(GET_10, answered, &[]).unwrap();
+    assert!(told.to_client.starts_with("HTTP/1.1 200 OK\r\n"), "{}", told.to_client);
+    let endless = "HTTP/1.1 102 Processing\r\n\r\n".repeat(usize::from(MAX_INTERIM_RESPONSES) + 1);
+    assert_eq!(tell(GET, &endless, &[]).err(), Some(ServerFault::TooManyInterim));
+}
+
+#[test]
+fn a_connection_changes_only_if_the_client_asked_for_it() {
+    let changes =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nframes";
+    let mut told = tell(UPGRADE, changes, &[]).unwrap();
+    assert!(told.exchange.has_changed() && told.to_client.ends_with("Upgrade: websocket\r\n\r\nframes"));
+    assert_eq!(told.exchange.from_client(b"GET / no request").unwrap(), 16);
+    assert_eq!(
+        (told.exchange.opaque_from_client(), told.exchange.opaque_from_server()),
+        (u64::MAX, u64::MAX)
+    );
+    assert_eq!(tell(GET, changes, &[]).err(), Some(ServerFault::UnaskedUpgrade));
+    let refused = tell(UPGRADE, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", &[]).unwrap();
+    assert!(!refused.exchange.has_changed() && refused.exchange.end().client_stays);
+}
+
+#[test]
+fn a_client_of_http_1_0_gets_no_chunks() {
+    let answered = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let fault = ServerFault::Malformed(Malformed::TransferEncoding);
+    assert_eq!(tell(GET_10, answered, &[]).err(), Some(fault));
+}
+
+#[test]
+fn an_answer_before_the_whole_request_is_passed_on_and_ends_both() {
+    let (head, body) = request(POST);
+    let mut exchange = Exchange::new(&head);
+    assert_eq!((exchange.from_client(&body[..1]).unwrap(), exchange.opaque_from_client()), (1, 1));
+    let told = answer(exchange, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n", &[]).unwrap();
+    assert!(told.exchange.is_response_whole() && told.to_client.contains("Connection: close"));
+    assert_eq!(told.exchange.end(), ExchangeEnd { client_stays: false, server_stays: false });
+}
+
+#[test]
+fn the_next_request_and_a_second_response_are_not_passed_on() {
+    let (head, mut received) = request(&format!("{POST}{GET}"));
+    let mut exchange = Exchange::new(&head);
+    assert_eq!(exchange.from_client(&received.split()).unwrap(), 2);
+    assert_eq!(exchange.from_client(GET.as_bytes()).unwrap(), 0);
+    let twice = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".repeat(2);
+    let told = answer(exchange, &twice, &[]).unwrap();
+    assert_eq!((told.to_client.len(), told.behind), (twice.len() / 2, twice.len() / 2));
+}
+
+proptest! {
+    #[test]
+    fn it_is_the_same_however_the_servers_bytes_are_cut(cuts in prop::collection::vec(any::<usize>(), 0..8)) {
+        let answered = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                        4;x=y\r\nbody\r\n0\r\nEtag: 1\r\n\r\n";
+        let (whole, cut) = (tell(GET, answered, &[]).unwrap(), tell(GET, answered, &cuts).unwrap());
+        prop_assert_eq!(&whole.to_client, &cut.to_client);
+        prop_assert_eq!(whole.exchange.end(), cut.exchange.end());
+        prop_assert_eq!(cut.exchange.end(), ExchangeEnd { client_stays: true, server_stays: true });
+    }
+}
