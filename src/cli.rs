@@ -92,7 +92,7 @@ pub enum Command {
     ///
     /// The new process reads the configuration and takes the listening sockets; the old one lets its connections finish. If the new
     /// one cannot start, the old one goes on, and this says why. It is for root and for convey's own user. With several processes in
-    /// a network namespace, --config names one.
+    /// a network namespace, --socket or --config names one. A demo is not upgraded.
     Upgrade,
     /// Say how the convey that runs fares, on one screen
     ///

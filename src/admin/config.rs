@@ -1,11 +1,14 @@
 //! What has become of the configuration, as `/stats` serves it. Pure.
 
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
 use super::report::rfc3339;
+use crate::config::ListSettings;
 use crate::control::ConfigLoad;
+use crate::model::Mode;
 
 /// The configuration that runs, and the last reload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -13,6 +16,12 @@ pub struct ConfigReport {
     /// Where the file is. Empty before the first.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub file: String,
+    /// The mode that the command line gives to frontends that do not say theirs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_mode: Option<&'static str>,
+    /// What the command line adds if the file is but a list of servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<ListReport>,
     /// The same on each host where the same version of convey runs the same configuration. Empty before the first.
     pub hash: String,
     /// When it was last read and taken over.
@@ -31,12 +40,23 @@ pub struct ConfigReport {
     pub reload_failures: u64,
 }
 
+/// What the command line adds to a list of servers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ListReport {
+    /// Where clients connect to.
+    pub listen: SocketAddr,
+    /// Where statistics are served.
+    pub stats: SocketAddr,
+}
+
 impl ConfigReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(load: ConfigLoad, started: SystemTime) -> Self {
-        let ConfigLoad { file, hash, succeeded_at, tried_at, errors, successes, failures } = load;
+        let ConfigLoad { file, mode, list, hash, succeeded_at, tried_at, errors, successes, failures } = load;
         ConfigReport {
             file: file.display().to_string(),
+            default_mode: mode.map(Mode::name),
+            list: list.map(|ListSettings { listen, stats }| ListReport { listen, stats }),
             hash,
             loaded: started + Duration::from_nanos(succeeded_at.0),
             last_reload_successful: errors.is_empty(),

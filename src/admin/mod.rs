@@ -26,7 +26,7 @@ mod source;
 mod trace;
 mod wrong_tokens;
 
-pub use config::ConfigReport;
+pub use config::{ConfigReport, ListReport};
 pub use events::EventReport;
 pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
 pub use http::{serve, serve_until};

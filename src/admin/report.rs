@@ -20,6 +20,8 @@ use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 pub struct StatsReport {
     /// The program's version.
     pub version: &'static str,
+    /// The number of its process, as it sees it itself.
+    pub process: u32,
     /// When the program started.
     #[serde(serialize_with = "rfc3339")]
     pub started: SystemTime,
@@ -260,6 +262,7 @@ impl StatsReport {
         };
         StatsReport {
             version: env!("CARGO_PKG_VERSION"),
+            process: 0,
             started,
             uptime_seconds: now.since(Timestamp(0)).as_secs(),
             total_connections: totals.total_connections,
@@ -278,6 +281,11 @@ impl StatsReport {
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
             packets: None,
         }
+    }
+
+    /// The same, of this process.
+    pub fn of_process(self, process: u32) -> Self {
+        StatsReport { process, ..self }
     }
 
     /// The same with what packet modes count.

@@ -68,8 +68,12 @@ pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Fail
 /// The same, where another process may have `handed` over to this one.
 fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
     let Early { file, first_look, loaded, confined, socket, control, .. } = early;
-    let program =
-        Program::of_this_process().map_err(|error| format!("this process cannot start another one: {error}"));
+    let program = match show {
+        Show::Nothing => Program::of_this_process()
+            .map_err(|error| format!("this process cannot start another one: {error}")),
+        // Another process would begin a demo of its own.
+        Show::Servers | Show::Lab(_) => Err("it is a demo: end it, and start it again".to_owned()),
+    };
     clock::now();
     let (reload, reloads) = mpsc::channel(1);
     let watch = first_look.and_then(|first_look| watch(first_look, &file, reload.clone()));
@@ -214,7 +218,7 @@ impl RunningBalancer {
             supervisor: Box::new(manager.clone()),
         };
         task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
-        loads.start(task.file.absolute(), &task.loaded.config, clock::now());
+        loads.start(&task.file, &task.loaded.config, clock::now());
         task.data_path.has_taken_over()?;
         let admin = admin.serve(source, requests)?;
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);

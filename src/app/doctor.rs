@@ -20,8 +20,10 @@ use super::host::{self, Kernel};
 use super::{Failure, check, clock, cores, file, packet_plan, port_owner, print, runtime};
 use crate::cli::{Options, Service};
 use crate::config::Config;
-use crate::control::health;
-use crate::doctor::balancer::{self, CheckWords, FileLimits, Host, Running, TakenPort, TargetServer};
+use crate::control::{ConfigFile, health};
+use crate::doctor::balancer::{
+    self, CheckWords, FileLimits, Host, Running, RunningStatus, TakenPort, TargetServer,
+};
 use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server};
 use crate::model::{BackendConfig, DsrKind, Endpoint, FrontendConfig, Mode, ProbeKind, Protocol};
 use crate::operator::Client;
@@ -35,22 +37,26 @@ const USUAL_WIDTH: usize = 80;
 
 /// Looks at this host: as a balancer, or as a server of direct server return for `service`.
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
-    let found: Examination = match service {
-        Some(Service { vip, port }) => server::look(vip, port).map_err(|why| anyhow!("{why}"))?.into(),
+    let (found, title): (Examination, _) = match service {
+        Some(Service { vip, port }) => {
+            (server::look(vip, port).map_err(|why| anyhow!("{why}"))?.into(), String::new())
+        }
         None => of_balancer(options)?,
     };
     let text = if json {
         as_json(&found).context("cannot print")?
     } else {
-        as_text(&found, width().unwrap_or(USUAL_WIDTH))
+        title + &as_text(&found, width().unwrap_or(USUAL_WIDTH))
     };
     print(&text);
     Ok(if found.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-fn of_balancer(options: &Options) -> Result<Examination, Failure> {
-    let file = file(options);
+/// What was found, and a line that says which file it is about if the command line does not.
+fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let runtime = runtime()?;
+    let asked = runtime.block_on(ask(options));
+    let (file, title) = judged_file(options, asked.as_ref().map(|(_, status)| status));
     let (loaded, kernel) = runtime.block_on(host::load(&file))?;
     let LookedUp { config, names, faults } = runtime.block_on(check::look_up(&loaded.config));
     let kernel = match kernel {
@@ -58,7 +64,7 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
         None => runtime.block_on(host::ask()).context("cannot ask the kernel for its routes")?,
     };
     let (config, obstacle) = of_packets(config, &kernel);
-    let running = runtime.block_on(running(options, &config));
+    let running = asked.map(|(client, status)| runtime.block_on(running(&client, status, &config)));
     let (ports, unseen) = taken_ports(&config, running.as_ref());
     let host = Host {
         file: &file.path,
@@ -86,7 +92,8 @@ fn of_balancer(options: &Options) -> Result<Examination, Failure> {
         Diagnosis::error("name-unresolved", fault, why)
     }));
     found.not_looked_at.extend(unseen);
-    Ok(found)
+    found.file = Some(file.absolute());
+    Ok((found, title))
 }
 
 /// The configuration with what packet modes leave to the host, or why they would not start.
@@ -141,10 +148,32 @@ fn check_all(runtime: &Runtime, servers: &[TargetServer]) -> Vec<CheckWords> {
     runtime.block_on(join_all(checks))
 }
 
-/// The convey that answers at the control socket.
-async fn running(options: &Options, config: &Config) -> Option<Running> {
+/// The convey that answers at the control socket, and what it says.
+async fn ask(options: &Options) -> Option<(Client, RunningStatus)> {
     let client = Client::find(&places(options.socket.as_deref())).await.ok()?;
     let status = client.get("/v1/status").await.ok()?;
+    Some((client, status))
+}
+
+/// The file to look at: the one that the command line names, else the one of the convey that runs. The text says which one if
+/// the command line does not.
+fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFile, String) {
+    let named = file(options);
+    if !options.names_no_file() {
+        return (named, String::new());
+    }
+    let (file, whose) = match running.and_then(RunningStatus::config_file) {
+        Some(of_running) => {
+            (ConfigFile { mode: named.mode.or(of_running.mode), ..of_running }, "of the convey that runs")
+        }
+        None => (named, "no convey answers at the control socket"),
+    };
+    let title = format!("configuration: {} ({whose})\n\n", file.path.display());
+    (file, title)
+}
+
+/// The same, with what the kernel says of its process.
+async fn running(client: &Client, status: RunningStatus, config: &Config) -> Running {
     // After an upgrade the socket still says who was there first. The statistics are of the process that serves.
     let of_statistics =
         port_owner::owner(Endpoint::tcp(config.stats.listen)).filter(|(_, name)| is_convey(name));
@@ -152,7 +181,7 @@ async fn running(options: &Options, config: &Config) -> Option<Running> {
         Some((process, _)) => Some(process),
         None => client.process().await,
     };
-    Some(Running { process, descriptors: process.and_then(descriptors), status })
+    Running { process, descriptors: process.and_then(descriptors), status }
 }
 
 /// Whether a process of this name, which the kernel cuts, runs this program.

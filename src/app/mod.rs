@@ -105,7 +105,7 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
         }
         Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload, None),
         Some(Command::Generate { kind }) => generated(*kind),
-        Some(Command::Upgrade) => upgrade::run(&file(&cli.options)),
+        Some(Command::Upgrade) => upgrade::run(&file(&cli.options), cli.options.socket.as_deref()),
     }
 }
 

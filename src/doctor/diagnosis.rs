@@ -1,5 +1,7 @@
 //! What a check has found, as text and as JSON. Pure.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 /// Something that keeps traffic from coming through, or will.
@@ -32,6 +34,9 @@ pub struct Unseen {
 /// What came of a look at a host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Examination {
+    /// The configuration file that this is about; `None`: it is about no balancer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
     /// What was found.
     pub findings: Vec<Diagnosis>,
     /// What was not looked at. It is no finding.
@@ -67,7 +72,7 @@ impl Diagnosis {
 
 impl From<Vec<Diagnosis>> for Examination {
     fn from(findings: Vec<Diagnosis>) -> Examination {
-        Examination { findings, not_looked_at: Vec::new() }
+        Examination { findings, ..Examination::default() }
     }
 }
 
@@ -83,7 +88,7 @@ pub enum Severity {
 
 /// A paragraph for each finding, the worst first; then what was not looked at. Lines have this width, but for commands.
 pub fn as_text(examination: &Examination, width: usize) -> String {
-    let Examination { findings, not_looked_at } = examination;
+    let Examination { findings, not_looked_at, .. } = examination;
     let unseen = |unseen: &Unseen| {
         let text = format!("not looked at [{}]: needs {}", unseen.check, unseen.needs);
         wrapped(&text, ["", "  "], width)
@@ -106,7 +111,7 @@ pub fn as_text(examination: &Examination, width: usize) -> String {
 /// None: an examination is always valid JSON.
 pub fn as_json(examination: &Examination) -> serde_json::Result<String> {
     let findings = sorted(&examination.findings).into_iter().cloned().collect();
-    let sorted = Examination { findings, not_looked_at: examination.not_looked_at.clone() };
+    let sorted = Examination { findings, ..examination.clone() };
     Ok(serde_json::to_string_pretty(&sorted)? + "\n")
 }
 
@@ -187,7 +192,7 @@ mod tests {
     #[test]
     fn what_was_not_looked_at_is_told_and_is_no_finding() {
         let unseen = Unseen { check: "vip-duplicate", needs: "root".to_owned() };
-        let mut examination = Examination { findings: Vec::new(), not_looked_at: vec![unseen] };
+        let mut examination = Examination { not_looked_at: vec![unseen], ..Examination::default() };
         assert_eq!(as_text(&examination, 80), "nothing found\nnot looked at [vip-duplicate]: needs root\n");
         examination.findings.push(missing());
         let json: serde_json::Value = serde_json::from_str(&as_json(&examination).unwrap()).unwrap();

@@ -3,8 +3,9 @@
 use std::fs;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, binary, wait_for};
+use convey_testkit::{TcpServer, binary, run, wait_for};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::doctor_balancer::{Patient, is_found};
@@ -23,9 +24,39 @@ pub(crate) fn stories() -> Vec<Story> {
         stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
             an_interface_that_answers_no_arp_is_named,
             a_kernel_that_takes_no_programs_is_named,
+            the_file_of_the_convey_that_runs_is_looked_at,
         ],
     );
     all
+}
+
+/// And not the one of the folder where doctor is run.
+fn the_file_of_the_convey_that_runs_is_looked_at(case: Case) {
+    let mut patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    let elsewhere = patient.network.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("config.toml"), "this is no configuration").unwrap();
+    let examine = |patient: &Patient, more: &[&str]| {
+        run(patient.command().current_dir(&elsewhere).arg("doctor").args(more))
+    };
+    let file = patient.network.path("config.toml").canonicalize().unwrap();
+    let ran = examine(&patient, &["--json"]);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    assert_eq!((ran.code, &json["findings"]), (Some(0), &serde_json::json!([])), "{json:#}");
+    assert_eq!(json["file"], file.to_str().unwrap(), "{json:#}");
+    let ran = examine(&patient, &[]);
+    let title = format!("configuration: {} (of the convey that runs)\n\nnothing found", file.display());
+    assert!(ran.stdout.starts_with(&title), "{ran:?}");
+
+    // A file that is named goes before it, and so does that of the folder where none runs.
+    assert_eq!(examine(&patient, &["--config", "config.toml"]).code, Some(1));
+    patient.convey = None;
+    assert_eq!(examine(&patient, &[]).code, Some(1));
+    fs::copy(&file, elsewhere.join("config.toml")).unwrap();
+    let ran = examine(&patient, &[]);
+    let title = "configuration: config.toml (no convey answers at the control socket)\n";
+    assert!(ran.stdout.starts_with(title), "{ran:?}");
 }
 
 /// It drops what comes in.

@@ -11,6 +11,7 @@ stories!("demo":
     the_demo_serves_by_weight_and_ends_on_ctrl_c [Need::CURL],
     the_demo_follows_the_file,
     a_busy_port_ends_the_demo_with_its_name,
+    a_demo_is_not_upgraded,
 );
 
 fn the_demo_serves_by_weight_and_ends_on_ctrl_c() {
@@ -52,6 +53,16 @@ fn a_busy_port_ends_the_demo_with_its_name() {
     demo(lab.vip());
     demo(lab.server(2));
     demo(lab.stats());
+}
+
+fn a_demo_is_not_upgraded() {
+    let lab = Loopback::new();
+    let demo = start(&lab);
+    let ran = run(demo.command().arg("upgrade"));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("not upgraded: it is a demo: end it, and start it again"), "{ran:?}");
+    assert_eq!(demo.page("/healthz"), (200, "ok\n".to_owned()));
+    assert!(!demo.log().contains("starting the new process"), "{}", demo.log());
 }
 
 fn start(lab: &Loopback) -> BalancerProcess {

@@ -34,6 +34,7 @@ stories!("upgrade":
     a_process_that_was_upgraded_gives_connections_time_to_finish_when_it_is_told_to_stop,
     a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice,
     an_upgrade_takes_up_what_only_a_restart_could,
+    of_several_processes_the_control_socket_names_the_one_to_be_upgraded,
     a_process_that_stops_lets_the_next_one_have_its_statistics,
 );
 
@@ -398,6 +399,27 @@ fn a_process_that_stops_lets_the_next_one_have_its_statistics() {
     ping(&mut held).unwrap();
     drop(held);
     assert_eq!(first.wait(), 0);
+}
+
+fn of_several_processes_the_control_socket_names_the_one_to_be_upgraded() {
+    let (lab, other) = (Loopback::new(), Loopback::new());
+    let setup = |lab: &Loopback| Setup::new(lab).server("a", lab.server(1), "");
+    let other = BalancerProcess::start(&other, &setup(&other));
+    let mut upgraded = Upgraded::start(&lab, &setup(&lab));
+    let ran = run(upgraded.first.command().arg("upgrade"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    upgraded.wait_for_process();
+    // After that another process answers at the socket than the one that made it.
+    let mut command = other.command();
+    let ran = run(command.args(["upgrade", "--socket"]).arg(upgraded.first.control_socket()));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    upgraded.wait_for_process();
+    assert!(!other.log().contains("upgraded"), "{}", other.log());
+
+    let nobody = lab.directory().join("nobody.sock");
+    let ran = run(binary().arg("upgrade").arg("--socket").arg(&nobody));
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&nobody.display().to_string()), "{ran:?}");
 }
 
 /// A balancer whose program is a file of its own, and the processes that have taken its place: a service manager hears of each, so

@@ -5,8 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use convey_config::{AdminToken, Config};
-use convey_model::Timestamp;
+use convey_config::{AdminToken, Config, ListSettings};
+use convey_model::{Mode, Timestamp};
+
+use super::ConfigFile;
 
 /// What is known of it, for whoever asks.
 #[derive(Debug, Default)]
@@ -24,6 +26,10 @@ struct Loads {
 pub struct ConfigLoad {
     /// Where the file is. Empty before the first one.
     pub file: PathBuf,
+    /// The mode of the command line, for frontends that do not say theirs.
+    pub mode: Option<Mode>,
+    /// What the command line adds if the file is but a list of servers.
+    pub list: Option<ListSettings>,
     /// Of the configuration that runs, in hexadecimal: the same on each host where the same version of convey runs the same.
     /// Comments, order and defaults that are written out make no difference. Empty before the first one.
     pub hash: String,
@@ -54,9 +60,16 @@ impl ConfigLoads {
     }
 
     /// This configuration runs from the start.
-    pub fn start(&self, file: PathBuf, config: &Config, now: Timestamp) {
-        let hash = hash(config);
-        let load = ConfigLoad { file, hash, succeeded_at: now, tried_at: now, ..ConfigLoad::default() };
+    pub fn start(&self, file: &ConfigFile, config: &Config, now: Timestamp) {
+        let load = ConfigLoad {
+            file: file.absolute(),
+            mode: file.mode,
+            list: file.list,
+            hash: hash(config),
+            succeeded_at: now,
+            tried_at: now,
+            ..ConfigLoad::default()
+        };
         *self.lock() = Loads { load, token: config.stats.token.clone() };
     }
 
@@ -107,7 +120,7 @@ mod tests {
     #[test]
     fn a_reload_that_is_refused_leaves_the_hash_and_tells_why_until_one_succeeds() {
         let loads = ConfigLoads::default();
-        loads.start("c.toml".into(), &config(""), Timestamp(1));
+        loads.start(&ConfigFile::new("c.toml".into()), &config(""), Timestamp(1));
         let first = loads.now();
         assert_eq!((first.hash.len(), first.successes, first.failures), (16, 0, 0));
         let errors: Vec<String> = (0..100).map(|n| n.to_string()).collect();

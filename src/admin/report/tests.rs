@@ -16,6 +16,7 @@ fn before_the_first_configuration_everything_is_zero() {
     let stats = stats(&Snapshot::empty(2), Duration::from_millis(61_900));
     let expected = json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "process": 0,
         "started": "2023-11-14T22:13:20.000Z", "uptime_seconds": 61,
         "total_connections": 0, "current_connections": 0, "total_bytes_rx": 0, "total_bytes_tx": 0,
         "total_packets_rx": 0, "total_packets_tx": 0, "log_lines_dropped": 0,

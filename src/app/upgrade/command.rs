@@ -4,18 +4,21 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as unix;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
+use serde::Deserialize;
 
 use super::control::{Asked, PREFIX};
-use crate::app::{Failure, port_owner, print};
+use crate::app::{Failure, port_owner, print, runtime};
 use crate::control::ConfigFile;
 use crate::model::Endpoint;
 use crate::net::unix_sockets;
+use crate::operator::{Client, Refused};
 
 /// Longer than an upgrade takes before the old process gives up.
 const UPGRADE: Duration = Duration::from_secs(120);
@@ -35,13 +38,16 @@ struct Running {
     statistics: String,
 }
 
-/// Has the process upgraded that serves the configuration, or the only one there is.
-pub(in crate::app) fn run(file: &ConfigFile) -> Result<ExitCode, Failure> {
+/// Has the process upgraded that answers at `socket` if one is named, else the one that serves the configuration, or the only one
+/// there is.
+pub(in crate::app) fn run(file: &ConfigFile, socket: Option<&Path>) -> Result<ExitCode, Failure> {
     let running = running(geteuid().as_raw()).context("cannot ask the kernel which convey runs")?;
-    let one = match &running[..] {
-        [] => return Err(anyhow!("no convey of this user runs in this network namespace").into()),
-        [one] => one,
-        several => {
+    let socket = socket.filter(|path| !path.as_os_str().is_empty());
+    let one = match (&running[..], socket) {
+        (_, Some(socket)) => at_socket(&running, socket)?,
+        ([], None) => return Err(anyhow!("no convey of this user runs in this network namespace").into()),
+        ([one], None) => one,
+        (several, None) => {
             let statistics = file.load().map_err(Failure::Config)?.config.stats.listen.to_string();
             let mut those = several.iter().filter(|one| one.statistics == statistics);
             match (those.next(), those.next()) {
@@ -55,6 +61,30 @@ pub(in crate::app) fn run(file: &ConfigFile) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The process that answers at a control socket.
+fn at_socket<'a>(running: &'a [Running], socket: &Path) -> anyhow::Result<&'a Running> {
+    #[derive(Deserialize)]
+    struct Status {
+        process: Option<u32>,
+    }
+    let process = runtime()?.block_on(async {
+        let client = Client::find(&[socket.to_owned()]).await?;
+        let Status { process } = client.get("/v1/status").await?;
+        Ok::<_, Refused>(match process {
+            Some(process) => Some(process),
+            // An older version does not say.
+            None => client.process().await,
+        })
+    })?;
+    let found = process.and_then(|process| running.iter().find(|one| one.process() == Some(process)));
+    found.ok_or_else(|| {
+        let at = socket.display();
+        anyhow!(
+            "the convey at {at} cannot be upgraded from here: it is another user's, or in another namespace"
+        )
+    })
+}
+
 /// Asks a process that is stopping to give up its socket for statistics. Returns whether one has.
 pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
     let Ok(running) = running(geteuid().as_raw()) else { return false };
@@ -65,7 +95,7 @@ pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
 fn choose(several: &[Running]) -> String {
     let at: Vec<&str> = several.iter().map(|one| one.statistics.as_str()).collect();
     format!(
-        "several convey processes run (statistics on {}): name the configuration of one with --config, or send it SIGUSR2",
+        "several convey processes run (statistics on {}): name the control socket of one with --socket, or its configuration with --config",
         at.join(", ")
     )
 }
@@ -88,6 +118,13 @@ impl Running {
         let name = std::str::from_utf8(socket.strip_prefix(b"\0")?).ok()?;
         let (statistics, _) = name.strip_prefix(PREFIX)?.split_once(" #")?;
         Some(Running { name: name.to_owned(), statistics: statistics.to_owned() })
+    }
+
+    /// The number of the process that answers.
+    fn process(&self) -> Option<u32> {
+        let address = unix::SocketAddr::from_abstract_name(&self.name).ok()?;
+        let stream = unix::UnixStream::connect_addr(&address).ok()?;
+        u32::try_from(socket_peercred(&stream).ok()?.pid.as_raw_nonzero().get()).ok()
     }
 
     /// Whether a socket of user `owner` may be what its name says, for this `user`: anybody may take any name. Root trusts
@@ -187,7 +224,7 @@ mod tests {
         let several =
             ["a #1", "b #2"].map(|name| Running::named(format!("\0{PREFIX}{name}").as_bytes()).unwrap());
         assert!(
-            choose(&several).contains("statistics on a, b): name the configuration"),
+            choose(&several).contains("statistics on a, b): name the control socket"),
             "{}",
             choose(&several)
         );

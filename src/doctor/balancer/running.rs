@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use super::Host;
+use crate::config::ListSettings;
+use crate::control::ConfigFile;
 use crate::doctor::Diagnosis;
 use crate::forward::{FlowState, View};
 use crate::model::Mode;
@@ -14,9 +17,34 @@ use crate::model::Mode;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct RunningStatus {
+    config: RunningConfig,
     frontends: BTreeMap<String, RunningFrontend>,
     names: BTreeMap<String, RunningName>,
     packets: Option<RunningPackets>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct RunningConfig {
+    file: PathBuf,
+    default_mode: Option<String>,
+    list: Option<RunningList>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct RunningList {
+    listen: SocketAddr,
+    stats: SocketAddr,
+}
+
+impl RunningStatus {
+    /// The file that it goes by, and how it reads that.
+    pub fn config_file(&self) -> Option<ConfigFile> {
+        let RunningConfig { file, default_mode, list } = &self.config;
+        let list = list.map(|RunningList { listen, stats }| ListSettings { listen, stats });
+        let mode = Mode::ALL.into_iter().find(|mode| Some(mode.name()) == default_mode.as_deref());
+        file.is_absolute().then(|| ConfigFile { list, mode, ..ConfigFile::new(file.clone()) })
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -187,6 +215,17 @@ mod tests {
         let text = r#"{ "flows": { "closing": 30, "time_wait": 9, "closed": 1, "established": 2, "udp_stream": 3 } }"#;
         let packets: RunningPackets = serde_json::from_str(text).unwrap();
         assert_eq!(packets.kept_flows(), 5);
+    }
+
+    #[test]
+    fn the_file_of_the_convey_that_runs_is_read_as_that_one_reads_it() {
+        let file = |text: &str| serde_json::from_str::<RunningStatus>(text).unwrap().config_file();
+        let plain = file(r#"{ "config": { "file": "/etc/a.toml", "default_mode": "dsr" } }"#).unwrap();
+        assert_eq!((plain.path, plain.mode, plain.list), ("/etc/a.toml".into(), Some(Mode::Dsr), None));
+        let list = r#"{ "config": { "file": "/l", "list": { "listen": "0.0.0.0:80", "stats": "127.0.0.1:7000" } } }"#;
+        let [listen, stats] = ["0.0.0.0:80", "127.0.0.1:7000"].map(|addr| addr.parse().unwrap());
+        assert_eq!(file(list).unwrap().list, Some(ListSettings { listen, stats }));
+        assert!(file("{}").is_none(), "an older version does not say");
     }
 
     #[test]
