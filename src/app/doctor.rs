@@ -86,7 +86,9 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     found.not_looked_at.append(&mut features.not_looked_at);
     let ways = dsr_path::check(host.config, &found.findings, &explained);
     found.findings.extend(ways);
-    found.findings.extend(obstacle);
+    // Packet modes find no interface then.
+    let is_down = found.findings.iter().any(|finding| finding.check == "interface-down");
+    found.findings.extend(obstacle.filter(|_| !is_down));
     found.findings.extend(faults.into_iter().map(|fault| {
         let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
         Diagnosis::error("name-unresolved", fault, why)

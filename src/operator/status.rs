@@ -30,6 +30,7 @@ struct Frontend {
     current_connections: u64,
     refused: BTreeMap<String, u64>,
     drops: BTreeMap<String, u64>,
+    accept_backoffs: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -179,10 +180,16 @@ fn of_config(config: &Config, now: SystemTime) -> String {
 }
 
 fn of_frontends(status: &Status) -> String {
+    let mut remarks = String::new();
     let mut table = table(["FRONTEND", "MODE", "LISTENS", "BACKEND", "OPEN", "TOTAL", "REFUSED"], 4);
     for (name, frontend) in &status.frontends {
         let mode = format!("{} {}", frontend.mode, frontend.protocol);
         let refused: u64 = frontend.refused.values().sum();
+        if frontend.accept_backoffs > 0 {
+            let pauses = frontend.accept_backoffs;
+            remarks +=
+                &format!("  {name}: accepting paused for want of descriptors or memory, pauses: {pauses}\n");
+        }
         table.add_row([
             name.clone(),
             mode,
@@ -193,7 +200,7 @@ fn of_frontends(status: &Status) -> String {
             refused.to_string(),
         ]);
     }
-    format!("\n{}\n", trimmed(&table))
+    format!("\n{}\n{remarks}", trimmed(&table))
 }
 
 fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
@@ -348,7 +355,7 @@ mod tests {
             "config": { "hash": "abc", "loaded": "2026-01-01T00:00:00Z", "last_reload_successful": true },
             "frontends": { "web": {
                 "mode": "proxy", "protocol": "tcp", "listen_addr": ["10.0.0.9:80"], "backend": "app",
-                "drops": { "no_server": 3 },
+                "drops": { "no_server": 3 }, "accept_backoffs": 12,
             } },
             "backends": { "app": {
                 "algorithm": "round_robin", "servers_up": 2,
@@ -375,6 +382,7 @@ mod tests {
         assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
         assert!(has("1: large packets of 1 connection do not arrive at the server"), "{screen}");
         assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
+        assert!(has("web: accepting paused for want of descriptors or memory, pauses: 12"), "{screen}");
         assert!(has("app/3: drain, for 30s, by root"), "{screen}");
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     }

@@ -3,12 +3,13 @@
 use std::fs;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, binary, run, wait_for};
+use convey_testkit::{TcpServer, binary, connect, run, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::case::{Case, Family, Story, stories};
 use crate::doctor_balancer::{Patient, is_found};
+use crate::network::Network;
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut all = stories![when Case::is_passthrough =>
@@ -18,6 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_server_that_gives_no_answer_to_its_check_is_named,
         a_name_that_nobody_knows_is_named,
         a_server_that_is_off_is_named,
+        an_interface_that_is_down_is_named_and_nothing_that_follows_from_it,
     ];
     // IPv6 has no ARP, and a worker's frontends no flow cache.
     all.extend(
@@ -25,6 +27,8 @@ pub(crate) fn stories() -> Vec<Story> {
             an_interface_that_answers_no_arp_is_named,
             a_kernel_that_takes_no_programs_is_named,
             the_file_of_the_convey_that_runs_is_looked_at,
+            a_policy_that_drops_is_mended_for_all_servers_at_once,
+            a_convey_that_ran_out_of_descriptors_is_named,
         ],
     );
     all
@@ -57,6 +61,60 @@ fn the_file_of_the_convey_that_runs_is_looked_at(case: Case) {
     let ran = examine(&patient, &[]);
     let title = "configuration: config.toml (no convey answers at the control socket)\n";
     assert!(ran.stdout.starts_with(title), "{ran:?}");
+}
+
+fn a_policy_that_drops_is_mended_for_all_servers_at_once(case: Case) {
+    let others: String = [2, 3]
+        .map(|n| {
+            format!("[backends.pool.servers.s{n}]\naddr = \"{}:80\"\n", case.family.address(Role::Server(n)))
+        })
+        .concat();
+    let patient = Patient::new(Network::new(case, 1, 3), "proxy", &others).started();
+    let _servers = [1, 2, 3].map(|n| patient.network.nginx(n));
+    patient.serves();
+    let nft = |line: &str| patient.network.lab.run(Role::Balancer, "nft", &[line]).unwrap();
+    nft("add table inet fw");
+    nft("add chain inet fw input { type filter hook input priority 0; policy drop; }");
+    nft("add rule inet fw input iif lo accept");
+    nft("add rule inet fw input meta l4proto icmp accept");
+    let finding = patient.is_mended("foreign-rule", Role::Balancer);
+    // Answers of servers, and packets of clients.
+    assert_eq!(finding["mend"].as_array().unwrap().len(), 2, "{finding:#}");
+    patient.is_well();
+    patient.serves();
+}
+
+/// Connections have fewer descriptors than there are: accepting pauses long before the last one is taken.
+fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
+    const CLIENTS: usize = 200;
+    let mut patient = Patient::proxy(case);
+    let _server = patient.network.server(1, TcpServer::echo);
+    let mut command = patient.network.lab.command(Role::Balancer, "prlimit");
+    command.arg("--nofile=300:300").arg(binary().get_program()).arg("--config");
+    command.arg(patient.network.path("config.toml"));
+    command.env("CONVEY_SOCKET", patient.network.path("control.sock")).env_remove("RUST_LOG");
+    patient.convey = Some(convey_testkit::start(command, &patient.network.path("balancer")));
+    let vip = patient.network.vip();
+    let held =
+        patient.network.inside(Role::Client(1), || (0..CLIENTS).map(|_| connect(vip)).collect::<Vec<_>>());
+    wait_for("accepting to pause", || {
+        let log = fs::read_to_string(patient.network.path("balancer")).unwrap_or_default();
+        log.contains("cannot accept on").then_some(())
+    });
+    let mut finding = patient.has("descriptors");
+    assert_eq!(finding["severity"], "error", "{finding:#}");
+    assert!(finding["seen"].as_str().unwrap().starts_with("convey has paused accepting "), "{finding:#}");
+    drop(held);
+    wait_for("those who waited to be served", || {
+        let ran = run(patient.command().args(["status", "--json"]));
+        let status: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
+        (status["total_connections"] == CLIENTS && status["current_connections"] == 0).then_some(())
+    });
+    // Not everywhere root may raise the limit, as in a container. Without its clients convey needs no more.
+    let raise = finding["mend"].as_array_mut().unwrap().remove(0);
+    assert!(raise.as_str().unwrap().starts_with("prlimit --pid "), "{raise}");
+    patient.carry_out(&finding, Role::Balancer);
+    patient.is_well();
 }
 
 /// It drops what comes in.
@@ -122,7 +180,7 @@ fn a_server_that_gives_no_answer_to_its_check_is_named(case: Case) {
 }
 
 fn a_name_that_nobody_knows_is_named(case: Case) {
-    let network = crate::network::Network::new(case, 1, 1);
+    let network = Network::new(case, 1, 1);
     let mut patient = Patient::new(network, "proxy", "[dns]\nnameservers = \"127.0.0.1:5353\"\n");
     let _server = patient.network.nginx(1);
     let own = patient.network.address(Role::Server(1));
@@ -157,6 +215,25 @@ fn a_server_that_is_off_is_named(case: Case) {
     });
     patient.serves();
     drop(server);
+}
+
+fn an_interface_that_is_down_is_named_and_nothing_that_follows_from_it(case: Case) {
+    for mut patient in [Patient::of(case), Patient::proxy(case)] {
+        let _server = patient.network.nginx(1);
+        patient.start();
+        patient.serves();
+        patient.convey = None;
+        patient.ip(Role::Balancer, &format!("link set {INTERFACE} down"));
+        let finding = patient.has("interface-down");
+        assert_eq!(finding["mend"], serde_json::json!([format!("ip link set dev {INTERFACE} up")]));
+        // With it go addresses of IPv6, which only who has set them can set again.
+        if case.family == Family::V4 {
+            patient.carry_out(&finding, Role::Balancer);
+            patient.is_well();
+            patient.start();
+            patient.serves();
+        }
+    }
 }
 
 fn an_interface_that_answers_no_arp_is_named(case: Case) {

@@ -8,6 +8,7 @@ mod connect;
 mod echo;
 pub mod features;
 mod kernel;
+mod links_down;
 mod neighbours;
 mod overheard;
 mod path_mtu;
@@ -78,7 +79,7 @@ pub type CheckWords = Result<String, String>;
 pub struct Explained {
     /// Servers that get none of our packets, or whose answers do not come back.
     pub servers: BTreeSet<IpAddr>,
-    /// VIPs that another host has too.
+    /// VIPs that another host has too, or whose interface is down.
     pub vips: BTreeSet<IpAddr>,
 }
 
@@ -86,7 +87,9 @@ pub struct Explained {
 pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>) -> (Examination, Explained) {
     let mut seen = Examination::default();
     let before = KernelFacts::read();
-    seen.findings.extend(vip::missing(host, is_local));
+    let mut explained = Explained::default();
+    seen.findings.extend(links_down::down(host, &links_down::networks(), &mut explained));
+    seen.findings.extend(vip::missing(host, &explained.vips, is_local));
     seen.findings.extend(ports::taken(&host.ports));
     let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
     let passed = interfaces(host);
@@ -94,7 +97,7 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     let filters: Vec<_> = host.filters.iter().filter(|(interface, _)| passed.contains(interface)).collect();
     let taken =
         foreign.iter().map(|one| &one.interface).chain(filters.iter().map(|(interface, _)| interface));
-    let mut explained = Explained { servers: behind(host, &taken.collect()), ..Explained::default() };
+    explained.servers.extend(behind(host, &taken.collect()));
     seen.findings.extend(foreign.into_iter().map(programs::diagnosis));
     seen.findings.extend(filters.into_iter().map(|(interface, filter)| programs::filter(interface, filter)));
 

@@ -52,6 +52,7 @@ impl RunningStatus {
 struct RunningFrontend {
     mode: String,
     listen_addr: Vec<String>,
+    accept_backoffs: u64,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -132,7 +133,8 @@ impl Running {
 /// What it has too little of.
 pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let mut found = Vec::new();
-    found.extend(running.descriptors.and_then(|has| descriptors(running.process, has)));
+    let upgrade = format!("convey upgrade --config {}", host.file.display());
+    found.extend(descriptors(running, &upgrade));
     if let Some(packets) = &running.status.packets {
         found.extend(flows(host, packets.kept_flows()));
         found.extend(snat_ports(host, packets.snat_ports_in_use));
@@ -140,21 +142,39 @@ pub(super) fn used_up(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     found
 }
 
-fn descriptors(process: Option<u32>, has: FileLimits) -> Option<Diagnosis> {
-    let FileLimits { open, soft_limit: most, hard_limit } = has;
-    if open * 100 < most * 90 {
-        return None;
-    }
-    let seen = format!("convey has {open} descriptors open, and may have {most}");
-    let why = "A connection of proxy mode takes two. Without them convey accepts nobody. The command holds until convey ends; \
-               `LimitNOFILE=` of its unit (`ulimit -n`) holds longer.";
-    let found = Diagnosis::error("descriptors", seen, why);
+/// Either few are left, or there were too few. Connections may have less than all, so accepting pauses before the last is taken.
+fn descriptors(running: &Running, upgrade: &str) -> Option<Diagnosis> {
+    const WHY: &str =
+        "A connection of proxy mode takes two. Without them convey accepts nobody, and clients wait.";
+    const LASTING: &str =
+        "The commands hold until convey ends; `LimitNOFILE=` of its unit (`ulimit -n`) holds longer.";
+    let pauses: u64 = running.status.frontends.values().map(|frontend| frontend.accept_backoffs).sum();
+    let has = running.descriptors;
+    let is_low = |part: u64| has.is_some_and(|has| has.open * 100 >= has.soft_limit * part);
+    let open =
+        has.map(|has| format!("convey has {} descriptors open, and may have {}", has.open, has.soft_limit));
+    let seen = match (pauses, open) {
+        (0, open) => open.filter(|_| is_low(90))?,
+        (_, open) => {
+            let times = if pauses == 1 { "once".to_owned() } else { format!("{pauses} times") };
+            let open = open.map(|open| format!("; {open}")).unwrap_or_default();
+            format!(
+                "convey has paused accepting {times} since its start, for want of descriptors or memory{open}"
+            )
+        }
+    };
+    // It may have been a peak that is over.
+    let found = if pauses == 0 || is_low(50) { Diagnosis::error } else { Diagnosis::warning };
+    let found = found("descriptors", seen, format!("{WHY} {LASTING}"));
+    let (Some(process), Some(FileLimits { soft_limit: most, hard_limit, .. })) = (running.process, has)
+    else {
+        return Some(found);
+    };
     let more =
         if hard_limit >= most.saturating_mul(2) { hard_limit } else { most.saturating_mul(4).max(65_536) };
-    Some(match process {
-        Some(process) => found.mend(format!("prlimit --pid {process} --nofile={more}:{more}")),
-        None => found,
-    })
+    let found = found.mend(format!("prlimit --pid {process} --nofile={more}:{more}"));
+    // A process shares out at its start what it may have.
+    Some(if pauses == 0 { found } else { found.mend(upgrade) })
 }
 
 fn is_full(used: u64, most: u64) -> bool {
@@ -199,15 +219,37 @@ fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
 mod tests {
     use super::*;
 
+    fn has(process: Option<u32>, pauses: u64, [open, hard_limit]: [u64; 2]) -> Option<Diagnosis> {
+        let text = format!(r#"{{ "frontends": {{ "web": {{ "accept_backoffs": {pauses} }}, "b": {{}} }} }}"#);
+        let descriptors = Some(FileLimits { open, soft_limit: 1_000, hard_limit });
+        descriptors_of(Running { process, descriptors, status: serde_json::from_str(&text).unwrap() })
+    }
+
+    fn descriptors_of(running: Running) -> Option<Diagnosis> {
+        descriptors(&running, "convey upgrade")
+    }
+
     #[test]
     fn descriptors_are_told_of_before_they_are_gone() {
-        let has = |open, hard_limit| FileLimits { open, soft_limit: 1_000, hard_limit };
-        assert_eq!(descriptors(Some(7), has(899, 1_000)), None);
-        let found = descriptors(Some(7), has(900, 1_000)).unwrap();
+        assert_eq!(has(Some(7), 0, [899, 1_000]), None);
+        let found = has(Some(7), 0, [900, 1_000]).unwrap();
         assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536"]);
-        let raised = descriptors(Some(7), has(900, 5_000)).unwrap();
+        let raised = has(Some(7), 0, [900, 5_000]).unwrap();
         assert_eq!(raised.mend, ["prlimit --pid 7 --nofile=5000:5000"]);
-        assert!(descriptors(None, has(1_000, 1_000)).unwrap().mend.is_empty());
+        assert!(has(None, 0, [1_000, 1_000]).unwrap().mend.is_empty());
+    }
+
+    #[test]
+    fn a_convey_that_could_not_accept_is_told_of_however_many_descriptors_are_open() {
+        use crate::doctor::Severity;
+        let found = has(Some(7), 12, [630, 1_000]).unwrap();
+        assert!(found.seen.starts_with("convey has paused accepting 12 times"), "{}", found.seen);
+        assert_eq!(found.severity, Severity::Error);
+        assert_eq!(found.mend, ["prlimit --pid 7 --nofile=65536:65536", "convey upgrade"]);
+        assert_eq!(has(Some(7), 1, [20, 1_000]).unwrap().severity, Severity::Warning, "a peak that is over");
+        let status = serde_json::from_str(r#"{ "frontends": { "web": { "accept_backoffs": 3 } } }"#).unwrap();
+        let unseen = descriptors_of(Running { status, ..Running::default() }).unwrap();
+        assert!(unseen.mend.is_empty(), "as another user its process is not seen");
     }
 
     #[test]

@@ -19,31 +19,24 @@ pub(super) fn holder(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface>
     interfaces.iter().find(|interface| interface.addresses.contains(&ip))
 }
 
-/// VIPs that no interface has, or one that is down. `is_local` knows of addresses that routes make this host's.
-pub(super) fn missing(host: &Host<'_>, is_local: impl Fn(IpAddr) -> bool) -> Vec<Diagnosis> {
-    let judge = |vip: IpAddr| match holder(&host.tables.interfaces, vip) {
-        Some(interface) if !interface.up => Some(down(vip, interface)),
-        Some(_) => None,
-        None if is_local(vip) => None,
-        None => Some(absent(host, vip)),
-    };
-    vips(host).into_iter().filter_map(judge).collect()
-}
-
-fn down(vip: IpAddr, interface: &Interface) -> Diagnosis {
-    let name = &interface.name;
-    let seen = format!("interface {name}, which has the VIP {vip}, is down");
-    Diagnosis::error("vip-missing", seen, "No packet of a client comes in by it.")
-        .mend(format!("ip link set dev {name} up"))
+/// VIPs that no interface has, but for those that are `explained`. `is_local` knows of addresses that routes make this host's.
+pub(super) fn missing(
+    host: &Host<'_>,
+    explained: &BTreeSet<IpAddr>,
+    is_local: impl Fn(IpAddr) -> bool,
+) -> Vec<Diagnosis> {
+    let is_missing = |vip: &IpAddr| holder(&host.tables.interfaces, *vip).is_none() && !is_local(*vip);
+    let missing = vips(host).into_iter().filter(|vip| !explained.contains(vip)).filter(is_missing);
+    missing.map(|vip| absent(host, vip)).collect()
 }
 
 fn absent(host: &Host<'_>, vip: IpAddr) -> Diagnosis {
-    let interface = link_of(host, vip);
-    let name = interface.map_or("INTERFACE", |interface| &interface.name);
     let seen = format!("no interface has the VIP {vip}");
     let why = "Nobody answers clients and routers that ask for its Ethernet address, so their packets do not arrive. On a standby \
                that is as it should be.";
-    Diagnosis::error("vip-missing", seen, why).mend(match vip {
+    let found = Diagnosis::error("vip-missing", seen, why);
+    let Some(name) = link_of(host, vip).map(|interface| &interface.name) else { return found };
+    found.mend(match vip {
         IpAddr::V4(_) => format!("ip addr add {vip}/32 dev {name}"),
         // Deprecated, so that this host does not take it for connections of its own.
         IpAddr::V6(_) => format!("ip -6 addr add {vip}/128 dev {name} nodad preferred_lft 0"),

@@ -1,5 +1,7 @@
 //! A rule, or a policy, that takes a packet: in words, and the command that lets the packet pass. Pure.
 
+use std::net::IpAddr;
+
 use super::{JudgedPacket, PacketEnd, Tool};
 
 /// What a rule does with a packet that it takes.
@@ -51,10 +53,60 @@ impl TakingRule {
         format!("{by} of chain {chain} ({place}) {does}")
     }
 
-    /// The command that puts a rule for such packets before it. Without a port only the protocol tells them.
-    pub(in crate::doctor) fn mend(&self, packet: &JudgedPacket) -> String {
+    /// The commands that put rules for such packets before it: one for all addresses of a protocol and a port. Without a port only
+    /// the protocol tells packets.
+    pub(in crate::doctor) fn mend(&self, packets: &[&JudgedPacket]) -> Vec<String> {
+        let mut all: Vec<(SparedPackets, Vec<IpAddr>)> = Vec::new();
+        for packet in packets {
+            let (spared, ip) = SparedPackets::of(packet);
+            let known = all.iter().position(|(of, _)| *of == spared);
+            let at = known.unwrap_or_else(|| {
+                all.push((spared, Vec::new()));
+                all.len() - 1
+            });
+            if let Some(ip) = ip.filter(|ip| !all[at].1.contains(ip)) {
+                all[at].1.push(ip);
+            }
+        }
+        all.iter().map(|(spared, ips)| self.command(spared, ips)).collect()
+    }
+
+    fn command(&self, spared: &SparedPackets, ips: &[IpAddr]) -> String {
         let TakingRule { tool, family, table, chain, rule, .. } = self;
-        let protocol = packet.protocol;
+        let SparedPackets { is_v6, protocol, side, port, .. } = *spared;
+        let all = |separator: &str| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(separator);
+        if *tool == Tool::Nft {
+            let at = rule.map(|handle| format!("handle {handle} ")).unwrap_or_default();
+            let version = if is_v6 { "ip6" } else { "ip" };
+            let ip = match ips {
+                [] => String::new(),
+                [ip] => format!("{version} {side}addr {ip} "),
+                _ => format!("{version} {side}addr {{ {} }} ", all(", ")),
+            };
+            let what = port
+                .map_or(format!("meta l4proto {protocol}"), |port| format!("{protocol} {side}port {port}"));
+            return format!("nft insert rule {family} {table} {chain} {at}{ip}{what} accept");
+        }
+        let at = rule.map(|number| format!("{number} ")).unwrap_or_default();
+        let ip = if ips.is_empty() { String::new() } else { format!("-{side} {} ", all(",")) };
+        let port = port.map(|port| format!("--{side}port {port} ")).unwrap_or_default();
+        format!("{} -t {table} -I {chain} {at}{ip}-p {protocol} {port}-j ACCEPT", tool.program())
+    }
+}
+
+/// What tells packets from others, but for the address of their server or VIP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SparedPackets {
+    is_v6: bool,
+    protocol: &'static str,
+    /// `d` if they are told by their destination, `s` by their source.
+    side: char,
+    port: Option<u16>,
+    has_ip: bool,
+}
+
+impl SparedPackets {
+    fn of(packet: &JudgedPacket) -> (SparedPackets, Option<IpAddr>) {
         let (side, end, port) = match packet.destination_port {
             Some(port) => ('d', packet.destination, Some(port)),
             None => ('s', packet.source, packet.source_port),
@@ -63,17 +115,7 @@ impl TakingRule {
             PacketEnd::Host(ip) => Some(ip),
             PacketEnd::Client | PacketEnd::Unknown => None,
         };
-        if *tool == Tool::Nft {
-            let at = rule.map(|handle| format!("handle {handle} ")).unwrap_or_default();
-            let version = if packet.is_v6 { "ip6" } else { "ip" };
-            let ip = ip.map(|ip| format!("{version} {side}addr {ip} ")).unwrap_or_default();
-            let what = port
-                .map_or(format!("meta l4proto {protocol}"), |port| format!("{protocol} {side}port {port}"));
-            return format!("nft insert rule {family} {table} {chain} {at}{ip}{what} accept");
-        }
-        let at = rule.map(|number| format!("{number} ")).unwrap_or_default();
-        let ip = ip.map(|ip| format!("-{side} {ip} ")).unwrap_or_default();
-        let port = port.map(|port| format!("--{side}port {port} ")).unwrap_or_default();
-        format!("{} -t {table} -I {chain} {at}{ip}-p {protocol} {port}-j ACCEPT", tool.program())
+        let JudgedPacket { is_v6, protocol, .. } = *packet;
+        (SparedPackets { is_v6, protocol, side, port, has_ip: ip.is_some() }, ip)
     }
 }

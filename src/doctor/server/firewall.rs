@@ -49,6 +49,6 @@ fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis
     let seen = format!("{} {whose}", taken.told());
     // To any address: health checks come to this host's own.
     let (source, destination) = (PacketEnd::Unknown, PacketEnd::Unknown);
-    let mend = taken.mend(&JudgedPacket { source, destination, ..packet.clone() });
-    Some(Diagnosis::error(check, seen, why).mend(mend))
+    let mend = taken.mend(&[&JudgedPacket { source, destination, ..packet.clone() }]);
+    Some(Diagnosis { mend, ..Diagnosis::error(check, seen, why) })
 }

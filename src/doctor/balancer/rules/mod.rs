@@ -10,8 +10,11 @@ use std::net::IpAddr;
 
 use self::packet::{Packet, Purpose};
 use super::Host;
-use crate::doctor::ruleset::{Fate, Ruleset};
+use crate::doctor::ruleset::{Fate, Ruleset, TakingRule};
 use crate::doctor::{Diagnosis, Unseen};
+
+/// So many kinds of packets that a rule takes are named; the commands are for all.
+const MAX_TOLD: usize = 4;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -31,25 +34,36 @@ pub(super) fn look(host: &Host<'_>) -> RulesSeen {
     RulesSeen { unseen, ..judge(rules, &packet::of(host)) }
 }
 
-/// A finding for each rule, however many packets it takes.
+/// A finding for each rule, with the commands for all packets that it takes.
 fn judge(mut rules: Ruleset, packets: &[Packet]) -> RulesSeen {
     // The guard of convey, and the tables of its scripts.
     rules.tables.retain(|table| !table.name.starts_with("convey"));
-    let (mut seen, mut told) = (RulesSeen::default(), BTreeSet::new());
+    let (mut seen, mut all) = (RulesSeen::default(), Vec::<(TakingRule, Vec<&Packet>)>::new());
     for packet in packets {
         let Fate::Lost(taken) = rules.fate(&packet.judged, packet.hooks) else { continue };
         if let Purpose::Server(server) = packet.purpose {
             seen.servers.insert(server);
         }
-        if told.insert(taken.clone()) {
-            let what = format!("{} {}", taken.told(), packet.told());
-            let why = "The kernel does so before convey gets them, or after convey has sent them. If the rule is of a file \
-                       (/etc/nftables.conf) or of another program, change it there, too.";
-            let mend = taken.mend(&packet.judged);
-            seen.findings.push(Diagnosis::error("foreign-rule", what, why).mend(mend));
+        match all.iter_mut().find(|(rule, _)| *rule == taken) {
+            Some((_, packets)) => packets.push(packet),
+            None => all.push((taken, vec![packet])),
         }
     }
+    seen.findings = all.iter().map(|(taken, packets)| diagnosis(taken, packets)).collect();
     seen
+}
+
+fn diagnosis(taken: &TakingRule, packets: &[&Packet]) -> Diagnosis {
+    let mut told: Vec<String> = packets.iter().map(|packet| packet.told()).collect();
+    told.dedup();
+    let more = told.len().saturating_sub(MAX_TOLD);
+    told.truncate(MAX_TOLD);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let seen = format!("{} {}{more}", taken.told(), told.join("; "));
+    let why = "The kernel does so before convey gets them, or after convey has sent them. If the rule is of a file \
+               (/etc/nftables.conf) or of another program, change it there, too.";
+    let mend = taken.mend(&packets.iter().map(|packet| &packet.judged).collect::<Vec<_>>());
+    Diagnosis { mend, ..Diagnosis::error("foreign-rule", seen, why) }
 }
 
 #[cfg(test)]
