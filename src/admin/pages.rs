@@ -98,7 +98,7 @@ impl Renderer {
 }
 
 fn text(page: Page, source: &StatsSource) -> Result<String, String> {
-    let report = source.report();
+    let report = source.report().of_process(std::process::id());
     match page {
         Page::Stats => json(&report).map_err(|error| error.to_string()),
         Page::Metrics => render(&report, &ProcessMetrics::read()).map_err(|error| error.to_string()),

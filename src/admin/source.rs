@@ -66,7 +66,7 @@ impl StatsSource {
     /// All there is to say now.
     pub(super) fn report(&self) -> StatsReport {
         let snapshot = self.snapshot.load();
-        let report = StatsReport::new(&snapshot, self.started, (self.now)()).of_process(std::process::id());
+        let report = StatsReport::new(&snapshot, self.started, (self.now)());
         let report = if self.is_draining() { report.draining(&snapshot) } else { report };
         let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())

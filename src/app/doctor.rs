@@ -39,7 +39,7 @@ const USUAL_WIDTH: usize = 80;
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
     let (found, title): (Examination, _) = match service {
         Some(Service { vip, port }) => {
-            (server::look(vip, port).map_err(|why| anyhow!("{why}"))?.into(), String::new())
+            (server::look(vip, port).map_err(|why| anyhow!("{why}"))?, String::new())
         }
         None => of_balancer(options)?,
     };

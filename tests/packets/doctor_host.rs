@@ -101,6 +101,9 @@ fn a_convey_that_ran_out_of_descriptors_is_named(case: Case) {
         let log = fs::read_to_string(patient.network.path("balancer")).unwrap_or_default();
         log.contains("cannot accept on").then_some(())
     });
+    let status = run(patient.command().arg("status"));
+    let line = "  web: accepting paused for want of descriptors or memory, pauses: ";
+    assert!(status.stdout.contains(line), "{status:?}");
     let mut finding = patient.has("descriptors");
     assert_eq!(finding["severity"], "error", "{finding:#}");
     assert!(finding["seen"].as_str().unwrap().starts_with("convey has paused accepting "), "{finding:#}");

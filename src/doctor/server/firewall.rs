@@ -2,10 +2,11 @@
 
 use super::facts::ServerFacts;
 use super::nat::answer;
+use super::near_clients::NearClients;
 use super::service::protocols;
 use super::setup::ServerSetup;
-use crate::doctor::Diagnosis;
 use crate::doctor::ruleset::{Fate, HOOKS_IN, HOOKS_OUT, JudgedPacket, PacketEnd, TakenHow};
+use crate::doctor::{Diagnosis, Severity};
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
@@ -35,7 +36,27 @@ fn service(setup: &ServerSetup, facts: &ServerFacts, port: u16, protocol: &'stat
         let whose = format!("answers to clients from port {port} ({protocol})");
         diagnosis(facts.rules.fate(&answer, HOOKS_OUT), &answer, &whose)
     };
-    of_clients().or_else(to_clients)
+    of_clients().or_else(to_clients).or_else(|| near(setup, facts, port, &request))
+}
+
+/// Rules may let the balancer in and take packets of others on the link. It may be meant, so it is a warning.
+fn near(setup: &ServerSetup, facts: &ServerFacts, port: u16, request: &JudgedPacket) -> Option<Diagnosis> {
+    let NearClients { network, clients } = NearClients::of(setup, facts)?;
+    let protocol = request.protocol;
+    let answer = answer(setup, facts, port, protocol);
+    let of_requests =
+        clients.map(|client| JudgedPacket { source: PacketEnd::Host(client), ..request.clone() });
+    let of_answers =
+        clients.map(|client| JudgedPacket { destination: PacketEnd::Host(client), ..answer.clone() });
+    let requests = format!("requests of clients in {network} to port {port} ({protocol})");
+    let answers = format!("answers to clients in {network} from port {port} ({protocol})");
+    [(of_requests, HOOKS_IN, requests), (of_answers, HOOKS_OUT, answers)].into_iter().find_map(
+        |(packets, hooks, whose)| {
+            let [one, other] = packets.each_ref().map(|packet| facts.rules.fate(packet, hooks));
+            let found = diagnosis(one.clone(), &packets[0], &whose).filter(|_| one == other)?;
+            Some(Diagnosis { severity: Severity::Warning, ..found })
+        },
+    )
 }
 
 fn diagnosis(fate: Fate, packet: &JudgedPacket, whose: &str) -> Option<Diagnosis> {

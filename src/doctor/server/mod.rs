@@ -7,6 +7,7 @@ mod facts;
 mod firewall;
 mod gather;
 mod nat;
+mod near_clients;
 mod script;
 mod service;
 mod setup;
@@ -14,7 +15,7 @@ mod way_out;
 
 use std::net::IpAddr;
 
-use super::Diagnosis;
+use super::{Diagnosis, Examination};
 use facts::ServerFacts;
 use setup::ServerSetup;
 
@@ -22,8 +23,11 @@ use setup::ServerSetup;
 ///
 /// # Errors
 /// The host cannot be looked at: words for an operator.
-pub fn look(vip: IpAddr, port: Option<u16>) -> Result<Vec<Diagnosis>, String> {
-    Ok(judge(vip, port, &gather::facts(vip)?))
+pub fn look(vip: IpAddr, port: Option<u16>) -> Result<Examination, String> {
+    let facts = gather::facts(vip)?;
+    let unseen = way_out::unseen(&ServerSetup::of(vip, port, &facts), &facts);
+    let not_looked_at = unseen.into_iter().collect();
+    Ok(Examination { not_looked_at, ..judge(vip, port, &facts).into() })
 }
 
 /// The same of what was seen.

@@ -164,8 +164,8 @@ fn rules_that_rewrite_answers_must_fit() {
 #[test]
 fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
     for (l2, v6) in [(true, false), (false, true), (false, false)] {
-        let version = if v6 { "-6 " } else { "" };
-        let mend = format!("ip {version}route replace default via GATEWAY dev eth0");
+        // Nobody but the operator knows the router.
+        let mend = String::new();
         let gateway =
             |change: fn(&mut RouterFacts)| found(l2, v6, |facts| facts.gateway.iter_mut().for_each(change));
         assert_eq!(gateway(|router| router.mac = None), ("gateway", mend.clone()));
@@ -173,7 +173,17 @@ fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
         let none = |facts: &mut ServerFacts| {
             (facts.way_out, facts.gateway, facts.has_routers) = (None, None, false);
         };
-        assert_eq!(found(l2, v6, none), ("gateway", mend));
+        // Clients may be on the link, or where another route leads.
+        let mut facts = healthy(l2, v6);
+        none(&mut facts);
+        assert_eq!(look(v6, &facts), []);
+        let setup = super::ServerSetup::of(vip(v6), Some(PORT), &facts);
+        assert_eq!(super::way_out::unseen(&setup, &facts).unwrap().check, "client-route");
+        assert_eq!(super::way_out::unseen(&setup, &healthy(l2, v6)), None);
+        // The VIP is on another network, and nothing leads there.
+        facts.links[1].addresses[0].0 = if v6 { ip("fd78::11") } else { ip("10.78.0.11") };
+        let found_far = look(v6, &facts);
+        assert!(found_far.iter().any(|one| one.check == "gateway" && one.mend == [""; 0]), "{found_far:#?}");
         let (check, _) = gateway(|router| router.longest = Some(1400));
         assert_eq!(check, "mtu");
     }
@@ -263,5 +273,55 @@ fn a_firewall_lets_requests_in_and_answers_out() {
             let blocked = |facts: &mut ServerFacts| facts.rules.tables = read_save(&text, Tool::Iptables);
             assert_eq!(found(l2, false, blocked), (check, mend.to_owned()));
         }
+    }
+}
+
+/// Whoever takes packets to come from the balancer lets it in alone.
+#[test]
+fn a_firewall_that_lets_the_balancer_in_and_nobody_else_of_its_network_is_named() {
+    let of = |exprs: &str| {
+        let chain = r#"{ "chain": { "family": "inet", "table": "fw", "name": "input", "handle": 1, "type": "filter",
+            "hook": "input", "prio": 0, "policy": "accept" } }"#;
+        let table = r#"{ "table": { "family": "inet", "name": "fw", "handle": 1 } }"#;
+        format!(r#"{{ "nftables": [{table}, {chain}, {exprs}] }}"#)
+    };
+    let rule = |handle: u8, exprs: &str| {
+        format!(
+            r#"{{ "rule": {{ "family": "inet", "table": "fw", "chain": "input", "handle": {handle}, "expr": [{exprs}] }} }}"#
+        )
+    };
+    let source = |op: &str, right: &str| {
+        format!(
+            r#"{{ "match": {{ "op": "{op}", "left": {{ "payload": {{ "protocol": "ip", "field": "saddr" }} }}, "right": {right} }} }}"#
+        )
+    };
+    let network = source("==", r#"{ "prefix": { "addr": "10.77.0.0", "len": 24 } }"#);
+    let (balancer, others) = (source("==", r#""10.77.0.1""#), source("!=", r#""10.77.0.1""#));
+    let (drop, accept) = (r#"{ "drop": null }"#, r#"{ "accept": null }"#);
+    let in_one = rule(7, &[&network, &others, drop].join(","));
+    let in_two = [rule(6, &[&balancer, accept].join(",")), rule(7, &[&network, drop].join(","))].join(",");
+    for rules in [in_one, in_two] {
+        let tables = crate::doctor::ruleset::read_json(&of(&rules)).unwrap();
+        for l2 in [false, true] {
+            let change = |facts: &mut ServerFacts| facts.rules.tables.clone_from(&tables);
+            let expected = "nft insert rule inet fw input handle 7 tcp dport 80 accept".to_owned();
+            assert_eq!(found(l2, false, change), ("firewall-drops", expected));
+            let mut facts = healthy(l2, false);
+            change(&mut facts);
+            let found = look(false, &facts).remove(0);
+            assert_eq!(found.severity, crate::doctor::Severity::Warning, "it may be meant");
+            assert!(found.seen.contains("requests of clients in 10.77.0.0/24 to port 80"), "{}", found.seen);
+        }
+    }
+    // One client, or some, are another matter.
+    let one = rule(7, &[source("==", r#""10.77.0.201""#).as_str(), drop].join(","));
+    let some = rule(
+        7,
+        &[source("==", r#"{ "prefix": { "addr": "10.77.0.128", "len": 25 } }"#).as_str(), drop].join(","),
+    );
+    for rules in [one, some] {
+        let mut facts = healthy(false, false);
+        facts.rules.tables = crate::doctor::ruleset::read_json(&of(&rules)).unwrap();
+        assert_eq!(look(false, &facts), []);
     }
 }

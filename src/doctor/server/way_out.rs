@@ -3,22 +3,25 @@
 use super::facts::{ServerFacts, WayOut};
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::{Fate, HOOKS_IN, JudgedPacket};
-use crate::doctor::{Diagnosis, Severity};
+use crate::doctor::{Diagnosis, Severity, Unseen};
 
 /// Packets of clients are looked back at: their source must be reached by the interface by which they came.
 const STRICT: u8 = 1;
+
+/// Nobody but the operator knows the router.
+const RIGHT: &str = "Set the default route to the router that clients are behind: `ip route replace default via` with its address.";
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = reverse_path(setup, facts).into_iter().collect();
     match &facts.way_out {
-        None if facts.has_routers => {}
+        None if may_reach_clients(setup, facts) => {}
         None => found.push(finding(
             "gateway",
             Severity::Warning,
-            "no default route".to_owned(),
-            "Clients that are on no network of this host get no answer.",
-            default_route(setup, facts.leaves_by(setup.vip)),
+            format!("no route leads to a router, and {} is on no network of this host", setup.vip),
+            "Clients get no answer: this host knows no way to them. It needs a route by the router that they are behind.",
+            Vec::new(),
         )),
         Some(way) => {
             found.extend(router(setup, way, facts));
@@ -28,18 +31,33 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     found
 }
 
+/// Without a default route clients may be on the link, or where another route leads.
+fn may_reach_clients(setup: &ServerSetup, facts: &ServerFacts) -> bool {
+    facts.has_routers || facts.way_in(setup.vip, None).is_some()
+}
+
+/// What cannot be known without a default route.
+pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen> {
+    let family = if setup.vip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let needs =
+        format!("a default route of {family}, if clients are where no other route of this host leads");
+    let is_unknown = facts.way_out.is_none() && may_reach_clients(setup, facts);
+    is_unknown.then_some(Unseen { check: "client-route", needs })
+}
+
 /// The gateway by which answers leave.
 fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     let (router, seen) = (way.router?, facts.gateway.as_ref()?);
     let interface = &way.interface;
-    let mend = default_route(setup, Some(interface));
     let Some(mac) = &seen.mac else {
         return Some(finding(
             "gateway",
             Severity::Error,
             format!("the gateway {router} on {interface} does not answer: nobody there has this address"),
-            "Answers to clients behind routers leave this server by its gateway. They are lost.",
-            mend,
+            &format!(
+                "Answers to clients behind routers leave this server by its gateway. They are lost. {RIGHT}"
+            ),
+            Vec::new(),
         ));
     };
     // It drops what comes with an address of its own as the source.
@@ -48,8 +66,10 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "gateway",
             Severity::Error,
             format!("the gateway {router} on {interface} is the balancer: it has the VIP {}", setup.vip),
-            "The balancer's host drops answers, for they have its own address as their source.",
-            mend,
+            &format!(
+                "The balancer's host drops answers, for they have its own address as their source. {RIGHT}"
+            ),
+            Vec::new(),
         ));
     }
     // The router tells the VIP, which may be the balancer.
@@ -60,8 +80,8 @@ fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diag
             "gateway",
             Severity::Warning,
             format!("the gateway {router} on {interface} ({mac}) did not say that a packet with one hop left went no further"),
-            "Routers say so. A host that is no router drops answers to clients, and tells nobody.",
-            mend,
+            &format!("Routers say so. A host that is no router drops answers to clients, and tells nobody. {RIGHT}"),
+            Vec::new(),
         )
     })
 }
@@ -111,11 +131,6 @@ fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
             vec![format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", name.replace('.', "/"))],
         )
     })
-}
-
-fn default_route(setup: &ServerSetup, interface: Option<&str>) -> Vec<String> {
-    let version = if setup.vip.is_ipv6() { "-6 " } else { "" };
-    vec![format!("ip {version}route replace default via GATEWAY dev {}", interface.unwrap_or("eth0"))]
 }
 
 fn finding(check: &'static str, severity: Severity, seen: String, why: &str, mend: Vec<String>) -> Diagnosis {

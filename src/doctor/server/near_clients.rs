@@ -1,0 +1,64 @@
+//! Clients on the network by which the balancer's packets come. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::facts::{ServerFacts, is_single};
+use super::setup::ServerSetup;
+
+/// So many addresses are tried at each end of a network.
+const MAX_TRIED: u128 = 1_024;
+
+/// Two that may be there: the first and the last address that nobody is known to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NearClients {
+    /// Their network, as rules have it.
+    pub(super) network: String,
+    pub(super) clients: [IpAddr; 2],
+}
+
+impl NearClients {
+    /// `None` if the network is not known, or has no address left.
+    pub(super) fn of(setup: &ServerSetup, facts: &ServerFacts) -> Option<NearClients> {
+        let link = facts.way_in(setup.vip, setup.server)?;
+        let is_network =
+            |(ip, len): &&(IpAddr, u8)| ip.is_ipv4() == setup.vip.is_ipv4() && !is_single(*ip, *len);
+        let (own, len) = *link.addresses.iter().find(is_network)?;
+        let hosts = host_mask(own, len);
+        let base = bits(own) & !hosts;
+        let router = facts.way_out.as_ref().and_then(|way| way.router);
+        let is_known = |ip: IpAddr| {
+            ip == setup.vip
+                || Some(ip) == router
+                || facts.links_with(ip).next().is_some()
+                || facts.neighbours.iter().any(|(neighbour, _)| *neighbour == ip)
+        };
+        // The first and the last of all are of no host.
+        let tried = 1..hosts.min(MAX_TRIED);
+        let low = tried.clone().map(|n| address(own, base + n)).find(|ip| !is_known(*ip))?;
+        let high = tried.map(|n| address(own, base + hosts - n)).find(|ip| !is_known(*ip))?;
+        let network = format!("{}/{len}", address(own, base));
+        (low != high).then_some(NearClients { network, clients: [low, high] })
+    }
+}
+
+/// The bits of an address that tell hosts of one network.
+fn host_mask(ip: IpAddr, len: u8) -> u128 {
+    let bits = if ip.is_ipv4() { 32 } else { 128 };
+    let hosts = bits - u32::from(len).min(bits);
+    1u128.checked_shl(hosts).map_or(u128::MAX, |next| next - 1)
+}
+
+fn bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_bits().into(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+/// Of the same family as `like`.
+fn address(like: IpAddr, bits: u128) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::from_bits(bits as u32).into(),
+        IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+    }
+}
