@@ -6,7 +6,7 @@ use super::question::AskedPlace;
 use super::{ClientVerdict, End, ExplainSources, Steps};
 use crate::forward::ClientShare;
 use crate::model::{DropReason, Prefix, Protocol, client_of};
-use crate::proxy::{Shortage, excess_counter};
+use crate::proxy::{ClientShortage, excess_counter};
 use crate::snapshot::Frontend;
 use crate::stats::Counter;
 
@@ -82,14 +82,14 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     let Some(shortage) = standing.shortage else { return steps.note("share", says) };
     let (is_tcp, limit) = (is_tcp(place), Counter::ClientLimit.label());
     let (waits, reason, says) = match shortage {
-        Shortage::Descriptors => (
+        ClientShortage::Descriptors => (
             is_tcp,
             Counter::DroppedNoResources.drop_label(),
             "this process has too few descriptors left for anybody".to_owned(),
         ),
-        Shortage::Process => (false, limit, format!("{says}: it has its share of this process")),
-        Shortage::LocalPorts => (false, limit, format!("{says}: it has its share of the local ports")),
-        Shortage::Frontend => (is_tcp && config.max_connections_per_client.is_none(), limit, says),
+        ClientShortage::Process => (false, limit, format!("{says}: it has its share of this process")),
+        ClientShortage::LocalPorts => (false, limit, format!("{says}: it has its share of the local ports")),
+        ClientShortage::Frontend => (is_tcp && config.max_connections_per_client.is_none(), limit, says),
     };
     let verdict = if waits { ClientVerdict::Waits } else { ClientVerdict::Refused };
     steps.end("share", End { verdict, reason }, says);

@@ -13,7 +13,7 @@ use convey_model::{ALWAYS_FITS, Prefix, Protocol, client_of, fits};
 use convey_snapshot::Frontend;
 use share_queue::ShareQueue;
 
-use crate::standing::Shortage;
+use crate::standing::ClientShortage;
 
 /// The connections of all clients. An entry lives as long as a connection of its client.
 #[derive(Debug, Default)]
@@ -147,16 +147,16 @@ impl Clients {
         client: IpAddr,
         frontend: &Frontend,
         left: Left,
-    ) -> (u32, Option<Shortage>) {
+    ) -> (u32, Option<ClientShortage>) {
         let (config, client, id) = (&frontend.config, client_of(client), frontend.live.id);
         let has = |of| self.usage(&ShareKey { of, client });
         let (process, at) = (has(ShareScope::Process(config.protocol)), has(ShareScope::Frontend(id)));
         let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
         let open = if is_limited { at.all } else { process.all };
         let shortages = [
-            (process.fits(left.connections), Shortage::Process),
-            (has(ShareScope::LocalPorts(id)).fits(left.local_ports), Shortage::LocalPorts),
-            (has_room(frontend, at), Shortage::Frontend),
+            (process.fits(left.connections), ClientShortage::Process),
+            (has(ShareScope::LocalPorts(id)).fits(left.local_ports), ClientShortage::LocalPorts),
+            (has_room(frontend, at), ClientShortage::Frontend),
         ];
         let shortage = shortages.into_iter().find(|(has_room, _)| !has_room);
         (open, shortage.map(|(_, shortage)| shortage).filter(|_| !config.trusts(client.first())))

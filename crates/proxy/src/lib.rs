@@ -41,7 +41,7 @@ pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
-pub use standing::{ClientStanding, Shortage};
+pub use standing::{ClientShortage, ClientStanding};
 pub use udp::Sessions;
 pub use worker::{Descriptors, Reserved, WorkersShared};
 

@@ -15,12 +15,12 @@ pub struct ClientStanding {
     /// Its open connections or sessions: at the frontend if that has a limit, else in the process.
     pub open: u32,
     /// Where there is no room for one more; `None`: there is.
-    pub shortage: Option<Shortage>,
+    pub shortage: Option<ClientShortage>,
 }
 
 /// Where there is no room for one more connection of a client. The first that holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shortage {
+pub enum ClientShortage {
     /// Nobody may have more: the process is short of descriptors.
     Descriptors,
     /// Its share of the process.
@@ -43,7 +43,7 @@ impl WorkersShared {
             }
         };
         let (open, beyond) = self.clients.standing(client, frontend, left);
-        let shortage = if connections == 0 { Some(Shortage::Descriptors) } else { beyond };
+        let shortage = if connections == 0 { Some(ClientShortage::Descriptors) } else { beyond };
         ClientStanding { open, shortage }
     }
 
