@@ -152,7 +152,7 @@ fn listen(stats: SocketAddr, path: &str, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let mut stream = TcpStream::connect(stats).expect("the statistics address");
         stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: convey\r\n\r\n").expect("a request");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {stats}\r\n\r\n").expect("a request");
         let mut buffer = vec![0; 64 << 10];
         while !over.load(Ordering::Relaxed) {
             match stream.read(&mut buffer) {

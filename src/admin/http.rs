@@ -156,7 +156,8 @@ struct Client {
     progress: AnswerProgress,
 }
 
-/// A client that goes away or breaks the protocol is its own affair: errors are not reported.
+/// A client that goes away or breaks the protocol is its own affair: errors are not reported. hyper answers what is no HTTP with
+/// 400, and a head above [`MAX_REQUEST`] with 431. It gives neither a body.
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Client, lifetime: Duration) {
     let Client { routes, who, progress } = client;
     let routes = TowerToHyperService::new(routes.layer(Extension(who)).layer(Extension(progress.clone())));

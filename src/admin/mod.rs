@@ -9,6 +9,7 @@ mod config;
 mod dashboard;
 mod events;
 mod flows;
+mod hosts;
 mod http;
 mod listener;
 mod names;

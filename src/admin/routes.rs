@@ -73,20 +73,23 @@ async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, obstacles.join("\n") + "\n").into_response()
 }
 
-async fn unknown() -> (StatusCode, &'static str) {
-    (
+async fn unknown() -> Response {
+    api::failure(
         StatusCode::NOT_FOUND,
-        "not found; there are / (the dashboard), /stats, /metrics, /healthz, /readyz and /v1/openapi.json\n",
+        "not found; there are / (the dashboard), /stats, /metrics, /healthz, /readyz and /v1/openapi.json",
     )
 }
 
-async fn wrong_method() -> (StatusCode, &'static str) {
-    (StatusCode::METHOD_NOT_ALLOWED, "this path does not answer that method; see the header Allow\n")
+async fn wrong_method() -> Response {
+    api::failure(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not answer that method; see the header Allow",
+    )
 }
 
 fn page(kind: &'static str, body: Rendered) -> Response {
     match body {
         Ok(body) => ([(CONTENT_TYPE, kind)], body).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(error) => api::failure(StatusCode::INTERNAL_SERVER_ERROR, &error),
     }
 }

@@ -175,7 +175,8 @@ fn what_has_happened_is_told_later() {
 fn send(lab: &Loopback, method: &str, path: &str, token: &str, body: &str) -> u16 {
     let mut stream = connect(lab.stats());
     let length = body.len();
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: convey\r\nContent-Length: {length}\r\n");
+    let host = lab.stats();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n");
     write!(stream, "{head}Authorization: Bearer {token}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

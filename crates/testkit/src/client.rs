@@ -70,7 +70,8 @@ fn try_connect(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream
 }
 
 fn request(mut stream: TcpStream, path: &str) -> io::Result<(u16, String)> {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: convey\r\nConnection: close\r\n\r\n")?;
+    let host = stream.peer_addr()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let broken = || io::Error::new(io::ErrorKind::UnexpectedEof, format!("half an answer: {answer:?}"));

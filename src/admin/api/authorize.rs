@@ -1,25 +1,27 @@
-//! Who may change things at the statistics address: whoever sends the token.
+//! Who may do what at the statistics address: whoever sends the token may change things, and see clients.
 //!
 //! A browser sends no such header by itself, and asks before it sends one to another site, which nobody here answers. So no page
-//! of another site can use a token that it does not know, under whatever name it reaches this address.
+//! of another site can use a token that it does not know, under whatever name it reaches this address. Without a token, the
+//! name has to be this machine's: a page of another site whose name leads here can read nothing (DNS rebinding).
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HOST};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use log::warn;
 
 use super::super::Requester;
+use super::super::hosts::is_this_machine;
 use super::super::wrong_tokens::Blame;
 use super::{ApiContext, Failure};
 use crate::control::{EventKind, EventLevel};
 
-/// Answers whoever sends a wrong token; lets everybody else ask, and change things with the right one. Other schemes are those of
-/// a proxy on the way.
+/// Answers whoever sends a wrong token, or none for the name of another site; lets everybody else ask, and change things with the
+/// right one. Other schemes are those of a proxy on the way.
 pub(in crate::admin) async fn authorize(
     State(context): State<Arc<ApiContext>>,
     mut request: Request,
@@ -36,7 +38,39 @@ pub(in crate::admin) async fn authorize(
             Err(failure) => return failure.into_response(),
         }
     }
+    if who.is_some_and(|who| !who.may_change)
+        && let Some(host) = wrong_host(&request)
+    {
+        return Failure::WrongHost(host).into_response();
+    }
     next.run(request).await
+}
+
+/// Whether who asks may change things, and watch clients' packets.
+pub(super) fn may_change(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
+    match who.may_change {
+        true => Ok(()),
+        false if context.source.loads.token().is_some() => Err(Failure::NeedsToken),
+        false => Err(Failure::Forbidden),
+    }
+}
+
+/// Whether who asks may see clients' addresses: as [`may_change`], and this host where there is no token.
+pub(super) fn may_see_clients(context: &ApiContext, who: &Requester) -> Result<(), Failure> {
+    let is_here = who.address.is_some_and(|address| address.is_loopback());
+    match may_change(context, who) {
+        Err(Failure::Forbidden) if is_here => Ok(()),
+        Err(Failure::Forbidden) => Err(Failure::ClientsForbidden),
+        other => other,
+    }
+}
+
+/// The name that a request is for, if it is not this machine's. Browsers name one always.
+fn wrong_host(request: &Request) -> Option<String> {
+    let header =
+        request.headers().get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
+    let target = request.uri().authority().map(ToString::to_string);
+    header.into_iter().chain(target).find(|host| !is_this_machine(host))
 }
 
 fn check(context: &ApiContext, from: IpAddr, is_right: bool) -> Result<(), Failure> {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{ApiContext, Failure, line};
+use super::super::Requester;
+use super::{ApiContext, Failure, line, may_see_clients};
 use crate::control::RequestRefusal;
 use crate::explain::{ClientAddr, Unanswerable};
 
@@ -21,8 +22,10 @@ pub(super) struct ExplainQuery {
 
 pub(super) async fn explain(
     State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
+    may_see_clients(&answers, &who)?;
     let Query(ExplainQuery { client, frontend }) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
     let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
     let explanation = answers.source.explain(client, &frontend).await.map_err(|why| match why {

@@ -10,7 +10,7 @@ use humantime::parse_duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::{FlowListReport, FlowReport, Requester};
-use super::{ApiContext, Failure, in_path, line, unknown};
+use super::{ApiContext, Failure, in_path, line, may_change, may_see_clients, unknown};
 use crate::config::did_you_mean;
 use crate::control::{EventKind, EventLevel, RequestRefusal};
 use crate::forward::FlowState;
@@ -45,8 +45,10 @@ struct Killed {
 
 pub(super) async fn list(
     State(answers): State<Arc<ApiContext>>,
+    Extension(who): Extension<Requester>,
     asked: Result<Query<FlowsAsked>, QueryRejection>,
 ) -> Result<Response, Failure> {
+    may_see_clients(&answers, &who)?;
     let Query(asked) = asked.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
     let query = asked.query()?;
     let answer = answers.source.flows.list(&query).await.map_err(unavailable)?;
@@ -62,9 +64,7 @@ pub(super) async fn kill(
     Extension(who): Extension<Requester>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Failure> {
-    if !who.may_change {
-        return Err(Failure::Forbidden);
-    }
+    may_change(&answers, &who)?;
     let name = in_path(name)?;
     let id: ListedFlowId = name.parse().map_err(|()| {
         Failure::Bad(format!("{name:?} is no name of a flow; `convey flows` shows them, such as p0.1f.9a3c"))

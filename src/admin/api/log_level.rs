@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, State};
 use axum::response::Response;
-use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::super::{OverlayReport, Requester};
-use super::{ApiContext, Failure, ask, in_body, line};
+use super::{ApiContext, Failure, RequestBody, ask, in_body, line, may_change};
 use crate::config::parse_log_level;
 use crate::control::{Done, Requested};
 
@@ -43,8 +42,9 @@ pub(super) async fn show(State(answers): State<Arc<ApiContext>>) -> Response {
 pub(super) async fn set(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<Response, Failure> {
+    may_change(&answers, &who)?;
     let Wanted { level } = in_body(&body)?;
     let level = parse_log_level(&level).map_err(|wrong| Failure::Bad(format!("level: {wrong}")))?;
     change(&answers, who, Requested::LogLevel(Some(level))).await

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{DefaultBodyLimit, Path};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
@@ -25,10 +25,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 pub(super) use self::authorize::authorize;
+use self::authorize::{may_change, may_see_clients};
 use super::Requester;
 use super::routes::{ApiContext, stats};
 use crate::config::did_you_mean;
 use crate::control::{Done, OperatorRequest, RequestRefusal, Requested};
+
+/// What a client is told that sends no token, or a wrong one.
+const CHALLENGE: &str = "Bearer realm=\"convey\"";
 
 /// The longest body of a request, in bytes.
 const MAX_BODY: usize = 64 << 10;
@@ -57,14 +61,22 @@ pub(super) fn routes() -> Router<Arc<ApiContext>> {
 
 /// What is wrong with a request.
 enum Failure {
-    /// Who asks may not.
+    /// Nobody may change things at this address.
     Forbidden,
+    /// Nobody but this host may see clients at this address.
+    ClientsForbidden,
+    /// Who asks may, with the token.
+    NeedsToken,
     /// The token is not the one of the file.
     WrongToken,
+    /// The request is for this name, which may be another site's.
+    WrongHost(String),
     /// So many wrong ones came from there that no more are looked at for this long.
     TooManyTokens(Duration),
     /// The request makes no sense.
     Bad(String),
+    /// Its body is longer than [`MAX_BODY`].
+    TooLong,
     /// It was not granted.
     Refused(RequestRefusal),
     /// Too many want that at once.
@@ -93,10 +105,31 @@ impl IntoResponse for Failure {
                              with the header \"Authorization: Bearer TOKEN\" (stats.token_file)";
                 (StatusCode::FORBIDDEN, error.to_owned(), vec![])
             }
+            Failure::ClientsForbidden => {
+                let error = "this shows clients: this address answers it to this host alone (127.0.0.1, ::1), or with a \
+                             token (stats.token_file); ask at the control socket";
+                (StatusCode::FORBIDDEN, error.to_owned(), vec![])
+            }
+            Failure::NeedsToken => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+                let error = "this needs the header \"Authorization: Bearer TOKEN\" (stats.token_file), or the control socket";
+                (StatusCode::UNAUTHORIZED, error.to_owned(), vec![])
+            }
             Failure::WrongToken => {
-                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"convey\""));
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
                 let error = "the token is not the one of stats.token_file";
                 (StatusCode::UNAUTHORIZED, error.to_owned(), vec![])
+            }
+            Failure::WrongHost(host) => {
+                let error = format!(
+                    "the request is for {host:?}; without a token this answers only to an IP address, localhost and the name \
+                     of this machine"
+                );
+                (StatusCode::MISDIRECTED_REQUEST, error, vec![])
+            }
+            Failure::TooLong => {
+                let error = format!("the body is longer than {MAX_BODY} bytes");
+                (StatusCode::PAYLOAD_TOO_LARGE, error, vec![])
             }
             Failure::TooManyTokens(time) => {
                 let seconds = time.as_secs().saturating_add(1);
@@ -120,11 +153,16 @@ impl IntoResponse for Failure {
     }
 }
 
+/// What is wrong with a request that is no path's own, or with convey, in the words of all errors.
+pub(super) fn failure(status: StatusCode, error: &str) -> Response {
+    (status, line(&ErrorBody { error: error.to_owned(), problems: vec![] })).into_response()
+}
+
 /// JSON, with the prompt of a shell on a line of its own.
 fn line(body: &impl Serialize) -> Response {
     match serde_json::to_string_pretty(body) {
         Ok(text) => ([(CONTENT_TYPE, "application/json")], text + "\n").into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
@@ -135,9 +173,7 @@ fn unknown<'a>(kind: &str, name: &str, there: impl Iterator<Item = &'a String>) 
 
 /// Waits for the answer no longer than the connection lasts.
 async fn ask(answers: &ApiContext, who: Requester, what: Requested) -> Result<Done, Failure> {
-    if !who.may_change {
-        return Err(Failure::Forbidden);
-    }
+    may_change(answers, &who)?;
     let (answer, outcome) = oneshot::channel();
     let request = OperatorRequest { what, by: who.name, answer };
     answers.requests.send(request).await.map_err(|_| Failure::Gone)?;
@@ -148,7 +184,21 @@ fn in_path<T>(names: Result<Path<T>, PathRejection>) -> Result<T, Failure> {
     names.map(|Path(names)| names).map_err(|wrong| Failure::Bad(wrong.body_text()))
 }
 
-fn in_body<T: DeserializeOwned>(body: &Bytes) -> Result<T, Failure> {
+/// The body of a request.
+struct RequestBody(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for RequestBody {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<RequestBody, Failure> {
+        Bytes::from_request(request, state).await.map(RequestBody).map_err(|wrong| match wrong.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Failure::TooLong,
+            _ => Failure::Bad(wrong.body_text()),
+        })
+    }
+}
+
+fn in_body<T: DeserializeOwned>(RequestBody(body): &RequestBody) -> Result<T, Failure> {
     serde_json::from_slice(body)
         .map_err(|wrong| Failure::Bad(format!("the body is not what is expected: {wrong}")))
 }

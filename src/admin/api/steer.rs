@@ -7,11 +7,10 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::super::{OverlayReport, Requester};
-use super::{ApiContext, Failure, ask, in_body, in_path, line};
+use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
 use crate::config::{check_server_address, did_you_mean};
 use crate::control::{Done, Requested};
 use crate::model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
@@ -77,7 +76,7 @@ pub(super) async fn steer_backend(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
     name: Result<Path<String>, PathRejection>,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<Response, Failure> {
     let target = Target { backend: in_path(name)?, server: None };
     steer(&answers, who, target, &body).await
@@ -87,7 +86,7 @@ pub(super) async fn steer_server(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
     names: Result<Path<(String, String)>, PathRejection>,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<Response, Failure> {
     let (backend, server) = in_path(names)?;
     steer(&answers, who, Target { backend, server: Some(server) }, &body).await
@@ -97,9 +96,10 @@ pub(super) async fn add_server(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
     names: Result<Path<(String, String)>, PathRejection>,
-    body: Bytes,
+    body: RequestBody,
 ) -> Result<Response, Failure> {
     let (backend, server) = in_path(names)?;
+    may_change(&answers, &who)?;
     let NewServer { addr, weight, backup, max_connections } = in_body(&body)?;
     check_server_address(&addr).map_err(|wrong| Failure::Bad(format!("addr: {wrong}")))?;
     let default = ServerSettings::default();
@@ -125,8 +125,9 @@ async fn steer(
     answers: &ApiContext,
     who: Requester,
     target: Target,
-    body: &Bytes,
+    body: &RequestBody,
 ) -> Result<Response, Failure> {
+    may_change(answers, &who)?;
     let Change { state, weight } = in_body(body)?;
     let state = state.map(|name| state_called(&name)).transpose()?;
     let values = [state.map(OverlayValue::State), weight.map(OverlayValue::Weight)];
@@ -146,6 +147,7 @@ pub(super) async fn reset(
     Extension(who): Extension<Requester>,
     which: Result<Query<Which>, QueryRejection>,
 ) -> Result<Response, Failure> {
+    may_change(&answers, &who)?;
     let Query(which) = which.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
     let target = match which {
         Which { backend: Some(backend), server } => Some(Target { backend, server }),

@@ -21,7 +21,7 @@ use self::wanted::{TraceQuery, WantedTrace};
 use super::super::progress::{AnswerProgress, LongAnswer};
 use super::super::trace::TraceLine;
 use super::super::{Requester, StatsSource};
-use super::{ApiContext, Failure};
+use super::{ApiContext, Failure, may_change};
 
 mod wanted;
 
@@ -53,9 +53,7 @@ pub(super) async fn trace(
     progress: Option<Extension<AnswerProgress>>,
     query: Result<Query<TraceQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    if !who.may_change {
-        return Err(Failure::Forbidden);
-    }
+    may_change(&answers, &who)?;
     let Query(query) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
     let source = answers.source.clone();
     let wanted = WantedTrace::new(query, &source.snapshot.load())?;

@@ -25,10 +25,10 @@ export class Failure extends Error {
 }
 
 /** Asks convey; returns its answer, or throws a `Failure`. */
-export async function ask(path, { method = "GET", body, authorized = method !== "GET" } = {}) {
+export async function ask(path, { method = "GET", body } = {}) {
   const headers = {};
   if (body) headers["Content-Type"] = "application/json";
-  if (authorized && token) headers.Authorization = `Bearer ${token}`;
+  if (token) headers.Authorization = `Bearer ${token}`;
   let response, answer;
   try {
     response = await fetch(`v1/${path}`, {

@@ -48,7 +48,7 @@ export class Controls {
   async learn() {
     setText(byId("access-error"), "");
     try {
-      this.#permit(await ask("access", { authorized: true }));
+      this.#permit(await ask("access"));
     } catch (failure) {
       if (failure.status === 0) return;
       setToken("");

@@ -1,6 +1,6 @@
 // The dashboard: looks at convey every two seconds while it is seen, and shows what there is.
 
-import { ask } from "./api.js";
+import { ask, hasToken } from "./api.js";
 import { showBackends } from "./backends.js";
 import { Controls } from "./controls.js";
 import { byId, list, make, setAttribute, setText, show } from "./dom.js";
@@ -50,6 +50,7 @@ async function look() {
     draw(status);
   } catch (failure) {
     if (failure.status === undefined) throw failure;
+    if (failure.status === 401 && hasToken()) controls.learn();
     gone = { since: gone?.since ?? Date.now(), tries: (gone?.tries ?? 0) + 1, why: failure.message };
   } finally {
     isLooking = false;

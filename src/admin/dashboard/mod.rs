@@ -12,6 +12,8 @@ use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::api::failure;
+
 /// A file of the page.
 struct Asset {
     name: &'static str,
@@ -73,7 +75,7 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
 fn file(name: &str) -> Response {
     match ASSETS.iter().find(|asset| asset.name == name) {
         Some(asset) => send(asset),
-        None => (StatusCode::NOT_FOUND, "the dashboard has no such file; it is at /\n").into_response(),
+        None => failure(StatusCode::NOT_FOUND, "the dashboard has no such file; it is at /"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Clients of the statistics address, over real sockets.
 
 mod described;
+mod refused;
 mod token;
 mod traced;
 

@@ -25,7 +25,7 @@ pub(super) fn validator(schema: &Value) -> Validator {
     jsonschema::options().build(&whole).unwrap()
 }
 
-fn schema_of<'a>(description: &'a Value, path: &str, method: &str, status: u16) -> &'a Value {
+pub(super) fn schema_of<'a>(description: &'a Value, path: &str, method: &str, status: u16) -> &'a Value {
     let response = &description["paths"][path][method]["responses"][status.to_string()];
     let schema = &response["content"]["application/json"]["schema"];
     assert!(!schema.is_null(), "{method} {path} {status} is not described");
@@ -34,15 +34,22 @@ fn schema_of<'a>(description: &'a Value, path: &str, method: &str, status: u16) 
 
 /// Asks as somebody who may change things.
 async fn exchange(admin: &Admin, method: &Method, path: &str, body: Option<&Value>) -> (u16, Value) {
-    let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let who = Requester { name: "root".to_owned(), address: None, may_change: true };
+    let request = Request::builder().method(method).uri(path);
+    let request = request.body(body.map(Value::to_string).unwrap_or_default());
+    exchange_as(admin, who, request.unwrap()).await
+}
+
+/// Asks as somebody; the status and the JSON of the answer.
+pub(super) async fn exchange_as(admin: &Admin, who: Requester, request: Request<String>) -> (u16, Value) {
+    let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let routes = admin.routes.clone().layer(axum::Extension(who));
     let service = hyper_util::service::TowerToHyperService::new(routes);
     tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(theirs), service));
     let (mut client, connection) = handshake(TokioIo::new(ours)).await.unwrap();
     tokio::spawn(connection);
-    let body = http_body_util::Full::<Bytes>::from(body.map(Value::to_string).unwrap_or_default());
-    let request = Request::builder().method(method).uri(path).body(body).unwrap();
+    let (method, path) = (request.method().clone(), request.uri().clone());
+    let request = request.map(http_body_util::Full::<Bytes>::from);
     let (head, body) = client.send_request(request).await.unwrap().into_parts();
     assert_eq!(head.headers[CONTENT_TYPE], "application/json", "{method} {path}");
     let body = body.collect().await.unwrap().to_bytes();

@@ -6,10 +6,10 @@ use super::*;
 use crate::config::{AdminToken, fixture::config};
 use crate::control::{ConfigLoads, Done, RequestRefusal, Requested};
 
-const SECRET: &str = "correct-horse-battery";
+pub(super) const SECRET: &str = "correct-horse-battery";
 
 /// What runs has this token.
-fn has_token(loads: &ConfigLoads, secret: &str) {
+pub(super) fn has_token(loads: &ConfigLoads, secret: &str) {
     let mut config = config(vec![], vec![]);
     config.stats.token = Some(AdminToken::new("/etc/convey/token".into(), secret).unwrap());
     loads.succeed(&config, Timestamp(1));
