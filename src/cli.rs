@@ -1,13 +1,16 @@
 //! The command line.
 
+mod definition;
 mod flows;
 mod operate;
 mod service;
 mod top;
 mod trace;
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::exit;
 
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
@@ -53,7 +56,17 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line of this process. Ends it if that is wrong, or asks for help.
     pub fn read() -> Cli {
-        Cli::try_parse().unwrap_or_else(|error| without_usage(error).exit())
+        let error = match Cli::parsed(std::env::args_os()) {
+            Ok(cli) => return cli,
+            Err(error) => without_usage(error),
+        };
+        match error.print() {
+            Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => {
+                eprintln!("convey: cannot print: {failed}");
+                exit(1)
+            }
+            _ => exit(error.exit_code()),
+        }
     }
 }
 

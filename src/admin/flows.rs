@@ -126,10 +126,10 @@ impl FlowSources {
 pub struct FlowListReport {
     /// How many flows are wanted in all.
     pub matching: u64,
-    /// Bytes from their clients, as far as they are known.
-    pub bytes_rx: u64,
+    /// Bytes from their clients, as far as they are known; `None`: of none.
+    pub bytes_rx: Option<u64>,
     /// Bytes to their clients, likewise.
-    pub bytes_tx: u64,
+    pub bytes_tx: Option<u64>,
     /// The first of them.
     pub flows: Vec<FlowReport>,
     /// How many come after these.
@@ -186,10 +186,10 @@ pub struct FlowGroupReport {
     pub name: String,
     /// How many there are.
     pub flows: u64,
-    /// Bytes from their clients, as far as they are known.
-    pub bytes_rx: u64,
+    /// Bytes from their clients, as far as they are known; `None`: of none.
+    pub bytes_rx: Option<u64>,
     /// Bytes to their clients, likewise.
-    pub bytes_tx: u64,
+    pub bytes_tx: Option<u64>,
 }
 
 impl FlowListReport {

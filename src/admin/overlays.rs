@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::report::rfc3339;
-use crate::model::{AddedServer, Overlay, OverlayValue, SaidLogLevel, ServerSettings};
+use crate::model::{AddedServer, Overlay, OverlayValue, SaidLogLevel, ServerSettings, Target};
+use crate::snapshot::Snapshot;
 
 /// A change that an operator has made.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,6 +35,9 @@ pub struct OverlayReport {
     /// The file goes before that by now.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
+    /// There is no such server or backend now.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
     /// Since when.
     #[serde(serialize_with = "rfc3339")]
     pub since: SystemTime,
@@ -62,6 +66,17 @@ impl From<&AddedServer> for AddedReport {
     }
 }
 
+/// Whether there is such a backend, and such a server: by its name, one address of a host name, or a host name.
+fn exists(target: &Target, snapshot: &Snapshot) -> bool {
+    snapshot.pools.iter().filter(|pool| pool.config.name == target.backend).any(|pool| {
+        target.server.as_ref().is_none_or(|name| {
+            let mut names = pool.servers.iter().map(|server| &server.config.name);
+            names.any(|server| target.includes(&pool.config.name, server))
+                || pool.config.named.iter().any(|named| named.name == *name)
+        })
+    })
+}
+
 impl OverlayReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(overlay: &Overlay, started: SystemTime) -> Self {
@@ -81,9 +96,17 @@ impl OverlayReport {
             removed,
             log_level: None,
             superseded: overlay.superseded,
+            absent: false,
             since: started + Duration::from_nanos(overlay.since.0),
             by: overlay.by.clone(),
         }
+    }
+
+    /// The same, held against the servers that there are. One that was added or removed is `superseded` instead.
+    pub(super) fn of_snapshot(overlay: &Overlay, snapshot: &Snapshot, started: SystemTime) -> Self {
+        let is_presence = matches!(overlay.value, OverlayValue::Added(_) | OverlayValue::Removed);
+        let absent = !is_presence && !exists(&overlay.target, snapshot);
+        OverlayReport { absent, ..OverlayReport::new(overlay, started) }
     }
 
     /// The same for the log.
@@ -97,6 +120,7 @@ impl OverlayReport {
             removed: false,
             log_level: Some(said.level.name()),
             superseded: false,
+            absent: false,
             since: started + Duration::from_nanos(said.since.0),
             by: said.by.clone(),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::model::AdminState;
 use crate::snapshot::{Frontend, Server, Snapshot};
 
 /// A line for each reason why this convey should get no traffic; none if it can serve all.
@@ -28,11 +29,26 @@ pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
         return unproven.then(|| format!("no server of backend {backend} has been probed yet"));
     }
     let (backend, servers) = (&pool.config.name, pool.servers.len());
-    let down = pool.servers.iter().filter(|server| !server.health.up).count();
     Some(match servers {
         0 => format!("backend {backend} has no server: no name has an address"),
-        _ => format!("no server of backend {backend} can be chosen ({down} of {servers} are down)"),
+        _ => format!("no server of backend {backend} can be chosen ({})", why_none(&pool.servers)),
     })
+}
+
+/// Why servers cannot be chosen, and how many of them for each reason.
+fn why_none(servers: &[Arc<Server>]) -> String {
+    let why = |server: &Arc<Server>| match server.admin {
+        AdminState::Maint => "in maintenance",
+        AdminState::Drain => "drained",
+        AdminState::Ready if !server.health.up => "down",
+        AdminState::Ready if server.config.settings.weight == 0 => "of weight 0",
+        AdminState::Ready => "ejected",
+    };
+    let count = |word: &&str| servers.iter().filter(|server| why(server) == *word).count();
+    let words = ["down", "drained", "in maintenance", "of weight 0", "ejected"];
+    let told = words.iter().map(|word| (count(word), word)).filter(|(count, _)| *count > 0);
+    let told: Vec<_> = told.map(|(count, word)| format!("{count} of {} are {word}", servers.len())).collect();
+    told.join(", ")
 }
 
 #[cfg(test)]
@@ -41,6 +57,30 @@ mod tests {
 
     use super::*;
     use crate::snapshot::{Health, fixture};
+
+    #[test]
+    fn each_reason_for_which_servers_cannot_be_chosen_is_told_with_its_count() {
+        let down = || fixture::down("refused", Duration::ZERO);
+        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
+        let all = vec![
+            (named("a"), down()),
+            (named("b"), fixture::up()),
+            (named("c"), down()),
+            (named("d"), fixture::up()),
+        ];
+        let admin = [AdminState::Ready, AdminState::Drain, AdminState::Maint, AdminState::Drain];
+        let servers: Vec<Arc<Server>> = fixture::pool("app", all)
+            .servers
+            .iter()
+            .zip(admin)
+            .map(|(server, admin)| {
+                let (config, health, live) =
+                    (server.config.clone(), server.health.clone(), server.live.clone());
+                Arc::new(Server { config, admin, health, live })
+            })
+            .collect();
+        assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
+    }
 
     #[test]
     fn ready_is_who_can_serve_with_each_frontend() {

@@ -246,7 +246,7 @@ pub struct EjectedReport {
 }
 
 fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayReport> {
-    let of_servers = snapshot.overlays.iter().map(|one| OverlayReport::new(one, started));
+    let of_servers = snapshot.overlays.iter().map(|one| OverlayReport::of_snapshot(one, snapshot, started));
     let of_log = snapshot.log_level.iter().map(|said| OverlayReport::of_log_level(said, started));
     of_servers.chain(of_log).collect()
 }

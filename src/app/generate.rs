@@ -1,32 +1,31 @@
 //! `convey generate`: the manual page and completions, made from the definition of the command line. So they agree with `--help`.
 
-use std::io::{self, Write};
+use std::io;
 
-use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::cli::{Cli, Generated, SECTIONS};
 
-/// Prints one of them to standard output.
+/// One of them, to be printed.
 ///
 /// # Errors
-/// Standard output cannot be written.
-pub(super) fn print(kind: Generated) -> io::Result<()> {
+/// It cannot be made.
+pub(super) fn generated(kind: Generated) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     match kind {
         Generated::Man => manual(&mut out)?,
-        Generated::CompleteBash => generate(Shell::Bash, &mut Cli::command(), "convey", &mut out),
-        Generated::CompleteFish => generate(Shell::Fish, &mut Cli::command(), "convey", &mut out),
-        Generated::CompleteZsh => generate(Shell::Zsh, &mut Cli::command(), "convey", &mut out),
+        Generated::CompleteBash => generate(Shell::Bash, &mut Cli::definition(), "convey", &mut out),
+        Generated::CompleteFish => generate(Shell::Fish, &mut Cli::definition(), "convey", &mut out),
+        Generated::CompleteZsh => generate(Shell::Zsh, &mut Cli::definition(), "convey", &mut out),
     }
-    io::stdout().write_all(&out)
+    Ok(out)
 }
 
 /// One page for all commands.
 fn manual(out: &mut Vec<u8>) -> io::Result<()> {
-    let mut command = Cli::command();
+    let mut command = Cli::definition();
     command.build();
     let page = Man::new(command.clone()).section("8").manual("System Manager's Manual");
     page.render_title(out)?;
@@ -61,6 +60,8 @@ fn term(page: &mut Roff, name: &str, means: &str) {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]

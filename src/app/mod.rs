@@ -42,6 +42,7 @@ mod vip_prober;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::thread::available_parallelism;
 
 use anyhow::Context;
@@ -77,6 +78,17 @@ pub fn begin(cli: &Cli) -> Result<Begun, String> {
 /// # Errors
 /// If the configuration cannot be used, or start-up failed.
 pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
+    let code = carry_out(cli, Begun(early), log)?;
+    match PRINT_ERROR.lock().ok().and_then(|mut error| error.take()) {
+        // A balancer has done its work.
+        Some(error) if !matches!(cli.command, None | Some(Command::Demo)) => {
+            Err(anyhow::Error::new(error).context("cannot print").into())
+        }
+        _ => Ok(code),
+    }
+}
+
+fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
     match &cli.command {
         None => {
             let early = early.unwrap_or_else(|| Early::unconfined(file(&cli.options)));
@@ -174,13 +186,8 @@ fn file(options: &Options) -> ConfigFile {
 }
 
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {
-    match generate::print(kind) {
-        // The reader, such as `head`, has seen enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("cannot print").into())
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    print_bytes(&generate::generated(kind).context("cannot be made")?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
@@ -208,7 +215,21 @@ fn cores() -> usize {
     available_parallelism().map_or(1, |cores| cores.get())
 }
 
-/// To standard output; whether anybody still reads it is not our business.
+/// Why something could not be printed, first things first.
+static PRINT_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// To standard output. Whoever has read enough, such as `head`, may close it. [`run`] tells of other errors at its end.
 fn print(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
+    print_bytes(text.as_bytes());
+}
+
+fn print_bytes(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    let printed = out.write_all(bytes).and_then(|()| out.flush());
+    if let Err(error) = printed
+        && error.kind() != io::ErrorKind::BrokenPipe
+        && let Ok(mut first) = PRINT_ERROR.lock()
+    {
+        first.get_or_insert(error);
+    }
 }

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use super::control_socket::places;
 use super::{Failure, runtime};
@@ -13,7 +14,7 @@ use crate::operator::{Client, PacketFile, Refused, ShownEvent, trace_path};
 
 /// Shows what becomes of clients and packets until that ends, or nobody reads it any more.
 pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failure> {
-    let mut output = Output::new(args)?;
+    let mut output = Output::new(args);
     let shown = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
         client.stream(&trace_path(args), |line| output.take(line)).await
@@ -22,7 +23,7 @@ pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failu
     match output.failed.take() {
         // The reader, such as `head`, has seen enough.
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Some(error) => Err(anyhow::Error::new(error).context("cannot write").into()),
+        Some(error) => Err(anyhow::Error::new(error).context(output.writes).into()),
         None if output.has_ended => Ok(ExitCode::SUCCESS),
         None => Err(anyhow!("convey has ended, and the trace with it").into()),
     }
@@ -31,18 +32,19 @@ pub(super) fn run(options: &Options, args: &TraceArgs) -> Result<ExitCode, Failu
 /// Where lines go.
 struct Output {
     is_json: bool,
+    /// Where packets are to be written, from the first line on: a trace that is refused leaves no file.
+    path: Option<PathBuf>,
     packets: Option<PacketFile<BufWriter<File>>>,
+    /// What it is about, if it fails.
+    writes: String,
     has_ended: bool,
     failed: Option<io::Error>,
 }
 
 impl Output {
-    fn new(args: &TraceArgs) -> Result<Output, Failure> {
-        let packets = args.pcap.as_ref().map(|path| {
-            let file = File::create(path).map(BufWriter::new);
-            file.and_then(PacketFile::new).with_context(|| format!("cannot write {}", path.display()))
-        });
-        Ok(Output { is_json: args.json, packets: packets.transpose()?, has_ended: false, failed: None })
+    fn new(args: &TraceArgs) -> Output {
+        let (path, writes) = (args.pcap.clone(), String::new());
+        Output { is_json: args.json, path, packets: None, writes, has_ended: false, failed: None }
     }
 
     /// Returns whether more is wanted.
@@ -54,9 +56,15 @@ impl Output {
 
     fn write(&mut self, line: &str) -> io::Result<()> {
         let event: ShownEvent = serde_json::from_str(line)?;
-        if let Some(packets) = &mut self.packets {
+        if let Some(path) = &self.path {
+            self.writes = format!("cannot write {}", path.display());
+            let packets = match &mut self.packets {
+                Some(packets) => packets,
+                none => none.insert(PacketFile::new(BufWriter::new(File::create(path)?))?),
+            };
             packets.add(&event)?;
         }
+        self.writes = "cannot print".to_owned();
         self.has_ended = event.is_end();
         let mut out = io::stdout().lock();
         match self.is_json {

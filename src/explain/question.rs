@@ -9,6 +9,9 @@ use crate::config::did_you_mean;
 use crate::model::{FlowKey, HashOn};
 use crate::snapshot::{Frontend, Snapshot};
 
+/// Places that an error names.
+const MAX_LISTED: usize = 8;
+
 /// A client by its address, and its port if that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddr {
@@ -82,7 +85,7 @@ impl fmt::Display for ClientAddr {
 
 /// The place that is meant by a name, a name with a port, or an address with or without a port.
 pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Result<AskedPlace, Unanswerable> {
-    let (frontend, places) = named(snapshot, text).map_or_else(|| at_address(snapshot, text), Ok)?;
+    let (frontend, places) = named(snapshot, text).unwrap_or_else(|| at_address(snapshot, text))?;
     let is_ours = |addr: &SocketAddr| {
         // A socket for all addresses of IPv6 takes clients of IPv4, too.
         let is_dual = frontend.config.mode.is_proxied() && addr.is_ipv6() && addr.ip().is_unspecified();
@@ -115,20 +118,36 @@ fn goes_by_tuple(frontend: &Frontend) -> bool {
     config.algorithm.hashes() && is_by_tuple
 }
 
+/// A frontend, and where it may be asked for.
+type Meant = (Arc<Frontend>, Vec<SocketAddr>);
+
 /// By its name, or its name and a port.
-fn named(snapshot: &Snapshot, text: &str) -> Option<(Arc<Frontend>, Vec<SocketAddr>)> {
+fn named(snapshot: &Snapshot, text: &str) -> Option<Result<Meant, Unanswerable>> {
     let called = |name: &str| snapshot.frontends.iter().find(|frontend| frontend.config.name == name);
     if let Some(frontend) = called(text) {
-        return Some((frontend.clone(), frontend.config.addrs().collect()));
+        return Some(Ok((frontend.clone(), frontend.config.addrs().collect())));
     }
     let (name, port) = text.rsplit_once(':')?;
     let (frontend, port) = (called(name)?, port.parse::<u16>().ok()?);
-    let at_port = frontend.config.addrs().filter(|addr| addr.port() == port);
-    Some((frontend.clone(), at_port.collect()))
+    let at_port: Vec<SocketAddr> = frontend.config.addrs().filter(|addr| addr.port() == port).collect();
+    if at_port.is_empty() {
+        let listens = listed(frontend.config.listen.iter());
+        let why = format!("frontend {name} does not listen on port {port}; it listens on {listens}");
+        return Some(Err(Unanswerable::Unknown(why)));
+    }
+    Some(Ok((frontend.clone(), at_port)))
+}
+
+/// The first of some things.
+fn listed(all: impl ExactSizeIterator<Item = impl fmt::Display>) -> String {
+    let count = all.len();
+    let some: Vec<String> = all.take(MAX_LISTED).map(|one| one.to_string()).collect();
+    let more = count.saturating_sub(MAX_LISTED);
+    if more > 0 { format!("{} and {more} more", some.join(", ")) } else { some.join(", ") }
 }
 
 /// By an address that it listens on, or that one listens on for all.
-fn at_address(snapshot: &Snapshot, text: &str) -> Result<(Arc<Frontend>, Vec<SocketAddr>), Unanswerable> {
+fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
     let with_port = text.parse::<SocketAddr>().map(|addr| (addr.ip(), Some(addr.port())));
     let Ok((ip, port)) = with_port.or_else(|_| text.parse::<IpAddr>().map(|ip| (ip, None))) else {
         let name = text.rsplit_once(':').map_or(text, |(name, _)| name);
@@ -149,7 +168,13 @@ fn at_address(snapshot: &Snapshot, text: &str) -> Result<(Arc<Frontend>, Vec<Soc
         found = places(&|at| at.is_unspecified() && at.is_ipv4() == ip.is_ipv4());
     }
     match found.len() {
-        0 => Err(Unanswerable::Unknown(format!("no frontend listens on {text}"))),
+        0 => {
+            let of = |frontend: &Arc<Frontend>| {
+                format!("{} on {}", frontend.config.name, listed(frontend.config.listen.iter()))
+            };
+            let all = listed(snapshot.frontends.iter().map(of));
+            Err(Unanswerable::Unknown(format!("no frontend listens on {text}; there are: {all}")))
+        }
         1 => Ok(found.remove(0)),
         _ => {
             let names: Vec<&str> = found.iter().map(|(frontend, _)| frontend.config.name.as_str()).collect();

@@ -244,8 +244,16 @@ fn a_frontend_is_told_by_its_name_its_port_or_its_address() {
         ("198.51.100.1:5", "192.0.2.7:53", "0.0.0.0:53"),
         ("198.51.100.1:5", "any", "0.0.0.0:53"),
         ("198.51.100.1:5", "wob", "there is no frontend wob; did you mean `web`?"),
-        ("198.51.100.1:5", "10.9.9.9:80", "no frontend listens on 10.9.9.9:80"),
+        (
+            "198.51.100.1:5",
+            "10.9.9.9:80",
+            "no frontend listens on 10.9.9.9:80; there are: web on WEB, any on 0.0.0.0:53",
+        ),
+        ("198.51.100.1:5", "web:444", "frontend web does not listen on port 444; it listens on WEB"),
     ] {
+        let listens: Vec<String> =
+            snapshot.frontends[0].config.listen.iter().map(ToString::to_string).collect();
+        let expected = expected.replace("WEB", &listens.join(", "));
         assert_eq!(vip(client, frontend), expected);
     }
     assert!(vip("198.51.100.1:5", "web").contains("say which, such as web:80 or 192.0.2.1:80"));

@@ -17,8 +17,22 @@ use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// How long an answer may take. A reload waits for name servers, and for a file that is being read.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same of what goes through all flows: convey itself gives up after 8 seconds.
+const PATIENCE_WITH_FLOWS: Duration = Duration::from_secs(10);
+
+/// The same of a change. A reload waits for name servers, and for a file that is being read.
+const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(30);
+
+fn patience(method: &Method, path: &str) -> Duration {
+    match path.starts_with("/v1/flows") || path.starts_with("/v1/explain") {
+        _ if method != Method::GET => PATIENCE_WITH_CHANGES,
+        true => PATIENCE_WITH_FLOWS,
+        false => PATIENCE,
+    }
+}
 
 /// The control socket of a convey that answered when this was made.
 #[derive(Debug)]
@@ -103,8 +117,10 @@ impl Client {
     /// It was refused, or there is no answer: words for an operator.
     pub async fn stream(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), Refused> {
         let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
-        let asked = timeout(PATIENCE, self.send(Method::GET, path, None)).await;
-        let (answer, _connection) = asked.map_err(|_| gone(&format!("no answer within {PATIENCE:?}")))??;
+        let Ok(asked) = timeout(PATIENCE, self.send(Method::GET, path, None)).await else {
+            return Err(self.is_silent(PATIENCE).await);
+        };
+        let (answer, _connection) = asked?;
         let (head, mut body) = answer.into_parts();
         if !head.status.is_success() {
             let body = body.collect().await.map_err(|error| gone(&error))?.to_bytes();
@@ -132,16 +148,27 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<(StatusCode, Bytes), Refused> {
         let gone = |error: &dyn std::fmt::Display| Refused(format!("{}: {error}", self.path.display()));
+        let patience = patience(&method, path);
         let answer = async {
             let (answer, _connection) = self.send(method, path, body).await?;
             let (head, body) = answer.into_parts();
             let body = body.collect().await.map_err(|error| gone(&error))?.to_bytes();
             Ok((head.status, body))
         };
-        match timeout(PATIENCE, answer).await {
+        match timeout(patience, answer).await {
             Ok(answer) => answer,
-            Err(_) => Err(gone(&format!("no answer within {PATIENCE:?}"))),
+            Err(_) => Err(self.is_silent(patience).await),
         }
+    }
+
+    /// There was no answer within this time.
+    async fn is_silent(&self, patience: Duration) -> Refused {
+        let process = match self.process().await {
+            Some(process) => format!("process {process}"),
+            None => "the process".to_owned(),
+        };
+        let path = self.path.display();
+        Refused(format!("{path}: no answer within {patience:?}: {process} is stopped, or has too much to do"))
     }
 
     /// Sends a request. What comes of it ends with the connection.

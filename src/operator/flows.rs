@@ -17,8 +17,8 @@ use crate::cli::FlowsArgs;
 #[serde(default)]
 pub struct FlowPage {
     matching: u64,
-    bytes_rx: u64,
-    bytes_tx: u64,
+    bytes_rx: Option<u64>,
+    bytes_tx: Option<u64>,
     flows: Vec<FlowRow>,
     more: u64,
     groups: Vec<GroupRow>,
@@ -50,8 +50,8 @@ struct FlowRow {
 struct GroupRow {
     name: String,
     flows: u64,
-    bytes_rx: u64,
-    bytes_tx: u64,
+    bytes_rx: Option<u64>,
+    bytes_tx: Option<u64>,
 }
 
 /// A column of the table. Where the line has no room for all, those with the highest number go first.
@@ -137,7 +137,7 @@ fn without_kind(target: String) -> String {
 /// The lines to print, in so many columns of a terminal at most if there is a limit.
 pub fn shown(list: &FlowPage, args: &FlowsArgs, width: Option<usize>) -> String {
     if args.count {
-        let (rx, tx) = (size(list.bytes_rx), size(list.bytes_tx));
+        let [rx, tx] = [list.bytes_rx, list.bytes_tx].map(|bytes| bytes.map_or_else(none, size));
         return format!("{}, {rx} in, {tx} out\n", flows(list.matching));
     }
     match &args.count_by {
@@ -211,7 +211,8 @@ fn groups(list: &FlowPage, by: &str) -> String {
     let title = by.to_uppercase();
     let mut table = plain([(title.as_str(), false), ("FLOWS", true), ("IN", true), ("OUT", true)]);
     for GroupRow { name, flows, bytes_rx, bytes_tx } in &list.groups {
-        table.add_row([name.clone(), flows.to_string(), size(*bytes_rx), size(*bytes_tx)]);
+        let [rx, tx] = [bytes_rx, bytes_tx].map(|bytes| bytes.map_or_else(none, size));
+        table.add_row([name.clone(), flows.to_string(), rx, tx]);
     }
     let mut text = trimmed(&table);
     if list.more_flows > 0 {
@@ -335,16 +336,16 @@ mod tests {
 
     #[test]
     fn groups_and_counts_are_told_with_what_is_not_shown() {
-        let groups = json!([{ "name": "192.0.2.1", "flows": 7, "bytes_rx": 5, "bytes_tx": 2_048 }]);
+        let groups = json!([{ "name": "192.0.2.1", "flows": 7, "bytes_rx": null, "bytes_tx": 2_048 }]);
         let list =
             json!({ "matching": 12, "groups": groups, "more_groups": 3, "more_flows": 5, "bytes_tx": 9 });
         let list: FlowPage = serde_json::from_value(list).unwrap();
         let text = shown(&list, &args("--count-by client"), None);
         assert_eq!(
             text,
-            "CLIENT     FLOWS  IN   OUT\n192.0.2.1      7   5  2.0K\nand 3 more, with 5 flows\n12 flows in all\n"
+            "CLIENT     FLOWS  IN   OUT\n192.0.2.1      7   -  2.0K\nand 3 more, with 5 flows\n12 flows in all\n"
         );
-        assert_eq!(shown(&list, &args("--count"), None), "12 flows, 0 in, 9 out\n");
+        assert_eq!(shown(&list, &args("--count"), None), "12 flows, - in, 9 out\n");
         assert_eq!(shown(&FlowPage::default(), &args(""), Some(80)), "no flows\n");
     }
 

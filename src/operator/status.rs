@@ -99,6 +99,7 @@ struct Said {
     removed: bool,
     log_level: Option<String>,
     superseded: bool,
+    absent: bool,
     since: String,
     by: String,
 }
@@ -299,8 +300,13 @@ fn of_overlay(said: &Said, now: SystemTime) -> String {
         _ => said.state.clone().unwrap_or_default(),
     };
     let of = said.backend.as_ref().map(|backend| format!("{backend}{server}: ")).unwrap_or_default();
-    let superseded = if said.superseded { "; superseded: the file goes before it" } else { "" };
-    format!("  {of}{what}, for {}, by {}{superseded}\n", age(&said.since, now), said.by)
+    let note = match (said.superseded, said.absent, &said.server) {
+        (true, ..) => "; superseded: the file goes before it",
+        (_, true, Some(_)) => "; no effect: there is no such server now",
+        (_, true, None) => "; no effect: there is no such backend now",
+        _ => "",
+    };
+    format!("  {of}{what}, for {}, by {}{note}\n", age(&said.since, now), said.by)
 }
 
 /// A table of words, and of numbers from this column on.
@@ -365,6 +371,8 @@ mod tests {
             } },
             "overlays": [{
                 "backend": "app", "server": "3", "state": "drain", "since": "2026-01-01T00:01:00Z", "by": "root",
+            }, {
+                "backend": "app", "server": "9", "weight": 2, "since": "2026-01-01T00:01:00Z", "by": "root", "absent": true,
             }],
         });
         let status: Status = serde_json::from_value(report).unwrap();
@@ -384,6 +392,7 @@ mod tests {
         assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
         assert!(has("web: accepting paused for want of descriptors or memory, pauses: 12"), "{screen}");
         assert!(has("app/3: drain, for 30s, by root"), "{screen}");
+        assert!(has("app/9: weight 2, for 30s, by root; no effect: there is no such server now"), "{screen}");
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     }
 

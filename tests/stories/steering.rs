@@ -1,13 +1,15 @@
 //! An operator steers a convey that runs, by commands.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 use std::thread;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Setup, TcpServer, ask, connect, ping, run, stories, wait_for,
 };
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::operator::{set, tell, told, who_answers};
@@ -21,6 +23,9 @@ stories!("steering":
     a_reload_says_what_has_changed_or_why_the_file_was_refused,
     what_has_happened_is_told_later,
     who_has_the_token_may_change_things_at_the_statistics_address,
+    what_was_said_of_a_server_that_has_left_the_file_is_told_to_have_no_effect,
+    a_convey_that_is_stopped_is_told_to_give_no_answer,
+    what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none,
     a_mistake_is_told_and_changes_nothing,
     without_a_convey_that_runs_the_commands_say_so,
 );
@@ -47,7 +52,8 @@ fn a_drained_server_keeps_its_connections_and_gets_no_new_ones_until_it_is_ready
     let status = tell(&balancer, "status");
     assert_eq!(status.code, Some(3), "no frontend can serve: {status:?}");
     assert!(
-        status.stdout.contains("NOT READY: ") && status.stdout.contains("pool/a: drain, for "),
+        status.stdout.contains("no server of backend pool can be chosen (1 of 1 are drained)")
+            && status.stdout.contains("pool/a: drain, for "),
         "{status:?}"
     );
     assert_eq!(told(&balancer, "server ready pool/a"), "server pool/a: ready\n");
@@ -166,9 +172,83 @@ fn what_has_happened_is_told_later() {
     let lines: Vec<&str> = events.lines().collect();
     let at =
         |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{events}"));
-    assert!(at("server pool/a: maint, as ") < at("server pool/a: maint no longer holds"), "{events}");
+    assert!(
+        at("server pool/a: maint, as ") < at("server pool/a: root has taken back the state maint"),
+        "{events}"
+    );
+    told(&balancer, "server remove pool/a");
+    told(&balancer, "reset");
+    let events = told(&balancer, "status --events");
+    assert!(events.contains("server pool/a: root has taken back the removal"), "{events}");
     let all: Value = serde_json::from_str(&told(&balancer, "status --events --json")).unwrap();
     assert!(all.as_array().unwrap().iter().any(|event| event["kind"] == "operator"), "{all}");
+}
+
+fn what_was_said_of_a_server_that_has_left_the_file_is_told_to_have_no_effect() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server drain pool/b");
+    assert!(!told(&balancer, "status").contains("no such server"));
+    balancer.save(&Setup::new(&lab).server("a", lab.server(1), ""));
+    told(&balancer, "reload");
+    let status = told(&balancer, "status");
+    let line =
+        status.lines().find(|line| line.contains("pool/b: drain")).unwrap_or_else(|| panic!("{status}"));
+    assert!(line.ends_with("; no effect: there is no such server now"), "{line}");
+    assert_eq!(balancer.stat("/overlays/0/absent"), true);
+}
+
+fn a_convey_that_is_stopped_is_told_to_give_no_answer() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    balancer.signal(Signal::STOP);
+    let ran = tell(&balancer, "status");
+    balancer.signal(Signal::CONT);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("no answer within 5s: process "), "{ran:?}");
+    assert!(ran.stderr.contains("is stopped, or has too much to do"), "{ran:?}");
+    told(&balancer, "status");
+}
+
+fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_seen_enough_is_none() {
+    let lab = Loopback::new();
+    let (_servers, setup) = two(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let config = balancer.config();
+    let check = format!("check --syntax --config {}", config.display());
+    for line in [
+        "status",
+        "status --json",
+        "flows",
+        "flows --json",
+        "log-level",
+        "reload",
+        "server drain pool/a",
+        "status --events",
+        "explain 203.0.113.9:7 web",
+        "top --once",
+        &check,
+        "generate man",
+        "generate complete-bash",
+        "--help",
+        "status --help",
+        "--version",
+    ] {
+        let into = |out: Stdio| {
+            let mut command = balancer.command();
+            command.args(line.split(' ')).stdin(Stdio::null()).stdout(out).stderr(Stdio::piped());
+            let ran = command.spawn().unwrap().wait_with_output().unwrap();
+            (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+        };
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (code, why) = into(full.into());
+        assert!(code == Some(1) && why.contains("No space left on device"), "{line}: {code:?} {why}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(into(writer.into()), (Some(0), String::new()), "{line}");
+    }
 }
 
 /// A request to the statistics address with a token; the status of the answer.

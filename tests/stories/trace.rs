@@ -183,6 +183,9 @@ fn what_cannot_be_shown_is_told_with_what_was_meant() {
     for (line, told) in [
         ("--frontend wep", "there is no frontend wep; did you mean `web`?"),
         ("--server pol/a", "did you mean `pool`?"),
+        ("--server pool", "expected: BACKEND/SERVER; there are pool/a"),
+        ("--server pool/b", "backend pool has no server b; there are pool/a"),
+        ("--pcap none.pcap", "all frontends are in proxy mode, which has connections and no packets"),
         ("--drops no_sever", "did you mean `no_server`?"),
         ("--client here", "expected: IP[/LEN][:PORT]"),
     ] {
@@ -190,6 +193,7 @@ fn what_cannot_be_shown_is_told_with_what_was_meant() {
         assert_eq!(ran.code, Some(1), "{line}: {ran:?}");
         assert!(ran.stderr.contains(told), "{line}: {ran:?}");
     }
+    assert!(!std::path::Path::new("none.pcap").exists(), "what is refused leaves no file");
     // Clients' addresses are for who may change things.
     let (status, why) = balancer.page("/v1/trace");
     assert_eq!(status, 403, "{why}");

@@ -207,6 +207,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Whether a place is behind the texts: of a server that is in no file.
+    pub(super) fn is_in_no_file(&self, place: &Place) -> bool {
+        place.at >= self.texts.len()
+    }
+
     /// These access lists, or equal ones that were read before: many frontends may name the same long file.
     pub(super) fn share(&self, access: Access) -> Access {
         let mut known = self.access.borrow_mut();

@@ -61,7 +61,7 @@ impl Loaded {
 
     fn apply(&mut self, ServerChange { backend: name, server, added }: ServerChange<'_>) -> bool {
         let key = self.key_of_server(name, server);
-        let at = self.source.texts.len().saturating_sub(1);
+        let at = self.source.texts.len();
         let Some(model) = self.config.backends.iter_mut().find(|backend| backend.name == name) else {
             return false;
         };
@@ -158,6 +158,10 @@ mod tests {
             odd.iter().any(|line| line.starts_with("10.0.0.2:80 is also backends.web.servers.a.addr")),
             "{odd:?}"
         );
+        let again = added("10.0.0.9:80");
+        let odd = checked(FILE, &[change("c", Some(&again)), change("d", Some(&again))]).unwrap();
+        let told = "10.0.0.9:80 is also backends.web.servers.c.addr (added while convey runs)";
+        assert!(odd.iter().any(|line| line == told), "a server that is in no file has no line: {odd:?}");
         let refused = checked(FILE, &[change("a", None), change("b", None)]).unwrap_err();
         assert!(refused[0].starts_with("no servers"), "{refused:?}");
     }

@@ -95,17 +95,19 @@ export function showOverlays(overlays, now, mayChange) {
   list(byId("overlay-list"), items, ({ overlay }) => JSON.stringify(overlay), ({ overlay }) => overlayLine(overlay));
 }
 
-function overlayLine({ backend, server, state, weight, since, by }) {
-  const name = server === undefined ? backend : `${backend}/${server}`;
+function overlayLine({ backend, server, state, weight, added, removed, log_level, superseded, absent, since, by }) {
+  const name = [backend, server].filter((part) => part !== undefined).join("/") || "log";
   const told = make("span", { class: "since" });
   const reset = make("button", {
     type: "button", class: "change", "data-backend": backend, "data-server": server, "data-reset": true, "aria-label": `Reset ${name}`,
   }, "Reset");
-  const what = make("span", { class: "badge out" }, state ?? `weight ${weight}`);
+  const said = state ?? (added ? `added at ${added.addr}` : removed ? "removed" : log_level ? `level ${log_level}` : `weight ${weight}`);
+  const note = superseded ? "; the file goes before it" : absent ? "; there is no such server now" : "";
+  const what = make("span", { class: "badge out" }, said);
   const element = make("li", {}, make("span", { class: "name" }, name), what, told, reset);
   element.update = ({ now, mayChange }) => {
-    setText(told, `for ${age(now - Date.parse(since))}, by ${by}`);
-    show(reset, mayChange);
+    setText(told, `for ${age(now - Date.parse(since))}, by ${by}${note}`);
+    show(reset, mayChange && backend !== undefined);
   };
   return element;
 }

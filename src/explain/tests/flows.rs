@@ -199,16 +199,16 @@ fn without_an_open_connection_the_answer_is_for_a_new_one_and_says_so() {
     let groups = [("app/a", 7), ("-", 1)].map(|(name, flows)| FlowGroup {
         name: name.to_owned(),
         flows,
-        bytes_rx: 0,
-        bytes_tx: 0,
+        bytes_rx: Some(0),
+        bytes_tx: Some(0),
     });
     let counted = |groups: &[FlowGroup], matching, more_flows| {
         let groups = groups.to_vec();
         ClientFlows::All(FlowAnswer {
             flows: Vec::new(),
             matching,
-            bytes_rx: 0,
-            bytes_tx: 0,
+            bytes_rx: Some(0),
+            bytes_tx: Some(0),
             groups,
             more_groups: 0,
             more_flows,

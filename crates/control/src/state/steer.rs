@@ -115,6 +115,16 @@ impl ControlState {
         self.resolve_again(now);
     }
 
+    /// Whether its backend has no other server, as configured.
+    pub(crate) fn is_last(&self, target: &Target) -> bool {
+        let backend = self.config.as_ref().and_then(|config| config.backend(&target.backend));
+        backend.is_some_and(|backend| {
+            let written = backend.servers.iter().map(|server| &server.name);
+            let mut all = written.chain(backend.named.iter().map(|named| &named.name));
+            all.all(|name| Some(name) == target.server.as_ref())
+        })
+    }
+
     /// # Errors
     /// Neither the file nor a name has it: words for an operator.
     pub(crate) fn find(&self, target: &Target) -> Result<(), String> {

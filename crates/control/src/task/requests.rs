@@ -86,6 +86,16 @@ impl From<Unsteerable> for RequestRefusal {
     }
 }
 
+/// What an operator has said, as the object of a sentence.
+pub(super) fn as_noun(value: &OverlayValue) -> String {
+    match value {
+        OverlayValue::State(state) => format!("the state {}", state.name()),
+        OverlayValue::Weight(weight) => format!("the weight {weight}"),
+        OverlayValue::Added(server) => format!("the added server at {server}"),
+        OverlayValue::Removed => "the removal".to_owned(),
+    }
+}
+
 impl<D: DataPath> Task<D> {
     /// Does what is asked, or has it done.
     pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
@@ -136,7 +146,7 @@ impl<D: DataPath> Task<D> {
     async fn take_back(&mut self, target: Option<&Target>, by: &str) -> Vec<Overlay> {
         let gone = self.state.reset(target, (self.now)());
         for overlay in &gone {
-            let line = format!("{}: {} no longer holds, as {by} has said", overlay.target, overlay.value);
+            let line = format!("{}: {by} has taken back {}", overlay.target, as_noun(&overlay.value));
             self.tell(EventKind::Operator, Info, &line);
         }
         self.run_without(&gone).await;

@@ -2,7 +2,7 @@
 
 use log::warn;
 
-use super::requests::{Done, Outcome, RequestRefusal};
+use super::requests::{Done, Outcome, RequestRefusal, as_noun};
 use super::{DataPath, Task};
 use crate::EventKind;
 use crate::EventLevel::Info;
@@ -69,7 +69,7 @@ impl<D: DataPath> Task<D> {
         }
         if let Err(refusal) = self.run_with_presence(&target, &name).await {
             *self.state.overlays_mut() = before;
-            return Err(refusal);
+            return Err(if self.state.is_last(&target) { is_last(&target) } else { refusal });
         }
         self.tell(EventKind::Operator, Info, &line);
         Ok(Done::Set { has_changed: true })
@@ -162,7 +162,8 @@ impl<D: DataPath> Task<D> {
                 if *is_tried && (is_last || why.is_some()) {
                     *is_tried = false;
                     let why = why.unwrap_or_else(|| problems[0].message.clone());
-                    warn!("{}: {} does not go together with the file: {why}", overlay.target, overlay.value);
+                    let what = as_noun(&overlay.value);
+                    warn!("{}: {what} does not go together with the file: {why}", overlay.target);
                 }
             }
         }
@@ -183,6 +184,15 @@ impl<D: DataPath> Task<D> {
             .map_err(|error| format!("cannot ask for this host's addresses: {error}"))?;
         Ok(check(&HostNetwork { interfaces: next_hops.interfaces(), own: &own, hop_to: &hop_to }))
     }
+}
+
+fn is_last(target: &Target) -> RequestRefusal {
+    let Target { backend, server } = target;
+    let name = server.as_deref().unwrap_or_default();
+    RequestRefusal::Refused(format!(
+        "{target} is the last server of backend {backend}, and a backend needs one: add another one first, or take this one \
+         out with `convey server maint {backend}/{name}`"
+    ))
 }
 
 /// The longest name of a server that is added.

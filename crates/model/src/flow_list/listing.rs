@@ -16,7 +16,7 @@ pub struct FlowListing {
     /// The last of those that are kept is first to go.
     kept: BinaryHeap<Reverse<Kept>>,
     matching: u64,
-    bytes: [u64; 2],
+    bytes: [Option<u64>; 2],
     groups: HashMap<GroupKey, FlowGroup>,
     /// Flows of groups beyond [`MAX_GROUPS`].
     ungrouped: u64,
@@ -72,10 +72,10 @@ pub struct FlowGroup {
     pub name: String,
     /// How many there are.
     pub flows: u64,
-    /// Bytes from their clients, as far as they are known.
-    pub bytes_rx: u64,
+    /// Bytes from their clients, as far as they are known; `None`: of none.
+    pub bytes_rx: Option<u64>,
     /// Bytes to their clients, likewise.
-    pub bytes_tx: u64,
+    pub bytes_tx: Option<u64>,
 }
 
 /// What a query is answered with.
@@ -85,10 +85,10 @@ pub struct FlowAnswer {
     pub flows: Vec<ListedFlow>,
     /// How many are wanted in all.
     pub matching: u64,
-    /// Bytes from their clients, as far as they are known.
-    pub bytes_rx: u64,
+    /// Bytes from their clients, as far as they are known; `None`: of none, although there are some.
+    pub bytes_rx: Option<u64>,
     /// Bytes to their clients, likewise.
-    pub bytes_tx: u64,
+    pub bytes_tx: Option<u64>,
     /// The largest groups, if they were to be counted by something.
     pub groups: Vec<FlowGroup>,
     /// Groups that are not among these, as far as they were counted apart.
@@ -102,7 +102,7 @@ impl FlowListing {
     pub fn new(query: FlowQuery) -> FlowListing {
         let query = FlowQuery { limit: query.limit.min(FlowQuery::MAX_LIMIT), ..query };
         let (kept, groups) = (BinaryHeap::new(), HashMap::new());
-        FlowListing { query, kept, matching: 0, bytes: [0; 2], groups, ungrouped: 0 }
+        FlowListing { query, kept, matching: 0, bytes: [None; 2], groups, ungrouped: 0 }
     }
 
     /// Offers a flow. Its `activity` is asked for if the flow may be wanted.
@@ -114,7 +114,7 @@ impl FlowListing {
         if !self.query.filter.admits_activity(&activity) {
             return;
         }
-        let bytes = [activity.bytes_rx, activity.bytes_tx].map(Option::unwrap_or_default);
+        let bytes = [activity.bytes_rx, activity.bytes_tx];
         self.matching += 1;
         add(&mut self.bytes, bytes);
         match self.query.count_by {
@@ -143,11 +143,13 @@ impl FlowListing {
         let mut groups: Vec<FlowGroup> = self.groups.into_values().collect();
         groups.sort_unstable_by(|a, b| b.flows.cmp(&a.flows).then_with(|| a.name.cmp(&b.name)));
         let rest = groups.split_off(self.query.limit.min(groups.len()));
+        let none = (self.matching == 0).then_some(0);
+        let [bytes_rx, bytes_tx] = self.bytes.map(|bytes| bytes.or(none));
         FlowAnswer {
             flows,
             matching: self.matching,
-            bytes_rx: self.bytes[0],
-            bytes_tx: self.bytes[1],
+            bytes_rx,
+            bytes_tx,
             more_groups: rest.len() as u64,
             more_flows: rest.iter().map(|group| group.flows).sum::<u64>() + self.ungrouped,
             groups,
@@ -166,7 +168,7 @@ impl FlowListing {
         self.kept.push(Reverse(Kept { key, flow: ListedFlow::new(flow, activity) }));
     }
 
-    fn count(&mut self, grouping: FlowGrouping, flow: &FlowFacts<'_>, bytes: [u64; 2]) {
+    fn count(&mut self, grouping: FlowGrouping, flow: &FlowFacts<'_>, bytes: [Option<u64>; 2]) {
         let key = match grouping {
             FlowGrouping::Client => GroupKey::Client(flow.client.ip()),
             FlowGrouping::Server => GroupKey::Number(flow.server.map(|server| server.id)),
@@ -185,11 +187,17 @@ impl FlowListing {
         });
     }
 
-    fn add_to_group(&mut self, key: GroupKey, flows: u64, bytes: [u64; 2], name: impl FnOnce() -> String) {
+    fn add_to_group(
+        &mut self,
+        key: GroupKey,
+        flows: u64,
+        bytes: [Option<u64>; 2],
+        name: impl FnOnce() -> String,
+    ) {
         if let Some(group) = self.groups.get_mut(&key) {
             group.flows += flows;
-            group.bytes_rx = group.bytes_rx.saturating_add(bytes[0]);
-            group.bytes_tx = group.bytes_tx.saturating_add(bytes[1]);
+            group.bytes_rx = sum(group.bytes_rx, bytes[0]);
+            group.bytes_tx = sum(group.bytes_tx, bytes[1]);
         } else if self.groups.len() < MAX_GROUPS {
             let [bytes_rx, bytes_tx] = bytes;
             self.groups.insert(key, FlowGroup { name: name(), flows, bytes_rx, bytes_tx });
@@ -199,9 +207,17 @@ impl FlowListing {
     }
 }
 
-fn add(sum: &mut [u64; 2], bytes: [u64; 2]) {
-    for (sum, bytes) in sum.iter_mut().zip(bytes) {
-        *sum = sum.saturating_add(bytes);
+fn add(sums: &mut [Option<u64>; 2], bytes: [Option<u64>; 2]) {
+    for (all, bytes) in sums.iter_mut().zip(bytes) {
+        *all = sum(*all, bytes);
+    }
+}
+
+/// Of what is known.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What somebody wants to see: the parameters of a request, held against the names there are. Pure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use convey_trace::{ClientPattern, DropPattern, TraceFilter};
@@ -7,9 +8,13 @@ use serde::Deserialize;
 
 use super::super::{Failure, unknown};
 use crate::config::did_you_mean;
+use crate::control::RequestRefusal;
 use crate::model::{DropReason, Target};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Frontend, Pool, Snapshot};
 use crate::stats::Counter;
+
+/// Servers that an error names.
+const MAX_NAMES: usize = 8;
 
 /// Events a second, unless somebody says otherwise.
 const DEFAULT_RATE: u32 = 1_000;
@@ -53,7 +58,7 @@ impl WantedTrace {
         let wanted = WantedTrace {
             client: query.client.map(|client| client.parse()).transpose().map_err(Failure::Bad)?,
             frontend: query.frontend,
-            server: query.server.map(|server| target(&server)).transpose()?,
+            server: query.server.map(|server| target(&server, snapshot)).transpose()?,
             drops: query.drops.map(|reason| drop_pattern(&reason)).transpose()?,
             sample: positive("sample", query.sample.map(u64::from))?.map_or(1, |n| n as u32),
             rate: positive("rate", query.rate.map(u64::from))?.map_or(DEFAULT_RATE, |n| n as u32),
@@ -62,6 +67,7 @@ impl WantedTrace {
             frames: query.frames,
         };
         wanted.check_names(snapshot)?;
+        wanted.check_frames(snapshot)?;
         Ok(wanted)
     }
 
@@ -81,6 +87,27 @@ impl WantedTrace {
         TraceFilter { client, frontends, servers, drops, sample }
     }
 
+    /// Proxies have no packets to show.
+    fn check_frames(&self, snapshot: &Snapshot) -> Result<(), Failure> {
+        let is_wanted = |frontend: &&Arc<Frontend>| {
+            let (config, backend) = (&frontend.config, &frontend.pool.config.name);
+            self.frontend.as_ref().is_none_or(|name| config.name == *name)
+                && self.server.as_ref().is_none_or(|target| target.backend == *backend)
+        };
+        let forwards_packets = |frontend: &Arc<Frontend>| frontend.config.mode.forwards_packets();
+        if !self.frames || snapshot.frontends.iter().filter(is_wanted).any(forwards_packets) {
+            return Ok(());
+        }
+        let of = match (&self.frontend, &self.server) {
+            (Some(name), _) => format!("frontend {name} is"),
+            (None, Some(target)) => format!("the frontends of backend {} are", target.backend),
+            (None, None) => "all frontends are".to_owned(),
+        };
+        let why =
+            format!("frames (--pcap): {of} in proxy mode, which has connections and no packets; try tcpdump");
+        Err(Failure::Bad(why))
+    }
+
     fn check_names(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         let filter = self.filter(snapshot);
         let none = |ids: &Option<Vec<u32>>| ids.as_ref().is_some_and(Vec::is_empty);
@@ -91,12 +118,14 @@ impl WantedTrace {
         let Some(target) = self.server.as_ref().filter(|_| none(&filter.servers)) else { return Ok(()) };
         let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend);
         match (pool, &target.server) {
-            (Some(pool), Some(server)) => {
-                let names = pool.servers.iter().map(|server| &server.config.name);
-                Err(unknown("server", server, names))
+            (Some(pool), server) => {
+                let server = server.as_deref().unwrap_or_default();
+                let names = pool.servers.iter().map(|server| server.config.name.as_str());
+                let meant = did_you_mean(server, names);
+                let why =
+                    format!("backend {} has no server {server}{meant}; {}", target.backend, servers_of(pool));
+                Err(Failure::Refused(RequestRefusal::Unknown(why)))
             }
-            // It may get servers yet.
-            (Some(_), None) => Ok(()),
             (None, _) => {
                 let names = snapshot.pools.iter().map(|pool| &pool.config.name);
                 Err(unknown("backend", &target.backend, names))
@@ -105,13 +134,27 @@ impl WantedTrace {
     }
 }
 
-fn target(text: &str) -> Result<Target, Failure> {
+fn target(text: &str, snapshot: &Snapshot) -> Result<Target, Failure> {
     match text.split_once('/') {
-        None if !text.is_empty() => Ok(Target::backend(text)),
         Some((backend, server)) if !backend.is_empty() && !server.is_empty() => {
             Ok(Target::server(backend, server))
         }
-        _ => Err(Failure::Bad(format!("server: found {text:?}, expected: BACKEND/SERVER, such as web/a"))),
+        _ => {
+            let backend = snapshot.pools.iter().find(|pool| pool.config.name == text.trim_end_matches('/'));
+            let which = backend.map_or_else(|| "such as web/a".to_owned(), |pool| servers_of(pool));
+            Err(Failure::Bad(format!("server: found {text:?}, expected: BACKEND/SERVER; {which}")))
+        }
+    }
+}
+
+/// The servers of a backend as they are called here.
+fn servers_of(pool: &Pool) -> String {
+    let names = || pool.servers.iter().map(|server| format!("{}/{}", pool.config.name, server.config.name));
+    let some: Vec<String> = names().take(MAX_NAMES).collect();
+    match names().count() {
+        0 => "it has none".to_owned(),
+        all if all > MAX_NAMES => format!("there are {} and {} more", some.join(", "), all - MAX_NAMES),
+        _ => format!("there are {}", some.join(", ")),
     }
 }
 
@@ -177,7 +220,17 @@ mod tests {
         let none = TraceQuery::default;
         for (query, told) in [
             (TraceQuery { frontend: named("wep"), ..none() }, "did you mean `web`?"),
-            (TraceQuery { server: named("app/aa"), ..none() }, "there is no server aa"),
+            (
+                TraceQuery { server: named("app/aa"), ..none() },
+                "backend app has no server aa; there are app/a",
+            ),
+            (TraceQuery { server: named("app"), ..none() }, "expected: BACKEND/SERVER; there are app/a"),
+            (TraceQuery { frames: true, ..none() }, "all frontends are in proxy mode"),
+            (TraceQuery { frames: true, frontend: named("web"), ..none() }, "frontend web is in proxy mode"),
+            (
+                TraceQuery { frames: true, server: named("app/a"), ..none() },
+                "the frontends of backend app are in proxy",
+            ),
             (TraceQuery { server: named("ap/a"), ..none() }, "did you mean `app`?"),
             (TraceQuery { server: named("app/"), ..none() }, "expected: BACKEND/SERVER"),
             (TraceQuery { drops: named("acces_denied"), ..none() }, "did you mean `access_denied`?"),

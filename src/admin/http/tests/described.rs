@@ -224,9 +224,9 @@ fn a_flow_in_a_list_is_as_the_description_says() {
     let answer = FlowAnswer {
         flows: vec![flow(Some("10.0.0.9:4000"), known), flow(None, FlowActivity::default())],
         matching: 7,
-        bytes_rx: 5,
-        bytes_tx: 6,
-        groups: vec![FlowGroup { name: "192.0.2.1".to_owned(), flows: 2, bytes_rx: 1, bytes_tx: 2 }],
+        bytes_rx: Some(5),
+        bytes_tx: None,
+        groups: vec![FlowGroup { name: "192.0.2.1".to_owned(), flows: 2, bytes_rx: Some(1), bytes_tx: None }],
         more_groups: 1,
         more_flows: 3,
     };

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::described::{description, validator};
 use super::*;
-use crate::model::Protocol;
+use crate::model::{Mode, Protocol};
 
 /// Watches as somebody who may; the task returns the lines once the trace has ended.
 fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {
@@ -27,6 +27,15 @@ fn watch(admin: &Admin, path: &'static str) -> JoinHandle<Vec<Value>> {
         let lines = std::str::from_utf8(&text).unwrap().lines();
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     })
+}
+
+/// Proxies have no frames to show.
+fn forward_packets(admin: &Admin) {
+    let pool = admin.snapshot.load().pools[0].clone();
+    let mut config = admin.snapshot.load().frontends[0].config.clone();
+    config.mode = Mode::Passthrough;
+    let frontend = fixture::frontend_of(config, &pool);
+    admin.snapshot.store(Arc::new(fixture::snapshot(vec![frontend], vec![pool])));
 }
 
 async fn until_watched(admin: &Admin) {
@@ -99,6 +108,7 @@ fn steps() -> Vec<TraceStep> {
 #[tokio::test]
 async fn each_line_of_a_trace_is_as_the_description_says() {
     let admin = admin();
+    forward_packets(&admin);
     let steps = steps();
     let lines = watch(&admin, "/v1/trace?count=15&frames=true");
     until_watched(&admin).await;

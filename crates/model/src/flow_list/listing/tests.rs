@@ -81,7 +81,7 @@ proptest! {
         let expected: Vec<u32> = all.iter().take(limit).map(|sample| sample.number).collect();
         prop_assert_eq!(answer.flows.iter().map(|flow| flow.id.place).collect::<Vec<_>>(), expected);
         prop_assert_eq!(answer.matching, samples.len() as u64);
-        prop_assert_eq!(answer.bytes_rx, samples.iter().map(|sample| sample.bytes).sum::<u64>());
+        prop_assert_eq!(answer.bytes_rx, Some(samples.iter().map(|sample| sample.bytes).sum::<u64>()));
     }
 
     #[test]
@@ -108,8 +108,8 @@ proptest! {
                 };
                 let of_group: Vec<_> = samples.iter().filter(is_in).collect();
                 prop_assert_eq!(group.flows, of_group.len() as u64);
-                prop_assert_eq!(group.bytes_rx, of_group.iter().map(|sample| sample.bytes).sum::<u64>());
-                prop_assert_eq!(group.bytes_tx, of_group.len() as u64);
+                prop_assert_eq!(group.bytes_rx, Some(of_group.iter().map(|sample| sample.bytes).sum::<u64>()));
+                prop_assert_eq!(group.bytes_tx, Some(of_group.len() as u64));
             }
         }
     }
@@ -120,11 +120,21 @@ fn flows_of_clients_beyond_the_most_groups_are_counted_together() {
     let mut listing = FlowListing::new(FlowQuery { count_by: Some(FlowGrouping::Client), ..query(10) });
     let clients = MAX_GROUPS as u32 + 7;
     for client in 0..clients {
-        listing.add_to_group(GroupKey::Client(IpAddr::from(client.to_be_bytes())), 1, [0; 2], String::new);
+        listing.add_to_group(GroupKey::Client(IpAddr::from(client.to_be_bytes())), 1, [None; 2], String::new);
     }
-    listing.add_to_group(GroupKey::Client(IpAddr::from([0; 4])), 5, [0; 2], String::new);
+    listing.add_to_group(GroupKey::Client(IpAddr::from([0; 4])), 5, [None; 2], String::new);
     let answer = listing.answer();
     assert_eq!((answer.groups.len(), answer.groups[0].flows), (10, 6));
     assert_eq!(answer.more_groups, MAX_GROUPS as u64 - 10);
     assert_eq!(answer.more_flows, u64::from(clients) - 10);
+}
+
+#[test]
+fn bytes_that_nobody_knows_are_not_told_as_none() {
+    assert_eq!(sum(None, None), None);
+    assert_eq!(sum(Some(3), None), Some(3), "as far as they are known");
+    assert_eq!(sum(None, Some(3)), Some(3));
+    assert_eq!(sum(Some(3), Some(u64::MAX)), Some(u64::MAX));
+    let nothing = FlowListing::new(query(1)).answer();
+    assert_eq!((nothing.bytes_rx, nothing.bytes_tx), (Some(0), Some(0)), "no flows have no bytes");
 }

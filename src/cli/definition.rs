@@ -1,0 +1,130 @@
+//! Which of the options that every command takes each command shows in its help.
+//!
+//! All of them may stand before and after every command, as they always might. Of a command that has no use for one, the help
+//! does not show it.
+
+use std::ffi::OsString;
+
+use clap::{Command, CommandFactory, FromArgMatches};
+
+use super::Cli;
+
+/// What a start goes by.
+const START: &[&str] = &["config", "listen", "servers", "stats", "socket", "log_level", "passthrough", "dsr"];
+
+/// What a look at a file goes by, and at the convey that runs.
+const LOOK: &[&str] = &["config", "listen", "servers", "stats", "socket", "passthrough", "dsr"];
+
+/// The options that a command has a use for, by their names here.
+fn own_options(command: &str) -> &'static [&'static str] {
+    match command {
+        "check" | "demo" => START,
+        "explain" | "doctor" => LOOK,
+        "upgrade" => &["config"],
+        "clear" | "generate" => &[],
+        _ => &["socket"],
+    }
+}
+
+impl Cli {
+    /// What there is on the command line: commands, options and what they are for.
+    pub fn definition() -> Command {
+        let mut definition = Cli::command();
+        let shared: Vec<_> =
+            definition.get_arguments().filter(|option| option.is_global_set()).cloned().collect();
+        for command in definition.get_subcommands_mut() {
+            let own = own_options(command.get_name());
+            let others = shared.iter().filter(|option| !own.contains(&option.get_id().as_str()));
+            *command = std::mem::take(command).args(others.map(|option| option.clone().hide(true)));
+        }
+        definition
+    }
+
+    /// Reads a command line.
+    ///
+    /// # Errors
+    /// It is wrong, or asks for help.
+    pub fn parsed(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let mut definition = Cli::definition();
+        let mut matches = definition.try_get_matches_from_mut(line)?;
+        Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Mode;
+
+    fn parsed(line: &str) -> Result<Cli, clap::Error> {
+        Cli::parsed(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::definition().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_a_command_shows_its_own_options_alone() {
+        let shown = |line: &str| {
+            let help = parsed(line).unwrap_err().to_string();
+            let options = [
+                "--config",
+                "--listen",
+                "--servers",
+                "--stats",
+                "--socket",
+                "--log-level",
+                "--passthrough",
+                "--dsr",
+            ];
+            let lines = || help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+            let shows = |option: &&str| lines().any(|line| line.split(' ').any(|word| word == *option));
+            options.into_iter().filter(shows).collect::<Vec<_>>()
+        };
+        let all = [
+            "--config",
+            "--listen",
+            "--servers",
+            "--stats",
+            "--socket",
+            "--log-level",
+            "--passthrough",
+            "--dsr",
+        ];
+        assert_eq!(shown("convey --help"), all);
+        assert_eq!(shown("convey check --help"), all);
+        for command in [
+            "status",
+            "top",
+            "flows",
+            "flows kill",
+            "server drain",
+            "backend maint",
+            "reset",
+            "reload",
+            "trace",
+        ] {
+            assert_eq!(shown(&format!("convey {command} --help")), ["--socket"], "{command}");
+            assert_eq!(shown(&format!("convey {command} -h")), ["--socket"], "{command}");
+        }
+        assert_eq!(shown("convey log-level --help"), ["--socket"]);
+        assert_eq!(shown("convey upgrade --help"), ["--config"]);
+        assert_eq!(shown("convey generate --help"), [""; 0]);
+    }
+
+    #[test]
+    fn an_option_that_is_not_shown_may_stand_where_it_did() {
+        for line in [
+            "convey -d status --socket /tmp/x",
+            "convey status -d --socket /tmp/x",
+            "convey --socket /tmp/x server drain web/a -d",
+        ] {
+            let options = parsed(line).unwrap().options;
+            assert_eq!(options.socket.as_deref(), Some(std::path::Path::new("/tmp/x")), "{line}");
+            assert_eq!(options.mode(), Some(Mode::Dsr), "{line}");
+        }
+        assert_eq!(parsed("convey status --listen 80").unwrap_err().exit_code(), 2);
+    }
+}
