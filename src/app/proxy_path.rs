@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwap;
 use log::warn;
 
 use super::paths::Parts;
@@ -24,8 +23,6 @@ use crate::stats::Traffic;
 /// The proxy's worker threads.
 pub(super) struct ProxyPath {
     workers: Workers,
-    /// Which columns of the counters are theirs.
-    columns: Range<usize>,
     shared: WorkersShared,
     /// Where they have ever listened.
     listened: BTreeSet<Endpoint>,
@@ -35,8 +32,6 @@ pub(super) struct ProxyPath {
     access: HashMap<u32, Access>,
     /// How many descriptors this process may have.
     open_files: u64,
-    snapshot: Arc<ArcSwap<Snapshot>>,
-    descriptors: Descriptors,
     /// How many frontends of packet modes were among the open files at the start, and those that have come since.
     first_owned: u64,
     new_owned: Reserved,
@@ -52,11 +47,11 @@ impl ProxyPath {
         let descriptors = Descriptors::share(left, listeners, columns.len());
         let local_ports = limits::local_ports();
         let shared = WorkersShared {
-            columns: columns.clone(),
+            columns,
             snapshot: parts.snapshot.clone(),
             failures: parts.failures.clone(),
             udp_sessions: Arc::new(Sessions::share(local_ports.count())),
-            descriptors: descriptors.clone(),
+            descriptors,
             clients: Arc::default(),
             own_sockets: Arc::default(),
             local_ports: Arc::new(LocalPorts::new(local_ports.ranges())),
@@ -68,14 +63,11 @@ impl ProxyPath {
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;
         Ok(ProxyPath {
             workers,
-            columns,
             shared,
             listened: BTreeSet::new(),
             cut_off: BTreeSet::new(),
             access: HashMap::new(),
             open_files,
-            snapshot: parts.snapshot.clone(),
-            descriptors,
             first_owned: owned,
             new_owned: Reserved::default(),
         })
@@ -98,19 +90,19 @@ impl ProxyPath {
 
     /// Connections that are open now.
     pub(super) fn open_connections(&self) -> impl Fn(&Traffic) -> u64 + use<> {
-        let columns = self.columns.clone();
+        let columns = self.shared.columns.clone();
         move |totals| totals.current_in(columns.clone())
     }
 
     /// Binds what the configuration adds, where packet modes have just made so many new frontends `owned`.
     pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
-        if let Some(refusal) = too_many_ports(config, self.columns.len(), self.open_files) {
+        if let Some(refusal) = too_many_ports(config, self.shared.columns.len(), self.open_files) {
             return Err(refusal);
         }
         missing_addresses(config).iter().for_each(|line| warn!("{line}"));
         let wanted = endpoints(config);
         let (new, open) = (self.workers.missing(&wanted) + owned, self.open_now());
-        let left = self.descriptors.left_beside(open);
+        let left = self.shared.descriptors.left_beside(open);
         // At worst as few connections may be open as after a start with this file: none is cut for a port.
         if open > 0 && new > left {
             return Err(format!(
@@ -124,11 +116,11 @@ impl ProxyPath {
 
     /// Counts the frontends that packet modes own now: each is a descriptor that connections cannot have.
     pub(super) fn count_owned(&mut self, owned: u64) {
-        self.new_owned = self.descriptors.reserve(owned.saturating_sub(self.first_owned));
+        self.new_owned = self.shared.descriptors.reserve(owned.saturating_sub(self.first_owned));
     }
 
     fn open_now(&self) -> u64 {
-        self.snapshot.load().totals.current_in(self.columns.clone())
+        self.shared.snapshot.load().totals.current_in(self.shared.columns.clone())
     }
 
     /// Stops listening where that is no longer wanted; sessions of UDP have `patience` to end.

@@ -7,6 +7,7 @@
 pub mod balancer;
 mod diagnosis;
 pub mod dsr_path;
+mod iproute;
 pub mod ruleset;
 pub mod server;
 

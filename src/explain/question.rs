@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::config::did_you_mean;
+use crate::config::{did_you_mean, listed};
 use crate::model::{FlowKey, HashOn};
 use crate::snapshot::{Frontend, Snapshot};
 
@@ -131,19 +131,11 @@ fn named(snapshot: &Snapshot, text: &str) -> Option<Result<Meant, Unanswerable>>
     let (frontend, port) = (called(name)?, port.parse::<u16>().ok()?);
     let at_port: Vec<SocketAddr> = frontend.config.addrs().filter(|addr| addr.port() == port).collect();
     if at_port.is_empty() {
-        let listens = listed(frontend.config.listen.iter());
+        let listens = listed(frontend.config.listen.iter(), MAX_LISTED);
         let why = format!("frontend {name} does not listen on port {port}; it listens on {listens}");
         return Some(Err(Unanswerable::Unknown(why)));
     }
     Some(Ok((frontend.clone(), at_port)))
-}
-
-/// The first of some things.
-fn listed(all: impl ExactSizeIterator<Item = impl fmt::Display>) -> String {
-    let count = all.len();
-    let some: Vec<String> = all.take(MAX_LISTED).map(|one| one.to_string()).collect();
-    let more = count.saturating_sub(MAX_LISTED);
-    if more > 0 { format!("{} and {more} more", some.join(", ")) } else { some.join(", ") }
 }
 
 /// By an address that it listens on, or that one listens on for all.
@@ -170,9 +162,9 @@ fn at_address(snapshot: &Snapshot, text: &str) -> Result<Meant, Unanswerable> {
     match found.len() {
         0 => {
             let of = |frontend: &Arc<Frontend>| {
-                format!("{} on {}", frontend.config.name, listed(frontend.config.listen.iter()))
+                format!("{} on {}", frontend.config.name, listed(frontend.config.listen.iter(), MAX_LISTED))
             };
-            let all = listed(snapshot.frontends.iter().map(of));
+            let all = listed(snapshot.frontends.iter().map(of), MAX_LISTED);
             Err(Unanswerable::Unknown(format!("no frontend listens on {text}; there are: {all}")))
         }
         1 => Ok(found.remove(0)),

@@ -1,4 +1,6 @@
-//! "Did you mean ...?"
+//! Words of errors: "did you mean ...?", and what there is.
+
+use std::fmt::Display;
 
 /// The candidate closest to `word`, if it is so close that it was probably meant.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -58,9 +60,23 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
     nearest(word, candidates).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
 }
 
+/// The first of some things, at most so many, and how many more there are: a line names no thousands.
+pub fn listed(all: impl ExactSizeIterator<Item: Display>, most: usize) -> String {
+    let more = all.len().saturating_sub(most);
+    let some = all.take(most).map(|one| one.to_string()).collect::<Vec<_>>().join(", ");
+    if more == 0 { some } else { format!("{some} and {more} more") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_things_some_are_named_and_the_others_counted() {
+        assert_eq!(listed(["a"; 0].iter(), 2), "");
+        assert_eq!(listed(["a", "b"].iter(), 2), "a, b");
+        assert_eq!(listed([1, 2, 3, 4].iter(), 2), "1, 2 and 2 more");
+    }
 
     #[test]
     fn only_a_word_that_looks_alike_is_suggested() {

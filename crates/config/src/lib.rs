@@ -34,7 +34,7 @@ pub use access_log::AccessLogConfig;
 pub use convey_model::LogLevel;
 pub use describe::describe;
 pub use file::access::find_network;
-pub use hint::did_you_mean;
+pub use hint::{did_you_mean, listed};
 pub use list::{ListSettings, load_list};
 pub use logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
 pub use mode::{HostNetwork, validate_mode};

@@ -197,19 +197,18 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The line of a place, from 1, in words; with its file unless the place that it is told at is in the same.
+    /// The line of a place, from 1, in words; with its file unless the place that it is told at is in the same. A server that an
+    /// operator has added is behind all texts.
     pub(super) fn line(&self, place: &Place, told_at: &Place) -> String {
+        if place.at >= self.texts.len() {
+            return "added while convey runs".to_owned();
+        }
         let Spot { file, part, line, .. } = self.texts.spot(place.at);
         if part == self.texts.spot(told_at.at).part {
             format!("line {line}")
         } else {
             format!("{file}, line {line}")
         }
-    }
-
-    /// Whether a place is behind the texts: of a server that is in no file.
-    pub(super) fn is_in_no_file(&self, place: &Place) -> bool {
-        place.at >= self.texts.len()
     }
 
     /// These access lists, or equal ones that were read before: many frontends may name the same long file.

@@ -173,10 +173,7 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     for addr in addrs {
         let text = addr.value.to_string();
         if let Some(first) = seen.get(&text) {
-            let line = match report.is_in_no_file(first) {
-                true => "added while convey runs".to_owned(),
-                false => report.line(first, &addr.place),
-            };
+            let line = report.line(first, &addr.place);
             report.warning(&addr.place, format!("{text} is also {} ({line})", first.key));
         }
         seen.entry(text).or_insert(&addr.place);

@@ -3,17 +3,18 @@
 use super::EventLevel::{Info, Warn};
 use super::{EventKind, EventLevel, FaultChange, HealthChange, NameChange};
 use crate::health::HealthTransition;
-use convey_model::{LookupFault, Missing, ServerAddr};
+use convey_config::listed;
+use convey_model::{LookupFault, Missing};
 
 /// Names of a log line are no more: answers may have thousands.
-const MAX_LISTED: usize = 8;
+pub(super) const MAX_LISTED: usize = 8;
 
 /// What has become of a name, in one line.
 pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
     let NameChange { host, added, removed, addresses, fault, notes } = change;
-    let addresses = listed(addresses.iter().map(ServerAddr::to_string));
-    let changes =
-        [(added, '+'), (removed, '-')].map(|(ips, sign)| listed(ips.iter().map(|ip| format!("{sign} {ip}"))));
+    let addresses = listed(addresses.iter(), MAX_LISTED);
+    let changes = [(added, '+'), (removed, '-')]
+        .map(|(ips, sign)| listed(ips.iter().map(|ip| format!("{sign} {ip}")), MAX_LISTED));
     let more = changes.into_iter().filter(|change| !change.is_empty()).collect::<Vec<_>>().join(", ");
     let more: Vec<String> =
         Some(more).filter(|more| !more.is_empty()).into_iter().chain(notes.clone()).collect();
@@ -38,13 +39,6 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
             (if notes.is_empty() { Info } else { Warn }, format!("name {host}{}", after(":")))
         }
     }
-}
-
-/// Some of them, and how many more there are.
-pub(super) fn listed(all: impl ExactSizeIterator<Item = String>) -> String {
-    let more = all.len().saturating_sub(MAX_LISTED);
-    let some = all.take(MAX_LISTED).collect::<Vec<_>>().join(", ");
-    if more == 0 { some } else { format!("{some} and {more} more") }
 }
 
 /// What has become of a server.

@@ -38,8 +38,8 @@ impl WorkersShared {
         let left = match frontend.config.protocol {
             Protocol::Tcp => Left { connections, local_ports: self.ports_left(frontend) },
             Protocol::Udp => {
-                let most = self.udp_sessions.most(self.descriptors.connections());
-                Left { connections: self.udp_sessions.left(most, connections), local_ports: u64::MAX }
+                let (_, left) = self.udp_sessions.room(self.descriptors.connections(), connections);
+                Left { connections: left, local_ports: u64::MAX }
             }
         };
         let (open, beyond) = self.clients.standing(client, frontend, left);

@@ -7,8 +7,9 @@ use serde_json::Value as Json;
 
 use super::vip::{holder, vips};
 use super::{Explained, Host};
-use crate::dataplane::programs;
+use crate::config::listed;
 use crate::doctor::Diagnosis;
+use crate::doctor::iproute;
 use crate::doctor::ruleset::within;
 use crate::model::Interface;
 
@@ -20,18 +21,9 @@ const MAX_TOLD: usize = 4;
 
 /// As of now, as far as the host has `ip`.
 pub(super) fn networks() -> Networks {
-    let output = programs::command("ip").args(["-j", "addr", "show"]).output();
-    let links: Vec<Json> =
-        output.ok().and_then(|output| serde_json::from_slice(&output.stdout).ok()).unwrap_or_default();
-    let address = |it: &Json| {
-        let length = it["prefixlen"].as_u64()?.try_into().ok()?;
-        Some((it["local"].as_str()?.parse().ok()?, length))
-    };
-    let addresses = |link: &Json| {
-        let all = link["addr_info"].as_array()?;
-        Some((link["ifname"].as_str()?.to_owned(), all.iter().filter_map(address).collect()))
-    };
-    links.iter().filter_map(addresses).collect()
+    let links = iproute::ip(&["addr", "show"]).unwrap_or_default();
+    let networks = |link: &Json| Some((link["ifname"].as_str()?.to_owned(), iproute::addresses(link)));
+    links.iter().filter_map(networks).collect()
 }
 
 /// Interfaces that are down although VIPs or servers are there. What is missing because of that is `explained`.
@@ -90,13 +82,10 @@ fn suspects<'a>(down: &[&'a Interface]) -> Vec<&'a Interface> {
 
 fn diagnosis(link: &Interface, vips: &BTreeSet<IpAddr>, servers: &BTreeSet<IpAddr>) -> Diagnosis {
     let name = &link.name;
-    let listed = |what: &str, ips: &BTreeSet<IpAddr>| {
-        let some: Vec<String> = ips.iter().take(MAX_TOLD).map(IpAddr::to_string).collect();
-        let more = ips.len() - some.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        (!ips.is_empty()).then(|| format!("{what} {}{more}", some.join(", ")))
+    let of = |what: &str, ips: &BTreeSet<IpAddr>| {
+        (!ips.is_empty()).then(|| format!("{what} {}", listed(ips.iter(), MAX_TOLD)))
     };
-    let uses = [listed("the VIP", vips), listed("the way to", servers)];
+    let uses = [of("the VIP", vips), of("the way to", servers)];
     let uses: Vec<String> = uses.into_iter().flatten().collect();
     let uses = if uses.is_empty() { "packets of clients or servers".to_owned() } else { uses.join(", and ") };
     let seen = format!("interface {name} is down, which is for {uses}");

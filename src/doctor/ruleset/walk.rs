@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, TakenHow, TakingRule, Value};
+use crate::model::Prefix;
 
 /// Jumps within jumps that are followed; the kernel allows 16.
 const MAX_DEPTH: u8 = 16;
@@ -264,11 +265,5 @@ fn address(is: PacketEnd, value: &Value) -> Option<bool> {
 
 /// Whether an address is one of a network.
 pub(in crate::doctor) fn within(ip: IpAddr, network: IpAddr, len: u8) -> bool {
-    let (bits, [ip, network]) = match (ip, network) {
-        (IpAddr::V4(ip), IpAddr::V4(network)) => (32, [ip.to_bits().into(), network.to_bits().into()]),
-        (IpAddr::V6(ip), IpAddr::V6(network)) => (128, [ip.to_bits(), network.to_bits()]),
-        _ => return false,
-    };
-    let shift = u32::from(bits - len.min(bits));
-    u128::checked_shr(ip ^ network, shift).unwrap_or(0) == 0
+    Prefix::of(network, len).contains(ip)
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::facts::{ServerFacts, is_single};
 use super::setup::ServerSetup;
+use crate::model::Prefix;
 
 /// So many addresses are tried at each end of a network.
 const MAX_TRIED: u128 = 1_024;
@@ -12,7 +13,7 @@ const MAX_TRIED: u128 = 1_024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NearClients {
     /// Their network, as rules have it.
-    pub(super) network: String,
+    pub(super) network: Prefix,
     pub(super) clients: [IpAddr; 2],
 }
 
@@ -24,7 +25,8 @@ impl NearClients {
             |(ip, len): &&(IpAddr, u8)| ip.is_ipv4() == setup.vip.is_ipv4() && !is_single(*ip, *len);
         let (own, len) = *link.addresses.iter().find(is_network)?;
         let hosts = host_mask(own, len);
-        let base = bits(own) & !hosts;
+        let network = Prefix::of(own, len);
+        let base = bits(network.first());
         let router = facts.way_out.as_ref().and_then(|way| way.router);
         let is_known = |ip: IpAddr| {
             ip == setup.vip
@@ -36,7 +38,6 @@ impl NearClients {
         let tried = 1..hosts.min(MAX_TRIED);
         let low = tried.clone().map(|n| address(own, base + n)).find(|ip| !is_known(*ip))?;
         let high = tried.map(|n| address(own, base + hosts - n)).find(|ip| !is_known(*ip))?;
-        let network = format!("{}/{len}", address(own, base));
         (low != high).then_some(NearClients { network, clients: [low, high] })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{ControlState, ServerEntry};
 use crate::overlays::Overlays;
-use convey_config::did_you_mean;
+use convey_config::{did_you_mean, listed};
 use convey_model::{
     AdminState, BackendConfig, LogLevel, Overlay, OverlayValue, SaidLogLevel, ServerKey, Target, Timestamp,
 };
@@ -150,11 +150,8 @@ impl ControlState {
 
 fn unknown(what: &str, name: &str, names: Vec<&str>) -> String {
     let meant = did_you_mean(name, names.iter().copied());
-    let some: Vec<&str> = names.iter().copied().take(MAX_NAMES).collect();
-    let more = names.len().saturating_sub(MAX_NAMES);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let there_are = if some.is_empty() { "none".to_owned() } else { some.join(", ") };
-    format!("no {what} is called {name:?}{meant} (there are: {there_are}{more})")
+    let there_are = if names.is_empty() { "none".to_owned() } else { listed(names.iter(), MAX_NAMES) };
+    format!("no {what} is called {name:?}{meant} (there are: {there_are})")
 }
 
 /// Names of an error are no more: a backend may have thousands.

@@ -7,9 +7,10 @@ use log::{Level, log};
 
 use super::Task;
 use crate::EventLevel::{Error, Info, Warn};
-use crate::lines::{kind_of, listed, of_name, of_server};
+use crate::lines::{MAX_LISTED, kind_of, of_name, of_server};
 use crate::state::HealthChange;
 use crate::{EventKind, EventLevel, NameChange};
+use convey_config::listed;
 use convey_model::AdminState;
 use convey_snapshot::{Server, Snapshot};
 
@@ -59,7 +60,7 @@ impl<D> Task<D> {
                 self.tell(EventKind::Backend, Error, &line);
                 continue;
             };
-            let (servers, file) = (listed(servers.into_iter()), self.file.path.display());
+            let (servers, file) = (listed(servers.into_iter(), MAX_LISTED), self.file.path.display());
             let line = format!(
                 "backend {backend} waits for its first server, and its clients are refused: {servers}; start them, or \
                  correct their addresses in {file}"

@@ -209,8 +209,8 @@ impl Exchange {
         self.has_answered
     }
 
-    /// Whether another server may be asked after this one has got the request and failed: the client has no answer yet, and the request does the
-    /// same twice as once (RFC 9110, section 9.2.2) and can be sent again, for nothing of its body is gone.
+    /// Whether another server may be asked after this one has got the request and failed. The client has no answer yet, and nothing of
+    /// the request's body is gone. The request does the same twice as once (RFC 9110, section 9.2.2).
     pub fn may_be_repeated(&self) -> bool {
         self.method.is_idempotent() && !self.has_answered && !self.has_sent_body
     }

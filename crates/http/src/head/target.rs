@@ -97,8 +97,8 @@ fn is_of_target(byte: &u8) -> bool {
     matches!(byte, b'!'..=b'~') && !b"\"#<>".contains(byte)
 }
 
-/// Whether a path means the same to everybody: it has no backslash, no backtick, no broken percent encoding, and no segment `.` or `..`, encoded
-/// or not. Some servers cut a segment off at a semicolon before they look.
+/// Whether a path means the same to everybody. It has no backslash, no backtick and no broken percent encoding. It has no segment `.`
+/// or `..`, encoded or not. Some servers cut a segment off at a semicolon before they look.
 pub(crate) fn is_plain(path: &[u8]) -> bool {
     !path.iter().any(|byte| b"\\`".contains(byte)) && path.split(|byte| *byte == b'/').all(is_plain_segment)
 }

@@ -38,8 +38,14 @@ impl Sessions {
         Sessions { open: Slots::default(), questions: Slots::default(), ports: ports - ports / 8 }
     }
 
+    /// How many there may be where there may be so many connections of `all` kinds, and how many more if `left` of any kind fit.
+    pub(crate) fn room(&self, all: u64, left: u64) -> (u32, u64) {
+        let most = self.most(all);
+        (most, self.left(most, left))
+    }
+
     /// How many there may be. Each counts as one of the most `connections`: half stays for those of TCP.
-    pub(crate) fn most(&self, connections: u64) -> u32 {
+    fn most(&self, connections: u64) -> u32 {
         self.ports.min(u32::try_from(connections / 2).unwrap_or(u32::MAX)).max(1)
     }
 
@@ -50,7 +56,7 @@ impl Sessions {
     }
 
     /// How many more of so many there may be if all questions give way, where so many more `connections` of any kind fit.
-    pub(crate) fn left(&self, most: u32, connections: u64) -> u64 {
+    fn left(&self, most: u32, connections: u64) -> u64 {
         let questions = self.questions.open();
         let streams = self.open.open().saturating_sub(questions);
         connections.saturating_add(questions.into()).min(most.saturating_sub(streams).into())

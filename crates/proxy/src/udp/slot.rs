@@ -47,8 +47,7 @@ impl SessionSlot {
     ) -> Result<SessionSlot, Counter> {
         let sessions = &context.shared.udp_sessions;
         let connections = context.shared.connections_left(&snapshot.totals);
-        let most = sessions.most(context.shared.descriptors.connections());
-        let left = sessions.left(most, connections);
+        let (most, left) = sessions.room(context.shared.descriptors.connections(), connections);
         let counted = context.shared.clients.count(client.ip(), frontend, left);
         let counted = counted.ok_or(Counter::DroppedClientLimit)?;
         if !sessions.leave(connections) || !sessions.open.try_take(Some(most)) {

@@ -7,7 +7,7 @@ use convey_trace::{ClientPattern, DropPattern, TraceFilter};
 use serde::Deserialize;
 
 use super::super::{Failure, unknown};
-use crate::config::did_you_mean;
+use crate::config::{did_you_mean, listed};
 use crate::control::RequestRefusal;
 use crate::model::{DropReason, Target};
 use crate::snapshot::{Frontend, Pool, Snapshot};
@@ -149,13 +149,11 @@ fn target(text: &str, snapshot: &Snapshot) -> Result<Target, Failure> {
 
 /// The servers of a backend as they are called here.
 fn servers_of(pool: &Pool) -> String {
-    let names = || pool.servers.iter().map(|server| format!("{}/{}", pool.config.name, server.config.name));
-    let some: Vec<String> = names().take(MAX_NAMES).collect();
-    match names().count() {
-        0 => "it has none".to_owned(),
-        all if all > MAX_NAMES => format!("there are {} and {} more", some.join(", "), all - MAX_NAMES),
-        _ => format!("there are {}", some.join(", ")),
+    if pool.servers.is_empty() {
+        return "it has none".to_owned();
     }
+    let names = pool.servers.iter().map(|server| format!("{}/{}", pool.config.name, server.config.name));
+    format!("there are {}", listed(names, MAX_NAMES))
 }
 
 /// `any`, or the label of a reason.

@@ -5,24 +5,8 @@ use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
-use crate::dataplane::programs;
+use crate::doctor::iproute::{addresses, ip, output};
 use crate::doctor::server::facts::{HostLink, ServerSocket, WayOut};
-
-/// What a program of the host printed.
-///
-/// # Errors
-/// It is missing, or failed: words for an operator.
-pub(super) fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output = programs::command(program)
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("cannot run {program}: {error}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{program} {}: {}", arguments.join(" "), said.trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
 
 pub(super) fn links() -> Result<Vec<HostLink>, String> {
     Ok(ip(&["addr", "show", "up"])?.iter().map(link).collect())
@@ -63,20 +47,8 @@ pub(super) fn sockets() -> Result<Vec<ServerSocket>, String> {
     Ok(output("ss", &["-H", "-l", "-n", "-t", "-u", "-p"])?.lines().filter_map(socket).collect())
 }
 
-pub(super) fn ip(arguments: &[&str]) -> Result<Vec<Json>, String> {
-    let text = output("ip", &[&["-j"], arguments].concat())?;
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    serde_json::from_str(&text).map_err(|error| format!("ip -j {}: {error}", arguments.join(" ")))
-}
-
 fn link(it: &Json) -> HostLink {
     let name = it["ifname"].as_str().unwrap_or_default().to_owned();
-    let address = |it: &Json| {
-        let len = it["prefixlen"].as_u64()?.try_into().ok()?;
-        Some((it["local"].as_str()?.parse().ok()?, len))
-    };
     let setting = |setting: &str| {
         let of = |name: &str| {
             let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/{setting}")).ok()?;
@@ -87,7 +59,7 @@ fn link(it: &Json) -> HostLink {
     HostLink {
         is_loopback: it["link_type"] == "loopback",
         mtu: it["mtu"].as_u64().and_then(|mtu| mtu.try_into().ok()).unwrap_or(0),
-        addresses: it["addr_info"].as_array().into_iter().flatten().filter_map(address).collect(),
+        addresses: addresses(it),
         arp_ignore: setting("arp_ignore"),
         arp_announce: setting("arp_announce"),
         rp_filter: setting("rp_filter"),

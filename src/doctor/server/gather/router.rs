@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::host::ip;
+use crate::doctor::iproute::ip;
 
 /// The kernel gives up a neighbour after 3 seconds.
 const LOOKS: u32 = 80;

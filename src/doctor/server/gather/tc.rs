@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::host::output;
+use crate::doctor::iproute::output;
 use crate::doctor::ruleset::SourceRule;
 
 /// What stands for a table's name in rules of tc.
