@@ -20,7 +20,7 @@ fn own_options(command: &str) -> &'static [&'static str] {
     match command {
         "check" | "demo" => START,
         "explain" | "doctor" => LOOK,
-        "upgrade" => &["config"],
+        "upgrade" => &["config", "socket"],
         "clear" | "generate" => &[],
         _ => &["socket"],
     }
@@ -100,7 +100,7 @@ mod tests {
             assert_eq!(shown(&format!("convey {command} -h")), ["--socket"], "{command}");
         }
         assert_eq!(shown("convey log-level --help"), ["--socket"]);
-        assert_eq!(shown("convey upgrade --help"), ["--config"]);
+        assert_eq!(shown("convey upgrade --help"), ["--config", "--socket"]);
         assert_eq!(shown("convey generate --help"), [""; 0]);
     }
 
