@@ -117,27 +117,43 @@ impl Browser {
     }
 
     /// Clicks into the middle of the first element of a selector, with the mouse. It has to be there, seen, and on top.
+    ///
+    /// A page that moves beneath the mouse meanwhile does not hear the click that misses, and is clicked again.
     pub fn click(&mut self, selector: &str) {
         let name = json!(selector);
         self.wait_until(&format!("document.querySelector({name})?.getClientRects().length"));
-        let place = format!(
+        let aim = format!(
             "(() => {{
                 const element = document.querySelector({name});
+                if (!element) return null;
                 element.scrollIntoView({{ block: 'center', behavior: 'instant' }});
                 const {{ x, y, width, height }} = element.getBoundingClientRect();
                 const at = [x + width / 2, y + height / 2];
-                const top = document.elementFromPoint(...at);
-                return element.contains(top) || top?.contains(element) ? at : null;
+                if (!element.contains(document.elementFromPoint(...at))) return null;
+                window.missed = true;
+                document.addEventListener('click', (event) => {{
+                    window.missed = !document.querySelector({name})?.contains(event.target);
+                    if (window.missed) {{
+                        event.preventDefault();
+                        event.stopImmediatePropagation();
+                    }}
+                }}, {{ capture: true, once: true }});
+                return at;
             }})()"
         );
-        // A notice may be before it, for a moment.
-        let at = wait_for(&format!("{selector} to have nothing before it"), || {
-            Some(self.evaluate(&place)).filter(|at| !at.is_null())
+        wait_for(&format!("a click on {selector}, with nothing before it"), || {
+            let at = self.evaluate(&aim);
+            if at.is_null() {
+                return None;
+            }
+            for kind in ["mousePressed", "mouseReleased"] {
+                let event =
+                    json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1 });
+                self.call("Input.dispatchMouseEvent", event);
+            }
+            // Of a page that has gone meanwhile there is nothing to know.
+            (self.evaluate("window.missed ?? false") == false).then_some(())
         });
-        for kind in ["mousePressed", "mouseReleased"] {
-            let event = json!({ "type": kind, "x": at[0], "y": at[1], "button": "left", "clickCount": 1 });
-            self.call("Input.dispatchMouseEvent", event);
-        }
     }
 
     /// Writes where the focus is.
