@@ -7,6 +7,7 @@
 pub mod balancer;
 mod diagnosis;
 pub mod dsr_path;
+mod frames;
 mod iproute;
 pub mod ruleset;
 pub mod server;

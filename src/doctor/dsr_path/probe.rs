@@ -8,21 +8,19 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
+use pnet_datalink::DataLinkReceiver;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use super::PathToServer;
 use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
+use crate::doctor::frames::{CAPTURE_TIMEOUT, open, send};
 use crate::model::{DsrKind, NextHop};
 use crate::wire::{VipAnswer, VipProbe};
 
 /// How long answers are waited for after each SYN, and how many are sent.
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u8 = 3;
-
-/// How often a capture looks whether it is over.
-const CAPTURE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How long a server may take to accept a connection to its own address, and convey to answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -182,28 +180,6 @@ fn has_vip(one: &Probing, frame: &[u8]) -> bool {
     frame.get(12..22) == Some(&ARP_REPLY)
         && frame.get(22..28) == Some(&one.hop.dst_mac)
         && frame.get(28..32) == Some(&vip.octets())
-}
-
-fn open(interface: u32) -> Option<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
-    // pnet reads nothing else of it.
-    let interface = NetworkInterface {
-        index: interface,
-        name: String::new(),
-        description: String::new(),
-        mac: None,
-        ips: Vec::new(),
-        flags: 0,
-    };
-    let config = Config { read_timeout: Some(CAPTURE_TIMEOUT), promiscuous: false, ..Config::default() };
-    match pnet_datalink::channel(&interface, config).ok()? {
-        Channel::Ethernet(sender, receiver) => Some((sender, receiver)),
-        _ => None,
-    }
-}
-
-/// What cannot be sent is sent again, or is no answer.
-fn send(sender: &mut Box<dyn DataLinkSender>, frame: &[u8]) {
-    let _ = sender.send_to(frame, None);
 }
 
 /// What the convey that runs has counted; nothing if none does.

@@ -15,7 +15,9 @@ pub(super) struct ServerFacts {
     /// There are routes by routers, to some networks at least.
     pub(super) has_routers: bool,
     pub(super) gateway: Option<RouterFacts>,
-    /// The Ethernet address that has the VIP, where this host does not have it.
+    /// Routers on the link by which answers leave, other than the balancer. They are looked for where the gateway is none.
+    pub(super) routers: Vec<IpAddr>,
+    /// The Ethernet address that says on the link that it has the VIP: the balancer's.
     pub(super) vip_owner: Option<String>,
     pub(super) sockets: Vec<ServerSocket>,
     pub(super) rules: Ruleset,
@@ -29,6 +31,8 @@ pub(super) struct ServerFacts {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HostLink {
     pub(super) name: String,
+    pub(super) index: u32,
+    pub(super) mac: Option<[u8; 6]>,
     pub(super) is_loopback: bool,
     pub(super) mtu: u32,
     pub(super) addresses: Vec<(IpAddr, u8)>,

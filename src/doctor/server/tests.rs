@@ -61,6 +61,7 @@ fn healthy(l2: bool, v6: bool) -> ServerFacts {
             forwards: true,
             longest: Some(1500),
         }),
+        routers: Vec::new(),
         vip_owner: (!l2).then(|| "02:00:0a:4d:00:01".to_owned()),
         sockets: vec![nginx],
         rules: Ruleset::default(),
@@ -164,12 +165,26 @@ fn rules_that_rewrite_answers_must_fit() {
 #[test]
 fn a_gateway_is_there_is_a_router_and_is_not_the_balancer() {
     for (l2, v6) in [(true, false), (false, true), (false, false)] {
-        // Nobody but the operator knows the router.
-        let mend = String::new();
-        let gateway =
-            |change: fn(&mut RouterFacts)| found(l2, v6, |facts| facts.gateway.iter_mut().for_each(change));
+        let router = of_lab(v6, 254);
+        let gateway = |change: fn(&mut RouterFacts)| {
+            found(l2, v6, |facts| {
+                facts.gateway.iter_mut().for_each(change);
+                facts.routers = vec![router];
+            })
+        };
+        let mend = format!("ip route replace default via {router} dev eth0");
         assert_eq!(gateway(|router| router.mac = None), ("gateway", mend.clone()));
         assert_eq!(gateway(|router| router.forwards = false), ("gateway", mend.clone()));
+        // Of several, or of none, nobody but the operator knows the right one.
+        for (routers, words) in
+            [(vec![], "None was found on eth0."), (vec![router, of_lab(v6, 253)], "Routers on eth0: ")]
+        {
+            let mut facts = healthy(l2, v6);
+            facts.gateway.iter_mut().for_each(|router| router.mac = None);
+            facts.routers = routers;
+            let found = look(v6, &facts);
+            assert!(found[0].mend == [""; 0] && found[0].why.contains(words), "{found:#?}");
+        }
         let none = |facts: &mut ServerFacts| {
             (facts.way_out, facts.gateway, facts.has_routers) = (None, None, false);
         };

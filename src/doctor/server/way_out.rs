@@ -1,5 +1,7 @@
 //! How packets of clients come in, and how answers leave. Pure.
 
+use std::net::IpAddr;
+
 use super::facts::{ServerFacts, WayOut};
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::{Fate, HOOKS_IN, JudgedPacket};
@@ -8,8 +10,8 @@ use crate::doctor::{Diagnosis, Severity, Unseen};
 /// Packets of clients are looked back at: their source must be reached by the interface by which they came.
 const STRICT: u8 = 1;
 
-/// Nobody but the operator knows the router.
-const RIGHT: &str = "Set the default route to the router that clients are behind: `ip route replace default via` with its address.";
+/// So many routers of a link are named.
+const MAX_NAMED: usize = 8;
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
@@ -49,41 +51,57 @@ pub(super) fn unseen(setup: &ServerSetup, facts: &ServerFacts) -> Option<Unseen>
 fn router(setup: &ServerSetup, way: &WayOut, facts: &ServerFacts) -> Option<Diagnosis> {
     let (router, seen) = (way.router?, facts.gateway.as_ref()?);
     let interface = &way.interface;
+    let found = |severity, seen, why: &str| {
+        let (which, mend) = right_router(interface, &facts.routers);
+        Some(finding("gateway", severity, seen, &format!("{why} {which}"), mend))
+    };
     let Some(mac) = &seen.mac else {
-        return Some(finding(
-            "gateway",
+        return found(
             Severity::Error,
             format!("the gateway {router} on {interface} does not answer: nobody there has this address"),
-            &format!(
-                "Answers to clients behind routers leave this server by its gateway. They are lost. {RIGHT}"
-            ),
-            Vec::new(),
-        ));
+            "Answers to clients behind routers leave this server by its gateway. They are lost.",
+        );
     };
     // It drops what comes with an address of its own as the source.
     if facts.vip_owner.as_ref() == Some(mac) || router == setup.vip {
-        return Some(finding(
-            "gateway",
+        return found(
             Severity::Error,
             format!("the gateway {router} on {interface} is the balancer: it has the VIP {}", setup.vip),
-            &format!(
-                "The balancer's host drops answers, for they have its own address as their source. {RIGHT}"
-            ),
-            Vec::new(),
-        ));
+            "The balancer's host drops answers, for they have its own address as their source.",
+        );
     }
     // The router tells the VIP, which may be the balancer.
     let has_vip_on_link = facts.links_with(setup.vip).any(|link| !link.is_loopback);
     let is_silent = !seen.forwards && !has_vip_on_link && hears_errors(setup, interface, facts);
-    is_silent.then(|| {
-        finding(
-            "gateway",
-            Severity::Warning,
-            format!("the gateway {router} on {interface} ({mac}) did not say that a packet with one hop left went no further"),
-            &format!("Routers say so. A host that is no router drops answers to clients, and tells nobody. {RIGHT}"),
-            Vec::new(),
-        )
-    })
+    if !is_silent {
+        return None;
+    }
+    found(
+        Severity::Warning,
+        format!(
+            "the gateway {router} on {interface} ({mac}) did not say that a packet with one hop left went no further"
+        ),
+        "Routers say so. A host that is no router drops answers to clients, and tells nobody.",
+    )
+}
+
+/// Which router it should be, as far as it can be known, and the command that makes it so.
+fn right_router(interface: &str, routers: &[IpAddr]) -> (String, Vec<String>) {
+    let command = "ip route replace default via";
+    let found = match routers {
+        [only] => {
+            let mend = format!("{command} {only} dev {interface}");
+            return (format!("{only} on {interface} is a router."), vec![mend]);
+        }
+        [] => format!("None was found on {interface}."),
+        several => format!("Routers on {interface}: {}.", convey_config::listed(several.iter(), MAX_NAMED)),
+    };
+    (
+        format!(
+            "Set the default route to the router that clients are behind: `{command}` with its address. {found}"
+        ),
+        Vec::new(),
+    )
 }
 
 /// Whether the host's own packet filter lets ICMP errors in.

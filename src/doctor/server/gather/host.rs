@@ -60,11 +60,19 @@ fn link(it: &Json) -> HostLink {
         is_loopback: it["link_type"] == "loopback",
         mtu: it["mtu"].as_u64().and_then(|mtu| mtu.try_into().ok()).unwrap_or(0),
         addresses: addresses(it),
+        index: it["ifindex"].as_u64().and_then(|index| index.try_into().ok()).unwrap_or(0),
+        mac: it["address"].as_str().and_then(mac),
         arp_ignore: setting("arp_ignore"),
         arp_announce: setting("arp_announce"),
         rp_filter: setting("rp_filter"),
         name,
     }
+}
+
+/// `02:00:0a:4d:00:01`
+fn mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Vec<u8> = text.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    bytes.try_into().ok()
 }
 
 /// `tcp LISTEN 0 511 10.0.0.11:80 0.0.0.0:* users:(("nginx",pid=12,fd=6))`

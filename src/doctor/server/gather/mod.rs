@@ -1,6 +1,7 @@
 //! Asks the host that doctor runs on.
 
 mod host;
+mod near_routers;
 mod router;
 mod tc;
 
@@ -37,11 +38,9 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
         links,
         ..ServerFacts::default()
     };
-    let way_to_vip = if has_vip { None } else { host::way(vip, None)? };
-    facts.vip_owner = way_to_vip
-        .filter(|way| way.router.is_none())
-        .and_then(|way| router::ethernet_address(vip, &way.interface));
+    facts.vip_owner = vip_owner(vip, has_vip, &facts)?;
     facts.gateway = facts.way_out.as_ref().and_then(|way| gateway(way, far(vip), &facts));
+    facts.routers = routers(vip, &facts)?;
     // Last, for now it knows who was asked for.
     facts.neighbours = host::neighbours()?;
     Ok(facts)
@@ -53,6 +52,29 @@ fn way_out(vip: IpAddr, has_vip: bool) -> Result<Option<WayOut>, String> {
     // Rules may send answers of the VIP another way.
     let of_vip = if has_vip { host::way(far(vip), Some(vip))? } else { None };
     Ok(Some(of_vip.map_or(way.clone(), |of_vip| WayOut { source: way.source, ..of_vip })))
+}
+
+/// Who on the link has the VIP, besides this host.
+fn vip_owner(vip: IpAddr, has_vip: bool, facts: &ServerFacts) -> Result<Option<String>, String> {
+    if has_vip {
+        return Ok(facts.way_in(vip, None).and_then(|link| near_routers::owner(vip, link)));
+    }
+    let way = host::way(vip, None)?.filter(|way| way.router.is_none());
+    Ok(way.and_then(|way| router::ethernet_address(vip, &way.interface)))
+}
+
+/// Routers that could be the gateway, if the one that is there does not do.
+fn routers(vip: IpAddr, facts: &ServerFacts) -> Result<Vec<IpAddr>, String> {
+    let does = |seen: &RouterFacts| seen.forwards && seen.mac.is_some() && seen.mac != facts.vip_owner;
+    if facts.gateway.as_ref().is_none_or(does) {
+        return Ok(Vec::new());
+    }
+    let interface = facts.way_out.as_ref().map(|way| &way.interface);
+    let Some(link) = facts.links.iter().find(|link| Some(&link.name) == interface) else {
+        return Ok(Vec::new());
+    };
+    let known: Vec<IpAddr> = host::neighbours()?.into_iter().map(|(ip, _)| ip).collect();
+    Ok(near_routers::near(link, &known, far(vip), facts.vip_owner.as_deref()))
 }
 
 fn gateway(way: &WayOut, far: IpAddr, facts: &ServerFacts) -> Option<RouterFacts> {

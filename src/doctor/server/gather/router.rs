@@ -1,6 +1,7 @@
 //! Tries a router: whether it is there, whether it forwards, and how long packets to it may be.
 
-use std::io::{ErrorKind, Read};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ const TRIES: u8 = 3;
 
 /// A router sends one ICMP error a second to a host that has had some.
 const ERROR_TRIES: u8 = 6;
+
+/// Others are answered too: so many answers are looked at.
+const MAX_ANSWERS: u32 = 64;
 
 /// Lengths that links and tunnels have, in bytes; the longest first.
 const LENGTHS: [u32; 9] = [9000, 8900, 1500, 1492, 1480, 1450, 1420, 1400, 1280];
@@ -85,14 +89,14 @@ pub(super) fn longest_answer(router: IpAddr, interface: &str, mtu: u32) -> Optio
     lengths.into_iter().find(|length| echo.is_answered(*length))
 }
 
-/// Echo requests to one router.
-struct Echo {
-    socket: Socket,
+/// Echo requests to one router, or to a group of them.
+pub(super) struct Echo {
+    socket: UdpSocket,
     router: SocketAddr,
 }
 
 impl Echo {
-    fn open(router: IpAddr, interface: &str) -> std::io::Result<Echo> {
+    pub(super) fn open(router: IpAddr, interface: &str) -> std::io::Result<Echo> {
         let (domain, protocol) = match router {
             IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
             IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
@@ -100,7 +104,7 @@ impl Echo {
         let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
         socket.bind_device(Some(interface.as_bytes()))?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(Echo { socket, router: SocketAddr::new(router, 0) })
+        Ok(Echo { socket: socket.into(), router: SocketAddr::new(router, 0) })
     }
 
     /// Bytes of the headers of IP and ICMP.
@@ -125,30 +129,53 @@ impl Echo {
             let sum = checksum(&message).to_be_bytes();
             message[2..4].copy_from_slice(&sum);
         }
-        self.socket.send_to(&message, &self.router.into())?;
+        self.socket.send_to(&message, self.router)?;
         Ok([message[4], message[5], message[6], message[7]])
     }
 
+    /// Who answers some requests to a group.
+    pub(super) fn answered_by(&self, requests: u8) -> BTreeSet<IpAddr> {
+        let mut found = BTreeSet::new();
+        for number in 0..requests {
+            let Ok(sent) = self.send(self.header(), number) else { continue };
+            let mut buffer = vec![0; 2_048];
+            for _ in 0..MAX_ANSWERS {
+                let Ok((read, from)) = self.socket.recv_from(&mut buffer) else { break };
+                if self.is_answer(&buffer[..read], sent) {
+                    found.insert(from.ip());
+                }
+            }
+        }
+        found
+    }
+
     fn exchange(&self, length: u32, number: u8) -> std::io::Result<bool> {
-        let reply = if self.router.is_ipv4() { 0 } else { 129 };
         let sent = self.send(length, number)?;
         let mut buffer = vec![0; 65_536];
-        // Others are answered too: so many are looked at.
-        for _ in 0..64 {
-            let read = (&self.socket).read(&mut buffer)?;
-            // IPv4 comes with its header.
-            let at = if self.router.is_ipv4() { usize::from(buffer[0] & 0x0f) * 4 } else { 0 };
-            let Some(answer) = buffer[..read].get(at..at + 8) else { continue };
-            if answer[0] == reply && answer[4..] == sent {
+        for _ in 0..MAX_ANSWERS {
+            let read = self.socket.recv(&mut buffer)?;
+            if self.is_answer(&buffer[..read], sent) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+
+    /// Whether a message is the answer to what was sent with this.
+    fn is_answer(&self, message: &[u8], sent: [u8; 4]) -> bool {
+        let reply = if self.router.is_ipv4() { 0 } else { 129 };
+        // IPv4 comes with its header.
+        let at = if self.router.is_ipv4() {
+            message.first().map_or(0, |byte| usize::from(byte & 0x0f) * 4)
+        } else {
+            0
+        };
+        message.get(at..at + 8).is_some_and(|answer| answer[0] == reply && answer[4..] == sent)
+    }
 }
 
 /// The Internet checksum (RFC 1071) of a message whose checksum field is zero.
-fn checksum(bytes: &[u8]) -> u16 {
+pub(super) fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
     let sum = words.sum::<u32>();
     let sum = (sum >> 16) + (sum & 0xffff);
