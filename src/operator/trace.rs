@@ -101,6 +101,7 @@ impl ShownEvent {
             "forwarded" => self.forwarded(),
             "answered" => format!("dropped: {}, its sender is told by {}", self.reason, words(&self.answer)),
             "waits_for_next_hop" => "waits for the link-layer address of its next hop".to_owned(),
+            "not_sent" => format!("not sent: {}", self.reason),
             _ => format!("dropped: {}", self.reason),
         }
     }
@@ -276,6 +277,15 @@ mod tests {
         assert_eq!(
             text(dropped),
             "12:00:01.234567 - eth0 a frame of 20 bytes that cannot be read: dropped: truncated\n"
+        );
+        let not_sent = json!({
+            "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "interface": "eth1", "frame_len": 74,
+            "from": "10.0.9.1:30001", "to": "10.0.1.1:80", "flags": "S", "len": 60, "ttl": 63, "kind": "whole",
+            "verdict": "not_sent", "reason": "interface_down",
+        });
+        assert_eq!(
+            text(not_sent),
+            "12:00:01.234567 - eth1 10.0.9.1:30001 > 10.0.1.1:80 [S] 60 bytes: not sent: interface_down\n"
         );
     }
 }

@@ -13,6 +13,7 @@ use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
 use crate::raw::Wire;
+use crate::trace::{self, Watcher};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 /// Payload of a datagram that takes three packets.
@@ -25,6 +26,7 @@ pub(crate) fn stories() -> Vec<Story> {
         fragments_of_two_datagrams_are_not_mixed_up,
         the_host_puts_its_own_fragments_together_whatever_it_forwards,
         the_host_complains_to_nobody_of_fragments_that_were_not_for_it,
+        a_fragment_whose_first_never_comes_is_counted_and_traced,
     ]
 }
 
@@ -121,6 +123,20 @@ fn the_host_complains_to_nobody_of_fragments_that_were_not_for_it(case: Case) {
     let _echos = serve(&mut network, 1);
     give_up(&network);
     assert_eq!(complaints(&network), said);
+}
+
+fn a_fragment_whose_first_never_comes_is_counted_and_traced(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    trace::balance(&mut network, &Config { health: UNCHECKED, ..Config::udp(ECHO, 1) });
+    let client = case.family.address(Role::Client(1)).to_string();
+    let watcher = Watcher::start(&network, "trace", &["--client", &client]);
+    network.inside(Role::Client(1), || {
+        let fragments = fragments(case, &listener(case), 7, &datagram(LENGTH, 7));
+        Wire::open().send(&fragments[1]);
+    });
+    let shown = watcher.wait_for(&[("reason", "fragment_unmatched"), ("kind", "later_fragment")]);
+    assert!(shown["from"].as_str().unwrap().contains(&client), "{shown}");
+    assert_eq!(network.stat("/packets/drops/fragment_unmatched"), 1);
 }
 
 /// Packets that did not become whole in time.

@@ -48,14 +48,14 @@ fn socket(network: &Network) -> PathBuf {
 }
 
 /// A `convey trace --json` that runs.
-struct Watcher {
+pub(crate) struct Watcher {
     _process: Process,
     file: PathBuf,
 }
 
 impl Watcher {
     /// Starts it, and waits until it watches.
-    fn start(network: &Network, name: &str, arguments: &[&str]) -> Watcher {
+    pub(crate) fn start(network: &Network, name: &str, arguments: &[&str]) -> Watcher {
         let file = network.path(name);
         let out = File::create(&file).unwrap();
         let mut command = binary();
@@ -71,7 +71,7 @@ impl Watcher {
     }
 
     /// Waits for an event of a packet with these values.
-    fn wait_for(&self, values: &[(&str, &str)]) -> Value {
+    pub(crate) fn wait_for(&self, values: &[(&str, &str)]) -> Value {
         wait_for(&format!("a packet with {values:?}"), || {
             let is_it = |event: &Value| {
                 event["event"] == "packet" && values.iter().all(|(field, value)| event[field] == *value)

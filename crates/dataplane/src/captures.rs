@@ -14,6 +14,7 @@ use super::{BufferPool, Capture, CaptureFilter, CaptureHandle, Wake};
 use convey_forward::{Dispatch, IpIds};
 use convey_model::{DropReason, Timestamp};
 use convey_snapshot::stats::PacketStats;
+use convey_trace::TraceHub;
 
 /// Interfaces that can be captured on at once: so many threads have counters.
 pub(super) const MAX_INTERFACES: usize = 256;
@@ -33,6 +34,7 @@ pub(super) struct Captures {
     pub(super) stats: Arc<PacketStats>,
     /// Whose counters the first one has; [`MAX_INTERFACES`] are theirs.
     pub(super) first: usize,
+    pub(super) trace: Arc<TraceHub>,
     pub(super) now: fn() -> Timestamp,
 }
 
@@ -71,7 +73,12 @@ impl Captures {
             thread: number,
             interface,
             capture,
-            steering: Steering::new(self.dispatch.clone(), self.ids.clone(), self.now),
+            steering: Steering::new(
+                self.dispatch.clone(),
+                self.ids.clone(),
+                (interface, self.trace.clone()),
+                self.now,
+            ),
             inboxes: self.inboxes.clone(),
             spare: self.spare.clone(),
             budget: self.budget.clone(),
@@ -174,6 +181,9 @@ impl Reader {
                 let batch = self.budget.batch(batch);
                 if let Err(SendTimeoutError::Timeout(lost)) = inbox.send_timeout(batch, QUEUE_TIMEOUT) {
                     self.stats.dropped(self.thread, DropReason::WorkerQueueFull, lost.parcels.len() as u64);
+                    lost.parcels
+                        .iter()
+                        .for_each(|(_, buffer)| self.steering.show_lost(buffer, DropReason::WorkerQueueFull));
                     put(lost, &mut pool);
                 }
             }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use convey_forward::{FlowRecord, Forwarder, Frame, Plan, Verdict, waits_for_next_hop};
-use convey_model::Timestamp;
+use super::queues::Parcel;
+use convey_forward::{FlowRecord, Forwarder, Frame, Plan, Verdict, not_sent, waits_for_next_hop};
+use convey_model::{DropReason, Timestamp};
 use convey_trace::{ConnectionStep, TraceEvent, TraceHub, TraceStep, TraceWatchers, TracedFrames};
 
 /// Who watches, as a worker last knew.
@@ -72,6 +73,14 @@ impl PacketTrace {
             waits_for_next_hop(&mut event);
         }
         watchers.tell(event);
+    }
+
+    /// Shows frames that could not be sent, each with the interface that it was to go by.
+    pub(super) fn tell_not_sent(&self, frames: &[Parcel], reason: DropReason, now: Timestamp) {
+        let Some(watchers) = &self.watchers else { return };
+        for (interface, buffer) in frames {
+            watchers.tell(not_sent(buffer.frame(), *interface, reason, now));
+        }
     }
 
     /// Shows the end of a flow; `reason` is the label of its counter, if it ended early.

@@ -29,7 +29,7 @@ use super::transmit::drop_reason;
 use super::worker::Worker;
 use super::{CaptureFilter, CounterReader, SegmentEvents, Sight, Transmit};
 use convey_access_log::AccessLog;
-use convey_forward::{Dispatch, Forwarder, IpIds};
+use convey_forward::{Dispatch, Forwarder, IpIds, not_sent};
 use convey_model::{ConnectFailures, DropReason, Timestamp, WantedNeighbour};
 use convey_snapshot::stats::PacketStats;
 use convey_trace::TraceHub;
@@ -137,9 +137,13 @@ impl Pipeline {
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
         }
-        let stats = parts.stats.clone();
-        threads
-            .push(named("transmit".to_owned(), move || transmit(&outgoing, &free_batches, workers, &stats))?);
+        let counting = TransmitLosses {
+            thread: workers,
+            stats: parts.stats.clone(),
+            trace: parts.trace.clone(),
+            now: parts.now,
+        };
+        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &free_batches, &counting))?);
         let captures = Captures {
             running: RunningCaptures::default(),
             filter: parts.filter,
@@ -151,6 +155,7 @@ impl Pipeline {
             budget,
             stats: parts.stats,
             first: workers + 1,
+            trace: parts.trace,
             now: parts.now,
         };
         Ok(Pipeline { captures, threads, orders: all_orders, flows })
@@ -228,13 +233,22 @@ pub(super) fn named(name: String, run: impl FnOnce() + Send + 'static) -> io::Re
     thread::Builder::new().name(name).spawn(run)
 }
 
-fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, thread: usize, stats: &PacketStats) {
+/// Where the transmit thread says which frames it could not send.
+struct TransmitLosses {
+    thread: usize,
+    stats: Arc<PacketStats>,
+    trace: Arc<TraceHub>,
+    now: fn() -> Timestamp,
+}
+
+fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &TransmitLosses) {
     let (mut sockets, mut told) = (Transmit::default(), BTreeSet::new());
     while let Ok(batch) = outgoing.recv() {
         for (interface, buffer) in &batch.parcels {
             let Err(error) = sockets.send(*interface, buffer) else { continue };
             let reason = drop_reason(&error);
-            stats.dropped(thread, reason, 1);
+            losses.stats.dropped(losses.thread, reason, 1);
+            losses.trace.tell(|| not_sent(buffer.frame(), *interface, reason, (losses.now)()));
             // Whatever it is, it is rare; a line for each kind is enough to find out.
             if reason == DropReason::TransmitFailed && told.insert(error.raw_os_error()) {
                 let len = buffer.frame().len();

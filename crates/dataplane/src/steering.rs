@@ -1,8 +1,11 @@
 //! Which worker each captured frame goes to.
 
+use std::sync::Arc;
+
 use super::Buffer;
-use convey_forward::{Dispatch, Fragments, IpIds, Later};
+use convey_forward::{Dispatch, Fragments, IpIds, Later, lost_frame};
 use convey_model::{DropReason, Timestamp};
+use convey_trace::TraceHub;
 use convey_wire::Kind;
 
 /// What one capture thread knows. The fragments of a packet are expected to come in by the same interface.
@@ -10,14 +13,30 @@ pub(super) struct Steering {
     dispatch: Dispatch,
     fragments: Fragments<Buffer>,
     now: fn() -> Timestamp,
-    /// Fragments whose first did not come, and those that found too many waiting.
-    lost: [u64; 2],
+    lost: LostFragments,
+}
+
+/// Fragments that no worker gets.
+struct LostFragments {
+    /// Those whose first did not come.
+    unmatched: u64,
+    /// Those that found too many waiting.
+    refused: u64,
+    /// By which all of them came.
+    interface: u32,
+    trace: Arc<TraceHub>,
 }
 
 impl Steering {
-    /// Numbers packets that come in fragments by `ids`.
-    pub(super) fn new(dispatch: Dispatch, ids: IpIds, now: fn() -> Timestamp) -> Steering {
-        Steering { dispatch, fragments: Fragments::new(ids), now, lost: [0; 2] }
+    /// For frames of one interface. Numbers packets that come in fragments by `ids`.
+    pub(super) fn new(
+        dispatch: Dispatch,
+        ids: IpIds,
+        (interface, trace): (u32, Arc<TraceHub>),
+        now: fn() -> Timestamp,
+    ) -> Steering {
+        let lost = LostFragments { unmatched: 0, refused: 0, interface, trace };
+        Steering { dispatch, fragments: Fragments::new(ids), now, lost }
     }
 
     /// Hands the frame to a worker, and with a first fragment those that waited for it; unless it has to wait itself.
@@ -27,26 +46,32 @@ impl Steering {
         let Some(key) = headers.fragment() else { return send(self.dispatch.worker(&headers.key), frame) };
 
         let now = (self.now)();
-        let unmatched = &mut self.lost[0];
+        let lost = &mut self.lost;
         if let Kind::LaterFragment { .. } = headers.kind {
-            match self.fragments.later(key, frame, now, |_| *unmatched += 1) {
+            match self.fragments.later(key, frame, now, |frame| lost.unmatched(&frame, now)) {
                 Later::Follows(lead, mut frame) => {
                     frame.set_lead(lead);
                     send(lead.worker, frame);
                 }
                 Later::Queued => {}
-                Later::Full(_) => self.lost[1] += 1,
+                Later::Full(frame) => lost.refused(&frame, now),
             }
             return;
         }
         let worker = self.dispatch.worker(&headers.key);
-        let (lead, held) = self.fragments.first(key, (&headers.key, worker), now, |_| *unmatched += 1);
+        let lead_of = (&headers.key, worker);
+        let (lead, held) = self.fragments.first(key, lead_of, now, |frame| lost.unmatched(&frame, now));
         frame.set_lead(lead);
         send(worker, frame);
         for mut later in held {
             later.set_lead(lead);
             send(worker, later);
         }
+    }
+
+    /// Shows those who watch a frame that no worker gets.
+    pub(super) fn show_lost(&self, frame: &Buffer, reason: DropReason) {
+        self.lost.show(frame, reason, (self.now)());
     }
 
     /// How many frames wait for what they follow: lost with this.
@@ -57,11 +82,28 @@ impl Steering {
     /// How many frames were dropped since this was last asked, and why; for every batch, so that none waits for long.
     pub(super) fn take_lost(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
         if !self.fragments.is_empty() {
-            let unmatched = &mut self.lost[0];
-            self.fragments.expire((self.now)(), |_| *unmatched += 1);
+            let (lost, now) = (&mut self.lost, (self.now)());
+            self.fragments.expire(now, |frame| lost.unmatched(&frame, now));
         }
-        let lost = std::mem::take(&mut self.lost);
+        let LostFragments { unmatched, refused, .. } = &mut self.lost;
+        let lost = [std::mem::take(unmatched), std::mem::take(refused)];
         [DropReason::FragmentUnmatched, DropReason::FragmentQueueFull].into_iter().zip(lost)
+    }
+}
+
+impl LostFragments {
+    fn unmatched(&mut self, frame: &Buffer, now: Timestamp) {
+        self.unmatched += 1;
+        self.show(frame, DropReason::FragmentUnmatched, now);
+    }
+
+    fn refused(&mut self, frame: &Buffer, now: Timestamp) {
+        self.refused += 1;
+        self.show(frame, DropReason::FragmentQueueFull, now);
+    }
+
+    fn show(&self, frame: &Buffer, reason: DropReason, now: Timestamp) {
+        self.trace.tell(|| lost_frame(frame.frame(), self.interface, reason, now));
     }
 }
 
@@ -71,10 +113,11 @@ mod tests {
 
     use super::*;
     use crate::buffer::VNET_HEADER_LEN;
+    use convey_trace::TraceFilter;
     use convey_wire::TestPacket;
 
     fn steering(now: fn() -> Timestamp) -> Steering {
-        Steering::new(Dispatch::new(4, None), IpIds::new(0), now)
+        Steering::new(Dispatch::new(4, None), IpIds::new(0), (1, Arc::default()), now)
     }
 
     /// The workers that frames went to, whether they know their packet, and its source port.
@@ -107,14 +150,22 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_vain_is_counted() {
+    fn what_waits_in_vain_is_counted_and_traced() {
         static NOW: AtomicU64 = AtomicU64::new(0);
         let mut steering = steering(|| Timestamp(NOW.load(Ordering::Relaxed)));
+        let hub = steering.lost.trace.clone();
+        let watch = hub.watch(TraceFilter::default(), false).unwrap();
         let packet = TestPacket::from("[fd00::9]:4242").to("[fd00::1]:53").udp().payload(&[7; 80]);
         assert_eq!(steered(&mut steering, &packet.fragments(9, 48)[1]), []);
         NOW.store(1_000_000_000, Ordering::Relaxed);
         steered(&mut steering, &packet.fragments(10, 48)[0]);
         let lost: Vec<_> = steering.take_lost().collect();
         assert_eq!(lost, [(DropReason::FragmentUnmatched, 1), (DropReason::FragmentQueueFull, 0)]);
+        let event = watch.take().unwrap();
+        assert_eq!(
+            (event.drop_reason(), event.client.unwrap().ip()),
+            (Some("fragment_unmatched"), "fd00::9".parse().unwrap())
+        );
+        assert!(watch.take().is_none());
     }
 }

@@ -279,6 +279,9 @@ impl Worker {
                 self.out.send_timeout(self.budget.batch(out), QUEUE_TIMEOUT)
         {
             self.stats.dropped(self.core, DropReason::TransmitQueueFull, lost.parcels.len() as u64);
+            if self.trace.is_on() {
+                self.trace.tell_not_sent(&lost.parcels, DropReason::TransmitQueueFull, (self.now)());
+            }
             let _ = self.free_batches.try_send(lost);
         }
         if !spare.is_empty() {

@@ -94,6 +94,6 @@ pub use nat_ports::{NatPorts, PortSplit};
 pub use plan::Plan;
 pub use shares::Share;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
-pub use traced::waits_for_next_hop;
+pub use traced::{lost_frame, not_sent, waits_for_next_hop};
 pub use verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 pub use workers::WorkerPeers;

@@ -95,6 +95,35 @@ impl Forwarder {
     }
 }
 
+/// The event of a frame that no worker sees, such as a fragment whose first did not come.
+pub fn lost_frame(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
+    let way = TracedWay::Dropped { reason: reason.label() };
+    let event = outside_of_flows(frame, (interface, way), now);
+    let TraceStep::Packet(PacketStep { came: Some(came), .. }) = &event.step else { return event };
+    TraceEvent { client: Some(came.from), vip: Some(came.to), ..event.clone() }
+}
+
+/// The event of a frame that could not be sent. Whose flow it is of is not known any more.
+pub fn not_sent(frame: &[u8], interface: u32, reason: DropReason, now: Timestamp) -> TraceEvent {
+    outside_of_flows(frame, (interface, TracedWay::NotSent { reason: reason.label() }), now)
+}
+
+fn outside_of_flows(frame: &[u8], (interface, way): (u32, TracedWay), now: Timestamp) -> TraceEvent {
+    let headers = parse(frame).ok();
+    let frame_len = frame.len() as u32;
+    let came = headers.as_ref().map(traced_packet);
+    TraceEvent {
+        at: now,
+        protocol: headers.and_then(|headers| headers.key.transport()),
+        client: None,
+        proxy: None,
+        vip: None,
+        frontend: None,
+        server: None,
+        step: TraceStep::Packet(PacketStep { came, interface, frame_len, way, state: None, frames: None }),
+    }
+}
+
 /// A frame that waits for its next hop was not dropped yet.
 pub fn waits_for_next_hop(event: &mut TraceEvent) {
     if let TraceStep::Packet(packet) = &mut event.step

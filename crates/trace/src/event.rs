@@ -90,7 +90,7 @@ pub enum ConnectionStep {
 pub struct PacketStep {
     /// As it came; `None`: it cannot be read.
     pub came: Option<TracedPacket>,
-    /// Index of the interface that it came in by.
+    /// Index of the interface that it came in by; of one that was not sent, of that which it was to go by.
     pub interface: u32,
     /// Length of the frame in bytes.
     pub frame_len: u32,
@@ -164,6 +164,11 @@ pub enum TracedWay {
     },
     /// It waits for the link-layer address of its next hop.
     WaitsForNextHop,
+    /// It was to go by the interface, and could not be sent. Its headers are those that it has by then.
+    NotSent {
+        /// The label of the drop reason.
+        reason: &'static str,
+    },
 }
 
 /// How the sender of a dropped packet is told.
@@ -239,7 +244,9 @@ impl TraceEvent {
         match &self.step {
             TraceStep::Connection(step) => step.drop_reason(),
             TraceStep::Packet(packet) => match packet.way {
-                TracedWay::Answered { reason, .. } | TracedWay::Dropped { reason } => Some(reason),
+                TracedWay::Answered { reason, .. }
+                | TracedWay::Dropped { reason }
+                | TracedWay::NotSent { reason } => Some(reason),
                 TracedWay::Forwarded { .. } | TracedWay::WaitsForNextHop => None,
             },
         }

@@ -17,7 +17,7 @@ pub(super) struct PacketLine {
     /// As it came; left out if it cannot be read.
     #[serde(flatten)]
     came: Option<CameLine>,
-    /// `forwarded`, `answered`, `dropped` or `waits_for_next_hop`.
+    /// `forwarded`, `answered`, `dropped`, `waits_for_next_hop` or `not_sent`.
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
@@ -100,6 +100,10 @@ impl PacketLine {
             }
             TracedWay::Dropped { reason } => line.reason = Some(reason),
             TracedWay::WaitsForNextHop => line.verdict = "waits_for_next_hop",
+            TracedWay::NotSent { reason } => {
+                line.verdict = "not_sent";
+                line.reason = Some(reason);
+            }
         }
         line
     }
