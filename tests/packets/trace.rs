@@ -66,12 +66,12 @@ impl Watcher {
         watcher
     }
 
-    fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         events(&self.file)
     }
 
     /// Waits for an event of a packet with these values.
-    pub(crate) fn wait_for(&self, values: &[(&str, &str)]) -> Value {
+    fn wait_for(&self, values: &[(&str, &str)]) -> Value {
         wait_for(&format!("a packet with {values:?}"), || {
             let is_it = |event: &Value| {
                 event["event"] == "packet" && values.iter().all(|(field, value)| event[field] == *value)

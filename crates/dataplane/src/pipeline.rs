@@ -95,6 +95,7 @@ impl Pipeline {
     /// A thread cannot be started.
     pub fn start(parts: PipelineParts) -> io::Result<Pipeline> {
         let workers = parts.forwarders.len();
+        let losses = TransmitLosses::of(&parts, workers);
         let (program, mut counters, events) = match parts.cache {
             Some(PlannedCache { filter, counters, events }) => (filter, Some(counters), Some(events)),
             None => (None, None, None),
@@ -137,13 +138,7 @@ impl Pipeline {
             };
             threads.push(named(format!("worker-{core}"), move || worker.run())?);
         }
-        let counting = TransmitLosses {
-            thread: workers,
-            stats: parts.stats.clone(),
-            trace: parts.trace.clone(),
-            now: parts.now,
-        };
-        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &free_batches, &counting))?);
+        threads.push(named("transmit".to_owned(), move || transmit(&outgoing, &free_batches, &losses))?);
         let captures = Captures {
             running: RunningCaptures::default(),
             filter: parts.filter,
@@ -239,6 +234,12 @@ struct TransmitLosses {
     stats: Arc<PacketStats>,
     trace: Arc<TraceHub>,
     now: fn() -> Timestamp,
+}
+
+impl TransmitLosses {
+    fn of(parts: &PipelineParts, thread: usize) -> TransmitLosses {
+        TransmitLosses { thread, stats: parts.stats.clone(), trace: parts.trace.clone(), now: parts.now }
+    }
 }
 
 fn transmit(outgoing: &Receiver<Batch>, free_batches: &Sender<Batch>, losses: &TransmitLosses) {
