@@ -74,6 +74,14 @@ impl FlowHash {
     }
 }
 
+impl FlowHash {
+    /// Maps the hash evenly onto numbers from 0 to below 1.
+    pub(super) fn fraction(self) -> f64 {
+        // As many bits as a number of 64 bits keeps.
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
 /// Bytes of an IP address; IPv4 takes its IPv4-mapped form.
 const IP: usize = 16;
 /// Bytes of an address with its port.

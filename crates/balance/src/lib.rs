@@ -11,6 +11,9 @@
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
 //!
+//! [`Ewma`] goes by the time that servers take to answer requests, which [`AnswerTimes`] keeps. It is for the mode `http` to come:
+//! the configuration does not name it yet.
+//!
 //! [`build`] makes the one that is configured. `candidates` has what they share: which servers take part, and where to go
 //! on when the chosen one is full. A new one needs a file here, a variant of [`Algorithm`] and an arm of [`build`]: the
 //! tests of this file then check it with the others. docs/design/extending.md lists the rest.
@@ -51,9 +54,12 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod candidates;
+mod ewma;
 mod hash;
+mod latency;
 mod least_connections;
 mod maglev;
+mod pairs;
 mod power_of_two;
 mod ring;
 mod round_robin;
@@ -61,7 +67,9 @@ mod steps;
 #[cfg(test)]
 mod testing;
 
+pub use ewma::Ewma;
 pub use hash::{FlowHash, Identity, flow_hash};
+pub use latency::AnswerTimes;
 pub use steps::{Foreseen, Step};
 
 use std::sync::Arc;
@@ -89,6 +97,10 @@ pub trait Loads {
     fn usable(&self, index: usize) -> bool;
     /// Its open connections.
     fn active(&self, index: usize) -> u32;
+    /// What an answer of it costs, at least 1, as [`AnswerTimes::cost`] says. Only [`Ewma`] asks.
+    fn cost(&self, _index: usize) -> f64 {
+        1.0
+    }
 }
 
 /// Chooses one of the servers a table was built from. Never blocks and never allocates.

@@ -7,98 +7,43 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::candidates::{Load, first_usable, weighted};
-use super::steps::{Foreseen, ForeseenTurns, Step, Turns, Witness, foresee};
+use super::candidates::Load;
+use super::pairs::{DrawnServer, PairTable};
+use super::steps::{Foreseen, ForeseenTurns, Turns, Witness, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
-
-/// Pairs that are drawn before the servers are gone through one by one.
-const MAX_PAIRS_DRAWN: usize = 8;
 
 /// The less loaded of two.
 pub(super) struct PowerOfTwo {
-    servers: Box<[u32]>,
-    /// The sum of the weights up to and including each server's.
-    ends: Box<[u64]>,
+    pairs: PairTable,
     turn: Arc<AtomicUsize>,
 }
 
 impl PowerOfTwo {
-    /// Lays the weights of the servers that may be chosen end to end.
+    /// Of the servers that may be chosen.
     pub(super) fn new(members: &[Member], turn: Arc<AtomicUsize>) -> Self {
-        let (servers, weights): (Vec<u32>, Vec<u64>) = weighted(members).unzip();
-        let ends = weights.iter().scan(0, |sum, weight| {
-            *sum += weight;
-            Some(*sum)
-        });
-        PowerOfTwo { ends: ends.collect(), servers: servers.into(), turn }
-    }
-
-    /// Two servers by weight, by their positions. Not the same one twice unless there is no other.
-    fn draw(&self, first: FlowHash, second: FlowHash) -> (usize, usize) {
-        let sum = self.end(self.ends.len());
-        let first = self.at(first.below_sum(sum));
-        if self.ends.len() == 1 {
-            return (first, first);
-        }
-        let (from, to) = (self.end(first), self.end(first + 1));
-        let place = second.below_sum(sum - (to - from));
-        (first, self.at(if place < from { place } else { place + (to - from) }))
-    }
-
-    /// The position of the server whose weight covers this place.
-    fn at(&self, place: u64) -> usize {
-        self.ends.partition_point(|&end| end <= place)
-    }
-
-    /// Where the weights of the first `n` servers end.
-    fn end(&self, n: usize) -> u64 {
-        if n == 0 { 0 } else { self.ends[n - 1] }
-    }
-
-    fn load(&self, position: usize, loads: &dyn Loads) -> Load {
-        let connections = loads.active(self.servers[position] as usize).into();
-        Load { connections, weight: self.end(position + 1) - self.end(position) }
+        PowerOfTwo { pairs: PairTable::new(members), turn }
     }
 
     fn choose(
         &self,
-        flow: FlowHash,
+        asked: (FlowHash, impl Turns),
         loads: &dyn Loads,
-        mut turns: impl Turns,
         witness: &mut impl Witness,
     ) -> Option<usize> {
-        if self.servers.is_empty() {
-            return None;
-        }
-        // A client may choose what its flows hash to, so they alone are no chance; turns alone would be those of
-        // every balancer that started with us.
-        let turn = turns.take();
-        let mut random = FlowHash(flow.0.wrapping_add(turn as u64)).again();
-        for _ in 0..MAX_PAIRS_DRAWN {
-            let other = random.again();
-            let (a, b) = self.draw(random, other);
-            // Of two that have as few, as when all are idle, the first: it was drawn by weight.
-            let pair = if self.load(b, loads).is_less_than(self.load(a, loads)) { [b, a] } else { [a, b] };
-            let servers = pair.map(|position| self.servers[position] as usize);
-            witness.see(|| Step::Drawn { pair: servers });
-            if let Some(usable) = servers.into_iter().find(|&server| loads.usable(server)) {
-                return Some(usable);
-            }
-            random = other.again();
-        }
-        let server = first_usable(&self.servers, random.below(self.servers.len()), loads);
-        witness.see(|| Step::FirstUsable { server });
-        server
+        let load =
+            |one: DrawnServer| Load { connections: loads.active(one.server).into(), weight: one.weight };
+        // Of two that have as few, as when all are idle, the first: it was drawn by weight.
+        self.pairs.choose(asked, loads, |[a, b], _| load(b).is_less_than(load(a)), witness)
     }
 }
 
 impl Balancer for PowerOfTwo {
     fn pick(&self, flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
-        self.choose(flow, loads, &*self.turn, &mut ())
+        self.choose((flow, &*self.turn), loads, &mut ())
     }
 
     fn foresee(&self, flow: FlowHash, loads: &dyn Loads) -> Foreseen {
-        foresee(|steps| self.choose(flow, loads, ForeseenTurns::of(&self.turn), steps))
+        foresee(|steps| self.choose((flow, ForeseenTurns::of(&self.turn)), loads, steps))
     }
 }
 
@@ -157,19 +102,6 @@ mod tests {
         assert!((0..100).all(|_| balancer.pick(FlowHash(0), &now) == Some(0)), "2/1 is less than 9/4");
         now.active = vec![2, 7];
         assert!((0..100).all(|_| balancer.pick(FlowHash(0), &now) == Some(1)), "7/4 is less than 2/1");
-    }
-
-    #[test]
-    fn two_that_are_drawn_are_never_the_same() {
-        let balancer = power_of_two(&[5, 1, 65_535, 2]);
-        let flows: Vec<FlowHash> = ports().take(2_000).collect();
-        for pair in flows.windows(2) {
-            let (a, b) = balancer.draw(pair[0], pair[1]);
-            assert!(a != b && a < 4 && b < 4);
-        }
-        let ends = [FlowHash(0), FlowHash(u64::MAX)];
-        assert_eq!(ends.map(|other| balancer.draw(FlowHash(0), other)), [(0, 1), (0, 3)]);
-        assert_eq!(ends.map(|other| balancer.draw(FlowHash(u64::MAX), other)), [(3, 0), (3, 2)]);
     }
 
     #[test]

@@ -1,0 +1,156 @@
+//! Servers of several speeds, in virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use super::super::testing::members;
+use super::super::{AnswerTimes, FlowHash};
+use super::*;
+
+/// Requests under way at once, and how many there are in all: those of an operator who tries it with a load generator.
+const CLIENTS: usize = 16;
+const REQUESTS: usize = 1_500;
+
+/// How a server answers its n-th request: after how many microseconds, and whether it is a failure.
+type Behaviour = fn(FlowHash) -> (u64, bool);
+
+/// About a millisecond. One of a hundred takes 50: a collector of garbage, a lost packet.
+fn usual(chance: FlowHash) -> (u64, bool) {
+    let hiccup = if chance.again().below(100) == 0 { 50_000 } else { 0 };
+    (500 + chance.below(1_000) as u64 + hiccup, false)
+}
+
+fn slower_by_50_ms(chance: FlowHash) -> (u64, bool) {
+    (usual(chance).0 + 50_000, false)
+}
+
+fn fails_at_once(chance: FlowHash) -> (u64, bool) {
+    (100 + chance.below(100) as u64, true)
+}
+
+const USUAL: [Behaviour; 3] = [usual; 3];
+
+struct World {
+    ewma: Ewma,
+    times: Vec<AnswerTimes>,
+    pending: Vec<u32>,
+    now: Duration,
+    random: FlowHash,
+}
+
+impl Loads for World {
+    fn usable(&self, _: usize) -> bool {
+        true
+    }
+
+    fn active(&self, index: usize) -> u32 {
+        self.pending[index]
+    }
+
+    fn cost(&self, index: usize) -> f64 {
+        self.times[index].cost(self.now)
+    }
+}
+
+impl World {
+    fn new(weights: &[u16], seed: u64) -> World {
+        let servers = weights.len();
+        World {
+            ewma: Ewma::new(&members(weights), Arc::default()),
+            times: (0..servers).map(|_| AnswerTimes::default()).collect(),
+            pending: vec![0; servers],
+            now: Duration::ZERO,
+            random: FlowHash(seed).again(),
+        }
+    }
+
+    /// Has clients ask one after the other; what each server got.
+    fn ask(&mut self, servers: &[Behaviour]) -> Vec<usize> {
+        let mut got = vec![0; servers.len()];
+        let mut under_way = BinaryHeap::new();
+        for request in 0..REQUESTS {
+            if request >= CLIENTS {
+                self.answer(&mut under_way);
+            }
+            self.random = self.random.again();
+            let server = self.ewma.pick(self.random, self).unwrap();
+            let (took, failed) = servers[server](self.random.again());
+            let took = Duration::from_micros(took);
+            (got[server], self.pending[server]) = (got[server] + 1, self.pending[server] + 1);
+            under_way.push(Reverse((self.now + took, server, took, failed)));
+        }
+        while !under_way.is_empty() {
+            self.answer(&mut under_way);
+        }
+        got
+    }
+
+    fn answer(&mut self, under_way: &mut BinaryHeap<Reverse<(Duration, usize, Duration, bool)>>) {
+        let Reverse((at, server, took, failed)) = under_way.pop().unwrap();
+        self.now = at;
+        self.pending[server] -= 1;
+        self.times[server].answered(took, failed, at);
+    }
+}
+
+#[test]
+fn equal_servers_have_equal_shares_and_none_falls_below_half_of_its_own() {
+    for seed in 0..200 {
+        let got = World::new(&[1, 1, 1], seed).ask(&USUAL);
+        assert!(got.iter().all(|got| *got >= REQUESTS / 6), "{got:?}, seed {seed}");
+    }
+    let sums = (0..200).map(|seed| World::new(&[1, 1, 1], seed).ask(&USUAL));
+    let sums = sums.fold([0; 3], |sum, got| [0, 1, 2].map(|at| sum[at] + got[at]));
+    let fair = 200 * REQUESTS / 3;
+    assert!(sums.iter().all(|sum| sum.abs_diff(fair) < fair / 50), "{sums:?}");
+}
+
+#[test]
+fn a_server_that_is_slower_by_50_ms_gets_the_minority_and_still_some() {
+    for seed in 0..100 {
+        let got = World::new(&[1, 1, 1], seed).ask(&[usual, slower_by_50_ms, usual]);
+        assert!((1..REQUESTS / 10).contains(&got[1]), "{got:?}, seed {seed}");
+    }
+}
+
+#[test]
+fn a_server_that_answers_with_failures_at_once_attracts_nobody() {
+    for seed in 0..100 {
+        let got = World::new(&[1, 1, 1], seed).ask(&[usual, usual, fails_at_once]);
+        assert!(got[2] < REQUESTS / 20, "{got:?}, seed {seed}");
+    }
+}
+
+#[test]
+fn a_server_that_has_recovered_gets_its_share_again() {
+    for bad in [slower_by_50_ms, fails_at_once] {
+        let mut world = World::new(&[1, 1, 1], 7);
+        world.ask(&[usual, bad, usual]);
+        // Nobody asks for a minute.
+        world.now += Duration::from_secs(60);
+        let got = world.ask(&USUAL);
+        assert!(got[1] > REQUESTS / 6, "{got:?}");
+        // Or it is asked all the time.
+        let mut world = World::new(&[1, 1, 1], 7);
+        world.ask(&[usual, bad, usual]);
+        let got = (0..40).map(|_| world.ask(&USUAL)).last().unwrap();
+        assert!(got[1] > REQUESTS / 6, "{got:?}");
+    }
+}
+
+#[test]
+fn servers_that_are_as_fast_share_by_weight() {
+    for weights in [&[1, 3][..], &[1, 2, 7]] {
+        let sum: u16 = weights.iter().sum();
+        let mut got = vec![0; weights.len()];
+        for seed in 0..100 {
+            let of_one = World::new(weights, seed).ask(&vec![usual as Behaviour; weights.len()]);
+            got.iter_mut().zip(of_one).for_each(|(got, one)| *got += one);
+        }
+        for (got, weight) in got.iter().zip(weights) {
+            let fair = 100 * REQUESTS * usize::from(*weight) / usize::from(sum);
+            assert!(got.abs_diff(fair) < fair / 5, "{got} of {fair}, {weights:?}");
+        }
+    }
+}
