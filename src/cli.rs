@@ -1,6 +1,7 @@
 //! The command line.
 
 mod definition;
+mod duration;
 mod flows;
 mod operate;
 mod service;

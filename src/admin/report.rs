@@ -218,6 +218,8 @@ pub struct HandshakeReport {
     pub completed: u64,
     /// SYNs that came again before their handshake was complete.
     pub syn_repeated: u64,
+    /// Those that clients have begun since one was last completed.
+    pub in_vain: u64,
     /// Whether the server answers no client of late: it completes none, and others of its backend do.
     pub answers_nobody: bool,
 }
@@ -438,6 +440,7 @@ impl HandshakeReport {
             begun: traffic.sum(Counter::HandshakesBegun),
             completed,
             syn_repeated,
+            in_vain: server.in_vain.load(Ordering::Relaxed),
             answers_nobody,
         }
     }

@@ -5,7 +5,7 @@ mod features;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ const USUAL_WIDTH: usize = 80;
 pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Result<ExitCode, Failure> {
     let (found, title): (Examination, _) = match service {
         Some(Service { vip, port }) => {
+            is_no_balancer(options, vip)?;
             (server::look(vip, port).map_err(|why| anyhow!("{why}"))?, String::new())
         }
         None => of_balancer(options)?,
@@ -50,6 +51,25 @@ pub(super) fn run(options: &Options, json: bool, service: Option<Service>) -> Re
     };
     print(&text);
     Ok(if found.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// # Errors
+/// The convey of this host forwards packets for the VIP: the commands for a server would take that from it.
+fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let Some((client, status)) = runtime.block_on(ask(options)) else { return Ok(()) };
+    let process = runtime.block_on(client.process());
+    let running = Running { process, descriptors: None, status };
+    // The socket may be of a convey in another network namespace.
+    let network_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let is_here = process.is_some_and(|process| network_of(&process.to_string()) == network_of("self"));
+    if is_here && running.forwards(vip) {
+        return Err(anyhow!(
+            "this host is the balancer of {vip}, and no server of it: `convey doctor` looks at the balancer"
+        )
+        .into());
+    }
+    Ok(())
 }
 
 /// What was found, and a line that says which file it is about if the command line does not.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
@@ -34,7 +34,7 @@ struct Output {
     is_json: bool,
     /// Where packets are to be written, from the first line on: a trace that is refused leaves no file.
     path: Option<PathBuf>,
-    packets: Option<PacketFile<BufWriter<File>>>,
+    packets: Option<PacketFile<Box<dyn Write + Send>>>,
     /// What it is about, if it fails.
     writes: String,
     has_ended: bool,
@@ -60,12 +60,15 @@ impl Output {
             self.writes = format!("cannot write {}", path.display());
             let packets = match &mut self.packets {
                 Some(packets) => packets,
-                none => none.insert(PacketFile::new(BufWriter::new(File::create(path)?))?),
+                none => none.insert(PacketFile::new(open(path)?)?),
             };
             packets.add(&event)?;
         }
         self.writes = "cannot print".to_owned();
         self.has_ended = event.is_end();
+        if self.path.as_deref() == Some(Path::new("-")) {
+            return io::stdout().flush();
+        }
         let mut out = io::stdout().lock();
         match self.is_json {
             true => writeln!(out, "{line}")?,
@@ -73,4 +76,12 @@ impl Output {
         }
         out.flush()
     }
+}
+
+/// `-` is standard output, for `tcpdump -r -`: events are not printed then.
+fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdout()));
+    }
+    Ok(Box::new(BufWriter::new(File::create(path)?)))
 }

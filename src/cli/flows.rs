@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use humantime::parse_duration;
 
+use super::duration::duration;
 use super::operate;
 use crate::model::{FlowGrouping, FlowQuery, FlowSort, Target};
 
@@ -32,10 +32,10 @@ pub struct FlowsArgs {
     #[arg(long, value_name = "NAME")]
     pub state: Option<String>,
     /// That began at least so long ago
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older_than: Option<Duration>,
     /// That have been silent for at least so long
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub idle: Option<Duration>,
     /// Of which at least so many bytes have passed, in both directions
     #[arg(long, value_name = "N")]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
-use humantime::parse_duration;
 
+use super::duration::duration;
 use crate::config::check_server_address;
 use crate::model::{AddedServer, AdminState, ServerSettings, Target};
 use crate::operator::Wanted;
@@ -16,7 +16,7 @@ pub struct Wait {
     #[arg(long)]
     wait: bool,
     /// Give up waiting after this time
-    #[arg(long, value_name = "TIME", default_value = "10m", requires = "wait", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", requires = "wait", value_parser = duration)]
     timeout: Duration,
 }
 

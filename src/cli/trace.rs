@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use humantime::parse_duration;
+
+use super::duration::duration;
 
 /// What is shown, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -25,7 +26,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Show one in this many connections or flows, with all of its events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -36,7 +37,7 @@ pub struct TraceArgs {
     /// Print a line of JSON for each event
     #[arg(long)]
     pub json: bool,
-    /// Write packets to this file as well, as they came and as they went (packet modes; pcapng, 256 bytes of each)
+    /// Write packets to this file as well, as they came and as they went (packet modes; pcapng, 256 bytes of each); `-` is standard output, and no event is printed then
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 }

@@ -70,6 +70,9 @@ impl FromStr for ClientAddr {
         let (ip, port) = found.map_err(|_| {
             format!("client: found {text:?}, expected an address such as 203.0.113.9, 203.0.113.9:4242 or [2001:db8::9]:4242")
         })?;
+        if port == Some(0) {
+            return Err(format!("client: found {text:?}; a port is 1 to 65535, or left out"));
+        }
         Ok(ClientAddr { ip: ip.to_canonical(), port })
     }
 }

@@ -85,6 +85,7 @@ struct Health {
 #[serde(default)]
 struct Ejected {
     reason: String,
+    remaining_seconds: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -218,7 +219,9 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
             (None, true) => "up",
             (None, false) => "down",
         };
-        let why = server.ejected.as_ref().map_or(&server.health.reason, |ejected| &ejected.reason);
+        let why = server.ejected.as_ref().map_or_else(|| server.health.reason.clone(), until_when);
+        // The time is of its health, which has not changed.
+        let since = if server.ejected.is_some() { "-".to_owned() } else { age(&server.health.since, now) };
         if health != "up" {
             reasons += &format!("  {name}: {why}\n");
         }
@@ -233,7 +236,7 @@ fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
             server.addr.clone(),
             server.state.clone(),
             health.to_owned(),
-            age(&server.health.since, now),
+            since,
             format!("{share:.0} %"),
             server.current_connections.to_string(),
             server.total_connections.to_string(),
@@ -324,6 +327,12 @@ fn table<const N: usize>(titles: [&str; N], numbers: usize) -> Table {
 
 fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Why a server is out, and for how much longer.
+fn until_when(ejected: &Ejected) -> String {
+    let left = time(Duration::from_secs_f64(ejected.remaining_seconds.max(0.0).ceil()));
+    format!("{}; it comes back in {left}", ejected.reason)
 }
 
 /// How long ago that was.

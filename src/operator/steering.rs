@@ -202,8 +202,7 @@ async fn servers_of(client: &Client, target: &Target) -> Result<BTreeMap<String,
     servers.retain(|name, _| target.includes(&target.backend, name));
     match &target.server {
         Some(server) if servers.is_empty() => {
-            let flows = format!("`convey flows --server {target}` lists what it has open");
-            Err(Refused(format!("backend {} has no server {server}; {flows}", target.backend)))
+            Err(Refused(format!("backend {} has no server {server}", target.backend)))
         }
         _ => Ok(servers),
     }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use convey_lab::Role;
-use convey_testkit::{TcpServer, ask, binary, connect, ping, reset, run, wait_for};
+use convey_testkit::{BoundClient, TcpServer, ask, binary, connect, ping, reset, run, wait_for};
 use serde_json::{Value, json};
 
 use crate::case::{Case, Story, stories};
@@ -46,13 +46,13 @@ fn three_hundred_connections_get_the_servers_that_are_explained(case: Case) {
         network.server(n, move |addr| TcpServer::start(addr, move |mut stream| write!(stream, "s{n}")))
     });
     for _ in 0..300 {
-        let (client, server) = network.inside(Role::Client(1), || {
-            let mut stream = connect(network.vip());
-            let mut server = String::new();
-            stream.read_to_string(&mut server).unwrap();
-            (stream.local_addr().unwrap(), server)
-        });
-        let said = explained(network, client);
+        // Asked before it comes: no flow answers for it.
+        let client =
+            network.inside(Role::Client(1), || BoundClient::new(case.family.address(Role::Client(1))));
+        let said = explained(network, client.addr());
+        assert!(said["flow"].is_null(), "{said:#}");
+        let (mut stream, mut server) = (client.connect(network.vip()).unwrap(), String::new());
+        stream.read_to_string(&mut server).unwrap();
         assert_eq!(said["server"], server.as_str(), "{said:#}");
     }
     let said = explained(network, SocketAddr::new(case.family.address(Role::Client(1)), 4_242));

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, PATIENCE, Setup, TcpServer, UdpServer, ask, ask_from, binary, connect_from,
-    ping, run, stories, wait_for,
+    BalancerProcess, BoundClient, Loopback, PATIENCE, Setup, TcpServer, UdpServer, ask, ask_from, binary,
+    connect_from, ping, run, stories, wait_for,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -63,11 +63,12 @@ fn ten_thousand_connections_get_the_servers_that_are_explained() {
 /// A quarter of five thousand connections, each by another port; returns who served them.
 fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
     let one = |n: u16| {
-        let mut stream = connect_from(lab.ip(100 + 25 * thread + (n % 25) as u8), lab.vip()).unwrap();
-        let client = stream.local_addr().unwrap();
-        let mut server = String::new();
+        // Asked before it comes: no flow answers for it.
+        let client = BoundClient::new(lab.ip(100 + 25 * thread + (n % 25) as u8));
+        let said = explained(lab.stats(), client.addr());
+        assert!(said["flow"].is_null(), "{said:#}");
+        let (mut stream, mut server) = (client.connect(lab.vip()).unwrap(), String::new());
         stream.read_to_string(&mut server).unwrap();
-        let said = explained(lab.stats(), client);
         assert_eq!(said["server"], server.as_str(), "{said:#}");
         server
     };

@@ -84,6 +84,8 @@ pub struct ServerLive {
     pub repeating: NetworkSet,
     /// Whether it answers no client of late, as their handshakes tell (packet modes).
     pub answers_nobody: AtomicBool,
+    /// TCP handshakes that clients have begun since one was last complete, to a second (packet modes).
+    pub in_vain: AtomicU64,
     /// Its open connections.
     pub slots: Arc<Slots>,
     failures: AtomicU32,
@@ -304,6 +306,7 @@ impl ServerLive {
             completing: NetworkSet::new(cores),
             repeating: NetworkSet::new(cores),
             answers_nobody: AtomicBool::new(false),
+            in_vain: AtomicU64::new(0),
             slots: Arc::default(),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),

@@ -18,6 +18,28 @@ pub fn connect_from(source: IpAddr, addr: SocketAddr) -> io::Result<TcpStream> {
     try_connect(Some(source), addr)
 }
 
+/// A connection that is not begun yet: its address and port are known before.
+pub struct BoundClient(Socket);
+
+impl BoundClient {
+    /// One from this address, at a free port.
+    pub fn new(source: IpAddr) -> BoundClient {
+        let socket = Socket::new(Domain::for_address((source, 0).into()), Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(source, 0).into()).unwrap();
+        BoundClient(socket)
+    }
+
+    /// Where it will come from.
+    pub fn addr(&self) -> SocketAddr {
+        self.0.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    /// Begins it.
+    pub fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
+        begin(self.0, addr)
+    }
+}
+
 /// Sends a byte and waits until an echo server has sent it back: the connection is established from end to
 /// end.
 pub fn ping(stream: &mut TcpStream) -> io::Result<()> {
@@ -61,6 +83,10 @@ fn try_connect(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream
     if let Some(source) = source {
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
+    begin(socket, addr)
+}
+
+fn begin(socket: Socket, addr: SocketAddr) -> io::Result<TcpStream> {
     socket.connect_timeout(&addr.into(), PATIENCE)?;
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;

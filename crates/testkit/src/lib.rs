@@ -24,7 +24,9 @@ pub use convey_lab::join;
 
 pub use balancer::{BalancerProcess, Fds, READY, binary, binary_of_upgrade, start, wait_until_ready};
 pub use browser::Browser;
-pub use client::{ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset};
+pub use client::{
+    BoundClient, ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset,
+};
 pub use ftp::ftp_server;
 pub use log_file::whole_lines;
 pub use loopback::Loopback;

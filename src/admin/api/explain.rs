@@ -26,7 +26,7 @@ pub(super) async fn explain(
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_see_clients(&answers, &who)?;
-    let Query(ExplainQuery { client, frontend }) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let Query(ExplainQuery { client, frontend }) = query.map_err(|wrong| Failure::of_query(&wrong))?;
     let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
     let explanation = answers.source.explain(client, &frontend).await.map_err(|why| match why {
         Unanswerable::Unknown(why) => Failure::Refused(RequestRefusal::Unknown(why)),

@@ -49,12 +49,13 @@ pub(super) async fn list(
     asked: Result<Query<FlowsAsked>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_see_clients(&answers, &who)?;
-    let Query(asked) = asked.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let Query(asked) = asked.map_err(|wrong| Failure::of_query(&wrong))?;
     let query = asked.query()?;
     let answer = answers.source.flows.list(&query).await.map_err(unavailable)?;
     if answer.matching == 0 {
         // Else the names are known: a flow may outlast its frontend and its server.
         check_names(&answers, &query.filter)?;
+        check_bytes(&answers, query.filter.clone()).await?;
     }
     Ok(line(&FlowListReport::new(answer, query.count_by.is_some())))
 }
@@ -179,6 +180,23 @@ fn check_names(answers: &ApiContext, filter: &FlowFilter) -> Result<(), Failure>
     };
     match &filter.server {
         Some(server) if !is_known(server) => Err(unknown("server", server, backend.servers.keys())),
+        _ => Ok(()),
+    }
+}
+
+/// Nothing was found: whether bytes are counted at all.
+async fn check_bytes(answers: &ApiContext, filter: FlowFilter) -> Result<(), Failure> {
+    if filter.min_bytes.is_none_or(|bytes| bytes == 0) {
+        return Ok(());
+    }
+    let filter = FlowFilter { min_bytes: None, ..filter };
+    let any = FlowQuery { filter, sort: FlowSort::default(), limit: 1, count_by: None };
+    let any = answers.source.flows.list(&any).await.map_err(unavailable)?;
+    match any.flows.first() {
+        Some(flow) if flow.activity.bytes_rx.is_none() && flow.activity.bytes_tx.is_none() => {
+            let why = "min_bytes: the bytes of these flows are not counted; in packet modes an access log has them counted";
+            Err(Failure::Bad(why.to_owned()))
+        }
         _ => Ok(()),
     }
 }

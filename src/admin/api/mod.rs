@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -85,6 +85,15 @@ enum Failure {
     Later(String),
     /// The program ends.
     Gone,
+}
+
+impl Failure {
+    /// A parameter is unknown, or its value is none.
+    fn of_query(wrong: &QueryRejection) -> Failure {
+        const LIBRARY: &str = "Failed to deserialize query string: ";
+        let text = wrong.body_text();
+        Failure::Bad(text.strip_prefix(LIBRARY).unwrap_or(&text).to_owned())
+    }
 }
 
 #[derive(Serialize)]

@@ -73,7 +73,7 @@ pub(super) async fn events(
     State(answers): State<Arc<ApiContext>>,
     since: Result<Query<Since>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let Query(Since { since }) = since.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let Query(Since { since }) = since.map_err(|wrong| Failure::of_query(&wrong))?;
     let source = &answers.source;
     let events = source.events.since(since).into_iter();
     Ok(line(&events.map(|event| EventReport::new(event, source.started)).collect::<Vec<_>>()))

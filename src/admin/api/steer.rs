@@ -148,7 +148,7 @@ pub(super) async fn reset(
     which: Result<Query<Which>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_change(&answers, &who)?;
-    let Query(which) = which.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let Query(which) = which.map_err(|wrong| Failure::of_query(&wrong))?;
     let target = match which {
         Which { backend: Some(backend), server } => Some(Target { backend, server }),
         Which { backend: None, server: None } => None,

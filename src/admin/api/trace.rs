@@ -54,7 +54,7 @@ pub(super) async fn trace(
     query: Result<Query<TraceQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_change(&answers, &who)?;
-    let Query(query) = query.map_err(|wrong| Failure::Bad(wrong.body_text()))?;
+    let Query(query) = query.map_err(|wrong| Failure::of_query(&wrong))?;
     let source = answers.source.clone();
     let wanted = WantedTrace::new(query, &source.snapshot.load())?;
     let filter = wanted.filter(&source.snapshot.load());

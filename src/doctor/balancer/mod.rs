@@ -18,6 +18,7 @@ mod programs;
 mod rules;
 mod running;
 mod servers;
+mod steered;
 mod vip;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,7 +143,8 @@ fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
 fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let upgrade = format!("convey upgrade --config {}", host.file.display());
     let old = clock::of_records(&running.names(), &host.names, &upgrade);
-    running::used_up(host, running).into_iter().chain(old).collect()
+    let steered = running.steered();
+    running::used_up(host, running).into_iter().chain(old).chain(steered).collect()
 }
 
 /// Files of the past, with the time when they were saved: the configuration and the program.

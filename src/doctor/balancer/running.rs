@@ -1,12 +1,13 @@
 //! What the convey that runs says of itself, and what is used up. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use super::Host;
+use super::steered::{self, RunningBackend, RunningOverlay};
 use crate::config::ListSettings;
 use crate::control::ConfigFile;
 use crate::doctor::Diagnosis;
@@ -19,6 +20,8 @@ use crate::model::Mode;
 pub struct RunningStatus {
     config: RunningConfig,
     frontends: BTreeMap<String, RunningFrontend>,
+    backends: BTreeMap<String, RunningBackend>,
+    overlays: Vec<RunningOverlay>,
     names: BTreeMap<String, RunningName>,
     packets: Option<RunningPackets>,
 }
@@ -51,6 +54,7 @@ impl RunningStatus {
 #[serde(default)]
 struct RunningFrontend {
     mode: String,
+    backend: String,
     listen_addr: Vec<String>,
     accept_backoffs: u64,
 }
@@ -104,6 +108,23 @@ impl Running {
     /// The addresses that it goes by for each name.
     pub(super) fn names(&self) -> BTreeMap<String, BTreeSet<String>> {
         self.status.names.iter().map(|(name, of)| (name.clone(), of.addresses.clone())).collect()
+    }
+
+    /// Whether it forwards packets for this VIP.
+    pub fn forwards(&self, vip: IpAddr) -> bool {
+        let names: Vec<&str> =
+            Mode::ALL.into_iter().filter(|mode| mode.forwards_packets()).map(Mode::name).collect();
+        let forwarded = self.status.frontends.values().filter(|frontend| names.contains(&&*frontend.mode));
+        let mut listens =
+            forwarded.flat_map(|frontend| &frontend.listen_addr).filter_map(|text| text.parse().ok());
+        listens.any(|listen: crate::model::Listen| listen.ip() == vip)
+    }
+
+    /// What operators have said, as far as it keeps something from clients.
+    pub(super) fn steered(&self) -> Vec<Diagnosis> {
+        let mut backends = self.status.backends.clone();
+        backends.retain(|name, _| self.status.frontends.values().any(|frontend| frontend.backend == *name));
+        steered::look(&backends, &self.status.overlays)
     }
 
     /// Where its frontends in proxy mode listen.

@@ -69,7 +69,7 @@ fn duplicate(host: &Host<'_>, interface: &Interface, vip: IpAddr, mac: [u8; 6]) 
     let neighbours = host.tables.neighbours.iter().filter(|known| known.mac == mac);
     let known = neighbours.filter(|known| known.interface == interface.index && is_of_link(known.ip));
     let ip = known.map(|known| known.ip).next();
-    let whose = ip.map(|ip| format!(", which is {ip}'s")).unwrap_or_default();
+    let whose = ip.map(|ip| format!(", which is {ip}'s,")).unwrap_or_default();
     let seen =
         format!("{text}{whose} answers for the VIP {vip} on {}, and so does this host", interface.name);
     let place = ip.map_or_else(|| format!("the host with {text}"), |ip| format!("{ip} ({text})"));

@@ -38,17 +38,11 @@ pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(ways) = runtime.and_then(|runtime| runtime.block_on(ways(&targets))) else { return Vec::new() };
-    let handshakes = probe::handshakes(config.stats.listen);
-    let mut found = Vec::new();
-    for some in ways.chunks(AT_ONCE) {
-        let seen = probe::all(some);
-        found.extend(
-            some.iter()
-                .zip(seen)
-                .filter_map(|(way, seen)| judge::diagnosis(&way.target, seen, handshakes.of(&way.target))),
-        );
-    }
-    found
+    let seen: Vec<_> = ways.chunks(AT_ONCE).flat_map(probe::all).collect();
+    // Only now: they are counted once a second.
+    let running = probe::running(config.stats.listen);
+    let ways = ways.iter().zip(seen);
+    ways.filter_map(|(way, seen)| judge::diagnosis(&way.target, seen, running.in_vain(&way.target))).collect()
 }
 
 /// A server, and how its packets get there.

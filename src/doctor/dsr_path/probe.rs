@@ -13,7 +13,7 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use super::PathToServer;
-use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
+use super::judge::{PathTarget, SeenOnPath};
 use crate::doctor::frames::{CAPTURE_TIMEOUT, open, send};
 use crate::model::{DsrKind, NextHop};
 use crate::wire::{VipAnswer, VipProbe};
@@ -185,7 +185,7 @@ fn has_vip(one: &Probing, frame: &[u8]) -> bool {
 /// What the convey that runs has counted; nothing if none does.
 pub(super) struct RunningStatistics(Value);
 
-pub(super) fn handshakes(statistics: SocketAddr) -> RunningStatistics {
+pub(super) fn running(statistics: SocketAddr) -> RunningStatistics {
     let read = || -> std::io::Result<Value> {
         let mut stream = TcpStream::connect_timeout(&statistics, CONNECT_TIMEOUT)?;
         stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
@@ -200,8 +200,9 @@ pub(super) fn handshakes(statistics: SocketAddr) -> RunningStatistics {
 }
 
 impl RunningStatistics {
-    pub(super) fn of(&self, target: &PathTarget) -> Option<ClientHandshakes> {
-        let of = &self.0["backends"][&target.backend]["servers"][&target.server_name]["handshakes"];
-        Some(ClientHandshakes { begun: of["begun"].as_u64()?, completed: of["completed"].as_u64()? })
+    /// Handshakes that clients have begun with a server since they last completed one.
+    pub(super) fn in_vain(&self, target: &PathTarget) -> u64 {
+        let of = &self.0["backends"][&target.backend]["servers"][&target.server_name];
+        of["handshakes"]["in_vain"].as_u64().unwrap_or(0)
     }
 }

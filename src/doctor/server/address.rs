@@ -34,6 +34,15 @@ fn place(vip: IpAddr, facts: &ServerFacts) -> Vec<Diagnosis> {
         |link: &HostLink| link.addresses.iter().find(|(ip, _)| *ip == vip).map_or(0, |(_, len)| *len);
     if let Some(link) = links.iter().find(|link| !link.is_loopback) {
         let (name, length) = (&link.name, length(link));
+        if is_only_address(vip, link) {
+            return finding(
+                "vip-not-on-lo",
+                format!("{vip} is the only address of {name}"),
+                "If it is the server's own address, name the VIP instead. If it is the VIP, the interface needs an address of its \
+                 own first: without one the command to remove the VIP would cut this host off.",
+                Vec::new(),
+            );
+        }
         return finding(
             "vip-not-on-lo",
             format!("{vip} is an address of {name}, where this host tells others that it has the VIP"),
@@ -49,6 +58,15 @@ fn place(vip: IpAddr, facts: &ServerFacts) -> Vec<Diagnosis> {
         "This host takes all addresses of that network for its own, and answers none of their clients.",
         vec![format!("ip addr del {vip}/{length} dev {name}"), up],
     )
+}
+
+/// Whether nobody could reach the host by this interface without the VIP. A link-local address is for neighbours alone.
+fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
+    let is_other = |ip: &IpAddr| match ip {
+        IpAddr::V4(_) => vip.is_ipv4() && *ip != vip,
+        IpAddr::V6(v6) => vip.is_ipv6() && *ip != vip && !v6.is_unicast_link_local(),
+    };
+    !link.addresses.iter().any(|(ip, _)| is_other(ip))
 }
 
 /// IPv6 needs no setting: neighbours are told only of the addresses of the interface that is asked.

@@ -116,6 +116,11 @@ fn a_vip_belongs_on_lo_with_all_its_bits_and_silent() {
             found(true, v6, on_eth0),
             ("vip-not-on-lo", format!("ip addr del {vip}/{len} dev eth0; {up}"))
         );
+        let alone = |facts: &mut ServerFacts| {
+            on_eth0(facts);
+            facts.links[1].addresses.retain(|(ip, _)| *ip == vip || ip.is_ipv4() == v6);
+        };
+        assert_eq!(found(true, v6, alone), ("vip-not-on-lo", String::new()), "the host would be cut off");
         let wide = |facts: &mut ServerFacts| facts.links[0].addresses[1].1 = 24;
         assert_eq!(found(true, v6, wide), ("vip-prefix", format!("ip addr del {vip}/24 dev lo; {up}")));
     }

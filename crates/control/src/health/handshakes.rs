@@ -38,6 +38,8 @@ pub(crate) struct HandshakeRow {
     last: HandshakeCounts,
     seen: HandshakesSeen,
     others: HandshakesSeen,
+    /// Handshakes that have begun since one was last complete.
+    in_vain: u64,
     /// Whether this row was told of.
     is_told: bool,
 }
@@ -80,7 +82,13 @@ impl HandshakeRow {
             completed: now.completed.saturating_sub(before.completed),
             repeated: now.repeated.saturating_sub(before.repeated),
         };
+        self.in_vain = if counts.completed > 0 { 0 } else { self.in_vain + counts.begun };
         HandshakesSeen { counts, completing, repeating }
+    }
+
+    /// Handshakes that clients have begun since one was last complete.
+    pub(crate) fn in_vain(&self) -> u64 {
+        self.in_vain
     }
 
     /// Adds what is new of this server and of the others of its backend. Returns whether the server seems to answer nobody: at least
@@ -156,6 +164,20 @@ mod tests {
     fn second(begun: u64, completed: u64, repeated: u64, networks: u64) -> HandshakesSeen {
         let counts = HandshakeCounts { begun, completed, repeated };
         HandshakesSeen { counts, completing: networks, repeating: networks }
+    }
+
+    #[test]
+    fn what_was_begun_in_vain_is_counted_until_one_is_complete() {
+        let mut row = HandshakeRow::default();
+        let mut in_vain_after = |begun, completed| {
+            row.advance(HandshakeCounts { begun, completed, repeated: 0 }, 0, 0);
+            row.in_vain()
+        };
+        assert_eq!(
+            [in_vain_after(1_000, 1_000), in_vain_after(1_004, 1_000), in_vain_after(1_009, 1_000)],
+            [0, 4, 9]
+        );
+        assert_eq!(in_vain_after(1_010, 1_001), 0);
     }
 
     /// The second in which a server is told of whose seconds are all like this.

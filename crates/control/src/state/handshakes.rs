@@ -53,6 +53,7 @@ impl ControlState {
             }
             if let Some(entry) = self.servers.get(server) {
                 entry.live.answers_nobody.store(entry.handshakes.is_told(), Ordering::Relaxed);
+                entry.live.in_vain.store(entry.handshakes.in_vain(), Ordering::Relaxed);
             }
         }
         told

@@ -167,7 +167,9 @@ fn drop_pattern(text: &str) -> Result<DropPattern, Failure> {
     let found = all.iter().find(|label| **label == text);
     found.map(|label| DropPattern::Reason(label)).ok_or_else(|| {
         let meant = did_you_mean(text, all.iter().copied());
-        Failure::Bad(format!("drops: there is no reason {text:?}{meant}"))
+        let some =
+            if meant.is_empty() { format!("; there are {}", listed(all.iter(), MAX_NAMES)) } else { meant };
+        Failure::Bad(format!("drops: there is no reason {text:?}{some}"))
     })
 }
 
