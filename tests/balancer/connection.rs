@@ -279,8 +279,9 @@ impl EventSequence {
     pub(super) fn is_gone(&mut self, n: usize) {
         let Connection { client, server, last, served, begun, before, is_met, .. } = self.connections[n];
         let mut connection = Connection { last, served, begun, before, is_met, ..Connection::new() };
+        // Neither begins with the number of its last FIN, which may wait to be acknowledged.
         connection.client.begin(client.next.wrapping_add(1 << 20));
-        connection.server.begin(server.next);
+        connection.server.begin(server.next.wrapping_add(1 << 20));
         self.connections[n] = connection;
     }
 }

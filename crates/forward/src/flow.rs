@@ -86,6 +86,8 @@ impl FlowFlags {
     const CLIENTS_FIN: u8 = 128;
     /// Passthrough, where none is met under way: the same of the server.
     const SERVERS_FIN: u8 = FlowFlags::MET;
+    /// Passthrough: no FIN, but a SYN of the client.
+    const REOPENING: u8 = FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN;
 
     fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -114,6 +116,7 @@ impl FlowFlags {
     #[inline]
     fn pending_fin(self) -> PendingFin {
         match self.0 & (FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN | FlowFlags::CLIENT_SIDE) {
+            FlowFlags::REOPENING => PendingFin::Reopening,
             flags if flags & FlowFlags::CLIENTS_FIN != 0 => PendingFin::Clients,
             FlowFlags::SERVERS_FIN => PendingFin::Servers,
             _ => PendingFin::Nobodys,
@@ -122,9 +125,10 @@ impl FlowFlags {
 
     #[inline]
     fn set_pending_fin(&mut self, pending: PendingFin) {
-        self.set(FlowFlags::CLIENTS_FIN, pending == PendingFin::Clients);
+        let is_reopening = pending == PendingFin::Reopening;
+        self.set(FlowFlags::CLIENTS_FIN, is_reopening || pending == PendingFin::Clients);
         if !self.has(FlowFlags::CLIENT_SIDE) {
-            self.set(FlowFlags::SERVERS_FIN, pending == PendingFin::Servers);
+            self.set(FlowFlags::SERVERS_FIN, is_reopening || pending == PendingFin::Servers);
         }
     }
 
@@ -447,7 +451,7 @@ impl Flow {
 
     /// Whether a FIN is not believed yet.
     pub(super) fn has_pending_fin(&self) -> bool {
-        self.flags.pending_fin() != PendingFin::Nobodys
+        matches!(self.flags.pending_fin(), PendingFin::Clients | PendingFin::Servers)
     }
 
     /// That FIN, as it would come again, if it has been acknowledged meanwhile.

@@ -304,8 +304,9 @@ impl FlowTable {
         let flow = &mut self.flows[id.0 as usize];
         let deadline = tick_from(at) + self.timeouts[state as usize];
         if state != flow.state {
+            let is_same_handshake = flow.state.is_handshake() && state.is_handshake();
             // A SYN that is not told of may have followed an event that comes late.
-            flow.deadline = if state.is_handshake() { flow.deadline.max(deadline) } else { deadline };
+            flow.deadline = if is_same_handshake { flow.deadline.max(deadline) } else { deadline };
             self.set_state(id, state, at);
         } else if is_kept {
             flow.deadline = deadline;

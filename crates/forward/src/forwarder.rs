@@ -457,6 +457,7 @@ impl Forwarder {
             FlowState::SynSent if flow.progress(Direction::ToServer) != progress => {
                 self.reroute_in_cache(id, now);
             }
+            FlowState::SynReceived if !before.is_handshake() => self.reopen(id),
             state
                 if before.is_handshake()
                     && !state.is_handshake()

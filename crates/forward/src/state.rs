@@ -223,6 +223,8 @@ impl FlowState {
             (SynReceived | Established, ToClient, FIN_ACK) => HalfClosedByServer,
             (HalfClosedByClient, ToClient, FIN_ACK) | (HalfClosedByServer, ToServer, FIN_ACK) => Closing,
             (Closing, _, ACK) => TimeWait,
+            // The server has forgotten the connection, and answers the client's next SYN.
+            (HalfClosedByClient | HalfClosedByServer, ToClient, SYN_ACK) => SynReceived,
             _ => self,
         }
     }

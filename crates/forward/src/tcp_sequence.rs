@@ -15,8 +15,8 @@ pub(super) struct TcpSequence {
     sent: u32,
     /// What the client expects next; 0 while that is not known.
     acked: u32,
-    /// Passthrough: the server's `sent`. While a FIN waits to be believed: what comes after it. Of UDP, which has no numbers,
-    /// when the server last sent.
+    /// Passthrough: the server's `sent`. While a FIN or a SYN waits to be believed: what comes after it. Of UDP, which has no
+    /// numbers, when the server last sent.
     answered: u32,
 }
 
@@ -27,6 +27,9 @@ pub(super) enum PendingFin {
     Nobodys,
     Clients,
     Servers,
+    /// Nobody's. Passthrough: one side has finished, and the client has sent a SYN. A server that answers it has forgotten the
+    /// connection.
+    Reopening,
 }
 
 /// What is believed of a segment.
@@ -173,6 +176,8 @@ impl TcpSequence {
             (View::BothSides, PendingFin::Nobodys | PendingFin::Servers) => {
                 self.answered.wrapping_sub(self.acked).min(WINDOW)
             }
+            // A forged SYN makes no other number believable.
+            (View::BothSides, PendingFin::Reopening) => 0,
             _ => WINDOW - 1,
         };
         match direction {
@@ -235,20 +240,23 @@ impl TcpSequence {
             Direction::ToServer => (&mut self.sent, &mut self.acked),
             Direction::ToClient => (&mut self.acked, &mut self.sent),
         };
-        if flags & (SYN | ACK | RST) != ACK || !is_near(seq, *sent) || !is_near(ack, *acked) {
+        let end = seq.wrapping_add(len);
+        // Nobody sends more than a FIN. One that is told of late may be of the connection before.
+        let is_near = is_near(seq, *sent) && is_near(ack, *acked) && !is_after(*sent, end);
+        if flags & (SYN | ACK | RST) != ACK || !is_near {
             return 0;
         }
         advance(acked, ack);
         match from {
             Direction::ToServer => {
-                advance(sent, seq.wrapping_add(len));
+                advance(sent, end);
                 // Nothing is left to be waited for.
                 if *pending == PendingFin::Clients {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }
             }
-            Direction::ToClient if *pending != PendingFin::Clients => {
-                (*pending, self.answered) = (PendingFin::Nobodys, seq.wrapping_add(len));
+            Direction::ToClient if matches!(*pending, PendingFin::Nobodys | PendingFin::Servers) => {
+                (*pending, self.answered) = (PendingFin::Nobodys, end);
             }
             Direction::ToClient => {}
         }
@@ -287,6 +295,11 @@ impl TcpSequence {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
             }
+            // Anybody may have sent it. Only the server's answer begins anew.
+            SYN if view == View::BothSides && is_half_closed(state) => {
+                (*pending, self.answered) = (PendingFin::Reopening, seq.wrapping_add(1));
+                Heard::flags(0)
+            }
             RST | RST_ACK if seq == self.sent => Heard::flags(RST),
             _ => Heard::flags(0),
         }
@@ -304,17 +317,25 @@ impl TcpSequence {
             return Heard { flags: flags & !FIN, ends_other };
         }
         if follows(segment, self.sent) {
-            advance(&mut self.sent, seq.wrapping_add(len));
+            let (end, before) = (seq.wrapping_add(len), self.sent);
+            advance(&mut self.sent, end);
             advance(&mut self.acked, ack);
-            // It goes on behind the FIN that was to be its last, or sends it again.
-            let is_settled = flags & FIN != 0 || is_after(self.sent, self.answered);
-            if *pending == PendingFin::Clients && is_settled {
+            let is_settled = match *pending {
+                // It goes on behind the FIN that was to be its last, or sends it again.
+                PendingFin::Clients => flags & FIN != 0 || is_after(self.sent, self.answered),
+                // It sends more. A segment that is told of late is not new.
+                PendingFin::Reopening => is_after(end, before),
+                _ => false,
+            };
+            if is_settled {
                 (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
             }
             if *pending == PendingFin::Nobodys {
                 advance(&mut self.answered, ack);
             }
-        } else if *pending != PendingFin::Clients && !is_after(ack, self.answered) {
+        } else if matches!(*pending, PendingFin::Nobodys | PendingFin::Servers)
+            && !is_after(ack, self.answered)
+        {
             // The server has sent that. With gaps on both sides, each would wait for the other to go on.
             advance(&mut self.acked, ack);
         }
@@ -372,6 +393,12 @@ impl TcpSequence {
                 self.answered = self.acked;
                 Heard::flags(flags)
             }
+            // The server has forgotten the connection, and so has the client.
+            SYN_ACK if *pending == PendingFin::Reopening && is_half_closed(state) && ack == self.answered => {
+                *pending = PendingFin::Nobodys;
+                (self.sent, self.acked, self.answered) = (ack, seq.wrapping_add(1), seq.wrapping_add(1));
+                Heard::flags(flags)
+            }
             // "Nobody listens here": known by what it acknowledges.
             RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
             RST | RST_ACK if state != FlowState::SynSent && self.is_at_servers_end(*pending, seq) => {
@@ -400,8 +427,14 @@ impl TcpSequence {
             (*pending, self.answered) = (PendingFin::Servers, end);
             return Heard { flags: flags & !FIN, ends_other };
         }
-        // It goes on behind the FIN that was to be its last, or sends it again.
-        if *pending == PendingFin::Servers && (flags & FIN != 0 || is_after(end, self.answered)) {
+        let is_settled = match *pending {
+            // It goes on behind the FIN that was to be its last, or sends it again.
+            PendingFin::Servers => flags & FIN != 0 || is_after(end, self.answered),
+            // It has not forgotten the connection.
+            PendingFin::Reopening => true,
+            _ => false,
+        };
+        if is_settled {
             (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
         }
         // Behind a gap, too: it came in where the server is.
@@ -436,6 +469,10 @@ pub(super) fn is_after(number: u32, other: u32) -> bool {
 
 fn is_handshake(state: FlowState) -> bool {
     matches!(state, FlowState::SynSent | FlowState::SynReceived)
+}
+
+fn is_half_closed(state: FlowState) -> bool {
+    matches!(state, FlowState::HalfClosedByClient | FlowState::HalfClosedByServer)
 }
 
 fn is_next(number: u32, expected: u32) -> bool {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Forwarder;
 use super::give_way::MAX_LOOKED_AT;
 use crate::{
-    ACK, CachedActivity, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full, Progress,
-    SYN, Segment, Share, View,
+    ACK, CachedActivity, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full,
+    HandshakeStep, Progress, SYN, Segment, Share, View,
 };
 use convey_model::{FlowKey, NextHops, Timestamp};
 
@@ -161,6 +161,20 @@ impl Forwarder {
         if let Some((direction, fin)) = self.flows.get(id).acknowledged_fin() {
             self.hear_fin_event(id, direction, fin, at);
         }
+    }
+
+    /// A flow is now the next connection between the same ends. The cache and the log of flows know the numbers of the one before.
+    pub(super) fn reopen(&mut self, id: FlowId) {
+        self.events.handshakes.push(self.flows.get(id).handshake(HandshakeStep::Begun));
+        if let Some(journal) = &mut self.journal {
+            journal.lose_count(id);
+        }
+        let flow = self.flows.get(id);
+        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
+            remove(&mut **cache, flow);
+            self.flows.set_cached(id, false);
+        }
+        self.update_in_cache(id);
     }
 
     /// After what the cache has seen of a flow: a server that has answered a SYN is there.

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::Direction::{ToClient, ToServer};
-use super::FlowState::{Adopted, Established, SynReceived, SynSent};
+use super::FlowState::{Adopted, Established, HalfClosedByClient, HalfClosedByServer, SynReceived, SynSent};
 use super::View::{BothSides, ClientSide};
 use super::*;
 
@@ -74,6 +74,33 @@ fn a_client_that_begins_anew_has_new_numbers_but_not_in_the_middle_of_a_connecti
         let mut numbers = established();
         assert_eq!(numbers.say(BothSides, state, ToServer, segment(SYN, 70_000, 0)), flags, "{state:?}");
         assert_eq!((numbers.sent, numbers.acked), if flags == SYN { (70_001, 0) } else { (1_000, 5_000) });
+    }
+}
+
+#[test]
+fn a_server_that_answers_a_syn_after_one_side_has_finished_has_forgotten_the_connection() {
+    let (syn, answer) = (segment(SYN, 70_000, 0), segment(SYN_ACK, 90_000, 70_001));
+    let data = Segment { len: 10, ..segment(ACK, 1_000, 5_000) };
+    let repeated = segment(ACK, 1_000, 5_000);
+    for (state, before, answer, is_believed) in [
+        (HalfClosedByClient, vec![(ToServer, syn)], answer, true),
+        (HalfClosedByServer, vec![(ToServer, syn)], answer, true),
+        (HalfClosedByServer, vec![(ToServer, syn), (ToServer, repeated)], answer, true),
+        (HalfClosedByServer, vec![], answer, false),
+        (HalfClosedByServer, vec![(ToServer, syn)], segment(SYN_ACK, 90_000, 70_002), false),
+        (HalfClosedByServer, vec![(ToServer, syn), (ToServer, data)], answer, false),
+        (HalfClosedByServer, vec![(ToServer, syn), (ToClient, segment(ACK, 5_000, 1_000))], answer, false),
+        (Established, vec![(ToServer, syn)], answer, false),
+    ] {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        for (from, segment) in &before {
+            numbers.hear(&mut pending, (BothSides, state), *from, *segment);
+        }
+        let heard = numbers.hear(&mut pending, (BothSides, state), ToClient, answer);
+        assert_eq!(heard.flags, if is_believed { SYN_ACK } else { 0 }, "{state:?}: {before:?}");
+        let is_anew = numbers.numbers() == [70_001, 90_001, 90_001];
+        assert_eq!(is_anew, is_believed, "{numbers:?}");
+        assert!(!is_believed || pending == PendingFin::Nobodys);
     }
 }
 

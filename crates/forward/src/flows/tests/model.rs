@@ -20,6 +20,8 @@ struct Known {
     since: usize,
     /// Whether it was under way when its first segment came.
     is_met: bool,
+    /// Whether the client has sent a SYN since one side finished, and neither has gone on.
+    is_reopening: bool,
     /// Bytes that the client has sent.
     sent: u32,
 }
@@ -109,13 +111,27 @@ impl Known {
         let before = self.state;
         // The server's reset of a SYN is known by what it acknowledges.
         let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
-        if is_udp || !(is_nothing || is_forged) {
+        let is_half_closed =
+            matches!(self.state, FlowState::HalfClosedByClient | FlowState::HalfClosedByServer);
+        let is_answer = direction == ToClient && flags == SYN | ACK && is_half_closed;
+        let is_stray = is_answer && !self.is_reopening;
+        if is_udp || !(is_nothing || is_forged || is_stray) {
+            if is_answer || (direction == ToClient && flags & (SYN | RST | ACK) == ACK) {
+                self.is_reopening = false;
+            }
+            if is_answer && !is_udp {
+                self.sent = 0;
+            }
             self.state = self.state.next(self.view(), direction, flags);
             if has_data && self.sent == 0 {
                 self.state = self.state.with_data();
                 self.sent = 1;
+                self.is_reopening = false;
             }
         }
+        self.is_reopening |= is_half_closed
+            && self.view() == View::BothSides
+            && (direction, flags, is_udp) == (ToServer, SYN, false);
         self.is_met &= self.state != FlowState::SynSent;
         let is_syn = direction == ToServer && flags & SYN != 0;
         // All that is repeated here is the client's byte.
@@ -288,6 +304,7 @@ proptest! {
                                 heard,
                                 since: number,
                                 is_met,
+                                is_reopening: false,
                                 sent: 0,
                             });
                         } else {

@@ -11,6 +11,7 @@ told_with_a_cache! {
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
+    a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again,
     a_fin_of_the_connection_before_does_not_end_the_next,
 }
 
@@ -136,13 +137,37 @@ mod stories {
         }
     }
 
+    pub(super) fn a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again(
+        family: Family,
+    ) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(syn.reply().fin().seq(501).ack(101));
+        lab.send(lab.client(1).seq(101).ack(502));
+        lab.wait(Duration::from_secs(100));
+        let again = lab.send(lab.client(1).syn().seq(3_000_000_000));
+        assert_eq!((again.route(), state(&lab)), (syn.route(), FlowState::HalfClosedByServer));
+        lab.send(syn.reply().syn().seq(2_000_000_000).ack(3_000_000_001));
+        assert_eq!(state(&lab), FlowState::SynReceived);
+        lab.send(lab.client(1).seq(3_000_000_001).ack(2_000_000_001));
+        assert_eq!((state(&lab), lab.opened, kernel(&lab).entries()), (FlowState::Established, 1, 2));
+        lab.send(lab.client(1).seq(3_000_000_001).ack(2_000_000_001).payload(b"hi"));
+        assert_eq!(forwarded(&lab, 1).0, Some(1));
+        lab.wait(Duration::from_secs(7_000));
+        lab.send(lab.client(1).fin().seq(3_000_000_003).ack(2_000_000_001));
+        lab.send(syn.reply().fin().seq(2_000_000_001).ack(3_000_000_004));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
+    }
+
     pub(super) fn a_fin_of_the_connection_before_does_not_end_the_next(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
-        let fin = Segment { flags: FIN | ACK, seq: 3_000_000_000, ack: 1_000_000_000, len: 1 };
-        lab.forwarder.on_cached(&client_key(&lab, 1), fin, lab.now);
-        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+        for (seq, ack) in [(3_000_000_000, 1_000_000_000), (90, 490)] {
+            let fin = Segment { flags: FIN | ACK, seq, ack, len: 1 };
+            lab.forwarder.on_cached(&client_key(&lab, 1), fin, lab.now);
+            assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0), "{seq}");
+        }
         lab.close(1, &syn);
     }
 }
