@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use bytes::BytesMut;
-use convey_http::{
+use convey_http_core::{
     BodyFraming, BodyProgress, BodyReader, ClientIdentity, FieldRules, ForwardedFields, HeadLimits, HeadReader, Malformed,
     RequestChanges, RequestHead, write_request,
 };

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use bytes::BytesMut;
-//! use convey_http::{BodyFraming, HeadLimits, HeadReader};
+//! use convey_http_core::{BodyFraming, HeadLimits, HeadReader};
 //!
 //! let mut received = BytesMut::from("POST /v1/items HTTP/1.1\r\nHost: api.example\r\nContent-Length: 2\r\n\r\nhi");
 //! let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use bytes::{Bytes, BytesMut};
-use convey_http::{
+use convey_http_core::{
     BodyFraming, BodyProgress, BodyReader, ClientIdentity, FieldRules, ForwardedFields, HeadLimits,
     HeadReader, RequestChanges, RequestHead, write_request,
 };
