@@ -80,6 +80,24 @@ impl FieldRules {
         Ok(())
     }
 
+    /// These rules, and then others: a field that these add and the others set or remove is not there twice.
+    pub fn then(&self, later: &FieldRules) -> FieldRules {
+        let mut rules = self.clone();
+        rules.added.retain(|field| later.keeps(&field.name));
+        rules.added.extend(later.added.iter().cloned());
+        for name in &later.dropped {
+            if !rules.dropped.contains(name) {
+                rules.dropped.push(name.clone());
+            }
+        }
+        rules
+    }
+
+    /// Whether they change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.dropped.is_empty() && self.added.is_empty()
+    }
+
     /// Whether a field of the message is passed on.
     pub(super) fn keeps(&self, name: &[u8]) -> bool {
         !self.dropped.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
@@ -87,6 +105,21 @@ impl FieldRules {
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         self.added.iter().for_each(|field| write_field(&field.name, &field.value, out));
+    }
+}
+
+impl fmt::Display for FieldRules {
+    /// Such as `set X-A, add X-B, remove x-c`. Values are not told: they may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy;
+        let added = self.added.iter().map(|field| match self.keeps(&field.name) {
+            true => format!("add {}", text(&field.name)),
+            false => format!("set {}", text(&field.name)),
+        });
+        let is_added = |name: &[u8]| self.added.iter().any(|field| field.name.eq_ignore_ascii_case(name));
+        let removed = self.dropped.iter().filter(|name| !is_added(name));
+        let removed = removed.map(|name| format!("remove {}", text(name)));
+        f.write_str(&added.chain(removed).collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -156,3 +156,22 @@ fn a_client_gets_the_response_without_what_was_for_us() {
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nServer: convey\r\n\r\n"
     );
 }
+
+#[test]
+fn rules_of_a_route_go_behind_those_of_its_frontend() {
+    let (mut frontend, mut route) = (FieldRules::default(), FieldRules::default());
+    frontend.set("X-A", "1").unwrap();
+    frontend.add("X-B", "1").unwrap();
+    frontend.remove("X-C").unwrap();
+    route.set("x-a", "2").unwrap();
+    route.add("X-C", "2").unwrap();
+    route.remove("X-B").unwrap();
+    assert_eq!(frontend.to_string(), "set X-A, add X-B, remove x-c");
+    let both = frontend.then(&route);
+    let head = request("GET / HTTP/1.1\r\nHost: a\r\nX-A: 0\r\nX-B: 0\r\nX-C: 0\r\n\r\n");
+    let text = written(&head, &changes(&both));
+    assert!(text.ends_with("\r\nx-a: 2\r\nX-C: 2\r\n\r\n") && !text.contains(": 0\r\n"), "{text}");
+    assert!(!text.contains("X-B"), "{text}");
+    assert_eq!(frontend.then(&FieldRules::default()), frontend);
+    assert!(FieldRules::default().is_empty() && !both.is_empty());
+}
