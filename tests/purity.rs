@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Crates that are pure as a whole.
 const PURE_CRATES: [&str; 8] =
-    ["balance", "forward", "http", "model", "proxy-protocol", "snapshot", "trace", "wire"];
+    ["balance", "forward", "http-core", "model", "proxy-protocol", "snapshot", "trace", "wire"];
 
 /// The names that no pure code may use.
 const IMPURE: &[&str] = &[

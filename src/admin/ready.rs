@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::AdminState;
-use crate::snapshot::{Frontend, Server, Snapshot};
+use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
 /// A line for each reason why this convey should get no traffic; none if it can serve all.
 pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
@@ -19,9 +19,13 @@ pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
     snapshot.frontends.iter().filter_map(line).collect()
 }
 
-/// Why a frontend cannot serve, if it cannot.
+/// Why a frontend cannot serve all of its clients, if it cannot.
 pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
-    let pool = &frontend.pool;
+    frontend.pools().iter().find_map(|pool| obstacle_of(pool))
+}
+
+/// Why a backend cannot serve, if it cannot.
+fn obstacle_of(pool: &Pool) -> Option<String> {
     let is_known_to_serve = |server: &Arc<Server>| server.health.up && server.health.proven;
     if pool.eligible() > 0 {
         let unproven = !pool.servers.iter().any(is_known_to_serve);

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use super::ready::{obstacle, obstacles};
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
-use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
+use crate::model::{FrontendConfig, Listen, Protocol, RouteAction, RouteConfig, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, ServerLive, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
@@ -79,6 +79,19 @@ pub struct TrafficReport {
     pub packets_tx: u64,
 }
 
+/// A route of a frontend in mode `http`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RouteReport {
+    /// Its host and path.
+    pub name: String,
+    /// The backend that serves its requests, unless they are redirected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Where they are redirected to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect: Option<&'static str>,
+}
+
 /// A frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FrontendReport {
@@ -88,8 +101,11 @@ pub struct FrontendReport {
     pub protocol: &'static str,
     /// Addresses clients connect to.
     pub listen_addr: Vec<String>,
-    /// The backend that serves them.
+    /// The backend that serves them; in mode `http` that of requests without a route. Empty if there is none.
     pub backend: String,
+    /// The routes of mode `http`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteReport>,
     /// Why it cannot serve; `None`: it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_ready: Option<String>,
@@ -329,11 +345,13 @@ impl TrafficReport {
 impl FrontendReport {
     fn new(frontend: &Frontend) -> Self {
         let traffic = &frontend.live.traffic;
+        let routes = frontend.config.http.iter().flat_map(|http| &http.routes);
         FrontendReport {
             mode: frontend.config.mode.name(),
             protocol: frontend.config.protocol.name(),
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
-            backend: frontend.config.backend.clone(),
+            backend: frontend.config.backend.clone().unwrap_or_default(),
+            routes: routes.map(RouteReport::new).collect(),
             not_ready: obstacle(frontend),
             max_connections: frontend.config.max_connections,
             waiting_connections: frontend.live.waiters.count(),
@@ -347,6 +365,17 @@ impl FrontendReport {
     }
 }
 
+impl RouteReport {
+    fn new(route: &RouteConfig) -> Self {
+        let redirect = match route.action {
+            RouteAction::Redirect(to) => Some(to.name()),
+            RouteAction::Backend(_) => None,
+        };
+        let backend = route.backend().map(str::to_owned);
+        RouteReport { name: route.name.clone(), backend, redirect }
+    }
+}
+
 /// What a backend is used for, so that its report has nothing that cannot happen.
 #[derive(Clone, Copy)]
 struct Uses {
@@ -357,7 +386,7 @@ struct Uses {
 impl Uses {
     fn of(backend: &str, snapshot: &Snapshot) -> Uses {
         let of = |uses: fn(&FrontendConfig) -> bool| {
-            snapshot.frontends.iter().any(|f| f.config.backend == backend && uses(&f.config))
+            snapshot.frontends.iter().any(|f| f.config.uses(backend) && uses(&f.config))
         };
         Uses {
             is_proxied: of(|frontend| frontend.mode.is_proxied()),

@@ -262,9 +262,10 @@ impl RunningBalancer {
         let file = self.task.file.path.display();
         info!("convey {} on {cores} cores, with {file}", env!("CARGO_PKG_VERSION"));
         for frontend in &config.frontends {
-            let (name, mode, backend) = (&frontend.name, mode_name(frontend.mode), &frontend.backend);
+            let (name, mode) = (&frontend.name, mode_name(frontend.mode));
+            let backends = frontend.backends_in_words();
             for listen in frontend.places() {
-                info!("frontend {name} on {listen} in {mode} mode -> backend {backend}");
+                info!("frontend {name} on {listen} in {mode} mode -> {backends}");
             }
         }
         if config.frontends_where(Mode::is_dsr).next().is_some() {
@@ -444,7 +445,7 @@ async fn requests(asked: &mut Option<Control>) -> Request {
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Passthrough => "passthrough (NAT)",
-        Mode::Proxy | Mode::Dsr => mode.name(),
+        Mode::Proxy | Mode::Dsr | Mode::Http => mode.name(),
     }
 }
 

@@ -134,13 +134,13 @@ fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
 
 /// The servers of frontends that are to get connections.
 fn servers(config: &Config) -> Vec<TargetServer> {
-    let used = |backend: &&BackendConfig| config.frontends.iter().any(|one| one.backend == backend.name);
+    let used = |backend: &&BackendConfig| config.frontends.iter().any(|one| one.uses(&backend.name));
     config.backends.iter().filter(used).flat_map(|backend| of_backend(config, backend)).collect()
 }
 
 fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterator<Item = TargetServer> + 'a {
     let frontends: Vec<&FrontendConfig> =
-        config.frontends.iter().filter(|frontend| frontend.backend == backend.name).collect();
+        config.frontends.iter().filter(|frontend| frontend.uses(&backend.name)).collect();
     let takes_tcp = match backend.health_check.kind {
         ProbeKind::Tcp | ProbeKind::Http(_) => true,
         // Without a check nothing connects to a server's own address in mode dsr: its service may have the VIP alone.

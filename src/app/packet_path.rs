@@ -291,7 +291,10 @@ impl PacketPath {
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        let frontends = snapshot.frontends.iter().map(|frontend| (&frontend.config, &*frontend.pool.config));
+        let frontends = snapshot
+            .frontends
+            .iter()
+            .flat_map(|frontend| frontend.pools().iter().map(|pool| (&frontend.config, &*pool.config)));
         let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
         let dsr = dsr(snapshot.frontends.iter().map(|frontend| &frontend.config));
         let is_other = self.attachments.select(selection, dsr);

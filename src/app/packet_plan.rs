@@ -118,9 +118,12 @@ pub(super) fn dsr<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -
     dsr.flat_map(FrontendConfig::endpoints).collect()
 }
 
-/// The frontends, each with its backend.
+/// The frontends, each with each of its backends.
 pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&FrontendConfig, &BackendConfig)> {
-    config.frontends.iter().filter_map(|frontend| Some((frontend, config.backend(&frontend.backend)?)))
+    config.frontends.iter().flat_map(|frontend| {
+        let backends = frontend.backends().filter_map(|name| config.backend(name));
+        backends.map(move |backend| (frontend, backend))
+    })
 }
 
 /// Which worker gets a packet.
@@ -174,7 +177,7 @@ fn vips(config: &Config) -> Vec<IpAddr> {
 /// The servers of frontends in these modes.
 fn servers(config: &Config, modes: impl Fn(Mode) -> bool) -> Vec<IpAddr> {
     let frontends = config.frontends.iter().filter(|frontend| modes(frontend.mode));
-    let used: BTreeSet<&str> = frontends.map(|frontend| frontend.backend.as_str()).collect();
+    let used: BTreeSet<&str> = frontends.flat_map(FrontendConfig::backends).collect();
     let backends = config.backends.iter().filter(|backend| used.contains(backend.name.as_str()));
     let servers = backends.flat_map(|backend| &backend.servers);
     servers.map(|server| server.addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
@@ -198,7 +201,7 @@ mod tests {
         );
         let snat_addresses: &[IpAddr] = match mode {
             Mode::Passthrough => &["10.0.0.1".parse().unwrap()],
-            Mode::Proxy | Mode::Dsr => &[],
+            Mode::Proxy | Mode::Dsr | Mode::Http => &[],
         };
         workers(&parse(&text), cores, snat_addresses)
     }

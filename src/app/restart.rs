@@ -74,7 +74,9 @@ impl Started<'_> {
 
     fn obstacle(&self, frontend: &FrontendConfig, forwarded: &BTreeSet<Endpoint>) -> Option<String> {
         match frontend.mode {
-            Mode::Proxy => (!self.proxies).then(|| "no frontend was in it at the start".to_owned()),
+            Mode::Proxy | Mode::Http => {
+                (!self.proxies).then(|| "no frontend was in it at the start".to_owned())
+            }
             Mode::Passthrough | Mode::Dsr => self.obstacle_to_packets(frontend, forwarded),
         }
     }

@@ -238,7 +238,7 @@ fn status(snapshot: &Snapshot) -> String {
         count(servers.count(), "server")
     );
     let empty = |pool: &str| format!("; backend {pool} has no server, its clients are refused: see the log");
-    let mut pools = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+    let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
     if let Some(pool) = pools.find(|pool| pool.eligible() == 0) {
         // A name may have any character, a message of the protocol ends with its line.
         status += &empty(&pool.config.name.replace('\n', " "));

@@ -128,7 +128,7 @@ fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
 fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     let leads = |frontend: &&Arc<Frontend>| {
         let config = &frontend.config;
-        config.backend == server.backend && config.mode.is_dsr() && config.protocol == Protocol::Tcp
+        config.uses(&server.backend) && config.mode.is_dsr() && config.protocol == Protocol::Tcp
     };
     let path = |frontend: &Frontend, listen: &Listen| {
         let vip = SocketAddr::new(listen.ip(), *listen.ports().start());

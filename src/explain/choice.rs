@@ -3,7 +3,7 @@
 use super::question::AskedPlace;
 use super::{ClientVerdict, Dependence, End, Steps};
 use crate::balance::{Foreseen, Step};
-use crate::model::{HashOn, Protocol};
+use crate::model::{HashOn, Protocol, RouteAction};
 use crate::snapshot::{Pick, Pool};
 use crate::stats::Counter;
 
@@ -78,6 +78,21 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         }
     }
     choice
+}
+
+/// In mode `http` each request goes by its route. Notes that what follows is of requests without one. If these have no backend,
+/// there is no choice to tell.
+pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
+    let config = &place.frontend.config;
+    let http = config.http.as_ref()?;
+    let rest = match http.default_action(config.backend.as_deref()) {
+        Some(RouteAction::Backend(name)) => format!("one without a route goes to backend {name}, as follows"),
+        Some(action) => format!("one without a route gets a {action}"),
+        None => "one without a route gets a 404".to_owned(),
+    };
+    steps.note("route", format!("each request goes by its host and path; {rest}"));
+    let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
+    config.backend.is_none().then_some(none)
 }
 
 /// What proxies do with the server.

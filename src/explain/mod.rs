@@ -252,6 +252,9 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
             admission::check_slots(place, steps);
         }
     }
+    if let Some(choice) = choice::by_route(place, steps) {
+        return choice;
+    }
     let choice = choice::explain(place, None, steps);
     choice::note_way(place, choice.server(), steps);
     choice

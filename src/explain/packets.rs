@@ -107,7 +107,7 @@ impl PacketInquiry<'_> {
         let vip = self.place.vip;
         let config = &self.place.frontend.config;
         match (config.mode, self.place.frontend.pool.config.dsr) {
-            (Mode::Proxy, _) => {}
+            (Mode::Proxy | Mode::Http, _) => {}
             (Mode::Passthrough, _) => match over.filter(|over| over.server.source() == at) {
                 Some(over) => steps.note(
                     "snat",

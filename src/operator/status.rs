@@ -26,11 +26,18 @@ struct Frontend {
     protocol: String,
     listen_addr: Vec<String>,
     backend: String,
+    routes: Vec<Route>,
     total_connections: u64,
     current_connections: u64,
     refused: BTreeMap<String, u64>,
     drops: BTreeMap<String, u64>,
     accept_backoffs: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Route {
+    backend: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -196,13 +203,25 @@ fn of_frontends(status: &Status) -> String {
             name.clone(),
             mode,
             frontend.listen_addr.join(" "),
-            frontend.backend.clone(),
+            backends_of(frontend),
             frontend.current_connections.to_string(),
             frontend.total_connections.to_string(),
             refused.to_string(),
         ]);
     }
     format!("\n{}\n{remarks}", trimmed(&table))
+}
+
+/// Its backend, and those of its routes.
+fn backends_of(frontend: &Frontend) -> String {
+    let of_routes = frontend.routes.iter().filter_map(|route| route.backend.as_deref());
+    let mut names: Vec<&str> = Vec::new();
+    for name in [&*frontend.backend].into_iter().chain(of_routes).filter(|name| !name.is_empty()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() { "-".to_owned() } else { names.join(" ") }
 }
 
 fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {

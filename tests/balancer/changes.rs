@@ -87,6 +87,7 @@ impl Changes {
             Arc::new(Frontend {
                 config: config.clone(),
                 pool: pool.clone(),
+                http: None,
                 sources: None,
                 live: live.clone(),
             })

@@ -27,6 +27,12 @@ unknown = 1
 unknown = 1
 [frontends.web.limits]
 unknown = 1
+[frontends.web.headers]
+unknown = 1
+[frontends.web.headers.request]
+unknown = 1
+[[frontends.web.routes]]
+unknown = 1
 [backends.web]
 unknown = 1
 [backends.web.timeouts]
@@ -218,6 +224,16 @@ addr = '10.0.0.3:80'
 [passthrough.timeouts]
 ";
 
+/// What [`TABLES`] has for keys of mode http.
+const OF_HTTP: &str = "
+mode = 'http'
+[frontends.web.headers.request]
+[[frontends.web.routes]]
+host = 'a.example'
+path = '/a'
+backend = 'other'
+";
+
 /// Of every key a value that is not its default.
 const OTHER_VALUES: &[(&str, &str)] = &[
     ("mode", "'dsr'"),
@@ -230,6 +246,15 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME] trusted_clients", "'10.0.0.0/8'"),
     ("[frontends.NAME] accept_proxy", "true\ntrusted_proxies = '10.0.0.5'"),
     ("[frontends.NAME] trusted_proxies", "'10.0.0.5'"),
+    ("[frontends.NAME] redirect", "'https'"),
+    ("[frontends.NAME] forwarded", "true"),
+    ("[[frontends.NAME.routes]] host", "'b.example'"),
+    ("[[frontends.NAME.routes]] path", "'/b'"),
+    ("[[frontends.NAME.routes]] backend", "'web'"),
+    ("[[frontends.NAME.routes]] redirect", "'https'"),
+    ("[[frontends.NAME.routes]] rewrite_path", "'/b'"),
+    ("[[frontends.NAME.routes]] rewrite_host", "'b.internal'"),
+    ("[frontends.NAME.headers.request] remove", "'X-A'"),
     ("[frontends.NAME.access] allow", "'10.0.0.0/8'"),
     ("[frontends.NAME.access] deny", "'10.6.6.0/24'"),
     ("[frontends.NAME.limits] connections_per_source", "7"),
@@ -326,9 +351,18 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
     let (mut text, mut is_there) = (Vec::new(), false);
-    for line in TABLES.lines() {
+    let is_of_http =
+        ["redirect", "forwarded"].contains(&key) || table.contains("routes") || table.contains("headers");
+    let tables = if is_of_http {
+        TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}"), 1)
+    } else {
+        TABLES.to_owned()
+    };
+    // It takes the place of a backend.
+    let replaced = if key == "redirect" { "backend" } else { key };
+    for line in tables.lines() {
         is_there = if line.starts_with('[') { line == header } else { is_there };
-        if is_there && value.is_some() && line.starts_with(&format!("{key} = ")) {
+        if is_there && value.is_some() && line.starts_with(&format!("{replaced} = ")) {
             continue;
         }
         text.push(line.to_owned());
@@ -388,6 +422,7 @@ fn keys_of_the_reference(page: &str) -> BTreeSet<String> {
     for line in page.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             prefix = heading.strip_prefix('`').map_or(String::new(), |table| table.replace('`', "") + " ");
+            prefix = prefix.replace("[[", "[").replace("]]", "]");
         }
         keys.extend(first_cells(line).into_iter().map(|key| format!("{prefix}{key}")));
     }

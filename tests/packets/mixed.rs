@@ -14,6 +14,9 @@ use crate::network::{DNS, Network, PORT};
 use crate::raw::Wire;
 use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
+/// The modes in which a server may speak first.
+const LAYER_4: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
+
 pub(crate) fn stories() -> Vec<Story> {
     let anyhow = stories![every_mode_is_served_by_one_process_from_one_file];
     // All modes are in one process, whichever is said.
@@ -49,7 +52,7 @@ fn every_mode_is_served_by_one_process_from_one_file(case: Case) {
             assert_eq!(exchange(&socket_to(case.family.vip(ECHO)), b"hello").unwrap(), b"hello");
         });
     }
-    for mode in Mode::ALL {
+    for mode in LAYER_4 {
         let connections = network.stat(&format!("/frontends/{}/total_connections", mode.name()));
         assert_eq!(connections, 20, "{}", mode.name());
     }
@@ -160,7 +163,7 @@ fn forged(vip: SocketAddr, data: &[u8], random: &mut fastrand::Rng) -> [Vec<u8>;
 /// In DSR the port is the servers'.
 fn port(mode: Mode) -> u16 {
     match mode {
-        Mode::Proxy => 8080,
+        Mode::Proxy | Mode::Http => 8080,
         Mode::Passthrough => 8081,
         Mode::Dsr => PORT,
     }
@@ -177,7 +180,7 @@ fn seen(network: &Network, vip: SocketAddr) -> IpAddr {
 
 fn configuration(case: Case) -> String {
     let mut text = format!("[passthrough]\noffload = \"{}\"\n", case.offload);
-    for mode in Mode::ALL {
+    for mode in LAYER_4 {
         let (name, vip) = (mode.name(), case.family.vip(port(mode)));
         text += &format!("[frontends.{name}]\nlisten_addr = \"{vip}\"\nbackend = \"web\"\n");
         if mode != case.mode {

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use super::diff::{list, or};
 use super::{AccessLogConfig, Config, LogConfig};
+use convey_http_core::FieldRules;
 use convey_model::{
-    BackendConfig, FrontendConfig, HashKey, HealthCheck, Limits, Mode, NamedServer, OutlierDetection,
-    OwnTimeouts, ProbeKind, ProbeVia, Protocol, ServerAddr, ServerConfig, ServerSettings, Timeouts,
+    BackendConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig, Limits, Mode, NamedServer,
+    OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RouteConfig, ServerAddr, ServerConfig,
+    ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
 /// are set to, statistics.
 pub fn describe(config: &Config) -> String {
-    let mut text = table(config.frontends.iter().map(frontend_row));
+    let mut text = table(config.frontends.iter().flat_map(frontend_rows));
     let mut modes: HashMap<&str, Vec<Mode>> = HashMap::new();
     for frontend in &config.frontends {
-        modes.entry(&frontend.backend).or_default().push(frontend.mode);
+        frontend.backends().for_each(|backend| modes.entry(backend).or_default().push(frontend.mode));
     }
     for backend in &config.backends {
         text.push_str(&backend_line(backend, modes.get(&*backend.name).map_or(&[][..], Vec::as_slice)));
@@ -93,6 +95,49 @@ fn snat(config: &Config) -> String {
     format!("snat ports {first}-{last}; addresses {}\n", list(&settings.snat_addresses))
 }
 
+/// A frontend, and below it its routes.
+fn frontend_rows(frontend: &FrontendConfig) -> impl Iterator<Item = [String; 4]> {
+    let routes = frontend.http.iter().flat_map(|http| &http.routes).map(route_row);
+    [frontend_row(frontend)].into_iter().chain(routes)
+}
+
+fn route_row(route: &RouteConfig) -> [String; 4] {
+    let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
+    let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
+    let rewrites: String = path.into_iter().chain(host).collect();
+    let to = format!("-> {}{rewrites}{}", route.action, headers(&route.headers));
+    [format!("  route {}", route.name), String::new(), String::new(), to]
+}
+
+/// The headers that change; nothing if none does.
+fn headers(rules: &HeaderRules) -> String {
+    let of = |what: &str, rules: &FieldRules| match rules.is_empty() {
+        true => String::new(),
+        false => format!("; {what} headers: {rules}"),
+    };
+    of("request", &rules.request) + &of("response", &rules.response)
+}
+
+/// Where requests of mode http, or connections of another one, go if no route says another place.
+fn default_way(frontend: &FrontendConfig) -> String {
+    let of_http = frontend.http.as_ref().and_then(|http| http.default_action(frontend.backend.as_deref()));
+    match (of_http, &frontend.backend) {
+        (Some(action), _) => action.to_string(),
+        (None, Some(backend)) => format!("backend {backend}"),
+        (None, None) => "404".to_owned(),
+    }
+}
+
+/// What is said of clients in requests.
+fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
+    let believed = match &frontend.trusted_proxies[..] {
+        [] => String::new(),
+        trusted => format!(", X-Forwarded-* believed from {}", list(trusted)),
+    };
+    let forwarded = if http.forwarded { ", Forwarded is sent" } else { "" };
+    format!("{believed}{forwarded}{}", headers(&http.headers))
+}
+
 fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
     let listen: Vec<String> = frontend.listen.iter().map(ToString::to_string).collect();
     let limit = limit(frontend.max_connections);
@@ -103,6 +148,7 @@ fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
         false => String::new(),
     };
     let times = own_timeouts(", ", &frontend.timeouts);
+    let http = frontend.http.as_ref().map_or(String::new(), |http| forwarded(frontend, http));
     let access = match frontend.access.is_open() {
         true => String::new(),
         false => format!("; access: {}", frontend.access),
@@ -112,8 +158,8 @@ fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
         format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
         format!(
-            "-> backend {}{limit}{per_client}{proxies}{times}{access}{}",
-            frontend.backend,
+            "-> {}{limit}{per_client}{proxies}{times}{access}{}{http}",
+            default_way(frontend),
             of_sources(&frontend.limits)
         ),
     ]

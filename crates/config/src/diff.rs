@@ -1,5 +1,6 @@
 //! How two configurations differ, in words for the log. Pure.
 
+mod http;
 mod limits;
 mod servers;
 
@@ -86,7 +87,7 @@ fn line<T>(
 
 fn about_frontend(frontend: &FrontendConfig) -> String {
     let listen: Vec<_> = frontend.places().collect();
-    format!("{}, {} -> backend {}", frontend.mode.name(), listen.join(", "), frontend.backend)
+    format!("{}, {} -> {}", frontend.mode.name(), listen.join(", "), frontend.backends_in_words())
 }
 
 fn about_backend(backend: &BackendConfig) -> String {
@@ -108,6 +109,7 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         timeouts,
         access,
         limits: of_sources,
+        http: of_requests,
     } = old;
     let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
     for (before, after) in pair(listen, &new.listen, |a, b| a == b) {
@@ -118,7 +120,8 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         }
     }
     changes.extend(change("protocol", protocol.name(), new.protocol.name()));
-    changes.extend(change("backend", backend, &new.backend));
+    let [before, after] = [backend, &new.backend].map(|backend| or(backend.as_deref(), "none"));
+    changes.extend(change("backend", before, after));
     changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
     let per_client = [*per_client, new.max_connections_per_client].map(|most| or(most, "automatic"));
     let [before, after] = per_client;
@@ -134,6 +137,7 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         changes.push(format!("access + {added} - {gone} networks"));
     }
     changes.extend(limits::changes(of_sources, &new.limits));
+    changes.extend(http::changes(of_requests.as_deref(), new.http.as_deref()));
     changes
 }
 

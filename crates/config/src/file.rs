@@ -2,19 +2,24 @@
 //! `validate` checks what follows from several of them together.
 
 pub(super) mod access;
+mod frontend;
+mod http;
 mod limits;
 mod probe;
 mod server;
 mod timeouts;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use self::limits::FrontendLimits;
+pub(super) use self::frontend::ParsedFrontend;
+pub(super) use self::frontend::REQUIRED;
+use self::frontend::by_backend;
+pub(super) use self::http::one_of;
 pub(super) use self::server::ParsedServer;
 pub(super) use self::timeouts::{OwnLimits, TimeLimits};
 use super::document::INCLUDE;
@@ -22,13 +27,13 @@ use super::include;
 use super::problem::{Place, Placed, Report};
 use super::reader::TomlTable;
 use super::values::{
-    MILLISECOND, SECOND, ServerAddress, anything, boolean, choice, integer, ip, listen_address, name_server,
-    network, port, seconds, snat_address, snat_ports, string,
+    MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, port, seconds,
+    snat_address, snat_ports, string,
 };
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_model::{
-    self as model, Access, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Listen, Mode,
-    Offload, OnDown, OutlierDetection, PacketSettings, Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion,
+    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
+    OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol, ProxyVersion,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -64,25 +69,6 @@ pub(super) struct Passthrough {
     settings: PacketSettings,
 }
 
-/// `[frontends.NAME]`
-#[derive(Debug, Clone)]
-pub(super) struct ParsedFrontend {
-    pub(super) name: String,
-    /// Where it says none, the mode of the command line, or that of the file.
-    pub(super) mode: Option<Placed<Mode>>,
-    pub(super) protocol: Option<Placed<Protocol>>,
-    pub(super) listen: Vec<Placed<Listen>>,
-    pub(super) backend: Option<Placed<String>>,
-    max_connections: Option<u32>,
-    pub(super) max_connections_per_client: Option<Placed<u32>>,
-    pub(super) trusted_clients: Vec<Placed<Prefix>>,
-    pub(super) accept_proxy: Option<Placed<bool>>,
-    pub(super) trusted_proxies: Vec<Placed<Prefix>>,
-    pub(super) timeouts: OwnLimits,
-    access: Access,
-    pub(super) limits: FrontendLimits,
-}
-
 /// `[backends.NAME]`
 #[derive(Debug, Clone)]
 pub(super) struct ParsedBackend {
@@ -109,12 +95,16 @@ impl ParsedFile {
         let mut root = TomlTable::root(root.get_ref(), report);
         root.require("frontends", NO_FRONTEND);
         root.any_number(INCLUDE, |value| include::check(&string(value)?));
+        let mode = root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name));
         let frontends = root.table("frontends");
         if frontends.is_empty() {
             report.missing(&frontends.place, NO_FRONTEND);
         }
-        let frontends: Vec<ParsedFrontend> =
-            frontends.named().into_iter().map(|(name, t)| frontend(name, t, report)).collect();
+        let frontends: Vec<ParsedFrontend> = frontends
+            .named()
+            .into_iter()
+            .map(|(name, t)| ParsedFrontend::read(name, t, mode, report))
+            .collect();
         let of_backend = by_backend(&frontends);
         let read_backend = |(name, table): (String, TomlTable<'_>)| {
             let users = of_backend.get(&*name).map_or(&[][..], Vec::as_slice);
@@ -123,7 +113,7 @@ impl ParsedFile {
         let backends = root.table("backends").named().into_iter().map(read_backend).collect();
         drop(of_backend);
         let file = ParsedFile {
-            mode: root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name)),
+            mode,
             backends,
             frontends,
             stats: stats(root.table("stats"), report),
@@ -148,22 +138,7 @@ impl ParsedFile {
         const BACKEND: &str = "servers";
         let nothing = DeTable::new();
         let absent = || TomlTable::root(&nothing, report);
-        let place = listen.place.clone();
-        let frontend = ParsedFrontend {
-            name: "listen".to_owned(),
-            mode: None,
-            protocol: None,
-            listen: vec![Placed { value: listen.value.into(), place: listen.place }],
-            backend: Some(Placed { value: BACKEND.to_owned(), place }),
-            max_connections: None,
-            max_connections_per_client: None,
-            trusted_clients: Vec::new(),
-            accept_proxy: None,
-            trusted_proxies: Vec::new(),
-            timeouts: OwnLimits::default(),
-            access: Access::default(),
-            limits: FrontendLimits::default(),
-        };
+        let frontend = ParsedFrontend::listed(listen, BACKEND);
         let mut servers: Vec<ParsedServer> = servers.into_iter().map(ParsedServer::listed).collect();
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let backend = backend(BACKEND.to_owned(), absent(), &[&frontend], report);
@@ -184,9 +159,9 @@ impl ParsedFile {
 
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
     pub(super) fn config(&self, mode_of: impl Fn(&ParsedFrontend) -> Mode) -> Config {
-        let frontends: Vec<_> = self.frontends.iter().filter_map(|f| f.model(mode_of(f))).collect();
+        let frontends: Vec<_> = self.frontends.iter().map(|f| f.model(mode_of(f))).collect();
         let packets = frontends.iter().filter(|frontend| frontend.mode.forwards_packets());
-        let gets_packets: HashSet<&str> = packets.map(|frontend| &*frontend.backend).collect();
+        let gets_packets: HashSet<&str> = packets.flat_map(|frontend| frontend.backends()).collect();
         let model = |backend: &ParsedBackend| backend.model(gets_packets.contains(&*backend.name));
         Config {
             backends: self.backends.iter().map(model).collect(),
@@ -200,34 +175,6 @@ impl ParsedFile {
             name_servers: self.dns.name_servers.clone(),
             allow_local: self.dns.allow_local,
         }
-    }
-}
-
-impl ParsedFrontend {
-    /// TCP, unless it says otherwise.
-    pub(super) fn protocol(&self) -> Protocol {
-        value(&self.protocol).unwrap_or_default()
-    }
-
-    fn model(&self, mode: Mode) -> Option<model::FrontendConfig> {
-        let mut listen: Vec<_> = self.listen.iter().map(|addr| addr.value).collect();
-        listen.sort_unstable();
-        let default = model::FrontendConfig::new(&self.name, mode, listen, &self.backend.as_ref()?.value);
-        Some(model::FrontendConfig {
-            name: default.name,
-            mode,
-            protocol: self.protocol(),
-            listen: default.listen,
-            backend: default.backend,
-            max_connections: self.max_connections,
-            max_connections_per_client: value(&self.max_connections_per_client),
-            trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
-            accept_proxy: value(&self.accept_proxy).unwrap_or(default.accept_proxy),
-            trusted_proxies: self.trusted_proxies.iter().map(|network| network.value).collect(),
-            timeouts: self.timeouts.model(),
-            access: self.access.clone(),
-            limits: self.limits.limits,
-        })
     }
 }
 
@@ -267,45 +214,6 @@ impl Passthrough {
 /// What was found, wherever that was.
 pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
-}
-
-fn frontend(name: String, mut table: TomlTable<'_>, report: &Report<'_>) -> ParsedFrontend {
-    if table.has("xdp") {
-        let mut xdp = table.table("xdp");
-        for key in ["bpf_program_path", "progsec_name", "xsks_map_name"] {
-            xdp.optional(key, anything);
-        }
-        report.warning(&xdp.place, "has no effect");
-        xdp.finish();
-    }
-    let frontend = ParsedFrontend {
-        name,
-        mode: table.optional("mode", choice(&Mode::ALL, Mode::name)),
-        protocol: table.optional("protocol", choice(&Protocol::ALL, Protocol::name)),
-        listen: table.one_or_more("listen_addr", listen_address),
-        backend: table.required("backend", string),
-        max_connections: max_connections(&mut table),
-        max_connections_per_client: table.optional("max_connections_per_client", integer(1..=u32::MAX)),
-        trusted_clients: table.any_number("trusted_clients", network),
-        accept_proxy: table.optional("accept_proxy", boolean),
-        trusted_proxies: table.any_number("trusted_proxies", network),
-        timeouts: OwnLimits::read(table.table("timeouts")),
-        access: access::read(table.table("access"), report),
-        limits: limits::read(table.table("limits"), report),
-    };
-    table.finish();
-    frontend
-}
-
-/// The frontends that use each backend.
-pub(super) fn by_backend(frontends: &[ParsedFrontend]) -> HashMap<&str, Vec<&ParsedFrontend>> {
-    let mut users: HashMap<&str, Vec<&ParsedFrontend>> = HashMap::new();
-    for frontend in frontends {
-        if let Some(backend) = &frontend.backend {
-            users.entry(&backend.value).or_default().push(frontend);
-        }
-    }
-    users
 }
 
 fn backend(

@@ -21,6 +21,7 @@ mod privileges;
 mod problem;
 mod reader;
 mod reload;
+mod requests;
 mod resolved;
 mod steered;
 mod texts;

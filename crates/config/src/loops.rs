@@ -13,7 +13,8 @@ pub(super) struct Listens<'a> {
     pub(super) name: &'a str,
     pub(super) protocol: Protocol,
     pub(super) listen: Vec<Listen>,
-    pub(super) backend: &'a str,
+    /// The backends that its connections may go on to.
+    pub(super) backends: Vec<&'a str>,
 }
 
 /// The way of a connection back to where it began.
@@ -92,27 +93,28 @@ impl<'a, 'b> Graph<'a, 'b> {
             of_backend: HashMap::new(),
             count: 0,
         };
-        for (index, Listens { protocol, listen, backend, .. }) in frontends.iter().enumerate() {
+        for (index, Listens { protocol, listen, backends, .. }) in frontends.iter().enumerate() {
             for addr in listen.iter().flat_map(Listen::addrs) {
                 graph.listeners.insert(Endpoint { protocol: *protocol, addr }, index);
                 graph.addresses.insert(addr.ip());
-                let node = graph.node(index, addr.port());
-                let number = *graph.numbers.entry(node).or_insert(graph.count);
-                graph.count = graph.numbers.len();
-                graph
-                    .of_backend
-                    .entry(*backend)
-                    .or_default()
-                    .entry(number)
-                    .or_insert((*protocol, addr.port()));
+                for &backend in backends {
+                    graph.number(backend, (*protocol, addr.port()));
+                }
             }
         }
         graph
     }
 
-    fn node(&self, frontend: usize, port: u16) -> Node<'a> {
-        let Listens { protocol, backend, .. } = &self.frontends[frontend];
-        (backend, *protocol, self.keeps_port.contains(backend).then_some(port))
+    /// Has a node for the backend, reached by this protocol and port.
+    fn number(&mut self, backend: &'a str, (protocol, port): (Protocol, u16)) {
+        let node = self.node(backend, protocol, port);
+        let number = *self.numbers.entry(node).or_insert(self.count);
+        self.count = self.numbers.len();
+        self.of_backend.entry(backend).or_default().entry(number).or_insert((protocol, port));
+    }
+
+    fn node(&self, backend: &'a str, protocol: Protocol, port: u16) -> Node<'a> {
+        (backend, protocol, self.keeps_port.contains(backend).then_some(port))
     }
 
     /// The steps of these servers, in their order.
@@ -122,8 +124,9 @@ impl<'a, 'b> Graph<'a, 'b> {
             servers.iter().enumerate().filter(|(_, (_, server))| self.is_here(server.ip()))
         {
             for (from, (protocol, port)) in self.of_backend.get(backend).into_iter().flatten() {
-                if let Some((frontend, listen)) = self.listener(*protocol, at(*server, *port)) {
-                    let to = self.numbers[&self.node(frontend, listen.port())];
+                let Some((frontend, listen)) = self.listener(*protocol, at(*server, *port)) else { continue };
+                for &backend in &self.frontends[frontend].backends {
+                    let to = self.numbers[&self.node(backend, *protocol, listen.port())];
                     steps.push(Step { server: number, from: *from, to, frontend, listen });
                 }
             }
@@ -274,7 +277,7 @@ mod tests {
             name,
             protocol: Protocol::Tcp,
             listen: listen.split(' ').map(|listen| listen.parse().unwrap()).collect(),
-            backend: name,
+            backends: vec![*name],
         };
         all.iter().map(listens).collect()
     }
@@ -359,11 +362,20 @@ mod tests {
     #[test]
     fn frontends_that_share_a_backend_lead_back_by_whichever_is_reached() {
         let mut all = frontends(&[("one", "10.0.0.1:1"), ("two", "10.0.0.1:2"), ("far", "10.0.0.1:3")]);
-        all[1].backend = "one";
+        all[1].backends = vec!["one"];
         let servers =
             [("one", "10.0.0.1:3"), ("far", "10.0.0.9:1"), ("far", "10.0.0.1:2"), ("far", "10.0.0.1:1")];
         assert_eq!(passed(&all, &servers), ["", "", "far two", "far one"]);
         assert_eq!(passed(&all, &[("one", "10.0.0.1:2")]), ["two"]);
+    }
+
+    #[test]
+    fn a_frontend_with_several_backends_leads_back_by_each_of_them() {
+        let mut all = frontends(&[("web", "10.0.0.1:80"), ("next", "10.0.0.1:81"), ("bare", "10.0.0.1:82")]);
+        (all[0].backends, all[2].backends) = (vec!["web", "api"], Vec::new());
+        let servers = [("api", "10.0.0.1:80"), ("web", "10.0.0.1:81"), ("next", "10.0.0.1:80")];
+        assert_eq!(passed(&all, &servers), ["web", "", "next web"]);
+        assert_eq!(passed(&all, &[("api", "10.0.0.1:82"), ("web", "10.0.0.1:82")]), ["", ""]);
     }
 
     /// Today's search for each server alone would look at half of the others every time.
@@ -376,7 +388,7 @@ mod tests {
             name,
             protocol: Protocol::Tcp,
             listen: vec![listen(n).into()],
-            backend: name,
+            backends: vec![name],
         });
         let all: Vec<Listens<'_>> = all.collect();
         let mut servers: Vec<(&str, SocketAddr)> =

@@ -6,9 +6,10 @@ mod timeouts;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer};
-use super::problem::{Placed, Problem, Report};
-use super::{Config, Loaded, hint, validate};
+use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, REQUIRED};
+use super::problem::{Place, Placed, Problem, Report};
+use super::reader::join;
+use super::{Config, Loaded, hint, requests, validate};
 use convey_model::{Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
 
 /// The most ports of a range in proxy mode.
@@ -74,7 +75,7 @@ impl<'a> Check<'a> {
     ) -> Check<'a> {
         let (mut users, mut listening, mut holders) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (frontend, mode) in &frontends {
-            if let Some(backend) = &frontend.backend {
+            for backend in frontend.backends() {
                 users.entry(&*backend.value).or_insert_with(Vec::new).push((*frontend, *mode));
             }
             for listen in &frontend.listen {
@@ -93,8 +94,9 @@ impl Check<'_> {
     fn all(&self) {
         for (frontend, mode) in &self.frontends {
             self.first_byte(frontend, *mode);
+            self.requests(frontend, *mode);
             match mode {
-                Mode::Proxy => {}
+                Mode::Proxy | Mode::Http => {}
                 Mode::Passthrough | Mode::Dsr => {
                     frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
                     self.one_family(frontend, *mode);
@@ -164,6 +166,15 @@ impl Check<'_> {
                  headers need mode = \"proxy\""
             );
             self.report.error(place, message);
+        }
+    }
+
+    /// The mode may be another one than that of the file: then it goes without routes, and with a backend.
+    fn requests(&self, frontend: &ParsedFrontend, mode: Mode) {
+        requests::check(frontend, mode, self.report);
+        if frontend.backend.is_none() && !mode.is_http() {
+            let place = Place { key: join(&frontend.place.key, "backend"), ..frontend.place.clone() };
+            self.report.missing(&place, REQUIRED);
         }
     }
 

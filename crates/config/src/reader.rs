@@ -1,6 +1,8 @@
 //! Reads tables key by key. Whatever is wrong is reported and reading goes on, so that one pass finds
 //! everything; a key that nobody asked for is unknown.
 
+use std::borrow::Cow;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -139,6 +141,27 @@ impl<'a> TomlTable<'a> {
         }
     }
 
+    /// The tables of an array of tables, which may be absent. Without items that are no tables; these are reported.
+    pub(super) fn list(&mut self, key: &'static str) -> Vec<TomlTable<'a>> {
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value.get_ref() else {
+            let place = Place { key: join(&self.place.key, key), at: value.span().start };
+            let found = found(value.get_ref());
+            let message =
+                format!("found {found}; allowed: an array of tables, each of them [[{}]]", place.key);
+            self.report.error(&place, message);
+            return Vec::new();
+        };
+        let tables = items.iter().map(|item| self.below(key, item));
+        tables.filter(|table| table.entries.is_some()).collect()
+    }
+
+    /// Where the value of a key stands, if the key is there.
+    pub(super) fn place_of(&self, key: &str) -> Option<Place> {
+        let value = self.entries?.get(key)?;
+        Some(Place { key: join(&self.place.key, key), at: value.span().start })
+    }
+
     /// The tables in a table whose keys are names the user gave them, sorted by name.
     pub(super) fn named(self) -> Vec<(String, TomlTable<'a>)> {
         let mut tables = Vec::new();
@@ -182,6 +205,11 @@ impl<'a> TomlTable<'a> {
         self.entries.is_some_and(|entries| entries.contains_key(key))
     }
 
+    /// Whether there are keys that nobody has asked for yet.
+    pub(super) fn has_unknown(&self) -> bool {
+        !self.unknown().is_empty()
+    }
+
     /// Reports a key that is not there, unless a misspelt one is.
     pub(super) fn require(&mut self, key: &'static str, message: &'static str) {
         if !self.has(key) {
@@ -192,9 +220,7 @@ impl<'a> TomlTable<'a> {
     /// The end of the table: every key that was not asked for is unknown.
     pub(super) fn finish(mut self) {
         self.asked.sort_unstable();
-        let unknown = self.entries.into_iter().flat_map(DeTable::keys);
-        let is_known = |key: &str| self.asked.contains(&key) || self.old_names.contains(&key);
-        for key in unknown.filter(|key| !is_known(key.get_ref())) {
+        for key in self.unknown() {
             let place = Place { key: join(&self.place.key, key.get_ref()), at: key.span().start };
             let meant = hint::did_you_mean(key.get_ref(), self.asked.iter().copied());
             let allowed = self.asked.join(", ");
@@ -206,6 +232,13 @@ impl<'a> TomlTable<'a> {
             let place = Place { key: join(&self.place.key, key), at: self.place.at };
             self.report.missing(&place, *message);
         }
+    }
+
+    /// The keys that nobody has asked for yet.
+    fn unknown(&self) -> Vec<&'a Spanned<Cow<'a, str>>> {
+        let is_known = |key: &str| self.asked.contains(&key) || self.old_names.contains(&key);
+        let keys = self.entries.into_iter().flat_map(DeTable::keys);
+        keys.filter(|key| !is_known(key.get_ref())).collect()
     }
 
     fn new(place: Place, entries: Option<&'a DeTable<'a>>, report: &'a Report<'a>) -> Self {

@@ -20,12 +20,17 @@ pub struct Diff {
 
 impl Loaded {
     /// The file as far as a process that runs `running` can apply it, and what that changes. These need a restart: the
-    /// mode of a frontend, the privileges, where statistics are served, and the settings of packet modes but for timeouts of flows.
+    /// mode of a frontend (but between `proxy` and `http`), the privileges, where statistics are served, and the settings of
+    /// packet modes but for timeouts of flows.
     pub fn reload(self, running: &Config) -> (Loaded, Diff) {
         let wanted = self.config.clone();
-        let kept = wanted.frontends.iter().chain(&running.frontends);
-        let modes: HashMap<&str, Mode> =
-            kept.map(|frontend| (frontend.name.as_str(), frontend.mode)).collect();
+        let mut modes: HashMap<&str, Mode> =
+            wanted.frontends.iter().map(|frontend| (frontend.name.as_str(), frontend.mode)).collect();
+        for FrontendConfig { name, mode: before, .. } in &running.frontends {
+            if let Some(mode) = modes.get_mut(name.as_str()).filter(|mode| needs_restart(*before, **mode)) {
+                *mode = *before;
+            }
+        }
         // Defaults of backends go by the modes that run.
         let mode_of = |frontend: &ParsedFrontend| modes.get(&*frontend.name).copied().unwrap_or_default();
         let config = self.source.file.config(mode_of);
@@ -60,6 +65,11 @@ impl Loaded {
         let changes = differences(running, &loaded.config);
         (loaded, Diff { changes, needs_restart: Vec::new() })
     }
+}
+
+/// Whether a frontend keeps its mode until a restart. Modes that are proxied have the same sockets.
+fn needs_restart(before: Mode, after: Mode) -> bool {
+    !(before.is_proxied() && after.is_proxied())
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Config {
             name: &frontend.name,
             protocol: frontend.protocol,
             listen: frontend.listen.clone(),
-            backend: &frontend.backend,
+            backends: frontend.backends().collect(),
         });
         let proxied: Vec<Listens<'_>> = proxied.collect();
         let written = self

@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer};
+use super::file::{self, ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use convey_model::{Algorithm, Endpoint, Listen, ProbeKind, Protocol, ProxyVersion, overlap};
+use super::requests;
+use convey_model::{Algorithm, Endpoint, Listen, Mode, ProbeKind, Protocol, ProxyVersion, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
@@ -15,11 +16,13 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     let backends: HashMap<&str, &ParsedBackend> =
         file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
     for frontend in &file.frontends {
-        backend_of(frontend, &backends, report);
-        proxies(frontend, report);
+        let mode = file::value(&frontend.mode).unwrap_or(file.mode);
+        frontend.backends().for_each(|name| is_there(name, &backends, report));
+        proxies(frontend, mode, report);
+        requests::check(frontend, mode, report);
     }
     let used: HashSet<&str> =
-        file.frontends.iter().filter_map(|f| f.backend.as_ref()).map(|name| name.value.as_str()).collect();
+        file.frontends.iter().flat_map(ParsedFrontend::backends).map(|name| name.value.as_str()).collect();
     for backend in &file.backends {
         let used = used.contains(backend.name.as_str());
         if !used {
@@ -42,13 +45,10 @@ pub(super) fn loops<'a>(
     own: &BTreeSet<IpAddr>,
     report: &Report<'_>,
 ) {
-    let listens = frontends.filter_map(|frontend| {
-        Some(Listens {
-            name: &frontend.name,
-            protocol: frontend.protocol(),
-            listen: frontend.listen.iter().map(|listen| listen.value).collect(),
-            backend: &frontend.backend.as_ref()?.value,
-        })
+    let listens = frontends.map(|frontend| {
+        let backends: Vec<&str> = frontend.backends().map(|name| name.value.as_str()).collect();
+        let listen = frontend.listen.iter().map(|listen| listen.value).collect();
+        Listens { name: &frontend.name, protocol: frontend.protocol(), listen, backends }
     });
     let listens: Vec<Listens<'_>> = listens.collect();
     let servers = backends.iter().flat_map(|backend| {
@@ -106,8 +106,7 @@ fn probed_ports(backend: &ParsedBackend, report: &Report<'_>) {
 }
 
 /// The backend is there.
-fn backend_of(frontend: &ParsedFrontend, backends: &HashMap<&str, &ParsedBackend>, report: &Report<'_>) {
-    let Some(name) = &frontend.backend else { return };
+fn is_there(name: &Placed<String>, backends: &HashMap<&str, &ParsedBackend>, report: &Report<'_>) {
     if backends.contains_key(name.value.as_str()) {
         return;
     }
@@ -119,8 +118,9 @@ fn backend_of(frontend: &ParsedFrontend, backends: &HashMap<&str, &ParsedBackend
     report.missing(&name.place, format!("no backend {:?}{meant} (backends: {there_are})", name.value));
 }
 
-/// A frontend that accepts PROXY headers has to say who may send them.
-fn proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
+/// A frontend that accepts PROXY headers has to say who may send them. In mode http the same proxies are believed what they say of
+/// clients in requests.
+fn proxies(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     let accept = frontend.accept_proxy.as_ref().filter(|accept| accept.value);
     match (accept, frontend.trusted_proxies.first()) {
         (Some(accept), None) => {
@@ -128,7 +128,9 @@ fn proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
                            client";
             report.error(&accept.place, message);
         }
-        (None, Some(network)) => report.warning(&network.place, "has no effect without accept_proxy = true"),
+        (None, Some(network)) if !mode.is_http() => {
+            report.warning(&network.place, "has no effect without accept_proxy = true")
+        }
         _ => {}
     }
 }
@@ -138,8 +140,7 @@ fn version_fits(backend: &ParsedBackend, file: &ParsedFile, report: &Report<'_>)
     let Some(send) = backend.send_proxy.as_ref().filter(|send| send.value == ProxyVersion::V1) else {
         return;
     };
-    let uses =
-        |frontend: &&ParsedFrontend| frontend.backend.as_ref().is_some_and(|name| name.value == backend.name);
+    let uses = |frontend: &&ParsedFrontend| frontend.uses(&backend.name);
     let of_udp = |frontend: &&ParsedFrontend| frontend.protocol() == Protocol::Udp;
     if let Some(frontend) = file.frontends.iter().filter(uses).find(of_udp) {
         let message = format!(

@@ -81,7 +81,7 @@ fn listen(config: &Config) -> impl Iterator<Item = Endpoint> {
 /// Those of a backend speak what the frontends that use it speak.
 fn servers(config: &Config) -> impl Iterator<Item = Endpoint> {
     let used = config.frontends_where(Mode::forwards_packets).flat_map(|frontend| {
-        let backends = config.backends.iter().filter(|backend| backend.name == frontend.backend);
+        let backends = frontend.backends().filter_map(|name| config.backend(name));
         backends.map(|backend| (frontend.protocol, backend))
     });
     used.flat_map(|(protocol, backend)| {

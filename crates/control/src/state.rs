@@ -1,6 +1,7 @@
 //! The running configuration and its state. Pure: events in, snapshots and changes out.
 
 mod dns_grace;
+mod frontends;
 mod handshakes;
 mod known;
 mod outlier;
@@ -29,7 +30,7 @@ use convey_model::{
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
-    self as snapshot, Ejected, Frontend, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot,
+    self as snapshot, Ejected, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot,
 };
 
 /// The state behind the snapshots.
@@ -54,6 +55,8 @@ pub struct ControlState {
     sources: HashMap<String, Arc<Sources>>,
     backends: Kept<String, PoolLive>,
     pools: HashMap<String, PoolEntry>,
+    /// The pool of frontends without a backend of their own.
+    no_pool: Arc<Pool>,
     kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
     server_endpoints: Arc<ServerEndpoints>,
@@ -127,6 +130,7 @@ impl ControlState {
             sources: HashMap::new(),
             backends: Kept::default(),
             pools: HashMap::new(),
+            no_pool: frontends::no_pool(cores),
             kept_servers: Kept::default(),
             servers: HashMap::new(),
             server_endpoints: Arc::default(),
@@ -386,6 +390,7 @@ impl ControlState {
         self.generation += 1;
         self.is_stale = false;
         let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
+        let frontends = self.build_frontends();
         let Some(config) = &self.config else {
             let outlasting = self.outlasting.clone();
             return Arc::new(Snapshot {
@@ -396,21 +401,6 @@ impl ControlState {
                 ..Snapshot::empty(self.cores)
             });
         };
-        let frontends: Vec<Arc<Frontend>> = config
-            .frontends
-            .iter()
-            .map(|frontend| {
-                Arc::new(Frontend {
-                    config: frontend.clone(),
-                    sources: self.sources.get(&frontend.name).cloned(),
-                    pool: self.pools[&frontend.backend].pool.clone(),
-                    live: self.frontends.get(&frontend.name, || {
-                        let id = number(&mut self.next_id);
-                        FrontendLive::new(id, self.cores).named(&frontend.name)
-                    }),
-                })
-            })
-            .collect();
         let listeners = frontends
             .iter()
             .flat_map(|frontend| frontend.config.endpoints().map(|endpoint| (endpoint, frontend.clone())));
@@ -485,7 +475,8 @@ fn in_maintenance(health: Health, said: &Overlay) -> Health {
 /// Where any balancer sends a client's packets to the same server, and servers answer clients themselves.
 fn repeatable(config: &Config) -> impl Iterator<Item = Endpoint> {
     let hashes = |frontend: &&model::FrontendConfig| {
-        config.backend(&frontend.backend).is_some_and(|backend| backend.algorithm.hashes())
+        let backend = frontend.backend.as_deref().and_then(|name| config.backend(name));
+        backend.is_some_and(|backend| backend.algorithm.hashes())
     };
     config.frontends_where(Mode::is_dsr).filter(hashes).flat_map(model::FrontendConfig::endpoints)
 }

@@ -80,7 +80,7 @@ fn frontend(frontend: &snapshot::Frontend, pool: &Arc<PlannedPool>) -> Option<Pl
     Some(PlannedFrontend {
         id: frontend.live.id,
         view: match config.mode {
-            Mode::Proxy => return None,
+            Mode::Proxy | Mode::Http => return None,
             Mode::Passthrough => View::BothSides,
             Mode::Dsr => View::ClientSide,
         },

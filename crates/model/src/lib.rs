@@ -10,6 +10,8 @@ pub mod fixture;
 mod flow;
 mod flow_list;
 mod flow_timeouts;
+mod frontend;
+mod http;
 mod http_check;
 mod limits;
 mod listen;
@@ -42,6 +44,8 @@ pub use flow_list::{
     FlowListing, FlowQuery, FlowServer, FlowSort, FlowsUnavailable, ListedFlow, ListedFlowId,
 };
 pub use flow_timeouts::FlowTimeouts;
+pub use frontend::FrontendConfig;
+pub use http::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
 pub use http_check::{HttpCheck, TlsCheck};
 pub use limits::{Limits, OverLimit};
 pub use listen::{Listen, ListenError, overlap};
@@ -66,88 +70,8 @@ pub use slots::Slots;
 pub use sources::{CountedSource, Excess, Sources};
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
-
-/// Where clients connect to, and the backend that serves them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FrontendConfig {
-    /// Unique among frontends.
-    pub name: String,
-    /// How its traffic is forwarded.
-    pub mode: Mode,
-    /// The protocol that clients speak to it.
-    pub protocol: Protocol,
-    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
-    /// protocol; sorted.
-    pub listen: Vec<Listen>,
-    /// Name of the backend.
-    pub backend: String,
-    /// Connections served at once; more wait in the accept queue. `None`: no limit.
-    pub max_connections: Option<u32>,
-    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
-    /// mode only.
-    pub max_connections_per_client: Option<u32>,
-    /// Clients whose connections are not counted one by one.
-    pub trusted_clients: Vec<Prefix>,
-    /// Whether a PROXY header goes before each connection or datagram and says who the client is. Proxy mode only.
-    pub accept_proxy: bool,
-    /// The networks that may send such headers; at least one if they are accepted.
-    pub trusted_proxies: Vec<Prefix>,
-    /// Go before those of its backend. Proxy mode only.
-    pub timeouts: OwnTimeouts,
-    /// The clients that may come in.
-    pub access: Access,
-    /// The limits of one source. Not for `trusted_clients`.
-    pub limits: Limits,
-}
-
-impl FrontendConfig {
-    /// A frontend of a file that says nothing else of it.
-    pub fn new(name: &str, mode: Mode, listen: Vec<Listen>, backend: &str) -> FrontendConfig {
-        FrontendConfig {
-            name: name.to_owned(),
-            mode,
-            protocol: Protocol::default(),
-            listen,
-            backend: backend.to_owned(),
-            max_connections: None,
-            max_connections_per_client: None,
-            trusted_clients: Vec::new(),
-            accept_proxy: false,
-            trusted_proxies: Vec::new(),
-            timeouts: OwnTimeouts::default(),
-            access: Access::default(),
-            limits: Limits::default(),
-        }
-    }
-
-    /// Where it listens, port by port.
-    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
-        self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr })
-    }
-
-    /// Whether a client's connections are not counted one by one.
-    pub fn trusts(&self, client: IpAddr) -> bool {
-        self.trusted_clients.iter().any(|network| network.contains(client))
-    }
-
-    /// Whether PROXY headers from this address are to be believed.
-    pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|network| network.contains(peer))
-    }
-
-    /// Where it listens, as it is shown: TCP goes without saying.
-    pub fn places(&self) -> impl Iterator<Item = String> {
-        let suffix = if self.protocol == Protocol::Udp { "/udp" } else { "" };
-        self.listen.iter().map(move |listen| format!("{listen}{suffix}"))
-    }
-
-    /// Where it listens, port by port, without the protocol.
-    pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
-        self.listen.iter().flat_map(Listen::addrs)
-    }
-}
 
 /// A pool of servers and how one of them is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,7 +145,7 @@ impl BackendConfig {
     /// (`close_connections_on_host_health_failure`) keep such connections, too, unless told otherwise.
     pub fn on_down_in(&self, mode: Mode) -> OnDown {
         self.on_down.unwrap_or(match mode {
-            Mode::Proxy => OnDown::Keep,
+            Mode::Proxy | Mode::Http => OnDown::Keep,
             Mode::Passthrough | Mode::Dsr => OnDown::Reset,
         })
     }

@@ -13,11 +13,13 @@ pub enum Mode {
     Passthrough,
     /// Only client-to-server packets pass us; servers answer clients directly.
     Dsr,
+    /// HTTP is terminated here: each request is relayed to a server of its route.
+    Http,
 }
 
 impl Mode {
     /// Every mode, in the order the documentation lists them.
-    pub const ALL: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
+    pub const ALL: [Mode; 4] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr, Mode::Http];
 
     /// The mode's name in the configuration, in logs and in metrics.
     pub fn name(self) -> &'static str {
@@ -25,13 +27,14 @@ impl Mode {
             Mode::Proxy => "proxy",
             Mode::Passthrough => "passthrough",
             Mode::Dsr => "dsr",
+            Mode::Http => "http",
         }
     }
 
     /// Whether clients' connections end at sockets of ours.
     pub fn is_proxied(self) -> bool {
         match self {
-            Mode::Proxy => true,
+            Mode::Proxy | Mode::Http => true,
             Mode::Passthrough | Mode::Dsr => false,
         }
     }
@@ -39,7 +42,7 @@ impl Mode {
     /// Whether packets are forwarded one by one.
     pub fn forwards_packets(self) -> bool {
         match self {
-            Mode::Proxy => false,
+            Mode::Proxy | Mode::Http => false,
             Mode::Passthrough | Mode::Dsr => true,
         }
     }
@@ -48,7 +51,7 @@ impl Mode {
     pub fn has_snat(self) -> bool {
         match self {
             Mode::Passthrough => true,
-            Mode::Proxy | Mode::Dsr => false,
+            Mode::Proxy | Mode::Dsr | Mode::Http => false,
         }
     }
 
@@ -56,7 +59,15 @@ impl Mode {
     pub fn is_dsr(self) -> bool {
         match self {
             Mode::Dsr => true,
-            Mode::Proxy | Mode::Passthrough => false,
+            Mode::Proxy | Mode::Passthrough | Mode::Http => false,
+        }
+    }
+
+    /// Whether requests of HTTP are relayed, each by its route.
+    pub fn is_http(self) -> bool {
+        match self {
+            Mode::Http => true,
+            Mode::Proxy | Mode::Passthrough | Mode::Dsr => false,
         }
     }
 }

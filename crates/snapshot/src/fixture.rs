@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Frontend, FrontendLive, Health, Pool, PoolLive, Server, ServerLive, Snapshot};
+use super::{Frontend, FrontendLive, Health, HttpFrontend, Pool, PoolLive, Server, ServerLive, Snapshot};
 use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
 
 pub use convey_model::fixture::{backend, server};
@@ -59,8 +59,16 @@ pub fn frontend(name: &str, listen: &[&str], pool: &Arc<Pool>) -> Arc<Frontend> 
 
 /// A frontend with these settings that nobody has connected to.
 pub fn frontend_of(config: model::FrontendConfig, pool: &Arc<Pool>) -> Arc<Frontend> {
+    http_frontend(config, pool, &[])
+}
+
+/// The same, where its routes may lead to other backends, too.
+pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[Arc<Pool>]) -> Arc<Frontend> {
     let live = Arc::new(FrontendLive::new(number(), 1).named(&config.name));
-    Arc::new(Frontend { config, pool: pool.clone(), sources: None, live })
+    let of_route = |name: &str| others.iter().find(|other| other.config.name == name).unwrap_or(pool).clone();
+    let http = config.http.as_ref();
+    let http = http.map(|http| HttpFrontend::new(http, config.backend.as_deref(), of_route));
+    Arc::new(Frontend { config, pool: pool.clone(), http, sources: None, live })
 }
 
 /// A state of these frontends and pools, counted by one core.
@@ -68,7 +76,8 @@ pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapsho
     let listeners =
         frontends.iter().flat_map(|f| f.config.endpoints().map(|endpoint| (endpoint, f.clone()))).collect();
     let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(|s| (s.live.id, s.clone()))).collect();
-    let server_endpoints = ServerEndpoints::of(frontends.iter().map(|f| (&f.config, &*f.pool.config))).into();
+    let used = frontends.iter().flat_map(|f| f.pools().iter().map(|pool| (&f.config, &*pool.config)));
+    let server_endpoints = ServerEndpoints::of(used).into();
     Snapshot { listeners, frontends, pools, servers, server_endpoints, ..Snapshot::empty(1) }
 }
 

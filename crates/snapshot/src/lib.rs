@@ -7,12 +7,14 @@
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
+mod http;
 mod names;
 mod pool;
 mod shortage;
 pub mod stats;
 mod waiters;
 
+pub use http::{HttpAction, HttpFrontend, HttpRoute};
 pub use names::{Name, NameLive};
 pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};
 pub use shortage::is_shortage;
@@ -20,6 +22,7 @@ pub use waiters::{Waiters, Waits};
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,8 +80,11 @@ pub struct Snapshot {
 pub struct Frontend {
     /// As configured.
     pub config: model::FrontendConfig,
-    /// The servers of its connections.
+    /// The servers of its connections. In mode `http`: those of requests without a route; a pool without servers, which is not
+    /// among the snapshot's, if the frontend has no backend of its own.
     pub pool: Arc<Pool>,
+    /// What becomes of requests. `Some` exactly in mode `http`.
+    pub http: Option<HttpFrontend>,
     /// The counts of each source; `None` without limits for sources.
     pub sources: Option<Arc<Sources>>,
     /// The state that outlives this snapshot.
@@ -107,6 +113,14 @@ pub struct FrontendLive {
 }
 
 impl Frontend {
+    /// The backends that serve its clients, each once: in mode `http` those of its routes, too.
+    pub fn pools(&self) -> &[Arc<Pool>] {
+        match &self.http {
+            Some(http) => &http.pools,
+            None => slice::from_ref(&self.pool),
+        }
+    }
+
     /// Whether its connections go on without us: any balancer sends a client's packets to the same server, and servers
     /// answer clients themselves.
     pub(crate) fn outlasts_us(&self) -> bool {
@@ -177,7 +191,12 @@ impl Snapshot {
 
     /// The time limits of a frontend: its own go before those of its backend, and these before those of all.
     pub fn timeouts_of(&self, frontend: &Frontend) -> Timeouts {
-        self.timeouts.with(&frontend.pool.config.timeouts).with(&frontend.config.timeouts)
+        self.timeouts_with(frontend, &frontend.pool)
+    }
+
+    /// The time limits of a frontend where this backend of it serves.
+    pub fn timeouts_with(&self, frontend: &Frontend, pool: &Pool) -> Timeouts {
+        self.timeouts.with(&pool.config.timeouts).with(&frontend.config.timeouts)
     }
 
     /// Whether what comes from `ip` may come from this host.

@@ -66,7 +66,9 @@ function row(name, history) {
     cell("In", { class: "n" }, received),
     cell("Out", { class: "n" }, sent));
   element.update = ([, frontend]) => {
-    setText(about, `${frontend.mode} ${frontend.protocol} → ${frontend.backend}`);
+    const named = [frontend.backend, ...(frontend.routes ?? []).map((route) => route.backend)];
+    const backends = [...new Set(named.filter(Boolean))].join(", ") || "no backend";
+    setText(about, `${frontend.mode} ${frontend.protocol} → ${backends}`);
     setText(listens, addresses(frontend.listen_addr));
     setAttribute(listens, "title", frontend.listen_addr.join(" "));
     setText(ready, frontend.not_ready ?? "ready");

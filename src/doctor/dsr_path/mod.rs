@@ -64,7 +64,9 @@ fn targets(config: &Config) -> Vec<PathTarget> {
     let mut targets = Vec::new();
     let frontends = config.frontends.iter().filter(|frontend| frontend.mode.is_dsr());
     for frontend in frontends.filter(|frontend| matches!(frontend.protocol, Protocol::Tcp)) {
-        let Some(backend) = config.backend(&frontend.backend) else { continue };
+        let Some(backend) = frontend.backend.as_deref().and_then(|name| config.backend(name)) else {
+            continue;
+        };
         for vip in frontend.listen.iter().map(|listen| listen.first()) {
             let of_family = |server: SocketAddr| server.is_ipv4() == vip.is_ipv4();
             for server in

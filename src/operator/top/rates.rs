@@ -138,7 +138,7 @@ fn traffic(old: &TopTraffic, new: &TopTraffic, interval: Interval) -> TopValues 
 fn group(name: &str, old: &TopStatus, new: &TopStatus, interval: Interval) -> TopGroup {
     let none = TopBackend::default();
     let (before, now) = (old.backends.get(name).unwrap_or(&none), &new.backends[name]);
-    let frontends = new.frontends.iter().filter(|(_, frontend)| frontend.backend == name);
+    let frontends = new.frontends.iter().filter(|(_, frontend)| frontend.uses(name));
     let unused = TopFrontend::default();
     let frontends = frontends
         .map(|(name, now)| frontend(name, old.frontends.get(name).unwrap_or(&unused), now, interval))

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use humantime::parse_rfc3339;
 use serde::{Deserialize, Deserializer};
 
-use crate::model::Timestamp;
+use crate::model::{Mode, Timestamp};
 use crate::stats::Distribution;
 
 /// The status, what has happened before it, and when it came.
@@ -66,7 +66,8 @@ pub(super) struct TopTraffic {
 #[serde(default)]
 pub(super) struct TopFrontend {
     pub(super) mode: String,
-    pub(super) backend: String,
+    backend: String,
+    routes: Vec<TopRoute>,
     pub(super) not_ready: Option<String>,
     #[serde(flatten)]
     pub(super) traffic: TopTraffic,
@@ -75,10 +76,22 @@ pub(super) struct TopFrontend {
     pub(super) ended: BTreeMap<String, u64>,
 }
 
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(default)]
+struct TopRoute {
+    backend: Option<String>,
+}
+
 impl TopFrontend {
+    /// Whether a backend serves clients of it.
+    pub(super) fn uses(&self, backend: &str) -> bool {
+        let is_it = |route: &TopRoute| route.backend.as_deref() == Some(backend);
+        self.backend == backend || self.routes.iter().any(is_it)
+    }
+
     /// What it has turned away, by reason. Packet modes have their refusals among the drops of all frontends.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&String, &u64)> {
-        let is_proxied = self.mode == "proxy";
+        let is_proxied = Mode::ALL.into_iter().any(|mode| mode.is_proxied() && mode.name() == self.mode);
         let refused = is_proxied.then_some(&self.refused).into_iter().flatten();
         self.drops.iter().chain(&self.ended).chain(refused)
     }

@@ -15,7 +15,7 @@ impl Check<'_> {
             self.of_frontend(frontend, *mode);
         }
         for backend in &self.file.backends {
-            let uses_it = |frontend: &model::FrontendConfig| frontend.backend == backend.name;
+            let uses_it = |frontend: &model::FrontendConfig| frontend.uses(&backend.name);
             self.without_effect(&backend.timeouts, " of this backend", uses_it);
         }
     }

@@ -20,7 +20,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             mode: Mode::Proxy,
             protocol: Protocol::Tcp,
             listen: vec!["10.0.0.1:80".parse().unwrap()],
-            backend: "web".into(),
+            backend: Some("web".into()),
             max_connections: None,
             max_connections_per_client: None,
             trusted_clients: vec![],
@@ -29,6 +29,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             timeouts: Default::default(),
             access: Default::default(),
             limits: Default::default(),
+            http: None,
         }],
         backends: vec![BackendConfig {
             name: "web".into(),

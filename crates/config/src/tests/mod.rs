@@ -3,6 +3,7 @@
 mod accepted;
 mod access;
 mod environment;
+mod http;
 mod include;
 mod modes;
 mod proxy_headers;

@@ -17,7 +17,7 @@ impl ControlState {
         let frontends = config.frontends_where(Mode::forwards_packets);
         let used: BTreeSet<String> = frontends
             .filter(|frontend| frontend.protocol == Protocol::Tcp)
-            .map(|frontend| frontend.backend.clone())
+            .flat_map(|frontend| frontend.backends().map(str::to_owned))
             .collect();
         used.iter().flat_map(|backend| self.look_at_backend(backend, now)).collect()
     }

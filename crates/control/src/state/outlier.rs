@@ -41,7 +41,7 @@ impl ControlState {
     /// more; a probe from there it tells all the same. Clients ask for that address; whether we have it shows when it is
     /// used.
     fn address_of_its_own(&self, server: &ServerKey) -> Option<IpAddr> {
-        let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.backend == server.backend);
+        let frontends = self.config()?.frontends.iter().filter(|frontend| frontend.uses(&server.backend));
         let mut listen = frontends.flat_map(|frontend| &frontend.listen).map(Listen::ip);
         listen.find(|ip| ip.is_ipv4() == server.addr.is_ipv4() && !ip.is_unspecified())
     }

@@ -23,9 +23,9 @@ impl ControlState {
         self.dns_grace.expire(now);
         let gone = self.keep_servers(&backends, now);
         self.keep_pools(&backends);
-        let served = config.frontends.iter().filter_map(|frontend| {
-            let entry = self.pools.get(&frontend.backend)?;
-            Some((frontend, &*entry.pool.config))
+        let served = config.frontends.iter().flat_map(|frontend| {
+            let entries = frontend.backends().filter_map(|backend| self.pools.get(backend));
+            entries.map(move |entry| (frontend, &*entry.pool.config))
         });
         self.server_endpoints = ServerEndpoints::of(served).into();
         gone

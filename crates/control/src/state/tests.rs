@@ -3,6 +3,7 @@
 mod doubts;
 mod drain;
 mod handshakes;
+mod http;
 mod names;
 mod outlier;
 mod path_mtu;

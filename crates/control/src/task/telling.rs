@@ -48,7 +48,7 @@ impl<D> Task<D> {
     /// Tells which backends lost their last server, or have one again, since `before`.
     pub(super) fn tell_who_is_empty(&self, before: &Snapshot) {
         let empty = |snapshot: &Snapshot| -> BTreeSet<String> {
-            let used = snapshot.frontends.iter().map(|frontend| &frontend.pool);
+            let used = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
             used.filter(|pool| pool.eligible() == 0).map(|pool| pool.config.name.clone()).collect()
         };
         let (before, now) = (empty(before), empty(&self.snapshot.load()));
@@ -75,8 +75,8 @@ impl<D> Task<D> {
     /// How many servers of a backend operators have taken out, in words.
     fn taken_out(&self, backend: &str) -> String {
         let snapshot = self.snapshot.load();
-        let pools = snapshot.frontends.iter().map(|frontend| &frontend.pool);
-        let Some(pool) = pools.into_iter().find(|pool| pool.config.name == backend) else {
+        let mut pools = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
+        let Some(pool) = pools.find(|pool| pool.config.name == backend) else {
             return String::new();
         };
         let is_out = |server: &&Arc<Server>| server.admin != AdminState::Ready;

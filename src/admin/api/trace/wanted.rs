@@ -90,9 +90,9 @@ impl WantedTrace {
     /// Proxies have no packets to show.
     fn check_frames(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         let is_wanted = |frontend: &&Arc<Frontend>| {
-            let (config, backend) = (&frontend.config, &frontend.pool.config.name);
+            let config = &frontend.config;
             self.frontend.as_ref().is_none_or(|name| config.name == *name)
-                && self.server.as_ref().is_none_or(|target| target.backend == *backend)
+                && self.server.as_ref().is_none_or(|target| config.uses(&target.backend))
         };
         let forwards_packets = |frontend: &Arc<Frontend>| frontend.config.mode.forwards_packets();
         if !self.frames || snapshot.frontends.iter().filter(is_wanted).any(forwards_packets) {

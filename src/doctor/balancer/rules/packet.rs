@@ -65,8 +65,8 @@ pub(super) fn of(host: &Host<'_>) -> Vec<Packet> {
         packets.extend(of_server(host, server.probed()));
     }
     for frontend in host.config.frontends_where(Mode::forwards_packets) {
-        let servers =
-            host.servers.iter().filter(|server| server.name.split('/').next() == Some(&*frontend.backend));
+        let is_its = |name: &str| name.split('/').next().is_some_and(|backend| frontend.uses(backend));
+        let servers = host.servers.iter().filter(|server| is_its(&server.name));
         for server in servers.filter(|server| !server.keeps_vip) {
             let mut packet = Packet { hooks: SENT, ..to_server(host, server.addr) };
             packet.judged.protocol = frontend.protocol.name();

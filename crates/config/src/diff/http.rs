@@ -1,0 +1,57 @@
+//! How what a frontend does with requests differs. Pure.
+
+use super::{change, or, pair};
+use convey_http_core::FieldRules;
+use convey_model::{HeaderRules, HttpConfig, Redirect, RouteConfig};
+
+/// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
+pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
+    let none = HttpConfig::default();
+    let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
+    let HttpConfig { routes, redirect, headers, forwarded } = old;
+    let mut changes = Vec::new();
+    for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
+        match routes {
+            (Some(before), Some(after)) => changes.extend(route(before, after)),
+            (None, Some(after)) => changes.push(format!("+ route {} to {}", after.name, after.action)),
+            (Some(before), None) => changes.push(format!("- route {}", before.name)),
+            (None, None) => {}
+        }
+    }
+    let [before, after] = [*redirect, new.redirect].map(|to| or(to.map(Redirect::name), "none"));
+    changes.extend(change("redirect", before, after));
+    changes.extend(change("forwarded", *forwarded, new.forwarded));
+    changes.extend(header_changes("", headers, &new.headers));
+    changes
+}
+
+fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
+    let RouteConfig { name, host: _, path: _, action, rewrite_path, rewrite_host, headers } = old;
+    let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
+    let rewritten = |to: &Option<String>| or(to.clone(), "none");
+    let mut changes = Vec::new();
+    changes.extend(change(&of(""), action.to_string(), new.action.to_string()));
+    changes.extend(change(&of("rewrite_path"), rewritten(rewrite_path), rewritten(&new.rewrite_path)));
+    changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
+    changes.extend(header_changes(&of(""), headers, &new.headers));
+    changes
+}
+
+fn header_changes(whose: &str, old: &HeaderRules, new: &HeaderRules) -> Vec<String> {
+    let HeaderRules { request, response } = old;
+    let changes = [("request", request, &new.request), ("response", response, &new.response)];
+    let told = changes.into_iter().filter_map(|(what, old, new)| {
+        let what = format!("{whose} {what} headers").trim_start().to_owned();
+        field_changes(&what, old, new)
+    });
+    told.collect()
+}
+
+/// The values may be secrets.
+fn field_changes(what: &str, old: &FieldRules, new: &FieldRules) -> Option<String> {
+    let shown = |rules: &FieldRules| match rules.is_empty() {
+        true => "none".to_owned(),
+        false => format!("({rules})"),
+    };
+    change(what, shown(old), shown(new)).or_else(|| (old != new).then(|| format!("{what} have other values")))
+}

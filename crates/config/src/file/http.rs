@@ -1,0 +1,221 @@
+//! What a frontend in mode `http` does with requests, as the file has it.
+
+use toml::de::DeValue;
+
+use super::value;
+use crate::problem::{Place, Placed, Report};
+use crate::reader::TomlTable;
+use crate::values::{boolean, choice, found, http_host, not_allowed, string};
+use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
+use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
+
+/// The keys of a frontend that are for mode `http` alone.
+const KEYS: [&str; 4] = ["forwarded", "headers", "redirect", "routes"];
+
+/// Headers of requests that tell servers of clients: convey writes them itself.
+const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+
+/// The keys of [`KEYS`].
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ParsedHttp {
+    /// Where those stand that are there.
+    pub(crate) keys: Vec<Place>,
+    pub(crate) routes: Vec<ParsedRoute>,
+    pub(crate) redirect: Option<Placed<Redirect>>,
+    headers: HeaderRules,
+    forwarded: bool,
+}
+
+/// `[[frontends.NAME.routes]]`
+#[derive(Debug, Clone)]
+pub(crate) struct ParsedRoute {
+    pub(crate) place: Place,
+    host: Option<Written<HostPattern>>,
+    path: Option<Written<PathPrefix>>,
+    /// Whether host and path are as they should be.
+    has_pattern: bool,
+    pub(crate) backend: Option<Placed<String>>,
+    redirect: Option<Placed<Redirect>>,
+    rewrite_path: Option<String>,
+    rewrite_host: Option<String>,
+    headers: HeaderRules,
+}
+
+/// A pattern, and how it is written.
+#[derive(Debug, Clone)]
+struct Written<T> {
+    text: String,
+    pattern: T,
+}
+
+impl ParsedHttp {
+    /// Reads them of the table of a frontend.
+    pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedHttp {
+        let keys = KEYS.iter().filter_map(|key| table.place_of(key)).collect();
+        let routes = table.list("routes").into_iter().map(|route| ParsedRoute::read(route, report));
+        ParsedHttp {
+            keys,
+            routes: routes.collect(),
+            redirect: table.optional("redirect", choice(&Redirect::ALL, Redirect::name)),
+            headers: headers(table.table("headers"), report),
+            forwarded: table.or("forwarded", false, boolean),
+        }
+    }
+
+    pub(super) fn model(&self) -> HttpConfig {
+        let mut routes: Vec<RouteConfig> = self.routes.iter().filter_map(ParsedRoute::model).collect();
+        routes.sort_by(|a, b| a.name.cmp(&b.name));
+        HttpConfig {
+            routes,
+            redirect: value(&self.redirect),
+            headers: self.headers.clone(),
+            forwarded: self.forwarded,
+        }
+    }
+}
+
+impl ParsedRoute {
+    fn read(mut table: TomlTable<'_>, report: &Report<'_>) -> ParsedRoute {
+        if !table.has("redirect") {
+            table.require("backend", "required, but missing: a route has backend or redirect");
+        }
+        let (host, path) = (table.optional("host", host_pattern), table.optional("path", path_prefix));
+        let is_right = |key: &str, is_read: bool| is_read || !table.has(key);
+        let has_pattern = is_right("host", host.is_some()) && is_right("path", path.is_some());
+        let mut route = ParsedRoute {
+            place: table.place.clone(),
+            host: host.map(|host| host.value),
+            path: path.map(|path| path.value),
+            has_pattern,
+            backend: table.optional("backend", string),
+            redirect: table.optional("redirect", choice(&Redirect::ALL, Redirect::name)),
+            rewrite_path: rewritten(&mut table, "rewrite_path", rewrite_path, report),
+            rewrite_host: rewritten(&mut table, "rewrite_host", http_host, report),
+            headers: headers(table.table("headers"), report),
+        };
+        // A misspelt key may be either.
+        route.has_pattern &= !table.has_unknown();
+        table.finish();
+        one_of(route.backend.as_ref(), route.redirect.as_ref(), report);
+        route
+    }
+
+    /// The requests that it is for; `None` if that is wrong, and reported.
+    pub(crate) fn pattern(&self) -> Option<(HostPattern, PathPrefix)> {
+        let host = self.host.as_ref().map_or(HostPattern::Any, |host| host.pattern.clone());
+        let path = match &self.path {
+            Some(path) => path.pattern.clone(),
+            None => PathPrefix::parse("/").ok()?,
+        };
+        self.has_pattern.then_some((host, path))
+    }
+
+    fn model(&self) -> Option<RouteConfig> {
+        let (host, path) = self.pattern()?;
+        let action = match (&self.backend, &self.redirect) {
+            (Some(backend), _) => RouteAction::Backend(backend.value.clone()),
+            (None, Some(to)) => RouteAction::Redirect(to.value),
+            (None, None) => return None,
+        };
+        let host_text = self.host.as_ref().map(|host| &*host.text);
+        Some(RouteConfig {
+            name: RouteConfig::name_of(host_text, self.path.as_ref().map_or("/", |path| &path.text)),
+            host,
+            path,
+            action,
+            rewrite_path: self.rewrite_path.clone(),
+            rewrite_host: self.rewrite_host.clone(),
+            headers: self.headers.clone(),
+        })
+    }
+}
+
+/// A backend and a redirect at once are an error.
+pub(crate) fn one_of(
+    backend: Option<&Placed<String>>,
+    redirect: Option<&Placed<Redirect>>,
+    report: &Report<'_>,
+) {
+    if let (Some(backend), Some(redirect)) = (backend, redirect) {
+        let line = report.line(&backend.place, &redirect.place);
+        let message = format!("{} is set too ({line}); keep one of them", backend.place.key);
+        report.error(&redirect.place, message);
+    }
+}
+
+/// Only servers get what is rewritten.
+fn rewritten(
+    table: &mut TomlTable<'_>,
+    key: &'static str,
+    parse: impl Fn(&DeValue<'_>) -> Result<String, String>,
+    report: &Report<'_>,
+) -> Option<String> {
+    let found = table.optional(key, parse)?;
+    if table.has("redirect") {
+        report.warning(&found.place, "has no effect with redirect");
+    }
+    Some(found.value)
+}
+
+fn host_pattern(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
+    const ALLOWED: &str = "a host, such as www.example.com, or a glob, such as *.example.com";
+    let Some(text) = value.as_str() else { return Err(not_allowed(value, ALLOWED)) };
+    match HostPattern::parse(text) {
+        Ok(pattern) => Ok(Written { text: text.to_owned(), pattern }),
+        Err(fault) => Err(format!("{fault}, found {}", found(value))),
+    }
+}
+
+fn path_prefix(value: &DeValue<'_>) -> Result<Written<PathPrefix>, String> {
+    const ALLOWED: &str = "a path that begins with `/`, such as /v1";
+    let Some(text) = value.as_str() else { return Err(not_allowed(value, ALLOWED)) };
+    match PathPrefix::parse(text) {
+        Ok(pattern) => Ok(Written { text: text.to_owned(), pattern }),
+        Err(fault) => Err(format!("{fault}, found {}", found(value))),
+    }
+}
+
+fn rewrite_path(value: &DeValue<'_>) -> Result<String, String> {
+    path_prefix(value).map(|path| path.text)
+}
+
+/// `headers` of a frontend or of a route.
+fn headers(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules {
+    let request = field_rules(table.table("request"), &OF_CLIENTS, report);
+    let response = field_rules(table.table("response"), &[], report);
+    table.finish();
+    HeaderRules { request, response }
+}
+
+/// `headers.request` or `headers.response`. Without the headers that are `reserved`.
+fn field_rules(mut table: TomlTable<'_>, reserved: &[&str], report: &Report<'_>) -> FieldRules {
+    let mut rules = FieldRules::default();
+    let is_ours = |name: &str| reserved.iter().any(|other| other.eq_ignore_ascii_case(name));
+    let tell = |place: &Place, name: &str, fault: FieldFault| match fault {
+        // The value may be a secret.
+        FieldFault::Value => report.error(place, fault.to_string()),
+        FieldFault::Name | FieldFault::Reserved => report.error(place, format!("{fault}, found {name:?}")),
+    };
+    for (key, is_set) in [("set", true), ("add", false)] {
+        for (name, value) in table.table(key).values(string) {
+            let Some(value) = value else { continue };
+            let outcome = match is_set {
+                _ if is_ours(&name.value) => Err(FieldFault::Reserved),
+                true => rules.set(&name.value, &value.value),
+                false => rules.add(&name.value, &value.value),
+            };
+            if let Err(fault) = outcome {
+                let place = if fault == FieldFault::Value { &value.place } else { &name.place };
+                tell(place, &name.value, fault);
+            }
+        }
+    }
+    for Placed { value: name, place } in table.any_number("remove", string) {
+        let outcome = if is_ours(&name) { Err(FieldFault::Reserved) } else { rules.remove(&name) };
+        if let Err(fault) = outcome {
+            tell(&place, &name, fault);
+        }
+    }
+    table.finish();
+    rules
+}

@@ -1,0 +1,342 @@
+//! What files say of mode http.
+
+use super::super::{Config, HostNetwork, describe, parse, validate_mode};
+use super::{errors, warnings};
+use convey_http_core::{HostPattern, PathPrefix};
+use convey_model::{Mode, Redirect, RouteAction, RouteConfig};
+
+/// Lines 1 to 5, and behind them lines of the frontend.
+const FRONTEND: &str = "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
+
+const BACKENDS: &str =
+    "[backends.api.servers.a]\naddr = '10.0.0.2:80'\n[backends.site.servers.a]\naddr = '10.0.0.3:80'\n";
+
+/// Everything that there is.
+const FULL: &str = r#"
+    [frontends.web]
+    listen_addr = "0.0.0.0:80"
+    mode = "http"
+    backend = "site"
+    trusted_proxies = ["10.0.0.0/8"]
+    forwarded = true
+    [frontends.web.headers]
+    request = { set = { X-A = "b" }, add = { X-B = "c" }, remove = ["X-C"] }
+    response = { remove = "Server" }
+    [[frontends.web.routes]]
+    host = "api.localhost"
+    path = "/v1"
+    backend = "api"
+    rewrite_path = "/"
+    rewrite_host = "internal.example:8080"
+    [frontends.web.routes.headers.request.set]
+    X-A = "d"
+    [[frontends.web.routes]]
+    host = "*.example.com"
+    redirect = "https"
+    [[frontends.web.routes]]
+    path = "/static/"
+    backend = "site"
+    [backends.api.servers.a]
+    addr = "10.0.0.2:80"
+    [backends.site]
+    send_proxy = "v2"
+    servers.a.addr = "10.0.0.3:80"
+"#;
+
+fn config(text: &str) -> Config {
+    parse("config.toml", text).expect("valid").config
+}
+
+/// What is said about a frontend with these lines more.
+fn of_frontend(lines: &str) -> Vec<String> {
+    errors(&format!("{FRONTEND}{lines}\n{BACKENDS}"))
+}
+
+#[test]
+fn a_frontend_has_routes_redirects_and_headers() {
+    assert_eq!(warnings(FULL), [""; 0]);
+    let config = config(FULL);
+    let frontend = &config.frontends[0];
+    assert_eq!((frontend.mode, frontend.backend.as_deref()), (Mode::Http, Some("site")));
+    assert_eq!(frontend.backends().collect::<Vec<_>>(), ["site", "api"]);
+    let http = frontend.http.as_ref().unwrap();
+    assert!(http.forwarded && http.redirect.is_none());
+    assert_eq!(http.headers.request.to_string(), "set X-A, add X-B, remove x-c");
+    assert_eq!(http.headers.response.to_string(), "remove server");
+    let [glob, all, api] = &http.routes[..] else { panic!("{:?}", http.routes) };
+    assert_eq!([&glob.name, &all.name, &api.name], ["*.example.com/", "*/static/", "api.localhost/v1"]);
+    let RouteConfig { name: _, host, path, action, rewrite_path, rewrite_host, headers } = api.clone();
+    assert_eq!(host, HostPattern::parse("api.localhost").unwrap());
+    assert_eq!(path, PathPrefix::parse("/v1").unwrap());
+    assert_eq!(action, RouteAction::Backend("api".into()));
+    assert_eq!(rewrite_path.as_deref(), Some("/"));
+    assert_eq!(rewrite_host.as_deref(), Some("internal.example:8080"));
+    assert_eq!(headers.request.to_string(), "set X-A");
+    assert_eq!(glob.action, RouteAction::Redirect(Redirect::Https));
+    assert!(glob.path.is_empty() && all.host == HostPattern::Any);
+}
+
+#[test]
+fn routes_are_described_below_their_frontend() {
+    let expected = "\
+frontend web              http tcp  0.0.0.0:80  -> backend site, X-Forwarded-* believed from 10.0.0.0/8, Forwarded is sent; request headers: set X-A, add X-B, remove x-c; response headers: remove server
+  route *.example.com/                          -> redirect to https
+  route */static/                               -> backend site
+  route api.localhost/v1                        -> backend api, path becomes /, host becomes internal.example:8080; request headers: set X-A
+backend api (round_robin; tcp check every 2s, timeout 1s, rise 2, fall 3; on down keep)
+";
+    let text = describe(&config(FULL));
+    assert!(text.starts_with(expected), "{text}");
+    let rest = |lines: &str| {
+        let text = FRONTEND.replace("backend = 'site'\n", lines) + BACKENDS;
+        let text = describe(&config(&text));
+        text.lines().next().unwrap().rsplit_once("-> ").unwrap().1.to_owned()
+    };
+    assert_eq!(rest("redirect = 'https'\n"), "redirect to https");
+    let text = describe(&config(&FULL.replace("backend = \"site\"\n    trusted", "trusted")));
+    assert!(text.starts_with("frontend web              http tcp  0.0.0.0:80  -> 404,"), "{text}");
+}
+
+#[test]
+fn the_mode_may_be_that_of_the_file() {
+    let text = format!("mode = 'http'\n{FRONTEND}{BACKENDS}").replace("mode = 'http'\nbackend", "backend");
+    assert!(config(&text).frontends[0].http.is_some());
+    // A frontend that says nothing has the mode of the command line then.
+    let routed = text.replace("backend = 'site'", "routes = [{ path = '/a', backend = 'site' }]");
+    let loaded = parse("config.toml", &routed).expect("valid").with_default_mode(Mode::Proxy);
+    let network = HostNetwork { interfaces: &[], own: &Default::default(), hop_to: &|_| None };
+    let problems = validate_mode(&loaded, &network).expect_err("proxy mode has no routes");
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        problems,
+        [
+            "config.toml:2:1: frontends.web.backend: required, but missing",
+            "config.toml:4:10: frontends.web.routes: needs mode = \"http\"; the frontend is in proxy mode",
+        ]
+    );
+}
+
+#[test]
+fn only_mode_http_has_these_keys() {
+    let keys = "forwarded = false\nredirect = 'https'\nheaders = {}\nroutes = []";
+    let text = format!("{FRONTEND}{keys}\n{BACKENDS}").replace("mode = 'http'\n", "");
+    let needs = "needs mode = \"http\"; the frontend is in proxy mode";
+    assert_eq!(
+        errors(&text),
+        [
+            format!("config.toml:4:13: frontends.web.forwarded: {needs}"),
+            format!("config.toml:5:12: frontends.web.redirect: {needs}"),
+            format!("config.toml:6:11: frontends.web.headers: {needs}"),
+            format!("config.toml:7:10: frontends.web.routes: {needs}"),
+        ]
+    );
+}
+
+#[test]
+fn a_frontend_says_what_becomes_of_requests() {
+    let without = |more: &str| FRONTEND.replace("backend = 'site'\n", more) + BACKENDS;
+    assert_eq!(
+        errors(&without("")),
+        [
+            "config.toml:1:1: frontends.web.backend: required, but missing: there are neither routes nor redirect"
+        ]
+    );
+    let more = "redirect = 'https'\nbackend = 'site'\n";
+    assert_eq!(
+        errors(&without(more)),
+        [
+            "config.toml:4:12: frontends.web.redirect: frontends.web.backend is set too (line 5); keep one of them"
+        ]
+    );
+    assert_eq!(
+        of_frontend("protocol = 'udp'"),
+        ["config.toml:5:12: frontends.web.protocol: found \"udp\"; in http mode allowed: tcp"]
+    );
+}
+
+#[test]
+fn a_wrong_route_is_told_with_its_place() {
+    const AT: &str = "config.toml:5:";
+    let route = |keys: &str| of_frontend(&format!("routes = [{{ {keys} }}]"));
+    for (keys, told) in [
+        (
+            "host = 'a b', backend = 'api'",
+            "20: frontends.web.routes.host: expected a host name, an address, or a glob like \"*.example.com\", found \"a b\"",
+        ),
+        (
+            "host = 'a.*', backend = 'api'",
+            "20: frontends.web.routes.host: `*` stands for the first label alone, as in \"*.example.com\", found \"a.*\"",
+        ),
+        (
+            "host = 'a:80', backend = 'api'",
+            "20: frontends.web.routes.host: a route has no port: its frontend listens on one, found \"a:80\"",
+        ),
+        (
+            "host = 7, backend = 'api'",
+            "20: frontends.web.routes.host: found 7; allowed: a host, such as www.example.com, or a glob, such as *.example.com",
+        ),
+        (
+            "path = 'v1', backend = 'api'",
+            "20: frontends.web.routes.path: a path begins with `/`, found \"v1\"",
+        ),
+        (
+            "path = 7, backend = 'api'",
+            "20: frontends.web.routes.path: found 7; allowed: a path that begins with `/`, such as /v1",
+        ),
+        (
+            "path = '/a?b', backend = 'api'",
+            "20: frontends.web.routes.path: a path has no query, no space, no `.` or `..` segment and no broken `%`, found \"/a?b\"",
+        ),
+        (
+            "path = '/a', backend = 'apu'",
+            "36: frontends.web.routes.backend: no backend \"apu\"; did you mean `api`? (backends: api, site)",
+        ),
+        (
+            "path = '/a'",
+            "11: frontends.web.routes.backend: required, but missing: a route has backend or redirect",
+        ),
+        (
+            "path = '/a', redirect = 'http'",
+            "37: frontends.web.routes.redirect: found \"http\"; allowed: https; did you mean `https`?",
+        ),
+        (
+            "path = '/a', backend = 'api', redirect = 'https'",
+            "54: frontends.web.routes.redirect: frontends.web.routes.backend is set too (line 5); keep one of them",
+        ),
+        (
+            "path = '/a', backend = 'api', rewrite_path = 'b'",
+            "58: frontends.web.routes.rewrite_path: a path begins with `/`, found \"b\"",
+        ),
+        (
+            "path = '/a', backend = 'api', rewrite_host = ''",
+            "58: frontends.web.routes.rewrite_host: found \"\"; allowed: a host, such as www.example.org or app.internal:8080",
+        ),
+        (
+            "pat = '/a', backend = 'api'",
+            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: backend, headers, host, path, redirect, rewrite_host, rewrite_path)",
+        ),
+    ] {
+        assert_eq!(route(keys), [format!("{AT}{told}")], "{keys}");
+    }
+    let array = "found a table; allowed: an array of tables, each of them [[frontends.web.routes]]";
+    assert_eq!(
+        of_frontend("routes = { path = '/a', backend = 'api' }"),
+        [format!("{AT}10: frontends.web.routes: {array}")]
+    );
+    assert_eq!(
+        of_frontend("routes = ['/a']"),
+        [format!("{AT}11: frontends.web.routes: found \"/a\"; allowed: a table")]
+    );
+    let odd = format!(
+        "{FRONTEND}routes = [{{ path = '/a', redirect = 'https', rewrite_path = '/b' }}]\n{BACKENDS}"
+    );
+    let expected = "config.toml:5:61: frontends.web.routes.rewrite_path: has no effect with redirect";
+    assert!(warnings(&odd).contains(&expected.to_owned()), "{:?}", warnings(&odd));
+}
+
+#[test]
+fn a_route_that_no_request_could_take_is_refused() {
+    let routes = "[[frontends.web.routes]]\nhost = 'a.example'\npath = '/v1/'\nbackend = 'api'\n\
+                  [[frontends.web.routes]]\nhost = 'A.Example.'\npath = '/%761'\nbackend = 'site'\n";
+    assert_eq!(
+        of_frontend(routes),
+        ["config.toml:9:1: frontends.web.routes: is unreachable: line 5 has the same host and path"]
+    );
+    let all = "[[frontends.web.routes]]\nbackend = 'api'\n";
+    let told = "is unreachable: the route in line 5 takes every request";
+    assert_eq!(of_frontend(all), [format!("config.toml:4:11: frontends.web.backend: {told}")]);
+    let redirect = FRONTEND.replace("backend = 'site'", "redirect = 'https'") + all + BACKENDS;
+    assert_eq!(errors(&redirect), [format!("config.toml:4:12: frontends.web.redirect: {told}")]);
+    let alone = FRONTEND.replace("backend = 'site'\n", "") + all + BACKENDS;
+    assert_eq!(config(&alone).frontends[0].backend, None);
+}
+
+#[test]
+fn a_header_is_checked_and_its_value_is_not_told() {
+    let headers = |rules: &str| of_frontend(&format!("headers = {{ {rules} }}"));
+    for (rules, told) in [
+        (
+            "request = { set = { 'X A' = 'b' } }",
+            "33: frontends.web.headers.request.set.\"X A\": a header's name has letters, digits and hyphens, found \"X A\"",
+        ),
+        (
+            "request = { add = { Host = 'b' } }",
+            "33: frontends.web.headers.request.add.Host: convey sets this header itself, found \"Host\"",
+        ),
+        (
+            "request = { set = { X-Forwarded-For = 'b' } }",
+            "33: frontends.web.headers.request.set.X-Forwarded-For: convey sets this header itself, found \"X-Forwarded-For\"",
+        ),
+        (
+            "response = { set = { X-A = ' b' } }",
+            "40: frontends.web.headers.response.set.X-A: a header's value has no control characters, and no spaces around it",
+        ),
+        (
+            "response = { remove = ['X-A', 'Connection'] }",
+            "43: frontends.web.headers.response.remove: convey sets this header itself, found \"Connection\"",
+        ),
+        (
+            "response = { add = { X-A = 1 } }",
+            "40: frontends.web.headers.response.add.X-A: found 1; allowed: a string",
+        ),
+        (
+            "request = { sets = { X-A = 'b' } }",
+            "25: frontends.web.headers.request.sets: unknown key; did you mean `set`? (allowed here: add, remove, set)",
+        ),
+    ] {
+        assert_eq!(headers(rules), [format!("config.toml:5:{told}")], "{rules}");
+    }
+}
+
+#[test]
+fn a_server_of_a_route_may_lead_back() {
+    let text = FULL.replace("10.0.0.2:80", "127.0.0.1:80");
+    assert_eq!(
+        errors(&text),
+        [
+            "config.toml:26:12: backends.api.servers.a.addr: 127.0.0.1:80 is frontend \"web\" itself, which listens on 0.0.0.0:80"
+        ]
+    );
+}
+
+#[test]
+fn a_reload_says_what_changes_of_requests() {
+    let reload = |before: &str, after: &str| {
+        let diff = parse("config.toml", after).expect("valid").reload(&config(before)).1;
+        assert_eq!(diff.needs_restart, [""; 0]);
+        diff.changes
+    };
+    let edited = |from: &str, to: &str| {
+        assert!(FULL.contains(from), "{from}");
+        reload(FULL, &FULL.replacen(from, to, 1))
+    };
+    for (from, to, told) in [
+        ("backend = \"api\"", "backend = \"site\"", "route api.localhost/v1 backend api -> backend site"),
+        ("rewrite_path = \"/\"", "", "route api.localhost/v1 rewrite_path / -> none"),
+        ("internal.example:8080", "b", "route api.localhost/v1 rewrite_host internal.example:8080 -> b"),
+        ("\"/v1\"", "\"/v2\"", "- route api.localhost/v1, + route api.localhost/v2 to backend api"),
+        ("X-A = \"d\"", "X-A = \"e\"", "route api.localhost/v1 request headers have other values"),
+        ("X-A = \"b\"", "X-A = \"e\"", "request headers have other values"),
+        ("remove = \"Server\"", "", "response headers (remove server) -> none"),
+        ("forwarded = true", "", "forwarded true -> false"),
+        (
+            "    backend = \"site\"\n    trusted",
+            "    redirect = \"https\"\n    trusted",
+            "backend site -> none, redirect none -> https",
+        ),
+    ] {
+        assert_eq!(edited(from, to), [format!("frontend web: {told}")], "{from}");
+    }
+    let proxy = format!("{FRONTEND}{BACKENDS}").replace("mode = 'http'\n", "");
+    let http = format!("{FRONTEND}{BACKENDS}")
+        .replace("backend = 'site'", "routes = [{ path = '/a', backend = 'site' }]");
+    assert_eq!(
+        reload(&proxy, &http),
+        ["frontend web: mode proxy -> http, backend site -> none, + route */a to backend site"]
+    );
+    let none = "[frontends.other]\nlisten_addr = '10.0.0.1:81'\nbackend = 'api'\n".to_owned() + BACKENDS;
+    assert_eq!(
+        reload(&none, &(none.clone() + &http.replace(BACKENDS, ""))),
+        ["frontend web: added (http, 10.0.0.1:80 -> backend site)"]
+    );
+}

@@ -1,0 +1,112 @@
+//! A frontend as the file has it.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::{Access, Endpoint, HttpConfig, Limits, Listen, Mode, OwnTimeouts, Prefix, Protocol, RouteConfig};
+
+/// Where clients connect to, and the backend that serves them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrontendConfig {
+    /// Unique among frontends.
+    pub name: String,
+    /// How its traffic is forwarded.
+    pub mode: Mode,
+    /// The protocol that clients speak to it.
+    pub protocol: Protocol,
+    /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
+    /// protocol; sorted.
+    pub listen: Vec<Listen>,
+    /// Name of the backend; in mode `http` the one of requests without a route. `None` only in mode `http`.
+    pub backend: Option<String>,
+    /// Connections served at once; more wait in the accept queue. `None`: no limit.
+    pub max_connections: Option<u32>,
+    /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
+    /// mode only.
+    pub max_connections_per_client: Option<u32>,
+    /// Clients whose connections are not counted one by one.
+    pub trusted_clients: Vec<Prefix>,
+    /// Whether a PROXY header goes before each connection or datagram and says who the client is. Proxy mode only.
+    pub accept_proxy: bool,
+    /// The networks that may send such headers; at least one if they are accepted. In mode `http` also the networks whose
+    /// `X-Forwarded-*` and `Forwarded` are believed.
+    pub trusted_proxies: Vec<Prefix>,
+    /// Go before those of its backend. Proxy mode only.
+    pub timeouts: OwnTimeouts,
+    /// The clients that may come in.
+    pub access: Access,
+    /// The limits of one source. Not for `trusted_clients`.
+    pub limits: Limits,
+    /// What becomes of requests. `Some` exactly in mode `http`.
+    pub http: Option<Box<HttpConfig>>,
+}
+
+impl FrontendConfig {
+    /// A frontend of a file that says nothing else of it.
+    pub fn new(name: &str, mode: Mode, listen: Vec<Listen>, backend: &str) -> FrontendConfig {
+        FrontendConfig {
+            name: name.to_owned(),
+            mode,
+            protocol: Protocol::default(),
+            listen,
+            backend: Some(backend.to_owned()),
+            max_connections: None,
+            max_connections_per_client: None,
+            trusted_clients: Vec::new(),
+            accept_proxy: false,
+            trusted_proxies: Vec::new(),
+            timeouts: OwnTimeouts::default(),
+            access: Access::default(),
+            limits: Limits::default(),
+            http: mode.is_http().then(Box::default),
+        }
+    }
+
+    /// The backends that serve its clients, each once: its own, and those of its routes.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let routes = self.http.iter().flat_map(|http| &http.routes);
+        let named = self.backend.as_deref().into_iter().chain(routes.filter_map(RouteConfig::backend));
+        let mut seen = HashSet::new();
+        named.filter(move |name| seen.insert(*name))
+    }
+
+    /// The same, as they are shown: `backend app`, or `no backend`.
+    pub fn backends_in_words(&self) -> String {
+        match self.backends().collect::<Vec<_>>()[..] {
+            [] => "no backend".to_owned(),
+            [one] => format!("backend {one}"),
+            ref all => format!("backends {}", all.join(", ")),
+        }
+    }
+
+    /// Whether a backend serves clients of it.
+    pub fn uses(&self, backend: &str) -> bool {
+        self.backends().any(|name| name == backend)
+    }
+
+    /// Where it listens, port by port.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr })
+    }
+
+    /// Whether a client's connections are not counted one by one.
+    pub fn trusts(&self, client: IpAddr) -> bool {
+        self.trusted_clients.iter().any(|network| network.contains(client))
+    }
+
+    /// Whether PROXY headers from this address are to be believed.
+    pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(peer))
+    }
+
+    /// Where it listens, as it is shown: TCP goes without saying.
+    pub fn places(&self) -> impl Iterator<Item = String> {
+        let suffix = if self.protocol == Protocol::Udp { "/udp" } else { "" };
+        self.listen.iter().map(move |listen| format!("{listen}{suffix}"))
+    }
+
+    /// Where it listens, port by port, without the protocol.
+    pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
+        self.listen.iter().flat_map(Listen::addrs)
+    }
+}

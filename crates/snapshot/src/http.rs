@@ -1,0 +1,165 @@
+//! What a frontend in mode `http` does with requests, with the backends of its routes at hand.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Pool;
+use convey_http_core::{FieldRules, ForwardedFields, PathPrefix, RouteTable};
+use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
+
+/// The name of the route of requests that no other route is for. Names of others have a slash.
+const DEFAULT: &str = "default";
+
+/// The routes of a frontend.
+#[derive(Debug)]
+pub struct HttpFrontend {
+    /// By host and path.
+    pub routes: RouteTable<HttpRoute>,
+    /// What becomes of a request without a route; `None`: it gets a 404.
+    pub default: Option<HttpRoute>,
+    /// The fields that tell servers of clients.
+    pub forwarded: ForwardedFields,
+    /// Rules for responses of convey itself that belong to no route.
+    pub response: FieldRules,
+    /// The backends of all routes and of the default one, each once.
+    pub(crate) pools: Vec<Arc<Pool>>,
+}
+
+/// What becomes of requests.
+#[derive(Debug, Clone)]
+pub struct HttpRoute {
+    /// Its name in logs and metrics, such as `api.example/v1`.
+    pub name: Arc<str>,
+    /// Who answers.
+    pub action: HttpAction,
+    /// What takes the place of the path's prefix on the way to the server.
+    pub rewrite_path: Option<Box<[u8]>>,
+    /// The host that the server is asked for, in place of the client's.
+    pub rewrite_host: Option<Box<[u8]>>,
+    /// What changes in requests: by the frontend's rules, and then by its own.
+    pub request: FieldRules,
+    /// What changes in responses: by the frontend's rules, and then by its own.
+    pub response: FieldRules,
+}
+
+/// Who answers a request.
+#[derive(Debug, Clone)]
+pub enum HttpAction {
+    /// A server of this backend.
+    Forward(Arc<Pool>),
+    /// convey itself, with a redirect.
+    Redirect(Redirect),
+}
+
+impl HttpFrontend {
+    /// The routes of these settings. `backend` is the frontend's own, `pool` finds backends.
+    pub fn new(http: &HttpConfig, backend: Option<&str>, pool: impl Fn(&str) -> Arc<Pool>) -> HttpFrontend {
+        let mut pools: HashMap<String, Arc<Pool>> = HashMap::new();
+        let mut action = |action: &RouteAction| match action {
+            RouteAction::Redirect(to) => HttpAction::Redirect(*to),
+            RouteAction::Backend(name) => {
+                HttpAction::Forward(pools.entry(name.clone()).or_insert_with(|| pool(name)).clone())
+            }
+        };
+        let default = http.default_action(backend).map(|default| HttpRoute {
+            name: DEFAULT.into(),
+            action: action(&default),
+            rewrite_path: None,
+            rewrite_host: None,
+            request: http.headers.request.clone(),
+            response: http.headers.response.clone(),
+        });
+        let mut routes = RouteTable::default();
+        for route in &http.routes {
+            let to = HttpRoute::new(route, action(&route.action), &http.headers);
+            // The configuration has no two routes with the same host and path.
+            let _ = routes.add(&route.host, route.path.clone(), to);
+        }
+        let mut pools: Vec<Arc<Pool>> = pools.into_values().collect();
+        pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
+        let forwarded = ForwardedFields { forwarded: http.forwarded, ..ForwardedFields::default() };
+        HttpFrontend { routes, default, forwarded, response: http.headers.response.clone(), pools }
+    }
+
+    /// The route of a request with this host, as [`RequestHead::host`](convey_http_core::RequestHead::host) has it, and this path;
+    /// and the prefix of the path that it goes by, unless it is the default. `None`: the request gets a 404.
+    pub fn route(&self, host: &[u8], path: &[u8]) -> Option<(&HttpRoute, Option<&PathPrefix>)> {
+        match self.routes.find(host, path) {
+            Some(found) => Some((found.to, Some(found.prefix))),
+            None => self.default.as_ref().map(|default| (default, None)),
+        }
+    }
+}
+
+impl HttpRoute {
+    fn new(route: &RouteConfig, action: HttpAction, of_frontend: &HeaderRules) -> HttpRoute {
+        let bytes = |text: &Option<String>| text.as_ref().map(|text| text.as_bytes().into());
+        HttpRoute {
+            name: route.name.as_str().into(),
+            action,
+            rewrite_path: bytes(&route.rewrite_path),
+            rewrite_host: bytes(&route.rewrite_host),
+            request: of_frontend.request.then(&route.headers.request),
+            response: of_frontend.response.then(&route.headers.response),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use convey_http_core::HostPattern;
+
+    fn route(host: Option<&str>, path: &str, action: RouteAction) -> RouteConfig {
+        RouteConfig {
+            name: RouteConfig::name_of(host, path),
+            host: host.map_or(HostPattern::Any, |host| HostPattern::parse(host).unwrap()),
+            path: PathPrefix::parse(path).unwrap(),
+            action,
+            rewrite_path: Some("/new".into()),
+            rewrite_host: None,
+            headers: HeaderRules::default(),
+        }
+    }
+
+    /// The route of a request, and where it leads.
+    fn found(http: &HttpFrontend, host: &str, path: &str) -> Option<(String, String)> {
+        let (route, prefix) = http.route(host.as_bytes(), path.as_bytes())?;
+        assert_eq!(prefix.is_none(), *route.name == *DEFAULT);
+        let to = match &route.action {
+            HttpAction::Forward(pool) => pool.config.name.clone(),
+            HttpAction::Redirect(to) => to.name().to_owned(),
+        };
+        Some((route.name.to_string(), to))
+    }
+
+    #[test]
+    fn a_request_takes_its_route_or_the_default_one() {
+        let to = |name: &str| RouteAction::Backend(name.to_owned());
+        let mut config = HttpConfig {
+            routes: vec![
+                route(Some("api.example"), "/v1", to("api")),
+                route(None, "/old", RouteAction::Redirect(Redirect::Https)),
+            ],
+            ..HttpConfig::default()
+        };
+        config.headers.request.set("X-A", "1").unwrap();
+        config.routes[0].headers.request.set("X-B", "2").unwrap();
+        let pool = |name: &str| fixture::pool(name, Vec::new());
+        let of = |name: &str, to: &str| Some((name.to_owned(), to.to_owned()));
+        let http = HttpFrontend::new(&config, Some("site"), pool);
+        assert_eq!(found(&http, "api.example", "/v1/a"), of("api.example/v1", "api"));
+        assert_eq!(found(&http, "api.example", "/old"), of("*/old", "https"));
+        assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
+        let names: Vec<&str> = http.pools.iter().map(|pool| &*pool.config.name).collect();
+        assert_eq!(names, ["api", "site"]);
+        let (route, _) = http.route(b"api.example", b"/v1").unwrap();
+        assert_eq!(route.request.to_string(), "set X-A, set X-B");
+        assert_eq!(route.rewrite_path.as_deref(), Some(&b"/new"[..]));
+
+        assert_eq!(found(&HttpFrontend::new(&config, None, pool), "other", "/v2"), None);
+        config.redirect = Some(Redirect::Https);
+        assert_eq!(found(&HttpFrontend::new(&config, None, pool), "other", "/v2"), of("default", "https"));
+    }
+}
