@@ -178,6 +178,32 @@ async fn each_answer_is_as_the_description_says_and_each_path_is_described() {
 }
 
 #[tokio::test]
+async fn a_frontend_in_mode_http_is_as_the_description_says() {
+    let admin = admin();
+    let text = "frontends.web = { mode = 'http', listen_addr = '127.0.0.1:8080', redirect = 'https', routes = [\
+                { path = '/api', backend = 'api' }, { path = '/old', redirect = 'https' }] }\n\
+                backends.api.servers.a.addr = '127.0.0.1:8081'\n";
+    let config = crate::config::parse("test.toml", text).unwrap().config;
+    let up = (fixture::server("a", "127.0.0.1:8081"), fixture::up());
+    let [none, api] = [("", vec![]), ("api", vec![up])].map(|(name, servers)| fixture::pool(name, servers));
+    let frontend = fixture::http_frontend(config.frontends[0].clone(), &none, &[api.clone()]);
+    admin.snapshot.store(Arc::new(fixture::snapshot(vec![frontend], vec![api])));
+
+    let (_, status) = exchange(&admin, &Method::GET, "/v1/status", None).await;
+    let validator = validator(&json!({ "$ref": "#/components/schemas/Status" }));
+    assert!(validator.is_valid(&status), "{status:#}");
+    let frontend = &status["frontends"]["web"];
+    let routes = json!([{ "name": "*/api", "backend": "api" }, { "name": "*/old", "redirect": "https" }]);
+    assert_eq!((&frontend["backend"], &frontend["routes"]), (&json!(""), &routes));
+    assert_eq!(status["not_ready"], json!([]));
+    assert!(status["backends"]["api"]["connect_seconds"].is_object(), "it is proxied");
+    let path = "/v1/explain?client=127.0.0.9&frontend=web";
+    let (_, answer) = exchange(&admin, &Method::GET, path, None).await;
+    let says = "each request goes by its host and path; one without a route gets a redirect to https";
+    assert!(answer["steps"].as_array().unwrap().iter().any(|step| step["says"] == says), "{answer:#}");
+}
+
+#[tokio::test]
 async fn a_description_that_lacks_a_field_would_be_noticed() {
     let admin = admin();
     let (_, mut status) = exchange(&admin, &Method::GET, "/v1/status", None).await;
