@@ -39,8 +39,8 @@ pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
 pub use report::{
-    BackendReport, EjectedReport, FrontendReport, HealthReport, ServerReport, StatsReport, TimesReport,
-    TrafficReport,
+    BackendReport, EjectedReport, FrontendReport, HealthReport, RouteReport, ServerReport, StatsReport,
+    TimesReport, TrafficReport,
 };
 pub use routes::routes;
 pub use source::{DataPathView, StatsSource};

@@ -1,5 +1,7 @@
 //! Everything there is to say about one snapshot, as `/stats` serves it. Pure.
 
+mod route;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,10 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
+pub use self::route::RouteReport;
 use super::ready::{obstacle, obstacles};
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
-use crate::model::{FrontendConfig, Listen, Protocol, RouteAction, RouteConfig, ServerAddr, Timestamp};
+use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, Pool, ServerLive, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
@@ -77,19 +80,6 @@ pub struct TrafficReport {
     pub packets_rx: u64,
     /// Packets or datagrams sent to clients.
     pub packets_tx: u64,
-}
-
-/// A route of a frontend in mode `http`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RouteReport {
-    /// Its host and path.
-    pub name: String,
-    /// The backend that serves its requests, unless they are redirected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub backend: Option<String>,
-    /// Where they are redirected to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub redirect: Option<&'static str>,
 }
 
 /// A frontend.
@@ -362,17 +352,6 @@ impl FrontendReport {
             uncounted_sources: frontend.sources.as_ref().map_or(0, |sources| sources.uncounted()),
             accept_backoffs: traffic.sum(Counter::AcceptBackoff),
         }
-    }
-}
-
-impl RouteReport {
-    fn new(route: &RouteConfig) -> Self {
-        let redirect = match route.action {
-            RouteAction::Redirect(to) => Some(to.name()),
-            RouteAction::Backend(_) => None,
-        };
-        let backend = route.backend().map(str::to_owned);
-        RouteReport { name: route.name.clone(), backend, redirect }
     }
 }
 
