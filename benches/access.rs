@@ -71,6 +71,7 @@ fn lines(criterion: &mut Criterion) {
         retries: 0,
         termination: Termination::Closed,
         reason: None,
+        request: None,
     };
     let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     for name in ["text", "json"] {

@@ -1,7 +1,7 @@
 //! convey beside HAProxy, nginx and the kernel's own NAT: the same loads through each of them in turn, in one run,
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
-//!     cargo bench --bench peers -- [proxy|passthrough|dsr]... [--quick|--smoke] [--before BINARY] [--access-log]
+//!     cargo bench --bench peers -- [proxy|http|passthrough|dsr]... [--quick|--smoke] [--before BINARY] [--access-log]
 
 mod chart;
 mod http;
@@ -29,8 +29,8 @@ use peer::{Peer, Running};
 use results::Results;
 use site::Site;
 
-/// The modes that are compared here: those of layer 4.
-const MODES: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
+/// The modes that are compared here.
+const MODES: [Mode; 4] = [Mode::Proxy, Mode::Http, Mode::Passthrough, Mode::Dsr];
 
 /// Compares convey with HAProxy, nginx and the kernel's NAT, side by side in one run. Needs root.
 #[derive(Debug, Parser)]

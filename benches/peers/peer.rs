@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -38,6 +39,10 @@ pub(crate) enum Peer {
     HaproxySplice,
     /// nginx's stream module.
     Nginx,
+    /// nginx's HTTP proxy, with connections to servers kept.
+    NginxHttp,
+    /// The same with `proxy_buffering off`.
+    NginxUnbuffered,
     /// The kernel's NAT, with connection tracking.
     Nftables,
 }
@@ -53,7 +58,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 8] = [
+    pub(crate) const ALL: [Peer; 10] = [
         Peer::Direct,
         Peer::Convey,
         Peer::Before,
@@ -61,6 +66,8 @@ impl Peer {
         Peer::Haproxy,
         Peer::HaproxySplice,
         Peer::Nginx,
+        Peer::NginxHttp,
+        Peer::NginxUnbuffered,
         Peer::Nftables,
     ];
 
@@ -70,7 +77,9 @@ impl Peer {
         let takes_part = |peer: &Peer| match peer {
             Peer::Before => has_before,
             Peer::ConveyLogging => access_log,
-            Peer::Nftables => mode != Mode::Proxy,
+            Peer::Nftables => mode.forwards_packets(),
+            Peer::NginxHttp | Peer::NginxUnbuffered => mode.is_http(),
+            Peer::Nginx => !mode.is_http(),
             _ => true,
         };
         Peer::ALL.into_iter().filter(takes_part).collect()
@@ -89,6 +98,8 @@ impl Peer {
             Peer::Haproxy => "HAProxy",
             Peer::HaproxySplice => "HAProxy, splice",
             Peer::Nginx => "nginx stream",
+            Peer::NginxHttp => "nginx",
+            Peer::NginxUnbuffered => "nginx, no buffering",
             Peer::Nftables => "nftables DNAT",
         }
     }
@@ -124,15 +135,24 @@ impl Running<'_> {
                 if peer == Peer::HaproxySplice {
                     command.env("SPLICE", "1");
                 }
+                if mode.is_http() {
+                    command.env("HTTP", "1");
+                }
                 running.spawn(command)?;
             }
             Peer::Nginx => {
                 let words = [port[0].clone(), ("STREAM_MODULE", STREAM_MODULE.to_owned())];
-                let config = site.configure("nginx.conf", include_str!("config/nginx.conf"), &words)?;
-                let mut command = site.lab.command(Role::Balancer, "nginx");
-                command.arg("-p").arg(site.path("")).arg("-c").arg(config);
-                command.arg("-e").arg(site.path("nginx.log"));
-                running.spawn(command)?;
+                running.start_nginx(site.configure(
+                    "nginx.conf",
+                    include_str!("config/nginx.conf"),
+                    &words,
+                )?)?;
+            }
+            Peer::NginxHttp | Peer::NginxUnbuffered => {
+                let buffering = if peer == Peer::NginxHttp { "on" } else { "off" };
+                let words = [port[0].clone(), ("BUFFERING", buffering.to_owned())];
+                let template = include_str!("config/nginx-http.conf");
+                running.start_nginx(site.configure("nginx.conf", template, &words)?)?;
             }
             Peer::Nftables => {
                 let rules = site.configure("rules.nft", include_str!("config/nftables.nft"), &port)?;
@@ -155,7 +175,7 @@ impl Running<'_> {
 
     fn start_convey(&mut self) -> Result<()> {
         // Where the others take turns too, it does; where the kernel's NAT hashes addresses and ports, so does it.
-        let algorithm = if self.mode == Mode::Proxy { "round_robin" } else { "maglev" };
+        let algorithm = if self.mode.is_proxied() { "round_robin" } else { "maglev" };
         if self.mode == Mode::Dsr {
             self.site.lab.answer_directly(&[self.peer.port()])?;
         }
@@ -180,6 +200,14 @@ impl Running<'_> {
         // Asked any earlier, it might drop a client's first packet, and the second comes after a second.
         self.process = Some(convey_testkit::start(command, &self.site.path("log")));
         Ok(())
+    }
+
+    fn start_nginx(&mut self, config: PathBuf) -> Result<()> {
+        let site = self.site;
+        let mut command = site.lab.command(Role::Balancer, "nginx");
+        command.arg("-p").arg(site.path("")).arg("-c").arg(config);
+        command.arg("-e").arg(site.path("nginx.log"));
+        self.spawn(command)
     }
 
     fn spawn(&mut self, mut command: std::process::Command) -> Result<()> {

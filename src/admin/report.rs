@@ -1,5 +1,6 @@
 //! Everything there is to say about one snapshot, as `/stats` serves it. Pure.
 
+mod requests;
 mod route;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
+pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 use super::ready::{obstacle, obstacles};
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
@@ -114,6 +116,9 @@ pub struct FrontendReport {
     /// Connections, datagrams and (packet modes) packets of clients that may not come in, by the labels of
     /// [`Counter::REFUSALS`].
     pub refused: BTreeMap<&'static str, u64>,
+    /// Its requests. Mode http only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestReport>,
     /// Times a source was not counted, for want of a place.
     pub uncounted_sources: u64,
     /// Times accepting paused because descriptors or memory ran out.
@@ -136,6 +141,9 @@ pub struct BackendReport {
     pub connect_failures: u64,
     /// Attempts repeated on another server.
     pub retries: u64,
+    /// The requests that its servers got. Backends of mode http only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestReport>,
     /// How long connects to its servers took, those that failed left out. Backends of proxies only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_seconds: Option<TimesReport>,
@@ -198,6 +206,9 @@ pub struct ServerReport {
     pub connect_failures: u64,
     /// Attempts to connect to it after one to another server had failed.
     pub retries: u64,
+    /// The requests that it got. Backends of mode http only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestReport>,
     /// TCP handshakes with it. Backends of packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handshakes: Option<HandshakeReport>,
@@ -349,6 +360,7 @@ impl FrontendReport {
             ended: Counter::ENDS.iter().map(|(end, label)| (*label, traffic.sum(*end))).collect(),
             drops: Counter::DROPS.iter().map(|(drop, label)| (*label, traffic.sum(*drop))).collect(),
             refused: Counter::REFUSALS.iter().map(|(why, label)| (*label, traffic.sum(*why))).collect(),
+            requests: frontend.config.mode.is_http().then(|| RequestReport::of_frontend(traffic)),
             uncounted_sources: frontend.sources.as_ref().map_or(0, |sources| sources.uncounted()),
             accept_backoffs: traffic.sum(Counter::AcceptBackoff),
         }
@@ -359,6 +371,7 @@ impl FrontendReport {
 #[derive(Clone, Copy)]
 struct Uses {
     is_proxied: bool,
+    has_requests: bool,
     has_handshakes: bool,
 }
 
@@ -369,6 +382,7 @@ impl Uses {
         };
         Uses {
             is_proxied: of(|frontend| frontend.mode.is_proxied()),
+            has_requests: of(|frontend| frontend.mode.is_http()),
             has_handshakes: of(|frontend| {
                 frontend.mode.forwards_packets() && frontend.protocol == Protocol::Tcp
             }),
@@ -387,6 +401,7 @@ impl BackendReport {
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
+            requests: uses.has_requests.then(|| RequestReport::of_servers(traffic)),
             connect_seconds: uses.is_proxied.then(|| TimesReport::new(pool.live.connect_times.read())),
             session_seconds: uses.is_proxied.then(|| TimesReport::new(pool.live.session_times.read())),
             servers: indices.map(|index| ServerReport::new(pool, index, uses, started, now)).collect(),
@@ -430,6 +445,7 @@ impl ServerReport {
             traffic: TrafficReport::new(traffic),
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
+            requests: uses.has_requests.then(|| RequestReport::of_servers(traffic)),
             handshakes: uses.has_handshakes.then(|| HandshakeReport::new(&server.live)),
             path_mtu_suspicions: uses.has_handshakes.then(|| PathMtuReport::new(traffic)),
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use convey_http::HttpServer;
 use log::warn;
 
 use super::paths::Parts;
@@ -58,6 +59,7 @@ impl ProxyPath {
             lines: Arc::default(),
             access_log: parts.access_log.clone(),
             trace: parts.trace.clone(),
+            http: Some(Arc::new(HttpServer::default())),
             started: clock::start().into(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;

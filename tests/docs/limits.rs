@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use convey::admin::StatsReport;
-use convey::model::Timestamp;
+use convey::model::{FrontendConfig, Mode, Timestamp};
 use convey::snapshot::{Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use serde_json::Value;
@@ -66,7 +66,9 @@ fn rows() -> Vec<Vec<String>> {
 /// The paths of `/stats`, of a frontend and a name that are called NAME.
 fn served() -> BTreeSet<String> {
     let pool = fixture::pool("NAME", vec![]);
-    let frontend = fixture::frontend("NAME", &["127.0.0.1:80"], &pool);
+    // Of all modes this one has most to tell.
+    let listen = vec!["127.0.0.1:80".parse().unwrap()];
+    let frontend = fixture::frontend_of(FrontendConfig::new("NAME", Mode::Http, listen, "NAME"), &pool);
     let host = Name {
         host: "NAME".into(),
         addresses: BTreeSet::new(),

@@ -162,9 +162,10 @@ fn the_reference_says_which_keys_need_a_restart() {
 fn the_reference_has_every_reason() {
     let page = read("docs/reference/reasons.md");
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
-    let [ends, refusals, datagrams, packets] = sections[..] else { panic!("four tables") };
+    let [ends, answers, refusals, datagrams, packets] = sections[..] else { panic!("five tables") };
     let all = |labels: Vec<&str>| labels.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(first_cells(ends), all(Counter::ENDS.iter().map(|(_, label)| *label).collect()));
+    assert_eq!(first_cells(answers), all(Counter::ANSWERS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(refusals), all(Counter::REFUSALS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(datagrams), all(Counter::DROPS.iter().map(|(_, label)| *label).collect()));
     assert_eq!(first_cells(packets), all(DropReason::ALL.iter().map(|reason| reason.label()).collect()));

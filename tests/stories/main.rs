@@ -19,6 +19,7 @@ mod files;
 mod flows;
 mod forged;
 mod health;
+mod http;
 mod limits;
 mod list;
 mod log;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         flows::stories(),
         forged::stories(),
         health::stories(),
+        http::stories(),
         limits::stories(),
         list::stories(),
         log::stories(),

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_millis;
 
-use super::{Record, ServedBy};
+use super::{LoggedRequest, Record, ServedBy};
 
 macro_rules! fields {
     ($($variant:ident, $name:literal, $doc:literal;)+) => {
@@ -54,6 +54,12 @@ fields! {
     Retries, "retries", "Further servers that were tried.";
     Termination, "termination", "How it ended.";
     Reason, "reason", "Why it ended early.";
+    Method, "method", "The request's method (mode http, as all that follow).";
+    Host, "host", "The host that the request is for.";
+    Target, "target", "The request's path and query.";
+    Route, "route", "The route that it took.";
+    Status, "status", "The status that the client got.";
+    AnsweredBy, "answered_by", "Who made the response: `server` or `convey`.";
 }
 
 /// What a field holds of a record.
@@ -105,6 +111,29 @@ impl Field {
             Field::Retries => Value::Number(record.retries.into()),
             Field::Termination => Value::Word(record.termination.name()),
             Field::Reason => record.reason.map_or(Value::None, Value::Word),
+            of_request => {
+                record.request.as_deref().map_or(Value::None, |request| of_request.of_request(request))
+            }
+        }
+    }
+
+    /// Whether only requests have it.
+    pub(super) fn is_of_request(self) -> bool {
+        use Field::{AnsweredBy, Host, Method, Route, Status, Target};
+        matches!(self, Method | Host | Target | Route | Status | AnsweredBy)
+    }
+
+    fn of_request(self, request: &LoggedRequest) -> Value<'_> {
+        match self {
+            Field::Method => Value::Word(&request.method),
+            Field::Host => Value::Word(&request.host),
+            Field::Target => Value::Word(&request.target),
+            Field::Route => request.route.as_deref().map_or(Value::None, Value::Word),
+            Field::Status => request.status.map_or(Value::None, |status| Value::Number(status.into())),
+            Field::AnsweredBy if request.status.is_some() => {
+                Value::Word(if request.is_answered_here { "convey" } else { "server" })
+            }
+            _ => Value::None,
         }
     }
 }

@@ -10,12 +10,19 @@ const TEXT: &str = "{time} mode={mode} protocol={protocol} client_addr={client_a
     queue_ms={queue_ms} connect_ms={connect_ms} total_ms={total_ms} retries={retries} termination={termination} \
     reason={reason}";
 
+/// The same of a request.
+const REQUEST_TEXT: &str = "{time} client_addr={client_addr} frontend={frontend} method={method} host={host} target={target} \
+    status={status} answered_by={answered_by} route={route} server={server} server_addr={server_addr} bytes_rx={bytes_rx} \
+    bytes_tx={bytes_tx} total_ms={total_ms} retries={retries} termination={termination} reason={reason}";
+
 /// Makes a line of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
     /// As the configuration has it.
     source: String,
     parts: Option<Vec<Part>>,
+    /// Of requests, where these look different.
+    of_requests: Option<Vec<Part>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +44,8 @@ pub enum FormatError {
 
 impl Default for Format {
     fn default() -> Format {
-        let parts = parse(TEXT).unwrap_or_default();
-        Format { source: "text".to_owned(), parts: Some(parts) }
+        let (parts, of_requests) = (parse(TEXT).unwrap_or_default(), parse(REQUEST_TEXT).ok());
+        Format { source: "text".to_owned(), parts: Some(parts), of_requests }
     }
 }
 
@@ -59,7 +66,7 @@ impl Format {
                 Some(parts)
             }
         };
-        Ok(Format { source: source.to_owned(), parts })
+        Ok(Format { source: source.to_owned(), parts, of_requests: None })
     }
 
     /// As the configuration has it.
@@ -69,7 +76,8 @@ impl Format {
 
     /// Appends the line of a record that ended at this time of the wall clock.
     pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
-        let written = match &self.parts {
+        let of_requests = self.of_requests.as_ref().filter(|_| record.request.is_some());
+        let written = match of_requests.or(self.parts.as_ref()) {
             Some(parts) => parts.iter().try_for_each(|part| match part {
                 Part::Text(text) => {
                     out.push_str(text);
@@ -85,7 +93,8 @@ impl Format {
 }
 
 fn write_json(out: &mut String, record: &Record, ended: SystemTime) -> std::fmt::Result {
-    for (n, field) in Field::ALL.iter().enumerate() {
+    let has = |field: &&Field| record.request.is_some() || !field.is_of_request();
+    for (n, field) in Field::ALL.iter().filter(has).enumerate() {
         out.push_str(if n == 0 { "{\"" } else { ",\"" });
         out.push_str(field.name());
         out.push_str("\":");
@@ -126,7 +135,7 @@ mod tests {
 
     use convey_model::{Mode, Protocol, Timestamp};
 
-    use super::super::{ServedBy, Termination};
+    use super::super::{LoggedRequest, ServedBy, Termination};
     use super::*;
 
     fn record() -> Record {
@@ -148,6 +157,7 @@ mod tests {
             retries: 1,
             termination: Termination::Reset,
             reason: Some("client_reset"),
+            request: None,
         }
     }
 
@@ -187,12 +197,36 @@ mod tests {
     fn json_is_an_object_with_every_field() {
         let line = line("json", &Record { server: None, ..record() });
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(object.as_object().unwrap().len(), Field::ALL.len());
+        let of_connections = Field::ALL.iter().filter(|field| !field.is_of_request()).count();
+        assert_eq!(object.as_object().unwrap().len(), of_connections);
         assert_eq!(object["frontend"], "my \"web\"");
         assert_eq!(object["server"], serde_json::Value::Null);
         assert_eq!(object["total_ms"], 25.001);
         assert_eq!(object["start_time"], "1970-01-01T00:00:00.974Z");
         assert_eq!(object["bytes_tx"], 0);
+    }
+
+    #[test]
+    fn a_request_has_a_line_of_its_own() {
+        let request = LoggedRequest {
+            method: "GET".into(),
+            host: "shop.example".into(),
+            target: "/a b".into(),
+            route: None,
+            status: Some(404),
+            is_answered_here: true,
+        };
+        let record = Record { request: Some(Box::new(request)), ..record() };
+        let text = line("text", &record);
+        assert!(
+            text.contains(
+                " method=GET host=shop.example target=\"/a b\" status=404 answered_by=convey route=- "
+            ),
+            "{text}"
+        );
+        let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
+        assert_eq!(object.as_object().unwrap().len(), Field::ALL.len());
+        assert_eq!((&object["status"], &object["target"]), (&404.into(), &"/a b".into()));
     }
 
     #[test]

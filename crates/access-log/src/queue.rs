@@ -128,6 +128,7 @@ mod tests {
             retries: 0,
             termination: Termination::Closed,
             reason: None,
+            request: None,
         }
     }
 

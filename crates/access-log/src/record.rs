@@ -1,4 +1,4 @@
-//! A connection that has ended. Pure.
+//! A connection, or a request, that has ended. Pure.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,6 +44,25 @@ pub struct Record {
     pub termination: Termination,
     /// Why, by the label of the counter; `None`: in the usual way.
     pub reason: Option<&'static str>,
+    /// Of mode http: the record is about this request, and the times begin with its head. `None` in other modes.
+    pub request: Option<Box<LoggedRequest>>,
+}
+
+/// A request of HTTP.
+#[derive(Debug, Clone)]
+pub struct LoggedRequest {
+    /// Its method.
+    pub method: Box<str>,
+    /// The host that it is for.
+    pub host: Box<str>,
+    /// Its path and query.
+    pub target: Box<str>,
+    /// The route that it took; `None`: that of the frontend, or none.
+    pub route: Option<Arc<str>>,
+    /// The status that the client got; `None`: it got none.
+    pub status: Option<u16>,
+    /// Who made the response is convey, and no server.
+    pub is_answered_here: bool,
 }
 
 /// A server.

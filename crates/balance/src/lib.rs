@@ -8,6 +8,7 @@
 //! | [`Algorithm::RoundRobin`] | `round_robin` | turns, by weight |
 //! | [`Algorithm::LeastConnections`] | `least_connections` | open connections for each weight |
 //! | [`Algorithm::PowerOfTwo`] | `power_of_two` | the same, of two servers drawn at random |
+//! | [`Algorithm::Ewma`] | `ewma` | the soonest answers, of two servers drawn at random |
 //! | [`Algorithm::Ring`] | `ring` | the flow's hash, on a ring of servers |
 //! | [`Algorithm::Maglev`] | `maglev` | the flow's hash, in a table of servers |
 //!
@@ -131,6 +132,7 @@ pub fn build(algorithm: Algorithm, members: &[Member], turn: Arc<AtomicUsize>) -
         Algorithm::RoundRobin => Box::new(round_robin::RoundRobin::new(members, turn)),
         Algorithm::LeastConnections => Box::new(least_connections::LeastConnections::new(members, turn)),
         Algorithm::PowerOfTwo => Box::new(power_of_two::PowerOfTwo::new(members, turn)),
+        Algorithm::Ewma => Box::new(Ewma::new(members, turn)),
         Algorithm::Ring => Box::new(ring::HashRing::new(members)),
         Algorithm::Maglev => Box::new(maglev::Maglev::new(members)),
     }

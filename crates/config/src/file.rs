@@ -74,7 +74,7 @@ pub(super) struct Passthrough {
 pub(super) struct ParsedBackend {
     pub(super) name: String,
     pub(super) place: Place,
-    pub(super) algorithm: Option<Algorithm>,
+    pub(super) algorithm: Option<Placed<Algorithm>>,
     pub(super) hash: Option<Placed<HashOn>>,
     pub(super) hash_key: Option<Placed<HashKey>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
@@ -183,7 +183,7 @@ impl ParsedBackend {
         let send_proxy = value(&self.send_proxy);
         let default = model::BackendConfig::new(&self.name, gets_packets);
         model::BackendConfig {
-            algorithm: self.algorithm.unwrap_or(default.algorithm),
+            algorithm: value(&self.algorithm).unwrap_or(default.algorithm),
             hash: value(&self.hash).unwrap_or(default.hash),
             hash_key: value(&self.hash_key).unwrap_or(default.hash_key),
             health_check: HealthCheck { send_proxy, ..self.health_check.clone() },
@@ -229,9 +229,7 @@ fn backend(
     let backend = ParsedBackend {
         name,
         place: table.place.clone(),
-        algorithm: table
-            .optional("algorithm", choice(&Algorithm::ALL, Algorithm::name))
-            .map(|found| found.value),
+        algorithm: table.optional("algorithm", choice(&Algorithm::ALL, Algorithm::name)),
         hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
         hash_key: table.optional("hash_key", choice(&HashKey::ALL, HashKey::name)),
         health_check,

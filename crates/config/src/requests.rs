@@ -1,9 +1,9 @@
 //! Checks of what frontends in mode `http` do with requests. Pure.
 
-use super::file::{ParsedFrontend, one_of};
+use super::file::{ParsedBackend, ParsedFrontend, one_of};
 use super::problem::{Place, Placed, Report};
 use convey_http_core::{HostPattern, RouteTable};
-use convey_model::{Mode, Protocol};
+use convey_model::{Algorithm, Mode, Protocol};
 
 /// Reports the keys of mode `http` in another mode. In this mode: a protocol without requests, and what no request could reach.
 pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
@@ -18,6 +18,18 @@ pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     }
     one_of(frontend.backend.as_ref(), frontend.http.redirect.as_ref(), report);
     unreachable(frontend, report);
+}
+
+/// Only mode `http` sees how long answers take.
+pub(super) fn algorithm(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(Placed { value: Algorithm::Ewma, place }) = &backend.algorithm else { return };
+    if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
+        let (name, mode) = (&frontend.name, mode.name());
+        let message = format!(
+            "\"ewma\" goes by the time of answers, which only mode http sees; frontend {name:?} is in {mode} mode"
+        );
+        report.error(place, message);
+    }
 }
 
 /// Two routes for the same requests, and a route for every request beside what the frontend has for the rest.

@@ -30,7 +30,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
         }
         pool(backend, used, report);
         version_fits(backend, file, report);
-        if let Some(algorithm) = backend.algorithm {
+        if let Some(Placed { value: algorithm, .. }) = backend.algorithm {
             algorithm_fits(backend, algorithm, report);
         }
     }

@@ -108,6 +108,7 @@ impl Accounting {
             retries: 0,
             termination,
             reason,
+            request: None,
         })
     }
 

@@ -169,6 +169,9 @@ pub enum Algorithm {
     /// The one of two servers, drawn at random by weight, that has fewer open connections for its weight
     /// (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001).
     PowerOfTwo,
+    /// The one of two servers, drawn alike, whose answers come sooner, by a moving average that follows peaks, and by its open requests.
+    /// Mode http only: nothing else sees answers.
+    Ewma,
     /// Consistent hash ring.
     Ring,
     /// Maglev lookup table (Eisenbud et al., NSDI 2016, section 3.4).
@@ -177,10 +180,11 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm, in the order the documentation lists them.
-    pub const ALL: [Algorithm; 5] = [
+    pub const ALL: [Algorithm; 6] = [
         Algorithm::RoundRobin,
         Algorithm::LeastConnections,
         Algorithm::PowerOfTwo,
+        Algorithm::Ewma,
         Algorithm::Ring,
         Algorithm::Maglev,
     ];
@@ -195,7 +199,8 @@ impl Algorithm {
     pub fn hashes(self) -> bool {
         match self {
             Algorithm::Ring | Algorithm::Maglev => true,
-            Algorithm::RoundRobin | Algorithm::LeastConnections | Algorithm::PowerOfTwo => false,
+            Algorithm::RoundRobin | Algorithm::LeastConnections => false,
+            Algorithm::PowerOfTwo | Algorithm::Ewma => false,
         }
     }
 
@@ -205,6 +210,7 @@ impl Algorithm {
             Algorithm::RoundRobin => "round_robin",
             Algorithm::LeastConnections => "least_connections",
             Algorithm::PowerOfTwo => "power_of_two",
+            Algorithm::Ewma => "ewma",
             Algorithm::Ring => "ring",
             Algorithm::Maglev => "maglev",
         }

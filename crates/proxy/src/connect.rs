@@ -80,7 +80,7 @@ impl TcpSession {
         }
     }
 
-    async fn connect(
+    pub(super) async fn connect(
         &self,
         server: SocketAddr,
         header: Option<ProxyVersion>,

@@ -5,8 +5,10 @@
 //! one core.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod client_stream;
 mod clients;
 mod connect;
+mod draining;
 mod flow_desk;
 mod handover;
 mod header_error;
@@ -33,16 +35,20 @@ mod window;
 mod window_budget;
 mod worker;
 
+pub use client_stream::{ClientStream, ServeStream, ServerStream, StreamEnd};
 pub use clients::Clients;
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use lines::ClientLines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
+pub use pipe::Pipe;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
 pub use standing::{ClientShortage, ClientStanding};
+pub use stream::{More, poll_read, poll_write, try_read, try_write};
 pub use udp::Sessions;
+pub use upstream::{Attempts, Downstream, Permit, ServerAnswer, Unavailable};
 pub use worker::{Descriptors, Reserved, WorkersShared};
 
 use std::collections::{BTreeSet, HashMap};

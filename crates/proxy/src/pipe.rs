@@ -31,7 +31,8 @@ pub(super) fn limit(pipes: usize) {
 }
 
 /// A pipe on the way from one socket to another.
-pub(super) struct Pipe {
+#[derive(Debug)]
+pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     /// Bytes in it. Only an empty pipe is filled: then "would block" can only mean the socket.
@@ -40,15 +41,18 @@ pub(super) struct Pipe {
 
 impl Pipe {
     /// Most bytes moved at once. A pipe's size counts pages, and what is in a page's place may be longer.
-    pub(super) const MAX_MOVED: usize = 1024 * 1024;
+    pub const MAX_MOVED: usize = 1024 * 1024;
 
     /// An empty pipe, from the thread's pool if it has one.
-    pub(super) fn get() -> io::Result<Pipe> {
+    ///
+    /// # Errors
+    /// This thread has as many as it may, or the kernel gives none.
+    pub fn get() -> io::Result<Pipe> {
         POOL.with_borrow_mut(Vec::pop).map_or_else(Pipe::new, Ok)
     }
 
     /// Gives the pipe to the pool. One that holds bytes is closed instead: they belong to nobody else.
-    pub(super) fn put(self) {
+    pub fn put(self) {
         POOL.with_borrow_mut(|pool| {
             if self.held == 0 && pool.len() < POOLED {
                 pool.push(self);
@@ -57,12 +61,15 @@ impl Pipe {
     }
 
     /// Whether all that was read has been written.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.held == 0
     }
 
     /// Fills the empty pipe from a socket, with `most` bytes at most; 0 is the end of the stream.
-    pub(super) fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// Those of splice(2). "Would block": nothing is there, or only reading can tell what is.
+    pub fn fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         self.held = splice(from, None, &self.write, None, most, FLAGS)?;
         // Splicing does not tell TCP that its reader has caught up; without this the sender waits for a
@@ -73,7 +80,10 @@ impl Pipe {
 
     /// Empties the pipe into a socket as far as that takes it; returns how much that was. Clears the
     /// socket's readiness when it takes nothing.
-    pub(super) fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// Those of splice(2).
+    pub fn drain(&mut self, to: &TcpStream) -> io::Result<usize> {
         let held = self.held;
         let sent = to.try_io(Interest::WRITABLE, || Ok(splice(&self.read, None, to, None, held, FLAGS)?))?;
         self.held -= sent;

@@ -12,6 +12,7 @@ use socket2::Socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::client_stream::ClientStream;
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
 use super::header_error::HeaderError;
@@ -61,7 +62,7 @@ pub(super) struct TcpSession {
     /// Whether a PROXY header is still to say who the client is: until then that is who opened the connection.
     awaits_header: bool,
     /// Tells when it is to end.
-    watched: Watched,
+    pub(super) watched: Watched,
 }
 
 impl TcpSession {
@@ -255,7 +256,7 @@ impl TcpSession {
     }
 
     /// Its frontend as this snapshot has it, if it still does; the address may belong to another.
-    fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
+    pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
         let at_address = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
         let anywhere = || snapshot.frontends.iter().find(is_ours);
@@ -345,7 +346,15 @@ impl TcpSession {
     }
 
     /// Serves the client until both sides have closed or something ends the connection.
-    pub(super) async fn serve(mut self, mut client: Leg) {
+    pub(super) async fn serve(self, client: Leg) {
+        match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
+            Some(http) => ClientStream::serve(self, client, &*http).await,
+            None => self.serve_bytes(client).await,
+        }
+    }
+
+    /// Relays bytes between the client and a server.
+    async fn serve_bytes(mut self, mut client: Leg) {
         // A client that a reload denies is reset wherever it waits.
         let denied = self.watched.over();
         let opened = tokio::select! {
@@ -355,12 +364,7 @@ impl TcpSession {
         };
         let (early, mut server) = match opened {
             Ok(opened) => opened,
-            Err(reason) => {
-                if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
-                    socket::keep_reset_near(&client.stream);
-                }
-                return self.end(reason);
-            }
+            Err(reason) => return self.refuse(&client, reason),
         };
         let end = self.relay(&mut client, &mut server, early).await;
         if end == RelayEnd::Closed {
@@ -373,15 +377,20 @@ impl TcpSession {
         self.end(reason_of(end));
     }
 
+    /// The client gets no server, for this reason; `None` if it has closed in order.
+    pub(super) fn refuse(&mut self, client: &Leg, reason: Option<Counter>) {
+        if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
+            socket::keep_reset_near(&client.stream);
+        }
+        self.end(reason);
+    }
+
     /// A server for the client, and what that has sent already.
     ///
     /// # Errors
     /// Why there is none; `None` if the client has closed in order.
     async fn open(&mut self, client: &mut Leg) -> Result<(Vec<u8>, Connected), Option<Counter>> {
-        let (origin, mut early) = self.take_header(client).await?;
-        self.wait_for_share().await?;
-        self.wait_for_slot().await;
-        self.check_access()?;
+        let (origin, mut early) = self.let_in(client).await?;
         if early.is_empty() {
             self.wait_for_first_byte(&client.stream).await?;
             early = read_early(&client.stream).map_err(|_| Counter::ClientReset)?;
@@ -389,6 +398,18 @@ impl TcpSession {
         let opening = Opening { client: &client.stream, origin: &origin, data_waits: !early.is_empty() };
         let server = self.connect_to_server(opening).await?;
         Ok((early, server))
+    }
+
+    /// Waits until the client may come in: its PROXY header, its share of the frontend, a slot.
+    ///
+    /// # Errors
+    /// Why it may not; `None` if it has closed in order.
+    pub(super) async fn let_in(&mut self, client: &mut Leg) -> Result<(Origin, Vec<u8>), Option<Counter>> {
+        let (origin, early) = self.take_header(client).await?;
+        self.wait_for_share().await?;
+        self.wait_for_slot().await;
+        self.check_access()?;
+        Ok((origin, early))
     }
 
     /// Whether the client may come in, also by a reload since it came.
@@ -495,14 +516,14 @@ impl TcpSession {
         }
     }
 
-    fn count(&self, counter: Counter, n: u64) {
+    pub(super) fn count(&self, counter: Counter, n: u64) {
         self.frontend.live.traffic.add(self.context.core, counter, n);
         self.totals.add(self.context.core, counter, n);
     }
 }
 
 /// Why a connection is over that ended like this; `None` if both sides have closed.
-fn reason_of(end: RelayEnd) -> Option<Counter> {
+pub(super) fn reason_of(end: RelayEnd) -> Option<Counter> {
     match end {
         RelayEnd::Closed => None,
         RelayEnd::ServerGone => Some(Counter::ServerGone),

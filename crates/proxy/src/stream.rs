@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Whether something follows what is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum More {
+pub enum More {
     /// Nothing that is known of: the bytes go out at once.
     No,
     /// Further bytes, which have to be written next: the bytes go out with these.
@@ -29,11 +29,7 @@ impl More {
 }
 
 /// Reads what is there; 0 is the end of the stream.
-pub(super) fn poll_read(
-    stream: &TcpStream,
-    cx: &mut Context<'_>,
-    buffer: &mut [u8],
-) -> Poll<io::Result<usize>> {
+pub fn poll_read(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
     loop {
         ready!(stream.poll_read_ready(cx))?;
         if let Some(read) = try_read(stream, buffer) {
@@ -43,7 +39,7 @@ pub(super) fn poll_read(
 }
 
 /// Writes what the kernel takes.
-pub(super) fn poll_write(
+pub fn poll_write(
     stream: &TcpStream,
     cx: &mut Context<'_>,
     bytes: &[u8],
@@ -58,12 +54,12 @@ pub(super) fn poll_write(
 }
 
 /// Writes what the kernel takes at once; `None` if that is nothing. Wakes nobody.
-pub(super) fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
+pub fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
     attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, more.flags()))
 }
 
 /// Reads what is there already; `None` if that is nothing. Wakes nobody.
-pub(super) fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+pub fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
     let size = buffer.len();
     attempt(stream, Interest::READABLE, size, || {
         recv(stream, &mut *buffer, RecvFlags::empty()).map(|(n, _)| n)

@@ -113,6 +113,7 @@ impl Tally {
                 retries,
                 termination,
                 reason,
+                request: None,
             })
         };
         log.put(make);

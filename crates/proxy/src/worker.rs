@@ -19,6 +19,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::client_stream::ServeStream;
+use super::draining::Draining;
 use super::handover::HandedSession;
 use super::own_sockets::Towards;
 use super::{ClientLines, Clients, LocalPorts, OwnSockets, flow_desk, listener, pipe, udp, watch};
@@ -54,6 +56,8 @@ pub struct WorkersShared {
     pub access_log: Arc<AccessLog>,
     /// Who watches what becomes of clients.
     pub trace: Arc<TraceHub>,
+    /// Serves clients of frontends in mode http.
+    pub http: Option<Arc<dyn ServeStream>>,
     /// `Timestamp(0)` of tables that the workers share with others.
     pub started: Instant,
 }
@@ -149,6 +153,8 @@ pub(super) struct Context {
     /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) shared: WorkersShared,
+    /// Tells connections that are between two requests that there is to be no other.
+    pub(super) draining: Draining,
     /// Closes its channel when the last holder of the context is gone: every listener and connection
     /// holds it.
     _alive: mpsc::Sender<Infallible>,
@@ -213,8 +219,8 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     pipe::limit(shared.descriptors.pipes);
     let (_alive, mut all_ended) = mpsc::channel(1);
     let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
-    tokio::spawn(tell_time());
-    let context = Arc::new(Context { core, shared, _alive });
+    tokio::spawn(tell_time(shared.http.clone()));
+    let context = Arc::new(Context { core, shared, draining: Draining::default(), _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
     let (left, drained) = loop {
         match commands.recv().await {
@@ -233,6 +239,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
             None => return,
         }
     };
+    listeners.context.draining.begin();
     listeners.drain(&left).await;
     // Closed by the last connection; the end of the commands cuts those that take too long.
     tokio::select! {
@@ -270,11 +277,14 @@ impl Operators {
 }
 
 /// Tells this thread's connections once a second how late it is.
-async fn tell_time() {
+async fn tell_time(http: Option<Arc<dyn ServeStream>>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     loop {
         seconds.tick().await;
         watch::pass_to(Instant::now());
+        if let Some(http) = &http {
+            http.each_second();
+        }
     }
 }
 
@@ -384,9 +394,10 @@ pub(super) mod tests {
             lines: Arc::default(),
             access_log: Arc::default(),
             trace: Arc::default(),
+            http: None,
             started: Instant::now(),
         };
-        Arc::new(Context { core: 0, shared, _alive: mpsc::channel(1).0 })
+        Arc::new(Context { core: 0, shared, draining: Draining::default(), _alive: mpsc::channel(1).0 })
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Pool;
-use convey_http_core::{FieldRules, ForwardedFields, PathPrefix, RouteTable};
+use convey_http_core::{FieldRules, ForwardedFields, PathPrefix, RequestHead, RouteTable};
 use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
 
 /// The name of the route of requests that no other route is for. Names of others have a slash.
@@ -88,6 +88,14 @@ impl HttpFrontend {
             Some(found) => Some((found.to, Some(found.prefix))),
             None => self.default.as_ref().map(|default| (default, None)),
         }
+    }
+}
+
+impl HttpFrontend {
+    /// What changes in a response of convey's own to this request; `None`: its head could not be read.
+    pub fn response_to(&self, request: Option<&RequestHead>) -> &FieldRules {
+        let route = request.and_then(|head| self.route(head.host(), head.path()));
+        route.map_or(&self.response, |(route, _)| &route.response)
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Waiters};
 use crate::stats::{CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
-use convey_balance::{self as balance, Balancer, Foreseen, Identity, Loads, Member};
+use convey_balance::{self as balance, AnswerTimes, Balancer, Foreseen, Identity, Loads, Member};
 use convey_model::{self as model, AdminState, HashOn, Slots, Timestamp};
 
 /// How exactly it is known when a server last answered.
@@ -53,6 +53,8 @@ pub struct PoolLive {
     pub freed: Notify,
     /// Connections that wait for a server, all being at their limits.
     pub waiters: Waiters,
+    /// When a server answered last, in nanoseconds (mode http): the present, for those who compare their times.
+    answered_at: AtomicU64,
     turn: Arc<AtomicUsize>,
 }
 
@@ -86,8 +88,10 @@ pub struct ServerLive {
     pub answers_nobody: AtomicBool,
     /// TCP handshakes that clients have begun since one was last complete, to a second (packet modes).
     pub in_vain: AtomicU64,
-    /// Its open connections.
+    /// Its open connections; in mode http its open requests.
     pub slots: Arc<Slots>,
+    /// How long its answers take (mode http).
+    pub answers: AnswerTimes,
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
@@ -274,6 +278,7 @@ impl PoolLive {
             queue: Mutex::new(()),
             freed: Notify::new(),
             waiters: Waiters::default(),
+            answered_at: AtomicU64::new(0),
             turn: Arc::default(),
         }
     }
@@ -288,6 +293,12 @@ impl PoolLive {
     /// The position of round robin.
     pub fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
+    }
+
+    /// One of its servers has answered a request in so much time, or failed to (mode http).
+    pub fn note_answer(&self, server: &ServerLive, took: Duration, is_failure: bool, now: Timestamp) {
+        self.answered_at.store(now.0, Ordering::Relaxed);
+        server.answers.answered(took, is_failure, now.since(Timestamp(0)));
     }
 
     /// The same with its name, for the access log.
@@ -308,6 +319,7 @@ impl ServerLive {
             answers_nobody: AtomicBool::new(false),
             in_vain: AtomicU64::new(0),
             slots: Arc::default(),
+            answers: AnswerTimes::default(),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),
             ejections: AtomicU64::new(0),
@@ -399,6 +411,11 @@ impl Loads for PickLoads<'_> {
 
     fn active(&self, index: usize) -> u32 {
         self.pool.servers[index].live.slots.open()
+    }
+
+    fn cost(&self, index: usize) -> f64 {
+        let now = Duration::from_nanos(self.pool.live.answered_at.load(Ordering::Relaxed));
+        self.pool.servers[index].live.answers.cost(now)
     }
 }
 

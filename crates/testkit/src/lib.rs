@@ -6,6 +6,7 @@ mod balancer;
 mod browser;
 mod client;
 mod ftp;
+mod http_server;
 mod log_file;
 mod loopback;
 mod name_server;
@@ -28,6 +29,7 @@ pub use client::{
     BoundClient, ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset,
 };
 pub use ftp::ftp_server;
+pub use http_server::{SeenRequest, TestHttpServer};
 pub use log_file::whole_lines;
 pub use loopback::Loopback;
 pub use name_server::{NAME, SERVICE, TestNameServer};

@@ -1,6 +1,7 @@
 //! The report as Prometheus text. Pure.
 
 mod page;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -24,6 +25,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     frontends(&mut page, report);
     backends(&mut page, report);
     servers(&mut page, report);
+    requests::add(&mut page, report);
     names(&mut page, report);
     if let Some(report) = &report.packets {
         packets(&mut page, report);

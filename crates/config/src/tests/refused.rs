@@ -45,7 +45,7 @@ idle = -1
             "config.toml:9:19: frontends.api.max_connections: found 0; allowed: an integer from 1 to 4294967295",
             "config.toml:10:1: frontends.more.backend: required, but missing",
             "config.toml:11:15: frontends.more.listen_addr: 10.0.0.1:80 is taken by frontends.api.listen_addr (line 7)",
-            "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, power_of_two, ring, maglev; did you mean `round_robin`?",
+            "config.toml:13:13: backends.web.algorithm: found \"roundrobin\"; allowed: round_robin, least_connections, power_of_two, ewma, ring, maglev; did you mean `round_robin`?",
             "config.toml:14:25: backends.web.health_check_interval: the same as health_check.interval, which is set too; keep one of them",
             "config.toml:15:39: backends.web.health_check.kind: found \"icmp\"; allowed: tcp, http, https, udp, none",
             "config.toml:17:10: backends.web.servers.a.weight: found 65536; allowed: an integer from 0 to 65535",

@@ -87,6 +87,16 @@ impl ChunkReader {
         }
     }
 
+    /// So many bytes of the data are gone by.
+    pub(super) fn pass(&mut self, len: u64) {
+        if let Place::Data { left } = &mut self.at {
+            *left = left.saturating_sub(len);
+            if *left == 0 {
+                self.at = Place::DataCr;
+            }
+        }
+    }
+
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<BodyProgress, Malformed> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {

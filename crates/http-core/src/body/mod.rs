@@ -85,6 +85,21 @@ impl BodyReader {
         }
     }
 
+    /// So many bytes of the body are gone by, at most those that are opaque. Returns whether it has ended with them.
+    pub(crate) fn pass(&mut self, len: u64) -> bool {
+        match &mut self.0 {
+            State::UntilClose => false,
+            State::Chunked(chunks) => {
+                chunks.pass(len);
+                false
+            }
+            State::Left(left) => {
+                *left = left.saturating_sub(len);
+                *left == 0
+            }
+        }
+    }
+
     /// Whether a connection that ends now leaves the body whole.
     pub fn may_end(&self) -> bool {
         matches!(self.0, State::UntilClose | State::Left(0))

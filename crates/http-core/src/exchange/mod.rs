@@ -91,6 +91,11 @@ impl Exchange {
         }
     }
 
+    /// The client may send no other request after this one: it is told so with the response.
+    pub fn is_last(&mut self) {
+        self.keeps_alive = false;
+    }
+
     /// How many of the client's next bytes go to the server. What is left is the client's next request.
     ///
     /// # Errors
@@ -157,6 +162,25 @@ impl Exchange {
         }
     }
 
+    /// So many of the server's bytes have gone to the client without a look at them: at most [`Exchange::opaque_from_server`].
+    pub fn passed_from_server(&mut self, len: u64) {
+        if let Response::Body(body) = &mut self.response
+            && body.pass(len)
+        {
+            self.response = Response::Whole;
+        }
+    }
+
+    /// The same of the client's bytes, at most [`Exchange::opaque_from_client`].
+    pub fn passed_from_client(&mut self, len: u64) {
+        self.has_sent_body |= len > 0;
+        if let Request::Body(body) = &mut self.request
+            && body.pass(len)
+        {
+            self.request = Request::Whole;
+        }
+    }
+
     /// The server has closed its side.
     ///
     /// # Errors
@@ -207,6 +231,11 @@ impl Exchange {
     /// Whether the client has got anything of an answer: then it cannot have another one.
     pub fn has_answered(&self) -> bool {
         self.has_answered
+    }
+
+    /// Whether not a byte of a response has come.
+    pub fn has_sent_nothing_back(&self) -> bool {
+        matches!(&self.response, Response::Head(reader) if reader.is_new()) && self.interim == 0
     }
 
     /// Whether another server may be asked after this one has got the request and failed. The client has no answer yet, and nothing of

@@ -99,11 +99,12 @@ impl FieldRules {
     }
 
     /// Whether a field of the message is passed on.
-    pub(super) fn keeps(&self, name: &[u8]) -> bool {
+    pub fn keeps(&self, name: &[u8]) -> bool {
         !self.dropped.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    /// Writes the fields that are added.
+    pub fn write(&self, out: &mut Vec<u8>) {
         self.added.iter().for_each(|field| write_field(&field.name, &field.value, out));
     }
 }

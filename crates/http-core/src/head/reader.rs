@@ -44,6 +44,11 @@ pub struct HeadReader {
 }
 
 impl HeadReader {
+    /// Whether it has seen nothing of a head.
+    pub(crate) fn is_new(&self) -> bool {
+        self.scanned == 0
+    }
+
     /// Takes a request's head from the front of what was received, once it is whole. Empty lines before it are skipped
     /// (RFC 9112, section 2.2).
     ///

@@ -2,8 +2,8 @@
 //!
 //! It gives permits, no sockets: the caller connects, or takes a connection that it has kept.
 //!
-//! 1. [`Attempts::next`] chooses a server and takes one of its connection slots: a [`Permit`].
-//! 2. If every server is at `max_connections`, [`Attempts::next_in_turn`] waits for a slot.
+//! 1. [`Attempts::next_in_turn`] chooses a server and takes one of its connection slots: a [`Permit`].
+//! 2. If every server is at `max_connections`, it waits for a slot.
 //! 3. The caller connects. If it cannot, [`Attempts::failed`] decides whether it may ask for another server.
 //! 4. [`Permit`] takes the outcome ([`Permit::connected`], [`Permit::answered`], [`Permit::failed`]) and tells health.
 
@@ -14,8 +14,9 @@ mod retry;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use permit::Permit;
-pub(crate) use retry::Attempts;
+pub use outcome::ServerAnswer;
+pub use permit::Permit;
+pub use retry::Attempts;
 
 use std::net::SocketAddr;
 
@@ -25,22 +26,24 @@ use convey_model::Protocol;
 
 /// The client's side of a connection that needs a server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Downstream {
-    pub(crate) client: SocketAddr,
+pub struct Downstream {
+    /// The client's address and port.
+    pub client: SocketAddr,
     /// The proxy that came in its name, if a PROXY header names the client.
-    pub(crate) proxy: Option<SocketAddr>,
+    pub proxy: Option<SocketAddr>,
     /// The address that the client asked.
-    pub(crate) vip: SocketAddr,
-    pub(crate) protocol: Protocol,
+    pub vip: SocketAddr,
+    /// The protocol that the client speaks.
+    pub protocol: Protocol,
     /// Index of the worker's counters.
-    pub(crate) core: usize,
-    /// When the client came.
-    pub(crate) began: Instant,
+    pub core: usize,
+    /// When the client, or its request, came.
+    pub began: Instant,
 }
 
 /// Why a client gets no server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unavailable {
+pub enum Unavailable {
     /// No server is up.
     NoServer,
     /// Every server is at its limit.

@@ -7,13 +7,24 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::Permit;
-use convey_model::{ConnectFailures, Protocol, ServerKey};
+use convey_model::{ConnectFailures, Protocol, ServerKey, Timestamp};
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::Counter;
 
+/// How a server has answered a request (mode http).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerAnswer {
+    /// The status; `None`: nothing came in time.
+    pub status: Option<u16>,
+    /// From the request to the head of the response.
+    pub took: Duration,
+    /// The present.
+    pub now: Timestamp,
+}
+
 impl Permit {
     /// The server has taken the client's connection, after so long. With outlier detection its answer decides.
-    pub(crate) fn connected(&mut self, after: Duration) {
+    pub fn connected(&mut self, after: Duration) {
         self.pool.live.connect_times.record(self.core, after);
         self.opened();
         if self.pool.config.outlier_detection.is_none() {
@@ -22,17 +33,39 @@ impl Permit {
     }
 
     /// The server has answered the client, or ended the connection in order.
-    pub(crate) fn answered(&self) {
+    pub fn answered(&self) {
         if self.is_first_judgement() {
             self.succeeded();
         }
     }
 
     /// The server has reset the connection: a failure if it had not answered.
-    pub(crate) fn reset(&self, failures: &mpsc::Sender<ConnectFailures>) {
+    pub fn reset(&self, failures: &mpsc::Sender<ConnectFailures>) {
         if self.is_first_judgement() {
             self.report("reset before an answer".to_owned(), failures);
         }
+    }
+
+    /// The server has answered the request of a client with this status, or with none in time. Where outlier detection is on, a 5xx and
+    /// silence are failures.
+    pub fn answered_with(&self, answer: ServerAnswer, failures: &mpsc::Sender<ConnectFailures>) {
+        let ServerAnswer { status, took, now } = answer;
+        let is_failure = status.is_none_or(|status| status >= 500);
+        self.pool.live.note_answer(&self.server().live, took, is_failure, now);
+        if !is_failure || self.pool.config.outlier_detection.is_none() {
+            self.answered();
+        } else if self.is_first_judgement() {
+            let error = match status {
+                Some(status) => format!("answered a request with status {status}"),
+                None => "did not answer a request in time".to_owned(),
+            };
+            self.report(error, failures);
+        }
+    }
+
+    /// The server has failed a request after so long: what chooses by the time of answers is told.
+    pub fn failed_after(&self, took: Duration, now: Timestamp) {
+        self.pool.live.note_answer(&self.server().live, took, true, now);
     }
 
     /// Only one task has a permit: no exchange is needed, which would cost each read.

@@ -12,7 +12,8 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 
 /// The right to use one server for one client.
-pub(crate) struct Permit {
+#[derive(Debug)]
+pub struct Permit {
     pub(super) pool: Arc<Pool>,
     pub(super) index: usize,
     pub(super) core: usize,
@@ -52,22 +53,23 @@ impl Permit {
         Permit::take(pool, index, downstream)
     }
 
-    pub(crate) fn server(&self) -> &Server {
+    /// The server.
+    pub fn server(&self) -> &Server {
         &self.pool.servers[self.index]
     }
 
     /// The names of the backend and of the server.
-    pub(crate) fn names(&self) -> (Arc<str>, Arc<str>) {
+    pub fn names(&self) -> (Arc<str>, Arc<str>) {
         (self.pool.live.name.clone(), self.server().live.name.clone())
     }
 
     /// The name of the backend.
-    pub(crate) fn backend(&self) -> &Arc<str> {
+    pub fn backend(&self) -> &Arc<str> {
         &self.pool.live.name
     }
 
     /// What lines of the log call the server: `backend/server`.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{}/{}", self.pool.config.name, self.server().config.name)
     }
 
@@ -77,19 +79,19 @@ impl Permit {
     }
 
     /// Counts at the server and its backend.
-    pub(crate) fn count(&self, counter: Counter, n: u64) {
+    pub fn count(&self, counter: Counter, n: u64) {
         self.server().live.traffic.add(self.core, counter, n);
         self.pool.live.traffic.add(self.core, counter, n);
     }
 
     /// The client uses the server from now on.
-    pub(crate) fn opened(&mut self) {
+    pub fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
     }
 
     /// The PROXY header that the server expects.
-    pub(crate) fn send_proxy(&self) -> Option<ProxyVersion> {
+    pub fn send_proxy(&self) -> Option<ProxyVersion> {
         self.pool.config.send_proxy
     }
 

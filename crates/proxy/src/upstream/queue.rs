@@ -15,8 +15,8 @@ impl Attempts {
     /// most. `newest` is the pool as of now: servers and limits may change while a client waits.
     ///
     /// # Errors
-    /// [`Unavailable::Full`] if no slot came free in time, or what [`Attempts::next`] says.
-    pub(crate) async fn next_in_turn(
+    /// [`Unavailable::Full`] if no slot came free in time, or why there is no server.
+    pub async fn next_in_turn(
         &mut self,
         downstream: &Downstream,
         pool: &Arc<Pool>,

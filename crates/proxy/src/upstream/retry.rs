@@ -23,7 +23,7 @@ const MAX_ATTEMPTS: u32 = 4;
 
 /// What one client has tried. It allocates only once a server has failed.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts {
+pub struct Attempts {
     used: u32,
     /// Servers that are not tried again, by id.
     passed_over: Vec<u32>,
@@ -60,12 +60,7 @@ impl Attempts {
     }
 
     /// The server has failed this client: health is told, and another server is next.
-    pub(crate) fn failed(
-        &mut self,
-        permit: &Permit,
-        error: &io::Error,
-        failures: &mpsc::Sender<ConnectFailures>,
-    ) {
+    pub fn failed(&mut self, permit: &Permit, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
         permit.failed(error, failures);
         self.pass_over(permit);
         self.used += 1;
@@ -77,18 +72,23 @@ impl Attempts {
     }
 
     /// The server is not the next one, though it has not failed in these attempts.
-    pub(crate) fn pass_over(&mut self, permit: &Permit) {
+    pub fn pass_over(&mut self, permit: &Permit) {
         self.passed_over.push(permit.server().live.id);
         self.reason = self.reason.or(Some(Unavailable::Failed));
     }
 
     /// The same server is tried again.
-    pub(crate) fn repeat(&mut self) {
+    pub fn repeat(&mut self) {
         self.used += 1;
     }
 
+    /// Whether one has failed already.
+    pub fn have_begun(&self) -> bool {
+        self.used > 0
+    }
+
     /// Whether the client has used up what it may try.
-    pub(crate) fn are_over(&self) -> bool {
+    pub fn are_over(&self) -> bool {
         self.used >= MAX_ATTEMPTS
     }
 

@@ -104,10 +104,44 @@ pub enum Counter {
     RefusedSourceConnections,
     /// The same: its source has begun too many of late.
     RefusedSourceRate,
+    /// Requests whose head has come (mode http); at a server those that it was sent, retries included.
+    Requests,
+    /// Connections that changed their protocol (status 101).
+    Responses1xx,
+    /// Responses with such a status, those of convey's own included.
+    Responses2xx,
+    /// The same.
+    Responses3xx,
+    /// The same.
+    Responses4xx,
+    /// The same.
+    Responses5xx,
+    /// Requests that convey answered itself: they could be read in two ways, were no HTTP, or more than a limit allows.
+    AnsweredMalformed,
+    /// The same: the request did not come in time.
+    AnsweredRequestTimeout,
+    /// The same: no route leads anywhere.
+    AnsweredNoRoute,
+    /// The same: the route is a redirect.
+    AnsweredRedirect,
+    /// The same: no server was up.
+    AnsweredNoServer,
+    /// The same: every server that was tried refused or timed out.
+    AnsweredConnectFailed,
+    /// The same: no local port was left for a connection to a server.
+    AnsweredNoLocalPort,
+    /// The same: every server stayed at its limit.
+    AnsweredQueueTimeout,
+    /// The same: the server reset the connection.
+    AnsweredServerReset,
+    /// The same: the server sent something else than a response.
+    AnsweredServerFault,
+    /// The same: the server did not answer in time.
+    AnsweredServerTimeout,
 }
 
 impl Counter {
-    const COUNT: usize = Counter::RefusedSourceRate as usize + 1;
+    const COUNT: usize = Counter::AnsweredServerTimeout as usize + 1;
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
@@ -155,10 +189,50 @@ impl Counter {
         (Counter::RefusedSourceRate, "source_rate"),
     ];
 
+    /// Responses by the class of their status.
+    pub const RESPONSES: [(Counter, &'static str); 5] = [
+        (Counter::Responses1xx, "1xx"),
+        (Counter::Responses2xx, "2xx"),
+        (Counter::Responses3xx, "3xx"),
+        (Counter::Responses4xx, "4xx"),
+        (Counter::Responses5xx, "5xx"),
+    ];
+
+    /// Why convey answers a request itself, with the label that metrics and logs use.
+    pub const ANSWERS: [(Counter, &'static str); 11] = [
+        (Counter::AnsweredMalformed, "malformed"),
+        (Counter::AnsweredRequestTimeout, "request_timeout"),
+        (Counter::AnsweredNoRoute, "no_route"),
+        (Counter::AnsweredRedirect, "redirect"),
+        (Counter::AnsweredNoServer, "no_server"),
+        (Counter::AnsweredConnectFailed, "connect_failed"),
+        (Counter::AnsweredNoLocalPort, "no_local_port"),
+        (Counter::AnsweredQueueTimeout, "queue_timeout"),
+        (Counter::AnsweredServerReset, "server_reset"),
+        (Counter::AnsweredServerFault, "server_fault"),
+        (Counter::AnsweredServerTimeout, "server_timeout"),
+    ];
+
+    /// The counter of responses with this status.
+    pub fn of_status(status: u16) -> Counter {
+        match status {
+            ..200 => Counter::Responses1xx,
+            200..300 => Counter::Responses2xx,
+            300..400 => Counter::Responses3xx,
+            400..500 => Counter::Responses4xx,
+            500.. => Counter::Responses5xx,
+        }
+    }
+
     /// The label of an end or a refusal; empty for what is neither.
     pub fn label(self) -> &'static str {
         let mut all = Counter::ENDS.iter().chain(&Counter::REFUSALS);
         all.find(|(reason, _)| *reason == self).map_or("", |(_, label)| label)
+    }
+
+    /// The label of an answer; empty for what is none.
+    pub fn answer_label(self) -> &'static str {
+        Counter::ANSWERS.iter().find(|(answer, _)| *answer == self).map_or("", |(_, label)| label)
     }
 
     /// The label of a drop; empty for what is not one.

@@ -1,0 +1,196 @@
+//! What convey itself answers. A client, a log and a metric can tell it from what a server has said: it has `Server: convey`, and a
+//! reason.
+
+use convey_http_core::{FieldRules, Malformed, ServerFault};
+use convey_snapshot::stats::Counter;
+
+/// Why convey answers a request itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerReason {
+    /// The request could be read in two ways, is no HTTP, or is more than a limit allows.
+    Malformed(Malformed),
+    /// The client did not send the whole head in time.
+    RequestTimeout,
+    /// No route leads anywhere, and the frontend has no backend.
+    NoRoute,
+    /// The route says so.
+    Redirect,
+    /// No server of the backend is up.
+    NoServer,
+    /// Every server that was tried refused or timed out.
+    ConnectFailed,
+    /// This host has no local port left for a connection to a server.
+    NoLocalPort,
+    /// Every server stayed at its limit.
+    QueueTimeout,
+    /// The server reset the connection before it had answered.
+    ServerReset,
+    /// The server sent something else than a response to this request.
+    ServerFault(ServerFault),
+    /// The server did not answer in time.
+    ServerTimeout,
+}
+
+/// An answer of convey's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnAnswer {
+    /// The status.
+    pub status: u16,
+    /// Why.
+    pub reason: AnswerReason,
+    /// Where the client is sent to, with a redirect.
+    pub location: Option<Vec<u8>>,
+}
+
+impl From<AnswerReason> for OwnAnswer {
+    fn from(reason: AnswerReason) -> OwnAnswer {
+        OwnAnswer { status: reason.status(), reason, location: None }
+    }
+}
+
+impl OwnAnswer {
+    /// Writes it for a client, changed as the operator wants responses to be.
+    pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
+        let (phrase, mut number) = (phrase_of(self.status), itoa::Buffer::new());
+        let status = number.format(self.status).as_bytes();
+        let body = [status, b" ", phrase.as_bytes(), b": ", self.reason.words().as_bytes(), b"\n"].concat();
+        out.extend_from_slice(&[b"HTTP/1.1 ", status, b" ", phrase.as_bytes(), b"\r\n"].concat());
+        let mut field = |name: &str, value: &[u8]| {
+            if to.fields.keeps(name.as_bytes()) {
+                out.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+            }
+        };
+        field("Server", b"convey");
+        field("Content-Type", b"text/plain; charset=utf-8");
+        field("Content-Length", itoa::Buffer::new().format(body.len()).as_bytes());
+        field("Cache-Control", b"no-store");
+        if let Some(location) = &self.location {
+            field("Location", location);
+        }
+        if to.closes {
+            field("Connection", b"close");
+        }
+        to.fields.write(out);
+        out.extend_from_slice(b"\r\n");
+        if to.has_body {
+            out.extend_from_slice(&body);
+        }
+    }
+}
+
+/// What an answer is to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnswerTo<'a> {
+    /// What the operator changes of responses.
+    pub(crate) fields: &'a FieldRules,
+    /// No other request is read from the connection.
+    pub(crate) closes: bool,
+    /// The request's method allows a body.
+    pub(crate) has_body: bool,
+}
+
+impl AnswerReason {
+    /// The status that the client gets.
+    pub fn status(self) -> u16 {
+        match self {
+            AnswerReason::Malformed(malformed) => malformed.status(),
+            AnswerReason::RequestTimeout => 408,
+            AnswerReason::NoRoute => 404,
+            AnswerReason::Redirect => 308,
+            AnswerReason::NoServer
+            | AnswerReason::ConnectFailed
+            | AnswerReason::NoLocalPort
+            | AnswerReason::QueueTimeout => 503,
+            AnswerReason::ServerReset | AnswerReason::ServerFault(_) => 502,
+            AnswerReason::ServerTimeout => 504,
+        }
+    }
+
+    /// What counts it.
+    pub fn counter(self) -> Counter {
+        match self {
+            AnswerReason::Malformed(_) => Counter::AnsweredMalformed,
+            AnswerReason::RequestTimeout => Counter::AnsweredRequestTimeout,
+            AnswerReason::NoRoute => Counter::AnsweredNoRoute,
+            AnswerReason::Redirect => Counter::AnsweredRedirect,
+            AnswerReason::NoServer => Counter::AnsweredNoServer,
+            AnswerReason::ConnectFailed => Counter::AnsweredConnectFailed,
+            AnswerReason::NoLocalPort => Counter::AnsweredNoLocalPort,
+            AnswerReason::QueueTimeout => Counter::AnsweredQueueTimeout,
+            AnswerReason::ServerReset => Counter::AnsweredServerReset,
+            AnswerReason::ServerFault(_) => Counter::AnsweredServerFault,
+            AnswerReason::ServerTimeout => Counter::AnsweredServerTimeout,
+        }
+    }
+
+    /// Its name in logs, more exact than that of the counter.
+    pub fn label(self) -> &'static str {
+        match self {
+            AnswerReason::Malformed(malformed) => malformed.label(),
+            AnswerReason::ServerFault(fault) => fault.label(),
+            other => other.counter().answer_label(),
+        }
+    }
+
+    /// What the client is told. It says nothing of the servers.
+    fn words(self) -> &'static str {
+        match self {
+            AnswerReason::Malformed(malformed) => malformed.label(),
+            AnswerReason::RequestTimeout => "the request did not come in time",
+            AnswerReason::NoRoute => "nothing is served here",
+            AnswerReason::Redirect => "it is elsewhere",
+            AnswerReason::NoServer => "no server is up",
+            AnswerReason::ConnectFailed | AnswerReason::NoLocalPort => "no server could be reached",
+            AnswerReason::QueueTimeout => "every server is busy",
+            AnswerReason::ServerReset => "the server broke off",
+            AnswerReason::ServerFault(_) => "the server's answer is none",
+            AnswerReason::ServerTimeout => "the server did not answer in time",
+        }
+    }
+}
+
+/// The reason phrases of the statuses that convey answers with (RFC 9110, section 15; RFC 6585).
+fn phrase_of(status: u16) -> &'static str {
+    match status {
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        417 => "Expectation Failed",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_who_gives_it_and_why() {
+        let (mut out, mut fields) = (Vec::new(), FieldRules::default());
+        fields.set("Cache-Control", "max-age=1").unwrap();
+        let to = AnswerTo { fields: &fields, closes: true, has_body: true };
+        OwnAnswer::from(AnswerReason::NoServer).write(to, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, "503 Service Unavailable: no server is up\n");
+        assert_eq!(
+            head.lines().collect::<Vec<_>>(),
+            [
+                "HTTP/1.1 503 Service Unavailable",
+                "Server: convey",
+                "Content-Type: text/plain; charset=utf-8",
+                "Content-Length: 41",
+                "Connection: close",
+                "Cache-Control: max-age=1"
+            ]
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! Large bodies: they go from socket to socket inside the kernel.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use convey_proxy::Pipe;
+use tokio::net::TcpStream;
+
+use crate::buffer;
+
+/// One direction of a transfer, as far as it is large.
+#[derive(Debug, Default)]
+pub(crate) struct Bulk {
+    /// Set while bytes are on their way.
+    pipe: Option<Pipe>,
+    /// Whether the last read has filled the buffer.
+    is_on: bool,
+}
+
+impl Bulk {
+    /// A read has brought so much, and the body still has so much that need not be looked at.
+    pub(crate) fn has_read(&mut self, len: usize, opaque: u64) {
+        self.is_on = len == buffer::SIZE && opaque >= buffer::SIZE as u64;
+    }
+
+    /// Writes what is on its way. Returns how much went.
+    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<u64>> {
+        let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) else {
+            return Poll::Ready(Ok(0));
+        };
+        loop {
+            ready!(to.poll_write_ready(cx))?;
+            match pipe.drain(to) {
+                Ok(sent) => return Poll::Ready(Ok(sent as u64)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Whether all that was taken has gone.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pipe.as_ref().is_none_or(Pipe::is_empty)
+    }
+
+    /// Takes some of the next `opaque` bytes. 0: nothing is large here, or only a read can tell what is there.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(crate) fn fill(&mut self, from: &TcpStream, opaque: u64) -> io::Result<u64> {
+        if !self.is_on || opaque < buffer::SIZE as u64 {
+            return Ok(self.stop());
+        }
+        let pipe = match &mut self.pipe {
+            Some(pipe) => pipe,
+            // No pipes left: copying needs none.
+            None => match Pipe::get() {
+                Ok(pipe) => self.pipe.insert(pipe),
+                Err(_) => return Ok(self.stop()),
+            },
+        };
+        let most = usize::try_from(opaque).unwrap_or(usize::MAX).min(Pipe::MAX_MOVED);
+        match pipe.fill(from, most) {
+            Ok(n) if n > 0 => Ok(n as u64),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(self.stop()),
+        }
+    }
+
+    fn stop(&mut self) -> u64 {
+        self.is_on = false;
+        if self.is_empty()
+            && let Some(pipe) = self.pipe.take()
+        {
+            pipe.put();
+        }
+        0
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

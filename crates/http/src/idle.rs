@@ -1,0 +1,120 @@
+//! Connections to servers that wait for the next request. Each thread has its own: a request never leaves its core.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use convey_proxy::{ServerStream, try_read};
+
+/// Most of one server that a thread keeps. The one that has waited longest gives way.
+const MAX_OF_SERVER: usize = 256;
+
+/// Most of all servers that a thread keeps.
+const MAX: usize = 4_096;
+
+/// How long one is kept. Servers close theirs after 5 (node) to 75 seconds (nginx).
+const LIFETIME: Duration = Duration::from_secs(30);
+
+thread_local! {
+    static IDLE: RefCell<IdlePool> = RefCell::default();
+}
+
+/// The connections of a thread.
+#[derive(Default)]
+struct IdlePool {
+    /// By the number of the server, and where it is. The newest is last.
+    servers: HashMap<(u32, SocketAddr), VecDeque<IdleConnection>>,
+    count: usize,
+}
+
+struct IdleConnection {
+    stream: ServerStream,
+    since: Instant,
+}
+
+/// A connection to this server that has waited for less than `most`, if there is one: the one that waited least.
+pub(crate) fn take(server: (u32, SocketAddr), most: Duration) -> Option<ServerStream> {
+    IDLE.with_borrow_mut(|pool| pool.take(server, most))
+}
+
+/// Keeps a connection on which nothing is awaited.
+pub(crate) fn put(server: (u32, SocketAddr), stream: ServerStream) {
+    IDLE.with_borrow_mut(|pool| pool.put(server, stream));
+}
+
+/// Closes those to this server: one of them was dead.
+pub(crate) fn forget(server: (u32, SocketAddr)) {
+    IDLE.with_borrow_mut(|pool| {
+        let gone = pool.servers.remove(&server).unwrap_or_default();
+        pool.count -= gone.len();
+        gone.into_iter().for_each(IdleConnection::close);
+    });
+}
+
+/// Closes what its server has closed, or what has waited too long. To be called now and then.
+pub(crate) fn sweep() {
+    IDLE.with_borrow_mut(|pool| pool.sweep(Instant::now()));
+}
+
+impl IdlePool {
+    fn take(&mut self, server: (u32, SocketAddr), most: Duration) -> Option<ServerStream> {
+        let of_server = self.servers.get_mut(&server)?;
+        while let Some(last) = of_server.pop_back() {
+            self.count -= 1;
+            if !last.is_alive() {
+                last.close();
+                continue;
+            }
+            if last.since.elapsed() < most.min(LIFETIME) {
+                return Some(last.stream);
+            }
+            // All others have waited longer.
+            of_server.push_back(last);
+            self.count += 1;
+            break;
+        }
+        None
+    }
+
+    fn put(&mut self, server: (u32, SocketAddr), stream: ServerStream) {
+        let now = Instant::now();
+        if self.count >= MAX {
+            return IdleConnection { stream, since: now }.close();
+        }
+        let of_server = self.servers.entry(server).or_default();
+        if of_server.len() >= MAX_OF_SERVER
+            && let Some(oldest) = of_server.pop_front()
+        {
+            self.count -= 1;
+            oldest.close();
+        }
+        of_server.push_back(IdleConnection { stream, since: now });
+        self.count += 1;
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.servers.retain(|_, of_server| {
+            let is_over = |one: &IdleConnection| now - one.since >= LIFETIME || !one.is_alive();
+            let (over, left): (VecDeque<_>, VecDeque<_>) = of_server.drain(..).partition(is_over);
+            over.into_iter().for_each(IdleConnection::close);
+            *of_server = left;
+            !of_server.is_empty()
+        });
+        self.count = self.servers.values().map(VecDeque::len).sum();
+    }
+}
+
+impl IdleConnection {
+    /// Whether its server has neither closed it nor said anything that nobody has asked. No system call while nothing has come.
+    fn is_alive(&self) -> bool {
+        try_read(self.stream.stream(), &mut [0]).is_none()
+    }
+
+    fn close(mut self) {
+        self.stream.close_in_order();
+    }
+}

@@ -1,0 +1,25 @@
+//! HTTP for clients: requests that are balanced one by one.
+//!
+//! A connection comes from a worker of `convey-proxy`, which has admitted it. One task owns it and, while a request runs, the
+//! connection to the server, too. So both stay on one core, and a body passes through a buffer that all tasks of the core share.
+//!
+//! - [`HttpServer`] serves connections: a worker gives it each one that is for a frontend in mode http.
+//! - `connection` reads one request after the other, and says when a connection ends.
+//! - `forward` finds the route, the server and the connection to it, and repeats what may be repeated.
+//! - `transfer` moves one request and its response, as `convey_http_core::Exchange` says.
+//! - `idle` keeps connections to servers for the next request.
+//! - `answer` is what convey itself answers.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
+
+mod answer;
+mod buffer;
+mod bulk;
+mod connection;
+mod forward;
+mod idle;
+mod record;
+mod time_limit;
+mod transfer;
+
+pub use answer::{AnswerReason, OwnAnswer};
+pub use connection::HttpServer;

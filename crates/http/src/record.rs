@@ -1,0 +1,156 @@
+//! What is counted and logged of one request.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
+use convey_http_core::RequestHead;
+use convey_proxy::{ClientStream, Permit};
+use convey_snapshot::stats::Counter;
+use tokio::time::Instant;
+
+use crate::answer::AnswerReason;
+
+/// Most letters of a host or of a target in the log.
+const MAX_LOGGED: usize = 2_048;
+
+/// A request, as it goes on.
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    /// When its head had come.
+    pub(crate) began: Instant,
+    /// Whether it is logged.
+    is_logged: bool,
+    /// Bytes of bodies and heads, from and to the client.
+    bytes: (u64, u64),
+    status: Option<u16>,
+    /// Why convey has answered itself.
+    answered: Option<AnswerReason>,
+    /// Why the client's connection ended within it.
+    broken: Option<Counter>,
+    /// How long it took until a server had accepted; zero for a connection that was kept.
+    connect: Option<Duration>,
+    retries: u32,
+    /// The backend, and who was tried last.
+    server: Option<(Arc<str>, ServedBy)>,
+    route: Option<Arc<str>>,
+}
+
+impl RequestRecord {
+    /// Of a request whose head has just come.
+    pub(crate) fn begin(client: &ClientStream) -> RequestRecord {
+        RequestRecord {
+            began: Instant::now(),
+            is_logged: client.access_log().chooses_one(),
+            bytes: (0, 0),
+            status: None,
+            answered: None,
+            broken: None,
+            connect: None,
+            retries: 0,
+            server: None,
+            route: None,
+        }
+    }
+
+    /// It takes this route.
+    pub(crate) fn takes(&mut self, route: &Arc<str>) {
+        if self.is_logged {
+            self.route = Some(route.clone());
+        }
+    }
+
+    /// A server is tried.
+    pub(crate) fn tries(&mut self, permit: &Permit, addr: SocketAddr) {
+        if !self.is_logged {
+            return;
+        }
+        self.retries += u32::from(self.server.is_some());
+        let (backend, name) = permit.names();
+        self.server = Some((backend, ServedBy { name, addr }));
+    }
+
+    /// The server has accepted, or had before.
+    pub(crate) fn connected(&mut self) {
+        if self.is_logged {
+            self.connect = Some(self.began.elapsed());
+        }
+    }
+
+    /// Bytes have moved.
+    pub(crate) fn count(&mut self, rx: u64, tx: u64) {
+        self.bytes.0 += rx;
+        self.bytes.1 += tx;
+    }
+
+    /// A server has answered with this status.
+    pub(crate) fn has_status(&mut self, status: u16) {
+        self.status = Some(status);
+    }
+
+    /// convey has answered.
+    pub(crate) fn answered(&mut self, status: u16, reason: AnswerReason) {
+        (self.status, self.answered) = (Some(status), Some(reason));
+    }
+
+    /// The client's connection ends before it has the whole response.
+    pub(crate) fn broke(&mut self, reason: Counter) {
+        self.broken = Some(reason);
+    }
+
+    /// The request is over: it is logged, if it is. `head` is `None` if it never came whole.
+    pub(crate) fn end(self, client: &ClientStream, head: Option<&RequestHead>) {
+        if !self.is_logged {
+            return;
+        }
+        let log = client.access_log().clone();
+        let at = client.downstream(self.began);
+        let frontend = client.frontend();
+        log.put(|| {
+            let (termination, reason) = self.ending();
+            let (backend, server) = self.server.unzip();
+            Some(Record {
+                ended: log.now(),
+                total: self.began.elapsed(),
+                queued: None,
+                connect: self.connect,
+                mode: frontend.config.mode,
+                protocol: at.protocol,
+                client: at.client,
+                proxy: at.proxy,
+                listen: at.vip,
+                frontend: frontend.live.name.clone(),
+                backend: backend.unwrap_or_else(|| frontend.pool.live.name.clone()),
+                server,
+                bytes_rx: Some(self.bytes.0),
+                bytes_tx: Some(self.bytes.1),
+                retries: self.retries,
+                termination,
+                reason,
+                request: Some(Box::new(LoggedRequest {
+                    method: text(head.map_or(b"", |head| head.method_token())),
+                    host: text(head.map_or(b"", |head| head.host())),
+                    target: text(head.map_or(b"", |head| head.path_and_query())),
+                    route: self.route,
+                    status: self.status,
+                    is_answered_here: self.answered.is_some(),
+                })),
+            })
+        });
+    }
+
+    fn ending(&self) -> (Termination, Option<&'static str>) {
+        match (self.broken, self.answered) {
+            (Some(Counter::IdleTimeout), _) => (Termination::Timeout, Some(Counter::IdleTimeout.label())),
+            (Some(reason), _) => (Termination::Reset, Some(reason.label())),
+            (None, Some(reason)) => (Termination::Refused, Some(reason.label())),
+            (None, None) => (Termination::Closed, None),
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> Box<str> {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LOGGED)]).into()
+}

@@ -1,0 +1,61 @@
+//! How long a connection is waited for: one timer, which is touched only when it fires.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The moment until which something is waited for.
+#[derive(Debug)]
+pub(crate) struct TimeLimit {
+    until: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl TimeLimit {
+    /// Ends after this time.
+    pub(crate) fn new(after: Duration) -> TimeLimit {
+        let until = Instant::now() + after;
+        TimeLimit { until, timer: Box::pin(sleep_until(until)) }
+    }
+
+    /// Begins anew.
+    pub(crate) fn renew(&mut self, after: Duration) {
+        self.until = Instant::now() + after;
+        // A timer that fires too early is set again then; that costs less than setting it each time.
+        if self.until < self.timer.deadline() {
+            self.timer.as_mut().reset(self.until);
+        }
+    }
+
+    /// Waits until it is over.
+    pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            if Instant::now() >= self.until {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(self.until);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_with_the_last_that_was_said_be_it_later_or_earlier() {
+        for (first, second) in [(5, 20), (20, 5)] {
+            let began = Instant::now();
+            let mut time_limit = TimeLimit::new(Duration::from_secs(first));
+            time_limit.renew(Duration::from_secs(second));
+            poll_fn(|cx| time_limit.poll_over(cx)).await;
+            assert_eq!(began.elapsed().as_secs(), second);
+        }
+    }
+}

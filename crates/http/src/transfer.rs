@@ -1,0 +1,343 @@
+//! One request and its response: bytes both ways between a client and a server, as [`Exchange`] says.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use convey_http_core::{Exchange, FieldRules, HeadLimits, Malformed, ServerFault};
+use convey_proxy::{More, poll_read, poll_write};
+use rustix::net::{Shutdown, shutdown};
+use tokio::net::TcpStream;
+
+use crate::buffer;
+use crate::bulk::Bulk;
+
+/// Most bytes of further requests that are taken while one runs.
+const MAX_AHEAD: usize = 16 * 1024;
+
+/// Turns of one transfer before the thread's other connections get one.
+const TURNS: usize = 8;
+
+/// How a transfer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TransferEnd {
+    /// The client has the whole response.
+    Whole,
+    /// The client reset its connection, or closed it within the request.
+    ClientGone,
+    /// The client's body is malformed.
+    ClientFault(Malformed),
+    /// The server reset its connection.
+    ServerReset,
+    /// What the server sent is no response, or only a part of one.
+    ServerFault(ServerFault),
+}
+
+impl TransferEnd {
+    /// Whether it is the server that broke it off.
+    pub(crate) fn is_of_server(self) -> bool {
+        matches!(self, TransferEnd::ServerReset | TransferEnd::ServerFault(_))
+    }
+}
+
+/// The two connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends<'a> {
+    pub(crate) client: &'a TcpStream,
+    pub(crate) server: &'a TcpStream,
+}
+
+/// A request on its way to a server, and the response on its way back.
+#[derive(Debug)]
+pub(crate) struct Transfer<'a> {
+    pub(crate) exchange: Exchange,
+    /// What the client has sent and nobody has taken yet.
+    pub(crate) received: &'a mut BytesMut,
+    /// What the operator changes of the response.
+    pub(crate) fields: &'a FieldRules,
+    /// Bytes from the client, and to it, since they were last taken.
+    pub(crate) moved: (u64, u64),
+    /// The response's status, once its last head has come.
+    pub(crate) status: Option<u16>,
+    /// Whether something came behind the response.
+    pub(crate) has_surplus: bool,
+    to_server: Outgoing,
+    to_client: Outgoing,
+    /// Large parts of the response on their way.
+    down: Bulk,
+    /// The same of the request.
+    up: Bulk,
+    /// The response's head, as far as it has come.
+    head: BytesMut,
+    /// The client has closed its side.
+    client_is_done: bool,
+    /// The server takes no more: it has answered, or is gone.
+    server_takes_nothing: bool,
+    /// The server has closed its side (of a connection that has changed its protocol).
+    server_is_done: bool,
+}
+
+/// Bytes that the other side has not taken yet.
+#[derive(Debug, Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// What a direction does next.
+enum Step {
+    /// It has moved something.
+    Moved,
+    /// It has nothing more to do.
+    Over,
+}
+
+impl<'a> Transfer<'a> {
+    /// A request with this head, as the server gets it.
+    pub(crate) fn new(
+        exchange: Exchange,
+        head: Vec<u8>,
+        received: &'a mut BytesMut,
+        fields: &'a FieldRules,
+    ) -> Transfer<'a> {
+        Transfer {
+            exchange,
+            received,
+            fields,
+            moved: (0, 0),
+            status: None,
+            has_surplus: false,
+            to_server: Outgoing { bytes: head, sent: 0 },
+            to_client: Outgoing::default(),
+            down: Bulk::default(),
+            up: Bulk::default(),
+            head: BytesMut::new(),
+            client_is_done: false,
+            server_takes_nothing: false,
+            server_is_done: false,
+        }
+    }
+
+    /// Moves what there is to move, until the client has the whole response, or cannot have it.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<TransferEnd> {
+        for _ in 0..TURNS {
+            let up = match self.poll_up(cx, ends) {
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Ready(Ok(step)) => Some(step),
+                Poll::Pending => None,
+            };
+            let down = match self.poll_down(cx, ends) {
+                Poll::Ready(Err(end)) => return Poll::Ready(end),
+                Poll::Ready(Ok(step)) => Some(step),
+                Poll::Pending => None,
+            };
+            match (up, down) {
+                // Of a connection with another protocol both directions have to end.
+                (Some(Step::Over), Some(Step::Over)) => return Poll::Ready(TransferEnd::Whole),
+                (_, Some(Step::Over)) if !self.exchange.has_changed() => {
+                    return Poll::Ready(TransferEnd::Whole);
+                }
+                (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
+                (None | Some(Step::Over), None | Some(Step::Over)) => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Towards the server.
+    fn poll_up(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<Result<Step, TransferEnd>> {
+        if !self.server_takes_nothing {
+            match self.to_server.poll_flush(cx, ends.server) {
+                Poll::Ready(Ok(())) => {}
+                // It may have answered before, and that answer still comes.
+                Poll::Ready(Err(_)) => self.server_takes_nothing = true,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        if !self.server_takes_nothing && ready!(self.up.poll_drain(cx, ends.server)).is_err() {
+            self.server_takes_nothing = true;
+        }
+        if !self.up.is_empty() && !self.server_takes_nothing {
+            return Poll::Ready(Ok(Step::Moved));
+        }
+        if self.exchange.is_request_whole() && !self.exchange.has_changed() {
+            return self.poll_ahead(cx, ends.client);
+        }
+        if !self.received.is_empty() {
+            let n = self.exchange.from_client(self.received).map_err(TransferEnd::ClientFault);
+            let body = self.received.split_to(n?);
+            self.to_server.put(&body);
+            return Poll::Ready(Ok(Step::Moved));
+        }
+        if self.client_is_done {
+            return Poll::Ready(Ok(Step::Over));
+        }
+        if !self.server_takes_nothing {
+            let taken = self.up.fill(ends.client, self.exchange.opaque_from_client());
+            let taken = taken.map_err(|_| TransferEnd::ClientGone)?;
+            if taken > 0 {
+                self.moved.0 += taken;
+                self.exchange.passed_from_client(taken);
+                return Poll::Ready(Ok(Step::Moved));
+            }
+        }
+        buffer::with(|buffer| {
+            let n = match poll_read(ends.client, cx, buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(self.client_closed(ends.server)),
+                Poll::Ready(Ok(n)) => n,
+            };
+            self.moved.0 += n as u64;
+            let body = self.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
+            self.received.extend_from_slice(&buffer[body..n]);
+            self.up.has_read(n, self.exchange.opaque_from_client());
+            if !self.server_takes_nothing && self.to_server.write(cx, ends.server, &buffer[..body]).is_err() {
+                self.server_takes_nothing = true;
+            }
+            Poll::Ready(Ok(Step::Moved))
+        })
+    }
+
+    /// The request is whole: takes what the client sends ahead, within limits, and hears whether it is gone.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>, client: &TcpStream) -> Poll<Result<Step, TransferEnd>> {
+        if self.client_is_done || self.received.len() >= MAX_AHEAD {
+            return Poll::Ready(Ok(Step::Over));
+        }
+        buffer::with(|buffer| match poll_read(client, cx, &mut buffer[..MAX_AHEAD]) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(_)) => Poll::Ready(Err(TransferEnd::ClientGone)),
+            // It may have closed its side alone, and still waits for the response.
+            Poll::Ready(Ok(0)) => {
+                self.client_is_done = true;
+                Poll::Ready(Ok(Step::Over))
+            }
+            Poll::Ready(Ok(n)) => {
+                self.moved.0 += n as u64;
+                self.received.extend_from_slice(&buffer[..n]);
+                Poll::Ready(Ok(Step::Moved))
+            }
+        })
+    }
+
+    /// Towards the client.
+    fn poll_down(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<Result<Step, TransferEnd>> {
+        let before = self.to_client.left();
+        let flushed = self.to_client.poll_flush(cx, ends.client);
+        self.moved.1 += (before - self.to_client.left()) as u64;
+        match flushed {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+            Poll::Pending => return Poll::Pending,
+        }
+        match ready!(self.down.poll_drain(cx, ends.client)) {
+            Ok(sent) => self.moved.1 += sent,
+            Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+        }
+        if !self.down.is_empty() {
+            return Poll::Ready(Ok(Step::Moved));
+        }
+        if self.exchange.is_response_whole() || self.server_is_done {
+            return Poll::Ready(Ok(Step::Over));
+        }
+        let taken = self.down.fill(ends.server, self.exchange.opaque_from_server());
+        let taken = taken.map_err(|_| TransferEnd::ServerReset)?;
+        if taken > 0 {
+            self.exchange.passed_from_server(taken);
+            return Poll::Ready(Ok(Step::Moved));
+        }
+        buffer::with(|buffer| {
+            let n = match poll_read(ends.server, cx, buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ServerReset)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed(ends.client)),
+                Poll::Ready(Ok(n)) => n,
+            };
+            let came = &buffer[..n];
+            if self.status.is_none() {
+                self.head.extend_from_slice(came);
+                return Poll::Ready(self.read_head());
+            }
+            let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
+            self.has_surplus |= body < n;
+            self.down.has_read(n, self.exchange.opaque_from_server());
+            match self.to_client.write(cx, ends.client, &came[..body]) {
+                Ok(sent) => self.moved.1 += sent as u64,
+                Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+            }
+            Poll::Ready(Ok(Step::Moved))
+        })
+    }
+
+    /// Reads the response's head, and passes on what has come of the body with it.
+    fn read_head(&mut self) -> Result<Step, TransferEnd> {
+        let limits = HeadLimits::default();
+        let out = &mut self.to_client.bytes;
+        let head = self.exchange.head_from_server(&mut self.head, &limits, self.fields, out);
+        if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
+            self.status = Some(head.status());
+            let rest = std::mem::take(&mut self.head);
+            let body = self.exchange.from_server(&rest).map_err(TransferEnd::ServerFault)?;
+            self.has_surplus = body < rest.len();
+            self.to_client.put(&rest[..body]);
+        }
+        Ok(Step::Moved)
+    }
+
+    /// The client has closed within its request, or within another protocol.
+    fn client_closed(&mut self, server: &TcpStream) -> Result<Step, TransferEnd> {
+        self.client_is_done = true;
+        if !self.exchange.has_changed() {
+            return Err(TransferEnd::ClientGone);
+        }
+        let _ = shutdown(server, Shutdown::Write);
+        Ok(Step::Over)
+    }
+
+    fn server_closed(&mut self, client: &TcpStream) -> Result<Step, TransferEnd> {
+        self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
+        self.server_is_done = true;
+        if self.exchange.has_changed() {
+            let _ = shutdown(client, Shutdown::Write);
+        }
+        Ok(Step::Over)
+    }
+}
+
+impl Outgoing {
+    fn left(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Writes what is left. Its memory is given back with the last of it.
+    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<()>> {
+        while self.sent < self.bytes.len() {
+            match poll_write(to, cx, &self.bytes[self.sent..], More::No) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(sent) => self.sent += sent?,
+            }
+        }
+        if self.sent > 0 {
+            *self = Outgoing::default();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes these bytes, where nothing is left, and keeps what the other side does not take. Returns how many it took.
+    fn write(&mut self, cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let sent = match poll_write(to, cx, bytes, More::No) {
+            Poll::Pending => 0,
+            Poll::Ready(sent) => sent?,
+        };
+        self.put(&bytes[sent..]);
+        Ok(sent)
+    }
+}

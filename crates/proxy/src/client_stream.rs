@@ -1,0 +1,257 @@
+//! A client's connection that something else than the relay of bytes serves: HTTP.
+//!
+//! It is admitted as every connection is: access lists, limits, PROXY header, share and slot. Then a [`ServeStream`] has it, and
+//! asks for servers as often as it needs one ([`Attempts`](crate::Attempts)).
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::connect::Opening;
+use super::own_sockets::OwnSocket;
+use super::proxy_header::Origin;
+use super::session::{TcpSession, reason_of};
+use super::socket::Leg;
+use super::watch::WatchedServer;
+use super::{Downstream, Permit};
+use convey_access_log::AccessLog;
+use convey_model::{ConnectFailures, Timeouts, Timestamp};
+use convey_snapshot::stats::Counter;
+use convey_snapshot::{Frontend, Pool, Snapshot};
+
+/// Serves connections of clients in place of the relay of bytes.
+pub trait ServeStream: Send + Sync + fmt::Debug {
+    /// Serves a client until its connection is over. Dropped before, the connection is cut.
+    fn serve(&self, client: ClientStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Called on each worker's thread once a second, for what has to be looked at now and then.
+    fn each_second(&self) {}
+}
+
+/// The connection of a client that was let in. Dropped before [`ClientStream::end`] it is cut: the client is reset.
+pub struct ClientStream {
+    session: TcpSession,
+    leg: Leg,
+    origin: Origin,
+    early: Vec<u8>,
+    /// The generation of the snapshot that its frontend is of.
+    generation: u64,
+}
+
+/// How a client's connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// In order: what was written still arrives.
+    Closed,
+    /// Early, for this reason. What was written still arrives.
+    Early(Counter),
+    /// By a reset, for this reason: the client must not take what it has for the whole.
+    Reset(Counter),
+}
+
+/// A connection to a server. Dropped without [`ServerStream::close_in_order`] it is reset.
+pub struct ServerStream {
+    leg: Leg,
+    _own: Option<OwnSocket>,
+}
+
+impl ClientStream {
+    /// Has a client served that was accepted, once it may come in.
+    pub(super) async fn serve(mut session: TcpSession, mut leg: Leg, server: &dyn ServeStream) {
+        let denied = session.watched.over();
+        let let_in = tokio::select! {
+            biased;
+            let_in = session.let_in(&mut leg) => let_in,
+            end = denied => Err(reason_of(end)),
+        };
+        match let_in {
+            Ok((origin, early)) => {
+                // From now on each request has a line of its own.
+                session.tally = None;
+                server.serve(ClientStream { session, leg, origin, early, generation: 0 }).await;
+            }
+            Err(reason) => session.refuse(&leg, reason),
+        }
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &TcpStream {
+        &self.leg.stream
+    }
+
+    /// What the client has sent already, once.
+    pub fn take_early(&mut self) -> Vec<u8> {
+        mem::take(&mut self.early)
+    }
+
+    /// The client's address and port, by its PROXY header if it came with one.
+    pub fn client(&self) -> SocketAddr {
+        self.session.downstream.client
+    }
+
+    /// What a request that begins now needs to get a server.
+    pub fn downstream(&self, began: Instant) -> Downstream {
+        Downstream { began, ..self.session.downstream }
+    }
+
+    /// The frontend, as it was when the client came or when [`ClientStream::refresh`] was called last.
+    pub fn frontend(&self) -> &Arc<Frontend> {
+        &self.session.frontend
+    }
+
+    /// The time limits, of the same moment.
+    pub fn timeouts(&self) -> Timeouts {
+        self.session.timeouts
+    }
+
+    /// Goes by the newest snapshot from now on. Returns whether the frontend is still in it.
+    pub fn refresh(&mut self) -> bool {
+        let context = self.session.context.clone();
+        let snapshot = context.snapshot();
+        if self.generation == snapshot.generation {
+            return true;
+        }
+        let newest = self.session.frontend_in(&snapshot).clone();
+        let is_there = is_in(&newest, &snapshot);
+        self.session.timeouts = snapshot.timeouts_of(&newest);
+        self.session.frontend = newest;
+        if is_there {
+            self.generation = snapshot.generation;
+        }
+        is_there
+    }
+
+    /// The newest pool of the backend that this one is of.
+    pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
+        let snapshot = self.session.context.snapshot();
+        let same = snapshot.pools.iter().find(|other| Arc::ptr_eq(&other.live, &pool.live));
+        same.unwrap_or(pool).clone()
+    }
+
+    /// Waits until something else than the two sides ends the connection: a reload denies the client, an operator ends it, its server
+    /// is down.
+    pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
+        let over = self.session.watched.over();
+        async move { reason_of(over.await).unwrap_or(Counter::Cut) }
+    }
+
+    /// Waits until the worker drains. A connection between two requests ends then.
+    pub fn drains(&self) -> impl Future<Output = ()> + Send + use<> {
+        let context = self.session.context.clone();
+        async move { context.draining.begun().await }
+    }
+
+    /// Whether the worker drains.
+    pub fn is_draining(&self) -> bool {
+        self.session.context.draining.has_begun()
+    }
+
+    /// Index of the worker's counters.
+    pub fn core(&self) -> usize {
+        self.session.context.core
+    }
+
+    /// A moment as tables have it that all workers share.
+    pub fn timestamp(&self, at: Instant) -> Timestamp {
+        self.session.context.timestamp(at)
+    }
+
+    /// Counts bytes from the client, and bytes to it.
+    pub fn count_bytes(&self, rx: u64, tx: u64) {
+        self.session.watched.count(rx, tx);
+        for (counter, n) in [(Counter::BytesRx, rx), (Counter::BytesTx, tx)] {
+            if n > 0 {
+                self.session.count(counter, n);
+            }
+        }
+    }
+
+    /// Counts something at the frontend, and in all.
+    pub fn count(&self, counter: Counter, n: u64) {
+        self.session.count(counter, n);
+    }
+
+    /// Where failures of servers are told.
+    pub fn failures(&self) -> &mpsc::Sender<ConnectFailures> {
+        &self.session.context.shared.failures
+    }
+
+    /// The access log.
+    pub fn access_log(&self) -> &Arc<AccessLog> {
+        &self.session.context.shared.access_log
+    }
+
+    /// The server of the request that runs now is the permit's.
+    pub fn goes_to(&self, permit: &Permit, server: &ServerStream) {
+        self.session.watched.set_server(WatchedServer {
+            id: permit.server().live.id,
+            names: permit.names(),
+            addr: self.address_of(permit),
+            seen_from: server.stream().local_addr().ok(),
+        });
+    }
+
+    /// Where the server of a permit is.
+    pub fn address_of(&self, permit: &Permit) -> SocketAddr {
+        permit.server().config.addr_for(self.session.downstream.vip.port())
+    }
+
+    /// A new connection to the server of a permit.
+    ///
+    /// # Errors
+    /// It cannot be connected to, or did not accept in time.
+    pub async fn connect(&self, permit: &Permit) -> io::Result<ServerStream> {
+        let opening = Opening { client: &self.leg.stream, origin: &self.origin, data_waits: true };
+        let server = self.address_of(permit);
+        let (leg, _own) = self.session.connect(server, permit.send_proxy(), &opening).await?;
+        Ok(ServerStream { leg, _own })
+    }
+
+    /// The connection is over.
+    pub fn end(mut self, end: StreamEnd) {
+        let reason = match end {
+            StreamEnd::Closed => None,
+            StreamEnd::Early(reason) | StreamEnd::Reset(reason) => Some(reason),
+        };
+        if !matches!(end, StreamEnd::Reset(_)) {
+            self.leg.close_in_order();
+        }
+        self.session.end(reason);
+    }
+}
+
+impl ServerStream {
+    /// The socket.
+    pub fn stream(&self) -> &TcpStream {
+        &self.leg.stream
+    }
+
+    /// Has the drop close the connection as usual.
+    pub fn close_in_order(&mut self) {
+        self.leg.close_in_order();
+    }
+}
+
+/// Whether clients can come to this frontend.
+fn is_in(frontend: &Arc<Frontend>, snapshot: &Snapshot) -> bool {
+    snapshot.frontends.iter().any(|other| Arc::ptr_eq(&other.live, &frontend.live))
+}
+
+impl fmt::Debug for ClientStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientStream").field("downstream", &self.session.downstream).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerStream").field("stream", &self.leg.stream).finish_non_exhaustive()
+    }
+}
