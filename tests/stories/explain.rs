@@ -63,7 +63,7 @@ fn ten_thousand_connections_get_the_servers_that_are_explained() {
 /// A quarter of five thousand connections, each by another port; returns who served them.
 fn five_thousand(lab: &Loopback, thread: u8) -> Vec<String> {
     let one = |n: u16| {
-        // Asked before it comes: no flow answers for it.
+        // Asked before it comes: no connection that is open answers for it.
         let client = BoundClient::new(lab.ip(100 + 25 * thread + (n % 25) as u8));
         let said = explained(lab.stats(), client.addr());
         assert!(said["flow"].is_null(), "{said:#}");

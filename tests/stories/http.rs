@@ -27,6 +27,9 @@ stories!("http":
     a_convey_that_stops_ends_connections_between_two_requests_and_no_request,
     by_the_time_of_answers_a_slow_server_gets_few_requests_and_one_that_fails_at_once_fewer,
     statuses_of_5xx_eject_a_server_and_those_of_4xx_never,
+    a_client_that_expects_to_be_told_to_continue_is_told_by_the_server,
+    an_answer_before_the_body_is_whole_arrives_and_ends_the_connection,
+    large_bodies_take_no_memory_and_wait_for_who_reads_slowly,
 );
 
 /// A client whose connection stays.
@@ -537,4 +540,95 @@ fn statuses_of_5xx_eject_a_server_and_those_of_4xx_never() {
             assert_eq!(asked.iter().filter(|got| **got == status).count(), 20, "{asked:?}");
         }
     }
+}
+
+fn a_client_that_expects_to_be_told_to_continue_is_told_by_the_server() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        let mut head = read_head(&mut stream)?;
+        assert!(head.contains("\r\nExpect: 100-continue\r\n"), "{head}");
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        let mut body = [0; 5];
+        stream.read_exact(&mut body)?;
+        stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 5\r\n\r\n")?;
+        stream.write_all(&body)?;
+        // The connection is kept for the next request.
+        head = read_head(&mut stream)?;
+        assert!(head.starts_with("GET /next "), "{head}");
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+    });
+    let _balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let mut client = Client::new(lab.vip());
+    let expects = "PUT /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    assert_eq!(client.send(expects).status, 100);
+    let created = client.send("hello");
+    assert_eq!((created.status, &*created.body), (201, "hello"));
+    assert_eq!(client.get("a", "/next").status, 204);
+}
+
+fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8(head).unwrap())
+}
+
+fn an_answer_before_the_body_is_whole_arrives_and_ends_the_connection() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        read_head(&mut stream)?;
+        stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig")
+    });
+    let _balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let mut client = Client::new(lab.vip());
+    let mut sender = client.0.try_clone().unwrap();
+    write!(sender, "PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").unwrap();
+    let sending = thread::spawn(move || while sender.write_all(&[b'x'; 4_096]).is_ok() {});
+    let response = client.read();
+    assert_eq!((response.status, &*response.body), (413, "big"), "{}", response.head);
+    assert!(response.head.contains("\r\nConnection: close\r\n"), "{}", response.head);
+    drop(client);
+    sending.join().unwrap();
+}
+
+fn large_bodies_take_no_memory_and_wait_for_who_reads_slowly() {
+    const SIZE: usize = 256 << 20;
+    let lab = Loopback::new();
+    let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = sent.clone();
+    let _server = TcpServer::start(lab.server(1), move |mut stream| {
+        read_head(&mut stream)?;
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n")?;
+        let part = vec![b'x'; 1 << 20];
+        for _ in 0..SIZE / part.len() {
+            stream.write_all(&part)?;
+            count.fetch_add(part.len(), std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), ""));
+    let before = balancer.memory();
+    let mut client = Client::new(lab.vip());
+    client.0.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let head = read_head(&mut client.0).unwrap();
+    assert!(head.contains(&format!("Content-Length: {SIZE}")), "{head}");
+    let so_far = || sent.load(std::sync::atomic::Ordering::Relaxed);
+    let mut last = so_far();
+    wait_for("the server to wait for the client", || {
+        thread::sleep(Duration::from_millis(200));
+        let now = so_far();
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
+    assert!(so_far() < SIZE / 2, "{} bytes wait for a client that reads nothing", so_far());
+    let (mut rest, mut buffer) = (SIZE, vec![0; 1 << 20]);
+    while rest > 0 {
+        rest -= client.0.read(&mut buffer).unwrap();
+    }
+    let grown = balancer.memory().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes more");
 }

@@ -22,6 +22,7 @@ mod forward;
 mod head;
 mod malformed;
 mod method;
+mod retry_budget;
 mod routes;
 
 pub use body::{BodyFraming, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
@@ -33,4 +34,5 @@ pub use forward::{
 pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead};
 pub use malformed::Malformed;
 pub use method::HttpMethod;
+pub use retry_budget::RetryBudget;
 pub use routes::{HostPattern, PathPrefix, PatternFault, RouteMatch, RouteTable};

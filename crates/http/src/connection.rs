@@ -17,7 +17,7 @@ use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
 use crate::time_limit::TimeLimit;
-use crate::{buffer, idle};
+use crate::{buffer, idle, time_limit};
 
 /// How long the head of a request may take from its first byte, or from accept.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -52,6 +52,7 @@ impl ServeStream for HttpServer {
     }
 
     fn each_second(&self) {
+        time_limit::tell_time();
         idle::sweep();
     }
 }
@@ -130,7 +131,8 @@ impl Connection {
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
-        self.time_limit.renew(if is_first { HEAD_TIME } else { KEEP_ALIVE });
+        let first_byte = self.client.frontend().config.limits.first_byte_timeout.unwrap_or(HEAD_TIME);
+        self.time_limit.renew(if is_first { first_byte.min(HEAD_TIME) } else { KEEP_ALIVE });
         loop {
             match reader.request(&mut self.received, &HeadLimits::default()) {
                 Ok(Some(head)) => return Next::Request(head),
@@ -199,8 +201,10 @@ impl Connection {
         let is_last = !self.client.refresh() || self.client.is_draining();
         self.client.count(Counter::Requests, 1);
         let after = match self.forward(head, is_last, &mut record).await {
-            RequestEnd::Answered { client_stays: true } => After::Stays,
-            RequestEnd::Answered { client_stays: false } => After::Closes,
+            RequestEnd::Answered { client_stays: true, .. } => After::Stays,
+            // Nothing is on its way that could have the client reset before it has read the response.
+            RequestEnd::Answered { is_silent: true, .. } => After::Ends(StreamEnd::Closed),
+            RequestEnd::Answered { .. } => After::Closes,
             RequestEnd::Broken(reason) => {
                 record.broke(reason);
                 After::Ends(StreamEnd::Reset(reason))
@@ -254,11 +258,11 @@ impl Connection {
         let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
         answer.write(AnswerTo { fields, closes, has_body }, &mut out);
         self.time_limit.renew(HEAD_TIME);
-        let (client, time_limit, mut sent) = (&self.client, &mut self.time_limit, 0);
+        let (client, limit, mut sent) = (&self.client, &mut self.time_limit, 0);
         let written = poll_fn(|cx| {
             while sent < out.len() {
                 match poll_write(client.stream(), cx, &out[sent..], More::No) {
-                    Poll::Pending => return time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
+                    Poll::Pending => return limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => sent += n,
                 }

@@ -19,10 +19,10 @@ use log::debug;
 use tokio::time::Instant;
 
 use crate::answer::AnswerReason;
-use crate::idle;
 use crate::record::RequestRecord;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Transfer, TransferEnd};
+use crate::{budgets, idle};
 
 /// How long a server may take to the head of its response, unless the configuration allows less.
 const RESPONSE_TIME: Duration = Duration::from_secs(60);
@@ -51,8 +51,13 @@ pub(crate) struct Forwarding<'a> {
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestEnd {
-    /// The client has the whole response, and may send another request or not.
-    Answered { client_stays: bool },
+    /// The client has the whole response.
+    Answered {
+        /// It may send another request.
+        client_stays: bool,
+        /// It has sent no more than it was asked for, and said that it sends nothing else.
+        is_silent: bool,
+    },
     /// The client has got nothing: convey has to answer.
     Unanswered(AnswerReason),
     /// The client has got a part. Its connection is over, for this reason.
@@ -75,6 +80,8 @@ enum Attempt {
     Over(RequestEnd),
     /// Another one may fare better.
     Again(AnswerReason),
+    /// The same, if the backend's retry budget allows it: the server has failed.
+    AgainWithin(AnswerReason),
 }
 
 impl Forwarding<'_> {
@@ -82,6 +89,7 @@ impl Forwarding<'_> {
     pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
         let downstream = self.client.downstream(self.record.began);
+        budgets::earn(&pool);
         let mut failed = None;
         loop {
             let newest = || self.client.newest_pool(&pool);
@@ -105,6 +113,8 @@ impl Forwarding<'_> {
             match self.attempt(permit, server, is_kept, &mut attempts).await {
                 Attempt::Over(forwarded) => return forwarded,
                 Attempt::Again(reason) => failed = Some(reason),
+                Attempt::AgainWithin(reason) if budgets::spend(&pool) => failed = Some(reason),
+                Attempt::AgainWithin(reason) => return RequestEnd::Unanswered(reason),
             }
             pool = self.client.newest_pool(&pool);
         }
@@ -172,6 +182,9 @@ impl Forwarding<'_> {
             }
             return Attempt::Over(RequestEnd::Answered {
                 client_stays: client_stays && !exchange.has_changed(),
+                is_silent: exchange.is_request_whole()
+                    && self.received.is_empty()
+                    && !self.head.keeps_alive(),
             });
         }
         if status.is_none() && !is_kept && end.is_of_server() {
@@ -257,7 +270,7 @@ impl Forwarding<'_> {
         }
         let is_broken_off = reason == AnswerReason::ServerReset;
         if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
-            return Attempt::Again(reason);
+            return if is_kept { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
         Attempt::Over(RequestEnd::Unanswered(reason))
     }

@@ -7,11 +7,13 @@
 //! - `connection` reads one request after the other, and says when a connection ends.
 //! - `forward` finds the route, the server and the connection to it, and repeats what may be repeated.
 //! - `transfer` moves one request and its response, as `convey_http_core::Exchange` says.
+//! - `budgets` limit how many requests are repeated.
 //! - `idle` keeps connections to servers for the next request.
 //! - `answer` is what convey itself answers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod answer;
+mod budgets;
 mod buffer;
 mod bulk;
 mod connection;

@@ -1,13 +1,27 @@
 //! How long a connection is waited for: one timer, which is touched only when it fires.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The moment until which something is waited for.
+/// How late a thread's own time may be.
+const LATE: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// The time, as it was told last: a request does not look at a clock for its limits.
+    static COARSE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Tells this thread the time. To be called once a second.
+pub(crate) fn tell_time() {
+    COARSE.set(Some(Instant::now()));
+}
+
+/// The moment until which something is waited for. It may be a second late.
 #[derive(Debug)]
 pub(crate) struct TimeLimit {
     until: Instant,
@@ -17,13 +31,13 @@ pub(crate) struct TimeLimit {
 impl TimeLimit {
     /// Ends after this time.
     pub(crate) fn new(after: Duration) -> TimeLimit {
-        let until = Instant::now() + after;
+        let until = present() + after;
         TimeLimit { until, timer: Box::pin(sleep_until(until)) }
     }
 
     /// Begins anew.
     pub(crate) fn renew(&mut self, after: Duration) {
-        self.until = Instant::now() + after;
+        self.until = present() + after;
         // A timer that fires too early is set again then; that costs less than setting it each time.
         if self.until < self.timer.deadline() {
             self.timer.as_mut().reset(self.until);
@@ -40,6 +54,11 @@ impl TimeLimit {
             self.timer.as_mut().reset(self.until);
         }
     }
+}
+
+/// No earlier than now.
+fn present() -> Instant {
+    COARSE.get().map_or_else(Instant::now, |told| told + LATE)
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl<'a> Transfer<'a> {
     /// Towards the server.
     fn poll_up(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<Result<Step, TransferEnd>> {
         if !self.server_takes_nothing {
-            match self.to_server.poll_flush(cx, ends.server) {
+            match self.to_server.poll_flush(cx, ends.server, More::No) {
                 Poll::Ready(Ok(())) => {}
                 // It may have answered before, and that answer still comes.
                 Poll::Ready(Err(_)) => self.server_takes_nothing = true,
@@ -193,7 +193,9 @@ impl<'a> Transfer<'a> {
             let body = self.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
             self.received.extend_from_slice(&buffer[body..n]);
             self.up.has_read(n, self.exchange.opaque_from_client());
-            if !self.server_takes_nothing && self.to_server.write(cx, ends.server, &buffer[..body]).is_err() {
+            if !self.server_takes_nothing
+                && self.to_server.write(cx, ends.server, &buffer[..body], More::No).is_err()
+            {
                 self.server_takes_nothing = true;
             }
             Poll::Ready(Ok(Step::Moved))
@@ -223,8 +225,8 @@ impl<'a> Transfer<'a> {
 
     /// Towards the client.
     fn poll_down(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<Result<Step, TransferEnd>> {
-        let before = self.to_client.left();
-        let flushed = self.to_client.poll_flush(cx, ends.client);
+        let (before, more) = (self.to_client.left(), self.after_the_last());
+        let flushed = self.to_client.poll_flush(cx, ends.client, more);
         self.moved.1 += (before - self.to_client.left()) as u64;
         match flushed {
             Poll::Ready(Ok(())) => {}
@@ -262,12 +264,19 @@ impl<'a> Transfer<'a> {
             let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
             self.has_surplus |= body < n;
             self.down.has_read(n, self.exchange.opaque_from_server());
-            match self.to_client.write(cx, ends.client, &came[..body]) {
+            let more = self.after_the_last();
+            match self.to_client.write(cx, ends.client, &came[..body], more) {
                 Ok(sent) => self.moved.1 += sent as u64,
                 Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
             }
             Poll::Ready(Ok(Step::Moved))
         })
+    }
+
+    /// What follows what goes to the client next: with its last bytes TCP waits for the end, and sends both in one segment.
+    fn after_the_last(&self) -> More {
+        let is_last = self.exchange.is_response_whole() && !self.exchange.end().client_stays;
+        if is_last { More::End } else { More::No }
     }
 
     /// Reads the response's head, and passes on what has come of the body with it.
@@ -315,9 +324,9 @@ impl Outgoing {
     }
 
     /// Writes what is left. Its memory is given back with the last of it.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream, more: More) -> Poll<io::Result<()>> {
         while self.sent < self.bytes.len() {
-            match poll_write(to, cx, &self.bytes[self.sent..], More::No) {
+            match poll_write(to, cx, &self.bytes[self.sent..], more) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(sent) => self.sent += sent?,
             }
@@ -329,11 +338,11 @@ impl Outgoing {
     }
 
     /// Writes these bytes, where nothing is left, and keeps what the other side does not take. Returns how many it took.
-    fn write(&mut self, cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8], more: More) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let sent = match poll_write(to, cx, bytes, More::No) {
+        let sent = match poll_write(to, cx, bytes, more) {
             Poll::Pending => 0,
             Poll::Ready(sent) => sent?,
         };

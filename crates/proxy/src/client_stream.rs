@@ -59,6 +59,8 @@ pub enum StreamEnd {
 /// A connection to a server. Dropped without [`ServerStream::close_in_order`] it is reset.
 pub struct ServerStream {
     leg: Leg,
+    /// Where the server sees it come from.
+    local: Option<SocketAddr>,
     _own: Option<OwnSocket>,
 }
 
@@ -194,7 +196,7 @@ impl ClientStream {
             id: permit.server().live.id,
             names: permit.names(),
             addr: self.address_of(permit),
-            seen_from: server.stream().local_addr().ok(),
+            seen_from: server.local,
         });
     }
 
@@ -211,7 +213,7 @@ impl ClientStream {
         let opening = Opening { client: &self.leg.stream, origin: &self.origin, data_waits: true };
         let server = self.address_of(permit);
         let (leg, _own) = self.session.connect(server, permit.send_proxy(), &opening).await?;
-        Ok(ServerStream { leg, _own })
+        Ok(ServerStream { local: leg.stream.local_addr().ok(), leg, _own })
     }
 
     /// The connection is over.

@@ -1,0 +1,60 @@
+//! How many requests may be repeated. Pure.
+
+/// What each request adds: one in five may be repeated.
+const PER_REQUEST: f32 = 0.2;
+
+/// Repeats that are saved up at most, for a moment in which many fail at once.
+const MOST: f32 = 100.0;
+
+/// Repeats that there are from the beginning.
+const FIRST: f32 = 10.0;
+
+/// Limits repeated requests to a part of all. Servers that fail all that they get would get several times as much else, just when they
+/// have most trouble (as Finagle's `RetryBudget`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetryBudget {
+    repeats: f32,
+}
+
+impl Default for RetryBudget {
+    fn default() -> RetryBudget {
+        RetryBudget { repeats: FIRST }
+    }
+}
+
+impl RetryBudget {
+    /// A request begins.
+    pub fn earn(&mut self) {
+        self.repeats = (self.repeats + PER_REQUEST).min(MOST);
+    }
+
+    /// Takes one repeat. Returns whether there was one.
+    pub fn spend(&mut self) -> bool {
+        let may = self.repeats >= 1.0;
+        if may {
+            self.repeats -= 1.0;
+        }
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_all_fail_one_request_in_five_is_repeated_and_a_few_more_at_once() {
+        let mut budget = RetryBudget::default();
+        let repeats = |budget: &mut RetryBudget, requests: u32| {
+            let one = |_: &u32| {
+                budget.earn();
+                budget.spend()
+            };
+            (0..requests).filter(one).count()
+        };
+        assert!((20..=22).contains(&repeats(&mut budget, 55)), "ten from the beginning, and a fifth");
+        assert!((199..=201).contains(&repeats(&mut budget, 1_000)));
+        (0..10_000).for_each(|_| budget.earn());
+        assert_eq!((0..1_000).filter(|_| budget.spend()).count(), 100);
+    }
+}
