@@ -15,6 +15,9 @@ use crate::bulk::Bulk;
 /// Most bytes of further requests that are taken while one runs.
 const MAX_AHEAD: usize = 16 * 1024;
 
+/// Bytes that a head usually gets longer by.
+const ADDED: usize = 256;
+
 /// Turns of one transfer before the thread's other connections get one.
 const TURNS: usize = 8;
 
@@ -283,6 +286,8 @@ impl<'a> Transfer<'a> {
     fn read_head(&mut self) -> Result<Step, TransferEnd> {
         let limits = HeadLimits::default();
         let out = &mut self.to_client.bytes;
+        // What comes is about what goes.
+        out.reserve(self.head.len() + ADDED);
         let head = self.exchange.head_from_server(&mut self.head, &limits, self.fields, out);
         if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
             self.status = Some(head.status());
