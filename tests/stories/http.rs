@@ -399,6 +399,7 @@ fn each_request_is_a_line_of_the_access_log_and_is_counted() {
     assert_eq!([of(0, "method"), of(0, "host"), of(0, "target")], ["GET", "shop.example", "/cart?id=7"]);
     assert_eq!([of(0, "answered_by"), of(0, "server"), of(0, "route")], ["server", "pool/a", "default"]);
     assert_eq!([of(0, "status"), of(1, "status"), of(2, "status")], [200, 200, 400]);
+    assert_eq!([of(0, "bytes_rx"), of(1, "bytes_rx")], [0, 3], "bodies");
     assert_eq!([of(2, "answered_by"), of(2, "reason")], ["convey", "host"]);
     let count = |pointer: &str| balancer.stat(&format!("/frontends/web/{pointer}")).as_u64().unwrap();
     assert_eq!([count("requests/total"), count("total_connections")], [3, 2]);

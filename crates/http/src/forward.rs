@@ -70,7 +70,8 @@ struct Transferred {
     end: Option<TransferEnd>,
     exchange: Exchange,
     status: Option<u16>,
-    has_surplus: bool,
+    /// The server has the whole request, and sent nothing behind its response.
+    is_clean: bool,
     /// When it began.
     sent: Instant,
 }
@@ -157,7 +158,7 @@ impl Forwarding<'_> {
     ) -> Attempt {
         self.client.goes_to(&permit, &server);
         permit.count(Counter::Requests, 1);
-        let Transferred { end, exchange, status, has_surplus, sent } = self.transfer(&permit, &server).await;
+        let Transferred { end, exchange, status, is_clean, sent } = self.transfer(&permit, &server).await;
         let answered = |status| {
             let now = Instant::now();
             ServerAnswer { status, took: now - sent, now: self.client.timestamp(now) }
@@ -175,7 +176,7 @@ impl Forwarding<'_> {
         };
         if end == TransferEnd::Whole {
             let ExchangeEnd { client_stays, server_stays } = exchange.end();
-            if server_stays && !has_surplus && permit.send_proxy().is_none() {
+            if server_stays && is_clean && permit.send_proxy().is_none() {
                 idle::put(self.place(&permit), server);
             } else {
                 server.close_in_order();
@@ -216,10 +217,11 @@ impl Forwarding<'_> {
                 permit.answered_with(ServerAnswer { status, took, now }, client.failures());
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
-            if (rx, tx) != (0, 0) {
+            let body = std::mem::take(&mut transfer.body);
+            if (rx, tx, body) != (0, 0, 0) {
                 client.count_bytes(rx, tx);
-                record.count(rx, tx);
-                permit.count(Counter::BytesRx, rx);
+                record.count(body, tx);
+                permit.count(Counter::BytesRx, body);
                 permit.count(Counter::BytesTx, tx);
                 time_limit.renew(if transfer.status.is_some() { idle } else { silence });
             }
@@ -229,8 +231,9 @@ impl Forwarding<'_> {
             }
         })
         .await;
-        let Transfer { exchange, status, has_surplus, .. } = transfer;
-        Transferred { end, exchange, status, has_surplus, sent }
+        let is_clean = transfer.is_with_server() && !transfer.has_surplus;
+        let Transfer { exchange, status, .. } = transfer;
+        Transferred { end, exchange, status, is_clean, sent }
     }
 
     /// The transfer ended before the client had the whole response.

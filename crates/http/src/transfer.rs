@@ -58,8 +58,10 @@ pub(crate) struct Transfer<'a> {
     pub(crate) received: &'a mut BytesMut,
     /// What the operator changes of the response.
     pub(crate) fields: &'a FieldRules,
-    /// Bytes from the client, and to it, since they were last taken.
+    /// Bytes that were read from the client, and written to it, since they were last taken.
     pub(crate) moved: (u64, u64),
+    /// Bytes of the request's body, since they were last taken.
+    pub(crate) body: u64,
     /// The response's status, once its last head has come.
     pub(crate) status: Option<u16>,
     /// Whether something came behind the response.
@@ -108,6 +110,7 @@ impl<'a> Transfer<'a> {
             received,
             fields,
             moved: (0, 0),
+            body: 0,
             status: None,
             has_surplus: false,
             to_server: Outgoing { bytes: head, sent: 0 },
@@ -119,6 +122,12 @@ impl<'a> Transfer<'a> {
             server_takes_nothing: false,
             server_is_done: false,
         }
+    }
+
+    /// Whether the server has the whole request. What is still on its way is lost with this, and the server would take the next request
+    /// for it.
+    pub(crate) fn is_with_server(&self) -> bool {
+        !self.server_takes_nothing && self.to_server.left() == 0 && self.up.is_empty()
     }
 
     /// Moves what there is to move, until the client has the whole response, or cannot have it.
@@ -170,6 +179,7 @@ impl<'a> Transfer<'a> {
         if !self.received.is_empty() {
             let n = self.exchange.from_client(self.received).map_err(TransferEnd::ClientFault);
             let body = self.received.split_to(n?);
+            self.body += body.len() as u64;
             self.to_server.put(&body);
             return Poll::Ready(Ok(Step::Moved));
         }
@@ -181,6 +191,7 @@ impl<'a> Transfer<'a> {
             let taken = taken.map_err(|_| TransferEnd::ClientGone)?;
             if taken > 0 {
                 self.moved.0 += taken;
+                self.body += taken;
                 self.exchange.passed_from_client(taken);
                 return Poll::Ready(Ok(Step::Moved));
             }
@@ -194,6 +205,7 @@ impl<'a> Transfer<'a> {
             };
             self.moved.0 += n as u64;
             let body = self.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
+            self.body += body as u64;
             self.received.extend_from_slice(&buffer[body..n]);
             self.up.has_read(n, self.exchange.opaque_from_client());
             if !self.server_takes_nothing
@@ -353,5 +365,52 @@ impl Outgoing {
         };
         self.put(&bytes[sent..]);
         Ok(sent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use convey_http_core::HeadReader;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Both ends of a connection.
+    async fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (ours, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
+        (ours.unwrap(), accepted.unwrap().0)
+    }
+
+    /// Whether a server that answers at once has the whole request, of which it may read so many bytes before.
+    async fn is_with_server(body: usize, reads: usize) -> bool {
+        let ((client, mut browser), (server, mut app)) = (connection().await, connection().await);
+        let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
+        let mut received = BytesMut::from(&head[..]);
+        let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();
+        received.extend(std::iter::repeat_n(b'x', body));
+        let fields = FieldRules::default();
+        let mut transfer = Transfer::new(Exchange::new(&head), b"head".to_vec(), &mut received, &fields);
+        let answers = async {
+            let mut some = vec![0; reads];
+            app.read_exact(&mut some).await.unwrap();
+            app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        };
+        let ends = Ends { client: &client, server: &server };
+        let (end, ()) = tokio::join!(poll_fn(|cx| transfer.poll(cx, ends)), answers);
+        assert_eq!((end, transfer.exchange.is_request_whole()), (TransferEnd::Whole, true));
+        let mut answer = [0; 2];
+        browser.read_exact(&mut answer).await.unwrap();
+        transfer.is_with_server()
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_before_it_has_the_request_gets_no_other_one() {
+        assert!(is_with_server(1_000, 1_004).await);
+        assert!(!is_with_server(64 << 20, 4).await, "the kernel takes no 64 MiB");
     }
 }

@@ -16,15 +16,20 @@ const MAX_DIGITS: u8 = 16;
 const MAX_NAME: usize = 24;
 
 /// Fields that say how a message is framed, routed or who sends it: no trailer (RFC 9110, section 6.5.1).
-const FORBIDDEN: [&[u8]; 8] = [
+/// Nor fields that tell the client.
+const FORBIDDEN: [&[u8]; 12] = [
     b"authorization",
     b"connection",
     b"content-encoding",
     b"content-length",
     b"content-type",
+    b"forwarded",
     b"host",
     b"transfer-encoding",
     b"te",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
 ];
 
 /// Follows chunks.
@@ -170,6 +175,8 @@ impl ChunkReader {
 fn of_size(size: u64, digits: u8, byte: u8) -> Result<Place, Malformed> {
     match (byte, (byte as char).to_digit(16)) {
         (_, Some(_)) if digits == MAX_DIGITS => Err(Malformed::ChunkSize),
+        // Some count in 63 bits, and would read a negative number.
+        (_, Some(_)) if size >> 59 != 0 => Err(Malformed::ChunkSize),
         (_, Some(digit)) => Ok(Place::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }),
         (b';', _) if digits > 0 => Ok(Place::Extension { size }),
         (b'\r', _) if digits > 0 => Ok(Place::SizeEnd { size }),
@@ -185,7 +192,8 @@ pub(crate) fn is_token(byte: u8) -> bool {
 impl TrailerName {
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.letters.get_mut(self.len) {
-            *place = byte.to_ascii_lowercase();
+            // Some take one for the other.
+            *place = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
         }
         self.len += 1;
     }

@@ -55,6 +55,8 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
         ("3;\0\r\nabc\r\n", Malformed::ChunkSize),
         ("-1\r\nabc\r\n", Malformed::ChunkSize),
         ("10000000000000003\r\nabc\r\n", Malformed::ChunkSize),
+        ("ffffffffffffffff\r\nabc\r\n", Malformed::ChunkSize),
+        ("8000000000000000\r\nabc\r\n", Malformed::ChunkSize),
         (&long, Malformed::ChunkSize),
         ("3\r\nabcd\r\n", Malformed::ChunkEnd),
         ("3\r\nabc\n0\r\n\r\n", Malformed::ChunkEnd),
@@ -68,6 +70,8 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
         ("0\r\nContent-LENGTH: 3\r\n\r\n", Malformed::Trailers),
         ("0\r\nTransfer-Encoding: chunked\r\n\r\n", Malformed::Trailers),
         ("0\r\nHost: b\r\n\r\n", Malformed::Trailers),
+        ("0\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n", Malformed::Trailers),
+        ("0\r\nX_Forwarded_Proto: https\r\n\r\n", Malformed::Trailers),
         (&trailers, Malformed::Trailers),
     ];
     for (text, expected) in cases {

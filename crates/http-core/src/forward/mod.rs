@@ -76,8 +76,13 @@ pub fn write_response(
     out.push(b' ');
     out.extend_from_slice(head.reason());
     out.extend_from_slice(b"\r\n");
+    // These have no body, whatever they say (RFC 9110, section 8.6): a client might wait for one.
+    let has_no_length = head.status() < 200 || head.status() == 204;
+    let is_passed_on = |name: &[u8]| !(has_no_length && name.eq_ignore_ascii_case(b"content-length"));
     for field in head.fields().filter(|field| !field.is_hop_by_hop && fields.keeps(field.name)) {
-        write_field(field.name, field.value, out);
+        if is_passed_on(field.name) {
+            write_field(field.name, field.value, out);
+        }
     }
     if head.framing() == BodyFraming::Chunked {
         write_field(b"Transfer-Encoding", b"chunked", out);

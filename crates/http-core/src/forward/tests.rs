@@ -145,6 +145,10 @@ fn a_client_gets_the_response_without_what_was_for_us() {
         "HTTP/1.1 200 Fine\r\nContent-Length: 5\r\nServer: convey\r\n\r\n"
     );
     assert_eq!(
+        written("HTTP/1.1 204 Nothing\r\nContent-Length: 5\r\n\r\n", ClientConnection::Stays),
+        "HTTP/1.1 204 Nothing\r\nServer: convey\r\n\r\n"
+    );
+    assert_eq!(
         written("HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\n\r\n", ClientConnection::Closes),
         "HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\nConnection: close\r\nServer: convey\r\n\r\n"
     );

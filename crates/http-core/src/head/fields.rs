@@ -65,6 +65,28 @@ const HOP_BY_HOP: [&[u8]; 9] = [
 /// Fields that `Connection` cannot take away: without them a server would read another request.
 const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 
+/// Whether it is another spelling of a field that says how the message is framed, or who the client is: CGI, WSGI and others take `_` for
+/// `-`.
+fn is_disguised(name: &[u8]) -> bool {
+    const FIELDS: [&[u8]; 9] = [
+        b"content-length",
+        b"transfer-encoding",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"proxy-connection",
+        b"proxy-authorization",
+        b"keep-alive",
+        b"http2-settings",
+    ];
+    let is_same = |(one, other): (&u8, &u8)| match one {
+        b'_' => *other == b'-',
+        _ => one.eq_ignore_ascii_case(other),
+    };
+    name.contains(&b'_')
+        && FIELDS.iter().any(|field| field.len() == name.len() && name.iter().zip(*field).all(is_same))
+}
+
 impl FieldList {
     /// Of headers that are parts of `head`.
     pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
@@ -78,7 +100,8 @@ impl FieldList {
                 value: if header.value.is_empty() { 0 } else { at(header.value) },
                 value_len: header.value.len() as u16,
                 known: known(name),
-                is_hop_by_hop: HOP_BY_HOP.iter().any(|one| name.eq_ignore_ascii_case(one)),
+                is_hop_by_hop: HOP_BY_HOP.iter().any(|one| name.eq_ignore_ascii_case(one))
+                    || is_disguised(name),
             }
         });
         let mut fields = FieldList { places: places.collect() };

@@ -154,11 +154,12 @@ fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFram
     }
 }
 
-/// One decimal number. With leading zeros some take it for an octal one.
+/// One decimal number. With leading zeros some take it for an octal one; some count in 63 bits.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
     let is_number = value.iter().all(u8::is_ascii_digit) && (value == b"0" || !value.starts_with(b"0"));
     let text = std::str::from_utf8(value).ok().filter(|_| is_number);
-    text.and_then(|text| text.parse().ok()).ok_or(Malformed::ContentLength)
+    let number = text.and_then(|text| text.parse::<i64>().ok());
+    number.and_then(|number| u64::try_from(number).ok()).ok_or(Malformed::ContentLength)
 }
 
 /// HTTP/1.0 has no such thing, and it is ignored there (RFC 9110, section 10.1.1).

@@ -78,7 +78,8 @@ fn is_authority(text: &[u8]) -> bool {
             text.iter().position(|byte| *byte == b':').map_or((text, &b""[..]), |colon| text.split_at(colon))
         }
     };
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    // URIs know more letters. No host has them in its name, and a comma looks like two hosts.
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
     let is_host = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
         Some(address) => {
             !address.is_empty() && address.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte))
@@ -87,7 +88,11 @@ fn is_authority(text: &[u8]) -> bool {
     };
     let is_port = match port.split_first() {
         None => true,
-        Some((colon, digits)) => *colon == b':' && digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        Some((&b':', [])) => true,
+        Some((colon, digits)) => {
+            let port = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u16>().ok());
+            *colon == b':' && digits.iter().all(u8::is_ascii_digit) && port.is_some()
+        }
     };
     is_host && is_port
 }

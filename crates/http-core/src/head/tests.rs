@@ -56,6 +56,18 @@ fn connection_takes_no_field_away_that_a_server_reads_the_request_by() {
 }
 
 #[test]
+fn another_spelling_of_a_field_that_matters_is_not_passed_on() {
+    let head = request(
+        "GET / HTTP/1.1\r\nHost: a\r\nX_Forwarded_For: 1.2.3.4\r\nx-forwarded_PROTO: https\r\nContent_Length: 3\r\n\
+         Transfer_Encoding: chunked\r\nMy_Own: 1\r\n\r\n",
+    );
+    let head = head.unwrap();
+    let kept = head.fields().filter(|field| !field.is_hop_by_hop).map(|field| field.name);
+    assert_eq!(kept.collect::<Vec<_>>(), [&b"Host"[..], b"My_Own"]);
+    assert_eq!(head.framing(), BodyFraming::Empty);
+}
+
+#[test]
 fn old_clients_say_that_they_stay_and_new_ones_that_they_go() {
     let keeps = |text: &str| request(text).unwrap().keeps_alive();
     assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));
@@ -81,6 +93,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
         (of("Content-Length: 3 0"), Malformed::ContentLength),
         (of("Content-Length:"), Malformed::ContentLength),
         (of("Content-Length: 18446744073709551616"), Malformed::ContentLength),
+        (of("Content-Length: 9223372036854775808"), Malformed::ContentLength),
         (of("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), Malformed::TransferEncoding),
         (of("Transfer-Encoding: chunked, chunked"), Malformed::TransferEncoding),
         (of("Transfer-Encoding: chunked, identity"), Malformed::TransferEncoding),
@@ -129,6 +142,10 @@ fn a_request_is_for_one_host_and_one_path() {
         ("GET /", "Host: a@b\r\n", Malformed::Host),
         ("GET /", "Host: a:80:90\r\n", Malformed::Host),
         ("GET /", "Host: a, b\r\n", Malformed::Host),
+        ("GET /", "Host: a,b\r\n", Malformed::Host),
+        ("GET /", "Host: a%00b\r\n", Malformed::Host),
+        ("GET /", "Host: a:65536\r\n", Malformed::Host),
+        ("GET /", "Host: a:+80\r\n", Malformed::Host),
         ("GET /", "Host: [::1\r\n", Malformed::Host),
         ("GET http://a/", "Host: b\r\n", Malformed::Target),
         ("GET http://a/", "Host: a:80\r\n", Malformed::Target),
