@@ -59,11 +59,10 @@ fn is_no_balancer(options: &Options, vip: IpAddr) -> Result<(), Failure> {
     let runtime = runtime()?;
     let Some((client, status)) = runtime.block_on(ask(options)) else { return Ok(()) };
     let process = runtime.block_on(client.process());
-    let running = Running { process, descriptors: None, status };
     // The socket may be of a convey in another network namespace.
     let network_of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     let is_here = process.is_some_and(|process| network_of(&process.to_string()) == network_of("self"));
-    if is_here && running.forwards(vip) {
+    if is_here && status.forwards(vip) {
         return Err(anyhow!(
             "this host is the balancer of {vip}, and no server of it: `convey doctor` looks at the balancer"
         )

@@ -140,8 +140,8 @@ impl Forwarding<'_> {
             Err(error) => {
                 let client = self.client.client();
                 debug!("{client}: cannot connect to server {}: {error}", permit.name());
-                let now = Instant::now();
-                permit.failed_after(now - began, self.client.timestamp(now));
+                let ServerAnswer { took, now, .. } = answer_now(self.client, None, began);
+                permit.failed_after(took, now);
                 attempts.failed(permit, &error, self.client.failures());
                 None
             }
@@ -159,10 +159,6 @@ impl Forwarding<'_> {
         self.client.goes_to(&permit, &server);
         permit.count(Counter::Requests, 1);
         let Transferred { end, exchange, status, is_clean, sent } = self.transfer(&permit, &server).await;
-        let answered = |status| {
-            let now = Instant::now();
-            ServerAnswer { status, took: now - sent, now: self.client.timestamp(now) }
-        };
         if let Some(status) = status {
             permit.count(Counter::of_status(status), 1);
             self.client.count(Counter::of_status(status), 1);
@@ -170,7 +166,7 @@ impl Forwarding<'_> {
         }
         let Some(end) = end else {
             if status.is_none() && exchange.is_request_whole() {
-                permit.answered_with(answered(None), self.client.failures());
+                permit.answered_with(answer_now(self.client, None, sent), self.client.failures());
             }
             return Attempt::Over(timed_out(&exchange));
         };
@@ -189,7 +185,7 @@ impl Forwarding<'_> {
             });
         }
         if status.is_none() && !is_kept && end.is_of_server() {
-            let ServerAnswer { took, now, .. } = answered(None);
+            let ServerAnswer { took, now, .. } = answer_now(self.client, None, sent);
             permit.failed_after(took, now);
         }
         self.broken(end, &exchange, (&permit, is_kept), attempts)
@@ -212,9 +208,7 @@ impl Forwarding<'_> {
             let polled = transfer.poll(cx, ends);
             if transfer.status.is_some() && !is_told {
                 is_told = true;
-                let now = Instant::now();
-                let (status, took, now) = (transfer.status, now - sent, client.timestamp(now));
-                permit.answered_with(ServerAnswer { status, took, now }, client.failures());
+                permit.answered_with(answer_now(client, transfer.status, sent), client.failures());
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
@@ -244,7 +238,7 @@ impl Forwarding<'_> {
         (permit, is_kept): (&Permit, bool),
         attempts: &mut Attempts,
     ) -> Attempt {
-        let (reason, counter) = match end {
+        let reason = match end {
             TransferEnd::ClientGone => return Attempt::Over(RequestEnd::Broken(Counter::ClientReset)),
             TransferEnd::ClientFault(fault) => {
                 return Attempt::Over(match exchange.has_answered() {
@@ -253,25 +247,23 @@ impl Forwarding<'_> {
                 });
             }
             TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
-                (AnswerReason::ServerReset, Counter::ServerReset)
+                AnswerReason::ServerReset
             }
-            TransferEnd::ServerFault(fault) => (AnswerReason::ServerFault(fault), Counter::ServerReset),
-            TransferEnd::ServerReset | TransferEnd::Whole => {
-                (AnswerReason::ServerReset, Counter::ServerReset)
-            }
+            TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
+            TransferEnd::ServerReset | TransferEnd::Whole => AnswerReason::ServerReset,
         };
         if exchange.has_answered() {
-            return Attempt::Over(RequestEnd::Broken(counter));
+            return Attempt::Over(RequestEnd::Broken(Counter::ServerReset));
         }
         attempts.repeat();
-        if is_kept && reason == AnswerReason::ServerReset {
+        let is_broken_off = reason == AnswerReason::ServerReset;
+        if is_kept && is_broken_off {
             // The server had closed it before: no fault, and no other of these is better.
             idle::forget(self.place(permit));
         } else {
             permit.reset(self.client.failures());
             attempts.pass_over(permit);
         }
-        let is_broken_off = reason == AnswerReason::ServerReset;
         if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
             return if is_kept { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
@@ -301,6 +293,12 @@ impl Forwarding<'_> {
     fn place(&self, permit: &Permit) -> (u32, SocketAddr) {
         (permit.server().live.id, self.client.address_of(permit))
     }
+}
+
+/// What a server has answered just now, or has not, to what was sent then.
+fn answer_now(client: &ClientStream, status: Option<u16>, sent: Instant) -> ServerAnswer {
+    let now = Instant::now();
+    ServerAnswer { status, took: now - sent, now: client.timestamp(now) }
 }
 
 /// Why convey answers in place of a server.

@@ -155,11 +155,6 @@ impl ClientStream {
         self.session.context.draining.has_begun()
     }
 
-    /// Index of the worker's counters.
-    pub fn core(&self) -> usize {
-        self.session.context.core
-    }
-
     /// A moment as tables have it that all workers share.
     pub fn timestamp(&self, at: Instant) -> Timestamp {
         self.session.context.timestamp(at)

@@ -89,9 +89,7 @@ impl HttpFrontend {
             None => self.default.as_ref().map(|default| (default, None)),
         }
     }
-}
 
-impl HttpFrontend {
     /// What changes in a response of convey's own to this request; `None`: its head could not be read.
     pub fn response_to(&self, request: Option<&RequestHead>) -> &FieldRules {
         let route = request.and_then(|head| self.route(head.host(), head.path()));

@@ -295,8 +295,8 @@ impl PoolLive {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// One of its servers has answered a request in so much time, or failed to (mode http).
-    pub fn note_answer(&self, server: &ServerLive, took: Duration, is_failure: bool, now: Timestamp) {
+    /// One of its servers has answered a request in so much time, or failed to (mode http). Only `ewma` asks for that.
+    pub fn time_answer(&self, server: &ServerLive, took: Duration, is_failure: bool, now: Timestamp) {
         self.answered_at.store(now.0, Ordering::Relaxed);
         server.answers.answered(took, is_failure, now.since(Timestamp(0)));
     }

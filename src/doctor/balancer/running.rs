@@ -12,7 +12,7 @@ use crate::config::ListSettings;
 use crate::control::ConfigFile;
 use crate::doctor::Diagnosis;
 use crate::forward::{FlowState, View};
-use crate::model::Mode;
+use crate::model::{Listen, Mode};
 
 /// What of `/v1/status` is looked at.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -47,6 +47,20 @@ impl RunningStatus {
         let list = list.map(|RunningList { listen, stats }| ListSettings { listen, stats });
         let mode = Mode::ALL.into_iter().find(|mode| Some(mode.name()) == default_mode.as_deref());
         file.is_absolute().then(|| ConfigFile { list, mode, ..ConfigFile::new(file.clone()) })
+    }
+
+    /// Whether it forwards packets for this VIP.
+    pub fn forwards(&self, vip: IpAddr) -> bool {
+        self.listens(Mode::forwards_packets).any(|listen| listen.ip() == vip)
+    }
+
+    /// Where its frontends in modes of this kind listen.
+    fn listens(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = Listen> {
+        let is_of_kind = move |frontend: &&RunningFrontend| {
+            Mode::ALL.into_iter().any(|mode| kind(mode) && mode.name() == frontend.mode)
+        };
+        let texts = self.frontends.values().filter(is_of_kind).flat_map(|frontend| &frontend.listen_addr);
+        texts.filter_map(|text| text.parse().ok())
     }
 }
 
@@ -110,16 +124,6 @@ impl Running {
         self.status.names.iter().map(|(name, of)| (name.clone(), of.addresses.clone())).collect()
     }
 
-    /// Whether it forwards packets for this VIP.
-    pub fn forwards(&self, vip: IpAddr) -> bool {
-        let names: Vec<&str> =
-            Mode::ALL.into_iter().filter(|mode| mode.forwards_packets()).map(Mode::name).collect();
-        let forwarded = self.status.frontends.values().filter(|frontend| names.contains(&&*frontend.mode));
-        let mut listens =
-            forwarded.flat_map(|frontend| &frontend.listen_addr).filter_map(|text| text.parse().ok());
-        listens.any(|listen: crate::model::Listen| listen.ip() == vip)
-    }
-
     /// What operators have said, as far as it keeps something from clients.
     pub(super) fn steered(&self) -> Vec<Diagnosis> {
         let mut backends = self.status.backends.clone();
@@ -127,16 +131,9 @@ impl Running {
         steered::look(&backends, &self.status.overlays)
     }
 
-    /// Where its frontends in proxy mode listen.
+    /// Where its frontends in modes with sockets listen.
     pub fn listens(&self) -> Vec<SocketAddr> {
-        let names: Vec<&str> =
-            Mode::ALL.into_iter().filter(|mode| mode.is_proxied()).map(Mode::name).collect();
-        let proxied = self.status.frontends.values().filter(|frontend| names.contains(&&*frontend.mode));
-        let texts = proxied.flat_map(|frontend| &frontend.listen_addr);
-        texts
-            .filter_map(|text| text.parse::<crate::model::Listen>().ok())
-            .flat_map(|listen| listen.addrs())
-            .collect()
+        self.status.listens(Mode::is_proxied).flat_map(|listen| listen.addrs().collect::<Vec<_>>()).collect()
     }
 
     /// The part that forwards packets of open flows, by interface; `None` if it has no packet modes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::Permit;
-use convey_model::{ConnectFailures, Protocol, ServerKey, Timestamp};
+use convey_model::{Algorithm, ConnectFailures, Protocol, ServerKey, Timestamp};
 use convey_snapshot::is_shortage;
 use convey_snapshot::stats::Counter;
 
@@ -51,7 +51,7 @@ impl Permit {
     pub fn answered_with(&self, answer: ServerAnswer, failures: &mpsc::Sender<ConnectFailures>) {
         let ServerAnswer { status, took, now } = answer;
         let is_failure = status.is_none_or(|status| status >= 500);
-        self.pool.live.note_answer(&self.server().live, took, is_failure, now);
+        self.time_answer(took, is_failure, now);
         if !is_failure || self.pool.config.outlier_detection.is_none() {
             self.answered();
         } else if self.is_first_judgement() {
@@ -65,7 +65,14 @@ impl Permit {
 
     /// The server has failed a request after so long: what chooses by the time of answers is told.
     pub fn failed_after(&self, took: Duration, now: Timestamp) {
-        self.pool.live.note_answer(&self.server().live, took, true, now);
+        self.time_answer(took, true, now);
+    }
+
+    /// Workers share these numbers: they are written only where somebody goes by them.
+    fn time_answer(&self, took: Duration, is_failure: bool, now: Timestamp) {
+        if self.pool.config.algorithm == Algorithm::Ewma {
+            self.pool.live.time_answer(&self.server().live, took, is_failure, now);
+        }
     }
 
     /// Only one task has a permit: no exchange is needed, which would cost each read.
