@@ -2,8 +2,8 @@
 //! network namespace of its own.
 //!
 //! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
-//! worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set each is told in one of these ways for each mode,
-//! by turns, and long ones are not. They need root and some tools; where one is missing they are reported as ignored, with the reason.
+//! worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set each is told in one of these ways, by
+//! turns, and long ones are not. They need root and some tools; where one is missing they are reported as ignored, with the reason.
 //! `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -164,7 +164,7 @@ fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
         let first = case::first(&cases, story.name);
         for case in cases {
             let name = format!("{case}::{room}::{}", story.name);
-            let patience = (!first.contains(&case)).then_some(&Need::Long);
+            let patience = (first != Some(case)).then_some(&Need::Long);
             let needs: Vec<Need> = patience.into_iter().chain(story.needs).chain(NEEDS).copied().collect();
             trials.push(trial(name, needs, move || {
                 let _turn = turns::begin();
