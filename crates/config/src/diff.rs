@@ -153,6 +153,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
         on_down,
         dsr,
         send_proxy,
+        protocol,
         timeouts,
         servers: _,
         named: _,
@@ -170,6 +171,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let versions = [*send_proxy, new.send_proxy].map(|version| or(version.map(ProxyVersion::name), "none"));
     let [before, after] = versions;
     changes.extend(change("send_proxy", before, after));
+    changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     changes.extend(own_timeout_changes(timeouts, &new.timeouts));
     changes
 }

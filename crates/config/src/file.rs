@@ -32,7 +32,7 @@ use super::values::{
 };
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_model::{
-    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, Mode, Offload, OnDown,
+    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode, Offload, OnDown,
     OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol, ProxyVersion,
 };
 
@@ -79,6 +79,7 @@ pub(super) struct ParsedBackend {
     pub(super) hash_key: Option<Placed<HashKey>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
     pub(super) send_proxy: Option<Placed<ProxyVersion>>,
+    pub(super) protocol: Option<Placed<HttpVersion>>,
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<ParsedServer>,
@@ -192,6 +193,7 @@ impl ParsedBackend {
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or(default.dsr),
             send_proxy,
+            protocol: value(&self.protocol).unwrap_or(default.protocol),
             timeouts: self.timeouts.model(),
             servers: self.servers.iter().filter_map(ParsedServer::model).collect(),
             named: self.servers.iter().filter_map(ParsedServer::named).collect(),
@@ -239,6 +241,7 @@ fn backend(
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
         dsr: dsr(&mut table, report),
         send_proxy: table.optional("send_proxy", choice(&ProxyVersion::ALL, ProxyVersion::name)),
+        protocol: table.optional("protocol", choice(&HttpVersion::ALL, HttpVersion::name)),
         timeouts: OwnLimits::read(table.table("timeouts")),
         servers: table
             .table("servers")

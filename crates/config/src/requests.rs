@@ -3,7 +3,7 @@
 use super::file::{ParsedBackend, ParsedFrontend, one_of};
 use super::problem::{Place, Placed, Report};
 use convey_http_core::{HostPattern, RouteTable};
-use convey_model::{Algorithm, Mode, Protocol};
+use convey_model::{Algorithm, HttpVersion, Mode, Protocol};
 
 /// Reports the keys of mode `http` in another mode. In this mode: a protocol without requests, and what no request could reach.
 pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
@@ -18,6 +18,23 @@ pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     }
     one_of(frontend.backend.as_ref(), frontend.http.redirect.as_ref(), report);
     unreachable(frontend, report);
+}
+
+/// Only mode `http` speaks to servers itself. A PROXY header is about one client, and all clients share a connection of HTTP/2.
+pub(super) fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(Placed { value, place }) = &backend.protocol else { return };
+    if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
+        let (name, mode) = (&frontend.name, mode.name());
+        report.error(place, format!("is for mode http; frontend {name:?} is in {mode} mode"));
+    }
+    if *value != HttpVersion::H1 && let Some(send) = &backend.send_proxy {
+        let line = report.line(&send.place, place);
+        let name = value.name();
+        let message = format!(
+            "{name:?} has clients share connections, and send_proxy ({line}) tells of one client at the beginning of each; keep one of them"
+        );
+        report.error(place, message);
+    }
 }
 
 /// Only mode `http` sees how long answers take.

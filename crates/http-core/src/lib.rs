@@ -25,7 +25,7 @@ mod method;
 mod retry_budget;
 mod routes;
 
-pub use body::{BodyFraming, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+pub use body::{BodyFraming, BodyPiece, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
     ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges, write_request,

@@ -1,7 +1,8 @@
 //! What convey itself answers. A client, a log and a metric can tell it from what a server has said: it has `Server: convey`, and a
 //! reason.
 
-use convey_http_core::{FieldRules, Malformed, ServerFault};
+use bytes::Bytes;
+use convey_http_core::{FieldFault, FieldRules, Malformed, ServerFault};
 use convey_snapshot::stats::Counter;
 
 /// Why convey answers a request itself.
@@ -15,6 +16,8 @@ pub enum AnswerReason {
     NoRoute,
     /// The route says so.
     Redirect,
+    /// A service says so that an application has added to convey's own.
+    Layer,
     /// No server of the backend is up.
     NoServer,
     /// Every server that was tried refused or timed out.
@@ -34,29 +37,57 @@ pub enum AnswerReason {
 /// An answer of convey's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnAnswer {
-    /// The status.
-    pub status: u16,
-    /// Why.
-    pub reason: AnswerReason,
-    /// Where the client is sent to, with a redirect.
-    pub location: Option<Vec<u8>>,
+    status: u16,
+    reason: AnswerReason,
+    /// Fields that it has beside the usual ones.
+    fields: FieldRules,
+    body: Option<Bytes>,
 }
 
 impl From<AnswerReason> for OwnAnswer {
     fn from(reason: AnswerReason) -> OwnAnswer {
-        OwnAnswer { status: reason.status(), reason, location: None }
+        OwnAnswer { status: reason.status(), reason, fields: FieldRules::default(), body: None }
     }
 }
 
 impl OwnAnswer {
+    /// An answer of a layer of your own, with a status from 200 to 599. Its body says what the status means.
+    pub fn new(status: u16) -> OwnAnswer {
+        OwnAnswer { status, ..AnswerReason::Layer.into() }
+    }
+
+    /// Sets a field.
+    ///
+    /// # Errors
+    /// It is no field, or one that convey itself says.
+    pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
+        self.fields.set(name, value)
+    }
+
+    /// Has it say this text.
+    #[must_use]
+    pub fn with_body(self, body: impl Into<Bytes>) -> OwnAnswer {
+        OwnAnswer { body: Some(body.into()), ..self }
+    }
+
+    /// The status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Why.
+    pub fn reason(&self) -> AnswerReason {
+        self.reason
+    }
+
     /// Writes it for a client, changed as the operator wants responses to be.
     pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
         let (phrase, mut number) = (phrase_of(self.status), itoa::Buffer::new());
         let status = number.format(self.status).as_bytes();
-        let body = [status, b" ", phrase.as_bytes(), b": ", self.reason.words().as_bytes(), b"\n"].concat();
+        let body = self.body.clone().unwrap_or_else(|| self.usual_body());
         out.extend_from_slice(&[b"HTTP/1.1 ", status, b" ", phrase.as_bytes(), b"\r\n"].concat());
         let mut field = |name: &str, value: &[u8]| {
-            if to.fields.keeps(name.as_bytes()) {
+            if to.fields.keeps(name.as_bytes()) && self.fields.keeps(name.as_bytes()) {
                 out.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
             }
         };
@@ -64,17 +95,24 @@ impl OwnAnswer {
         field("Content-Type", b"text/plain; charset=utf-8");
         field("Content-Length", itoa::Buffer::new().format(body.len()).as_bytes());
         field("Cache-Control", b"no-store");
-        if let Some(location) = &self.location {
-            field("Location", location);
-        }
         if to.closes {
             field("Connection", b"close");
         }
-        to.fields.write(out);
+        self.fields.then(to.fields).write(out);
         out.extend_from_slice(b"\r\n");
         if to.has_body {
             out.extend_from_slice(&body);
         }
+    }
+
+    /// What it says unless it was given a body, such as `503 Service Unavailable: no server is up`.
+    fn usual_body(&self) -> Bytes {
+        let (status, phrase) = (self.status, phrase_of(self.status));
+        let body = match self.reason.words() {
+            "" => format!("{status} {phrase}\n"),
+            words => format!("{status} {phrase}: {words}\n"),
+        };
+        body.into()
     }
 }
 
@@ -97,6 +135,7 @@ impl AnswerReason {
             AnswerReason::RequestTimeout => 408,
             AnswerReason::NoRoute => 404,
             AnswerReason::Redirect => 308,
+            AnswerReason::Layer => 403,
             AnswerReason::NoServer
             | AnswerReason::ConnectFailed
             | AnswerReason::NoLocalPort
@@ -113,6 +152,7 @@ impl AnswerReason {
             AnswerReason::RequestTimeout => Counter::AnsweredRequestTimeout,
             AnswerReason::NoRoute => Counter::AnsweredNoRoute,
             AnswerReason::Redirect => Counter::AnsweredRedirect,
+            AnswerReason::Layer => Counter::AnsweredLayer,
             AnswerReason::NoServer => Counter::AnsweredNoServer,
             AnswerReason::ConnectFailed => Counter::AnsweredConnectFailed,
             AnswerReason::NoLocalPort => Counter::AnsweredNoLocalPort,
@@ -139,6 +179,7 @@ impl AnswerReason {
             AnswerReason::RequestTimeout => "the request did not come in time",
             AnswerReason::NoRoute => "nothing is served here",
             AnswerReason::Redirect => "it is elsewhere",
+            AnswerReason::Layer => "",
             AnswerReason::NoServer => "no server is up",
             AnswerReason::ConnectFailed | AnswerReason::NoLocalPort => "no server could be reached",
             AnswerReason::QueueTimeout => "every server is busy",
@@ -154,6 +195,8 @@ fn phrase_of(status: u16) -> &'static str {
     match status {
         308 => "Permanent Redirect",
         400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",

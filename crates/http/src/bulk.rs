@@ -24,10 +24,13 @@ impl Bulk {
     }
 
     /// Writes what is on its way. Returns how much went.
-    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<u64>> {
-        let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) else {
-            return Poll::Ready(Ok(0));
-        };
+    pub(crate) fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: Option<&TcpStream>,
+    ) -> Poll<io::Result<u64>> {
+        let pipe = self.pipe.as_mut().filter(|pipe| !pipe.is_empty());
+        let (Some(pipe), Some(to)) = (pipe, to) else { return Poll::Ready(Ok(0)) };
         loop {
             ready!(to.poll_write_ready(cx))?;
             match pipe.drain(to) {
@@ -43,14 +46,13 @@ impl Bulk {
         self.pipe.as_ref().is_none_or(Pipe::is_empty)
     }
 
-    /// Takes some of the next `opaque` bytes. 0: nothing is large here, or only a read can tell what is there.
+    /// Takes some of the next `opaque` bytes, between these sockets. 0: nothing is large here, or only a read can tell what is there.
     ///
     /// # Errors
     /// The connection is broken.
-    pub(crate) fn fill(&mut self, from: &TcpStream, opaque: u64) -> io::Result<u64> {
-        if !self.is_on || opaque < buffer::SIZE as u64 {
-            return Ok(self.stop());
-        }
+    pub(crate) fn fill(&mut self, sockets: Option<(&TcpStream, &TcpStream)>, opaque: u64) -> io::Result<u64> {
+        let is_large = self.is_on && opaque >= buffer::SIZE as u64;
+        let Some((from, _)) = sockets.filter(|_| is_large) else { return Ok(self.stop()) };
         let pipe = match &mut self.pipe {
             Some(pipe) => pipe,
             // No pipes left: copying needs none.

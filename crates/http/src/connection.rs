@@ -2,22 +2,24 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, FieldRules, HeadLimits, HeadReader, HttpMethod, RequestHead};
-use convey_model::Redirect;
 use convey_proxy::{ClientStream, More, ServeStream, StreamEnd, poll_read, poll_write};
-use convey_snapshot::HttpAction;
 use convey_snapshot::stats::Counter;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
+use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
+use crate::request::{Decision, HttpRequest};
+use crate::stack::{DecideRequest, Forwards, Routes, decide};
 use crate::time_limit::TimeLimit;
-use crate::{buffer, idle, time_limit};
+use crate::{buffer, http2, idle, stack, time_limit};
 
 /// How long the head of a request may take from its first byte, or from accept.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -32,16 +34,31 @@ const LINGER: Duration = Duration::from_secs(2);
 const MAX_LINGERING: usize = 256 * 1024;
 
 /// Serves the clients of frontends in mode http.
-#[derive(Debug, Default)]
-pub struct HttpServer {
-    _private: (),
+#[derive(Debug)]
+pub struct HttpServer<S = Routes<Forwards>> {
+    stack: S,
 }
 
-impl ServeStream for HttpServer {
+impl Default for HttpServer {
+    /// convey's own: it goes by the configuration alone.
+    fn default() -> HttpServer {
+        HttpServer::new(stack::usual())
+    }
+}
+
+impl<S: DecideRequest> HttpServer<S> {
+    /// Has these services decide on each request, such as [`stack::usual`] within a layer of your own.
+    pub fn new(stack: S) -> HttpServer<S> {
+        HttpServer { stack }
+    }
+}
+
+impl<S: DecideRequest> ServeStream for HttpServer<S> {
     fn serve(&self, client: ClientStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let stack = self.stack.clone();
         Box::pin(async move {
             let over = client.over();
-            let mut connection = Connection::new(client);
+            let mut connection = Connection::new(client, stack);
             let end = tokio::select! {
                 biased;
                 reason = over => StreamEnd::Reset(reason),
@@ -54,21 +71,22 @@ impl ServeStream for HttpServer {
     fn each_second(&self) {
         time_limit::tell_time();
         idle::sweep();
+        http2::sweep();
     }
 }
 
 /// A client's connection.
-struct Connection {
+struct Connection<S> {
     client: ClientStream,
+    stack: S,
     /// What has come and nobody has taken.
     received: BytesMut,
     time_limit: TimeLimit,
 }
 
 /// What comes from a client next.
-#[expect(clippy::large_enum_variant, reason = "it is there for a moment, and a box would cost each request")]
 enum Next {
-    Request(RequestHead),
+    Request(Arc<RequestHead>),
     /// A request that convey does not take.
     Refused(AnswerReason),
     /// None: the connection is over.
@@ -94,16 +112,19 @@ enum Read {
     Drains,
 }
 
-impl Connection {
-    fn new(mut client: ClientStream) -> Connection {
+impl<S: DecideRequest> Connection<S> {
+    fn new(mut client: ClientStream, stack: S) -> Connection<S> {
         let received = BytesMut::from(&client.take_early()[..]);
-        Connection { client, received, time_limit: TimeLimit::new(HEAD_TIME) }
+        Connection { client, stack, received, time_limit: TimeLimit::new(HEAD_TIME) }
     }
 
     /// Serves requests until the connection is over.
     async fn run(&mut self) -> StreamEnd {
         let mut is_first = true;
         loop {
+            if is_first && self.speaks_http2().await {
+                return http2::serve(&self.client, &self.stack, std::mem::take(&mut self.received)).await;
+            }
             let after = match self.next(is_first).await {
                 Next::Request(head) => self.serve(&head).await,
                 Next::Refused(reason) => self.refuse(reason).await,
@@ -113,6 +134,17 @@ impl Connection {
                 After::Stays => is_first = false,
                 After::Closes => return self.close().await,
                 After::Ends(end) => return end,
+            }
+        }
+    }
+
+    /// Whether the client begins as those do that speak HTTP/2. Reads no further than it takes to say so.
+    async fn speaks_http2(&mut self) -> bool {
+        loop {
+            match http2::has_preface(&self.received) {
+                Some(is_http2) => return is_http2,
+                None if !matches!(self.read(false).await, Read::Some) => return false,
+                None => {}
             }
         }
     }
@@ -135,7 +167,7 @@ impl Connection {
         self.time_limit.renew(if is_first { first_byte.min(HEAD_TIME) } else { KEEP_ALIVE });
         loop {
             match reader.request(&mut self.received, &HeadLimits::default()) {
-                Ok(Some(head)) => return Next::Request(head),
+                Ok(Some(head)) => return Next::Request(Arc::new(head)),
                 Ok(None) => {}
                 Err(malformed) => return Next::Refused(AnswerReason::Malformed(malformed)),
             }
@@ -196,11 +228,17 @@ impl Connection {
     }
 
     /// Serves a request.
-    async fn serve(&mut self, head: &RequestHead) -> After {
+    async fn serve(&mut self, head: &Arc<RequestHead>) -> After {
         let mut record = RequestRecord::begin(&self.client);
         let is_last = !self.client.refresh() || self.client.is_draining();
         self.client.count(Counter::Requests, 1);
-        let after = match self.forward(head, is_last, &mut record).await {
+        let (frontend, timeouts) = (self.client.frontend().clone(), self.client.timeouts());
+        let request = HttpRequest::new(head.clone(), self.client.client(), frontend, timeouts);
+        let end = match decide(&mut self.stack, request).await {
+            Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
+            Decision::Answer(answer) => RequestEnd::Unanswered(answer),
+        };
+        let after = match end {
             RequestEnd::Answered { client_stays: true, .. } => After::Stays,
             // Nothing is on its way that could have the client reset before it has read the response.
             RequestEnd::Answered { is_silent: true, .. } => After::Ends(StreamEnd::Closed),
@@ -209,13 +247,9 @@ impl Connection {
                 record.broke(reason);
                 After::Ends(StreamEnd::Reset(reason))
             }
-            RequestEnd::Unanswered(reason) => {
+            RequestEnd::Unanswered(answer) => {
                 let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
                 let closes = is_last || has_body || !head.keeps_alive() || !head.is_http11();
-                let mut answer = OwnAnswer::from(reason);
-                if reason == AnswerReason::Redirect {
-                    answer.location = Some(https_location(head));
-                }
                 self.answer(&answer, Some(head), closes, &mut record).await
             }
         };
@@ -223,23 +257,22 @@ impl Connection {
         after
     }
 
-    /// Finds the route of a request, and has a server answer it.
-    async fn forward(&mut self, head: &RequestHead, is_last: bool, record: &mut RequestRecord) -> RequestEnd {
-        let frontend = self.client.frontend().clone();
-        let found =
-            frontend.http.as_ref().and_then(|http| Some((http, http.route(head.host(), head.path())?)));
-        let Some((http, (route, prefix))) = found else {
-            return RequestEnd::Unanswered(AnswerReason::NoRoute);
+    /// Has a server answer a request.
+    async fn forward(
+        &mut self,
+        request: HttpRequest,
+        is_last: bool,
+        record: &mut RequestRecord,
+    ) -> RequestEnd {
+        let Some((route, pool)) = request.way() else {
+            return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
         };
         record.takes(&route.name);
-        let pool = match &route.action {
-            HttpAction::Redirect(Redirect::Https) => return RequestEnd::Unanswered(AnswerReason::Redirect),
-            HttpAction::Forward(pool) => pool,
-        };
-        let Connection { client, received, time_limit } = self;
-        let forwarding =
-            Forwarding { client, head, received, http, route, prefix, is_last, time_limit, record };
-        forwarding.run(pool).await
+        let Connection { client, received, time_limit, .. } = self;
+        let (client, request) = (&*client, &request);
+        let mut end = ClientEnd::Socket(client.stream());
+        let end = &mut end;
+        Forwarding { client, end, request, route, received, is_last, time_limit, record }.run(pool).await
     }
 
     /// Answers a request ourselves.
@@ -250,9 +283,9 @@ impl Connection {
         closes: bool,
         record: &mut RequestRecord,
     ) -> After {
-        record.answered(answer.status, answer.reason);
-        self.client.count(answer.reason.counter(), 1);
-        self.client.count(Counter::of_status(answer.status), 1);
+        record.answered(answer.status(), answer.reason());
+        self.client.count(answer.reason().counter(), 1);
+        self.client.count(Counter::of_status(answer.status()), 1);
         let (mut out, none) = (Vec::new(), FieldRules::default());
         let fields = self.client.frontend().http.as_ref().map_or(&none, |http| http.response_to(head));
         let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
@@ -298,15 +331,4 @@ impl Connection {
         .await;
         StreamEnd::Closed
     }
-}
-
-/// The same place by HTTPS.
-fn https_location(head: &RequestHead) -> Vec<u8> {
-    let host = head.host();
-    // Of a host with a port the port is that of HTTP.
-    let end = match host.iter().rposition(|byte| *byte == b':') {
-        Some(colon) if !host[colon..].contains(&b']') => colon,
-        _ => host.len(),
-    };
-    [b"https://", &host[..end], head.path_and_query()].concat()
 }

@@ -8,21 +8,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{
-    ClientIdentity, Exchange, ExchangeEnd, PathPrefix, RequestChanges, RequestHead, ServerFault,
-    write_request,
-};
-use convey_proxy::{Attempts, ClientStream, Permit, ServerAnswer, ServerStream, Unavailable};
+use convey_http_core::{ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request};
+use convey_model::HttpVersion;
+use convey_proxy::{Attempts, ClientStream, Permit, ServerAnswer, Unavailable};
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{HttpFrontend, HttpRoute, Pool};
+use convey_snapshot::{HttpRoute, Pool};
 use log::debug;
 use tokio::time::Instant;
 
-use crate::answer::AnswerReason;
+use crate::answer::{AnswerReason, OwnAnswer};
+use crate::ends::{ClientEnd, ServerEnd};
 use crate::record::RequestRecord;
+use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Transfer, TransferEnd};
-use crate::{budgets, idle};
+use crate::{budgets, http2, idle};
 
 /// How long a server may take to the head of its response, unless the configuration allows less.
 const RESPONSE_TIME: Duration = Duration::from_secs(60);
@@ -32,16 +32,13 @@ const RESPONSE_TIME: Duration = Duration::from_secs(60);
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A request that is to go to a server.
-#[derive(Debug)]
-pub(crate) struct Forwarding<'a> {
+pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) client: &'a ClientStream,
-    pub(crate) head: &'a RequestHead,
+    pub(crate) end: &'a mut ClientEnd<'b>,
+    pub(crate) request: &'a HttpRequest,
+    pub(crate) route: &'a HttpRoute,
     /// What the client has sent behind the head.
     pub(crate) received: &'a mut BytesMut,
-    pub(crate) http: &'a HttpFrontend,
-    pub(crate) route: &'a HttpRoute,
-    /// The prefix of the path by which the route was found.
-    pub(crate) prefix: Option<&'a PathPrefix>,
     /// No other request is read from the client after this one.
     pub(crate) is_last: bool,
     pub(crate) time_limit: &'a mut TimeLimit,
@@ -49,7 +46,7 @@ pub(crate) struct Forwarding<'a> {
 }
 
 /// What became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestEnd {
     /// The client has the whole response.
     Answered {
@@ -59,7 +56,7 @@ pub(crate) enum RequestEnd {
         is_silent: bool,
     },
     /// The client has got nothing: convey has to answer.
-    Unanswered(AnswerReason),
+    Unanswered(OwnAnswer),
     /// The client has got a part. Its connection is over, for this reason.
     Broken(Counter),
 }
@@ -85,7 +82,7 @@ enum Attempt {
     AgainWithin(AnswerReason),
 }
 
-impl Forwarding<'_> {
+impl Forwarding<'_, '_> {
     /// Sends the request to a server of this pool, and the response to the client.
     pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
@@ -94,10 +91,10 @@ impl Forwarding<'_> {
         let mut failed = None;
         loop {
             let newest = || self.client.newest_pool(&pool);
-            let connect_time = self.client.timeouts().connect;
+            let connect_time = self.request.timeouts().connect;
             let mut permit = match attempts.next_in_turn(&downstream, &pool, connect_time, newest).await {
                 Ok(permit) => permit,
-                Err(unavailable) => return RequestEnd::Unanswered(failed.unwrap_or(reason_of(unavailable))),
+                Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
             };
             self.record.tries(&permit, self.client.address_of(&permit));
             let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
@@ -115,24 +112,37 @@ impl Forwarding<'_> {
                 Attempt::Over(forwarded) => return forwarded,
                 Attempt::Again(reason) => failed = Some(reason),
                 Attempt::AgainWithin(reason) if budgets::spend(&pool) => failed = Some(reason),
-                Attempt::AgainWithin(reason) => return RequestEnd::Unanswered(reason),
+                Attempt::AgainWithin(reason) => return unanswered(reason),
             }
             pool = self.client.newest_pool(&pool);
         }
     }
 
     /// A connection to the server of the permit, and whether it has served a request before. `None`: there is none to be had.
-    async fn connection(&self, permit: &mut Permit, attempts: &mut Attempts) -> Option<(ServerStream, bool)> {
+    async fn connection(&self, permit: &mut Permit, attempts: &mut Attempts) -> Option<(ServerEnd, bool)> {
         let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
+        let speaks_http2 = self.speaks_http2(permit);
         // After a failure nothing that has waited is believed in.
-        if !attempts.have_begun()
-            && let Some(kept) = idle::take(self.place(permit), most)
-        {
-            permit.opened();
-            return Some((kept, true));
+        if !attempts.have_begun() {
+            let kept = match speaks_http2 {
+                true => http2::take(self.place(permit)).await.map(|stream| (ServerEnd::Stream(stream), false)),
+                false => idle::take(self.place(permit), most).map(|kept| (ServerEnd::Socket(kept), true)),
+            };
+            if kept.is_some() {
+                permit.opened();
+                return kept;
+            }
         }
         let began = Instant::now();
-        match self.client.connect(permit).await {
+        let opened = match self.client.connect(permit).await {
+            Ok(server) if speaks_http2 => {
+                let within = self.request.timeouts().connect;
+                http2::connect(self.place(permit), server, within).await.map(ServerEnd::Stream)
+            }
+            Ok(server) => Ok(ServerEnd::Socket(server)),
+            Err(error) => Err(error),
+        };
+        match opened {
             Ok(server) => {
                 permit.connected(began.elapsed());
                 Some((server, false))
@@ -148,17 +158,28 @@ impl Forwarding<'_> {
         }
     }
 
+    /// Whether the server of the permit is asked by HTTP/2.
+    fn speaks_http2(&self, permit: &Permit) -> bool {
+        match permit.http_version() {
+            HttpVersion::H1 => false,
+            HttpVersion::H2 => true,
+            HttpVersion::Auto => self.end.is_stream(),
+        }
+    }
+
     /// One exchange with one server.
     async fn attempt(
         &mut self,
         permit: Permit,
-        mut server: ServerStream,
+        mut server: ServerEnd,
         is_kept: bool,
         attempts: &mut Attempts,
     ) -> Attempt {
-        self.client.goes_to(&permit, &server);
+        if let (false, ServerEnd::Socket(server)) = (self.end.is_stream(), &server) {
+            self.client.goes_to(&permit, server);
+        }
         permit.count(Counter::Requests, 1);
-        let Transferred { end, exchange, status, is_clean, sent } = self.transfer(&permit, &server).await;
+        let Transferred { end, exchange, status, is_clean, sent } = self.transfer(&permit, &mut server).await;
         if let Some(status) = status {
             permit.count(Counter::of_status(status), 1);
             self.client.count(Counter::of_status(status), 1);
@@ -172,16 +193,18 @@ impl Forwarding<'_> {
         };
         if end == TransferEnd::Whole {
             let ExchangeEnd { client_stays, server_stays } = exchange.end();
-            if server_stays && is_clean && permit.send_proxy().is_none() {
-                idle::put(self.place(&permit), server);
-            } else {
-                server.close_in_order();
+            if let ServerEnd::Socket(mut server) = server {
+                if server_stays && is_clean && permit.send_proxy().is_none() {
+                    idle::put(self.place(&permit), server);
+                } else {
+                    server.close_in_order();
+                }
             }
             return Attempt::Over(RequestEnd::Answered {
                 client_stays: client_stays && !exchange.has_changed(),
                 is_silent: exchange.is_request_whole()
                     && self.received.is_empty()
-                    && !self.head.keeps_alive(),
+                    && !self.request.head().keeps_alive(),
             });
         }
         if status.is_none() && !is_kept && end.is_of_server() {
@@ -192,20 +215,21 @@ impl Forwarding<'_> {
     }
 
     /// Moves the request and its response, until that ends or nothing moves for too long.
-    async fn transfer(&mut self, permit: &Permit, server: &ServerStream) -> Transferred {
-        let mut exchange = Exchange::new(self.head);
+    async fn transfer(&mut self, permit: &Permit, server: &mut ServerEnd) -> Transferred {
+        let mut exchange = Exchange::new(self.request.head());
         if self.is_last {
             exchange.is_last();
         }
-        let mut transfer = Transfer::new(exchange, self.request(), self.received, &self.route.response);
-        let idle = self.client.timeouts().idle;
+        let mut transfer = Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
+        let idle = self.request.timeouts().idle;
         let silence = RESPONSE_TIME.min(idle);
         self.time_limit.renew(silence);
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
+        let end = &mut *self.end;
+        let is_counted = end.is_stream();
         let end = poll_fn(|cx| {
-            let ends = Ends { client: client.stream(), server: server.stream() };
-            let polled = transfer.poll(cx, ends);
+            let polled = transfer.poll(cx, Ends { client: end, server });
             if transfer.status.is_some() && !is_told {
                 is_told = true;
                 permit.answered_with(answer_now(client, transfer.status, sent), client.failures());
@@ -213,7 +237,9 @@ impl Forwarding<'_> {
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
             if (rx, tx, body) != (0, 0, 0) {
-                client.count_bytes(rx, tx);
+                if !is_counted {
+                    client.count_bytes(rx, tx);
+                }
                 record.count(body, tx);
                 permit.count(Counter::BytesRx, body);
                 permit.count(Counter::BytesTx, tx);
@@ -243,7 +269,7 @@ impl Forwarding<'_> {
             TransferEnd::ClientFault(fault) => {
                 return Attempt::Over(match exchange.has_answered() {
                     true => RequestEnd::Broken(Counter::ClientReset),
-                    false => RequestEnd::Unanswered(AnswerReason::Malformed(fault)),
+                    false => unanswered(AnswerReason::Malformed(fault)),
                 });
             }
             TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
@@ -267,27 +293,27 @@ impl Forwarding<'_> {
         if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
             return if is_kept { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
-        Attempt::Over(RequestEnd::Unanswered(reason))
+        Attempt::Over(unanswered(reason))
     }
 
     /// The head as the server gets it.
-    fn request(&self) -> Vec<u8> {
-        let client = self.client.client().ip();
-        let is_trusted = self.client.frontend().config.trusts_proxy(client);
+    fn head_for_server(&self) -> Vec<u8> {
+        let (request, route) = (self.request, self.route);
+        let (client, frontend) = (request.client().ip(), request.frontend());
         let changes = RequestChanges {
-            client: ClientIdentity { ip: client, scheme: "http", is_trusted },
-            forwarded: self.http.forwarded,
-            host: self.route.rewrite_host.as_deref(),
-            path: self.prefix.zip(self.route.rewrite_path.as_deref()),
-            fields: &self.route.request,
+            client: ClientIdentity { ip: client, scheme: "http", is_trusted: frontend.config.trusts_proxy(client) },
+            forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
+            host: route.rewrite_host.as_deref(),
+            path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),
+            fields: &request.changes(&route.request),
         };
         let mut head = Vec::with_capacity(512);
-        write_request(self.head, &changes, &mut head);
+        write_request(request.head(), &changes, &mut head);
         head
     }
 
     fn may_go_twice(&self) -> bool {
-        self.head.method().is_idempotent()
+        self.request.head().method().is_idempotent()
     }
 
     fn place(&self, permit: &Permit) -> (u32, SocketAddr) {
@@ -299,6 +325,10 @@ impl Forwarding<'_> {
 fn answer_now(client: &ClientStream, status: Option<u16>, sent: Instant) -> ServerAnswer {
     let now = Instant::now();
     ServerAnswer { status, took: now - sent, now: client.timestamp(now) }
+}
+
+fn unanswered(reason: AnswerReason) -> RequestEnd {
+    RequestEnd::Unanswered(reason.into())
 }
 
 /// Why convey answers in place of a server.
@@ -315,7 +345,7 @@ fn reason_of(unavailable: Unavailable) -> AnswerReason {
 fn timed_out(exchange: &Exchange) -> RequestEnd {
     match (exchange.has_answered(), exchange.is_request_whole()) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
-        (false, true) => RequestEnd::Unanswered(AnswerReason::ServerTimeout),
-        (false, false) => RequestEnd::Unanswered(AnswerReason::RequestTimeout),
+        (false, true) => unanswered(AnswerReason::ServerTimeout),
+        (false, false) => unanswered(AnswerReason::RequestTimeout),
     }
 }

@@ -4,9 +4,11 @@
 //! connection to the server, too. So both stay on one core, and a body passes through a buffer that all tasks of the core share.
 //!
 //! - [`HttpServer`] serves connections: a worker gives it each one that is for a frontend in mode http.
+//! - [`stack`] decides on the head of each request: Tower services, to which an application adds its own.
 //! - `connection` reads one request after the other, and says when a connection ends.
 //! - `forward` finds the route, the server and the connection to it, and repeats what may be repeated.
 //! - `transfer` moves one request and its response, as `convey_http_core::Exchange` says.
+//! - `ends` are the two sides of it: sockets, or streams of `http2`.
 //! - `budgets` limit how many requests are repeated.
 //! - `idle` keeps connections to servers for the next request.
 //! - `answer` is what convey itself answers.
@@ -17,11 +19,16 @@ mod budgets;
 mod buffer;
 mod bulk;
 mod connection;
+mod ends;
 mod forward;
+mod http2;
 mod idle;
 mod record;
+mod request;
+pub mod stack;
 mod time_limit;
 mod transfer;
 
 pub use answer::{AnswerReason, OwnAnswer};
 pub use connection::HttpServer;
+pub use request::{Decision, HttpRequest};

@@ -5,12 +5,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use convey_http_core::{Exchange, FieldRules, HeadLimits, Malformed, ServerFault};
-use convey_proxy::{More, poll_read, poll_write};
-use rustix::net::{Shutdown, shutdown};
+use convey_proxy::More;
 use tokio::net::TcpStream;
 
 use crate::buffer;
 use crate::bulk::Bulk;
+use crate::ends::End;
 
 /// Most bytes of further requests that are taken while one runs.
 const MAX_AHEAD: usize = 16 * 1024;
@@ -43,11 +43,10 @@ impl TransferEnd {
     }
 }
 
-/// The two connections.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ends<'a> {
-    pub(crate) client: &'a TcpStream,
-    pub(crate) server: &'a TcpStream,
+/// The two sides.
+pub(crate) struct Ends<'a, C, S> {
+    pub(crate) client: &'a mut C,
+    pub(crate) server: &'a mut S,
 }
 
 /// A request on its way to a server, and the response on its way back.
@@ -80,6 +79,13 @@ pub(crate) struct Transfer<'a> {
     server_takes_nothing: bool,
     /// The server has closed its side (of a connection that has changed its protocol).
     server_is_done: bool,
+}
+
+impl<C: End, S: End> Ends<'_, C, S> {
+    /// Both sockets, if both have their own.
+    fn sockets(&self) -> Option<(&TcpStream, &TcpStream)> {
+        self.client.socket().zip(self.server.socket())
+    }
 }
 
 /// Bytes that the other side has not taken yet.
@@ -131,7 +137,12 @@ impl<'a> Transfer<'a> {
     }
 
     /// Moves what there is to move, until the client has the whole response, or cannot have it.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<TransferEnd> {
+    pub(crate) fn poll<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut ends: Ends<'_, C, S>,
+    ) -> Poll<TransferEnd> {
+        let ends = &mut ends;
         for _ in 0..TURNS {
             let up = match self.poll_up(cx, ends) {
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
@@ -158,16 +169,20 @@ impl<'a> Transfer<'a> {
     }
 
     /// Towards the server.
-    fn poll_up(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<Result<Step, TransferEnd>> {
+    fn poll_up<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: &mut Ends<'_, C, S>,
+    ) -> Poll<Result<Step, TransferEnd>> {
         if !self.server_takes_nothing {
-            match self.to_server.poll_flush(cx, ends.server, More::No) {
+            match self.to_server.poll_flush(cx, &mut *ends.server, More::No) {
                 Poll::Ready(Ok(())) => {}
                 // It may have answered before, and that answer still comes.
                 Poll::Ready(Err(_)) => self.server_takes_nothing = true,
                 Poll::Pending => return Poll::Pending,
             }
         }
-        if !self.server_takes_nothing && ready!(self.up.poll_drain(cx, ends.server)).is_err() {
+        if !self.server_takes_nothing && ready!(self.up.poll_drain(cx, ends.server.socket())).is_err() {
             self.server_takes_nothing = true;
         }
         if !self.up.is_empty() && !self.server_takes_nothing {
@@ -187,7 +202,7 @@ impl<'a> Transfer<'a> {
             return Poll::Ready(Ok(Step::Over));
         }
         if !self.server_takes_nothing {
-            let taken = self.up.fill(ends.client, self.exchange.opaque_from_client());
+            let taken = self.up.fill(ends.sockets(), self.exchange.opaque_from_client());
             let taken = taken.map_err(|_| TransferEnd::ClientGone)?;
             if taken > 0 {
                 self.moved.0 += taken;
@@ -197,7 +212,7 @@ impl<'a> Transfer<'a> {
             }
         }
         buffer::with(|buffer| {
-            let n = match poll_read(ends.client, cx, buffer) {
+            let n = match ends.client.poll_read(cx, buffer) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.client_closed(ends.server)),
@@ -218,11 +233,15 @@ impl<'a> Transfer<'a> {
     }
 
     /// The request is whole: takes what the client sends ahead, within limits, and hears whether it is gone.
-    fn poll_ahead(&mut self, cx: &mut Context<'_>, client: &TcpStream) -> Poll<Result<Step, TransferEnd>> {
+    fn poll_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut impl End,
+    ) -> Poll<Result<Step, TransferEnd>> {
         if self.client_is_done || self.received.len() >= MAX_AHEAD {
             return Poll::Ready(Ok(Step::Over));
         }
-        buffer::with(|buffer| match poll_read(client, cx, &mut buffer[..MAX_AHEAD]) {
+        buffer::with(|buffer| match client.poll_read(cx, &mut buffer[..MAX_AHEAD]) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(_)) => Poll::Ready(Err(TransferEnd::ClientGone)),
             // It may have closed its side alone, and still waits for the response.
@@ -239,7 +258,11 @@ impl<'a> Transfer<'a> {
     }
 
     /// Towards the client.
-    fn poll_down(&mut self, cx: &mut Context<'_>, ends: Ends<'_>) -> Poll<Result<Step, TransferEnd>> {
+    fn poll_down<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: &mut Ends<'_, C, S>,
+    ) -> Poll<Result<Step, TransferEnd>> {
         let (before, more) = (self.to_client.left(), self.after_the_last());
         let flushed = self.to_client.poll_flush(cx, ends.client, more);
         self.moved.1 += (before - self.to_client.left()) as u64;
@@ -248,7 +271,7 @@ impl<'a> Transfer<'a> {
             Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
             Poll::Pending => return Poll::Pending,
         }
-        match ready!(self.down.poll_drain(cx, ends.client)) {
+        match ready!(self.down.poll_drain(cx, ends.client.socket())) {
             Ok(sent) => self.moved.1 += sent,
             Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
         }
@@ -258,14 +281,15 @@ impl<'a> Transfer<'a> {
         if self.exchange.is_response_whole() || self.server_is_done {
             return Poll::Ready(Ok(Step::Over));
         }
-        let taken = self.down.fill(ends.server, self.exchange.opaque_from_server());
+        let sockets = ends.sockets().map(|(client, server)| (server, client));
+        let taken = self.down.fill(sockets, self.exchange.opaque_from_server());
         let taken = taken.map_err(|_| TransferEnd::ServerReset)?;
         if taken > 0 {
             self.exchange.passed_from_server(taken);
             return Poll::Ready(Ok(Step::Moved));
         }
         buffer::with(|buffer| {
-            let n = match poll_read(ends.server, cx, buffer) {
+            let n = match ends.server.poll_read(cx, buffer) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ServerReset)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed(ends.client)),
@@ -312,20 +336,20 @@ impl<'a> Transfer<'a> {
     }
 
     /// The client has closed within its request, or within another protocol.
-    fn client_closed(&mut self, server: &TcpStream) -> Result<Step, TransferEnd> {
+    fn client_closed(&mut self, server: &impl End) -> Result<Step, TransferEnd> {
         self.client_is_done = true;
         if !self.exchange.has_changed() {
             return Err(TransferEnd::ClientGone);
         }
-        let _ = shutdown(server, Shutdown::Write);
+        server.close();
         Ok(Step::Over)
     }
 
-    fn server_closed(&mut self, client: &TcpStream) -> Result<Step, TransferEnd> {
+    fn server_closed(&mut self, client: &impl End) -> Result<Step, TransferEnd> {
         self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
         self.server_is_done = true;
         if self.exchange.has_changed() {
-            let _ = shutdown(client, Shutdown::Write);
+            client.close();
         }
         Ok(Step::Over)
     }
@@ -341,9 +365,9 @@ impl Outgoing {
     }
 
     /// Writes what is left. Its memory is given back with the last of it.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream, more: More) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &mut impl End, more: More) -> Poll<io::Result<()>> {
         while self.sent < self.bytes.len() {
-            match poll_write(to, cx, &self.bytes[self.sent..], more) {
+            match to.poll_write(cx, &self.bytes[self.sent..], more) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(sent) => self.sent += sent?,
             }
@@ -355,11 +379,17 @@ impl Outgoing {
     }
 
     /// Writes these bytes, where nothing is left, and keeps what the other side does not take. Returns how many it took.
-    fn write(&mut self, cx: &mut Context<'_>, to: &TcpStream, bytes: &[u8], more: More) -> io::Result<usize> {
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut impl End,
+        bytes: &[u8],
+        more: More,
+    ) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let sent = match poll_write(to, cx, bytes, more) {
+        let sent = match to.poll_write(cx, bytes, more) {
             Poll::Pending => 0,
             Poll::Ready(sent) => sent?,
         };
@@ -400,8 +430,9 @@ mod tests {
             app.read_exact(&mut some).await.unwrap();
             app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
         };
-        let ends = Ends { client: &client, server: &server };
-        let (end, ()) = tokio::join!(poll_fn(|cx| transfer.poll(cx, ends)), answers);
+        let (mut client, mut server) = (&client, &server);
+        let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
+        let (end, ()) = tokio::join!(moves, answers);
         assert_eq!((end, transfer.exchange.is_request_whole()), (TransferEnd::Whole, true));
         let mut answer = [0; 2];
         browser.read_exact(&mut answer).await.unwrap();

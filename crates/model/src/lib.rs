@@ -13,6 +13,7 @@ mod flow_timeouts;
 mod frontend;
 mod http;
 mod http_check;
+mod http_version;
 mod limits;
 mod listen;
 mod log_level;
@@ -47,6 +48,7 @@ pub use flow_timeouts::FlowTimeouts;
 pub use frontend::FrontendConfig;
 pub use http::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
 pub use http_check::{HttpCheck, TlsCheck};
+pub use http_version::HttpVersion;
 pub use limits::{Limits, OverLimit};
 pub use listen::{Listen, ListenError, overlap};
 pub use log_level::{LogLevel, SaidLogLevel};
@@ -97,6 +99,8 @@ pub struct BackendConfig {
     pub dsr: DsrKind,
     /// The PROXY header that goes before each connection or datagram to a server; `None`: none. Proxy mode only.
     pub send_proxy: Option<ProxyVersion>,
+    /// How servers are spoken to. Mode `http` only.
+    pub protocol: HttpVersion,
     /// Go before those of the file. Proxy mode only.
     pub timeouts: OwnTimeouts,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
@@ -121,6 +125,7 @@ impl BackendConfig {
             on_down: None,
             dsr: DsrKind::default(),
             send_proxy: None,
+            protocol: HttpVersion::default(),
             timeouts: OwnTimeouts::default(),
             servers: Vec::new(),
             named: Vec::new(),

@@ -120,14 +120,23 @@ impl ClientStream {
         if self.generation == snapshot.generation {
             return true;
         }
-        let newest = self.session.frontend_in(&snapshot).clone();
-        let is_there = is_in(&newest, &snapshot);
-        self.session.timeouts = snapshot.timeouts_of(&newest);
-        self.session.frontend = newest;
+        (self.session.frontend, self.session.timeouts) = self.in_snapshot(&snapshot);
+        let is_there = is_in(&self.session.frontend, &snapshot);
         if is_there {
             self.generation = snapshot.generation;
         }
         is_there
+    }
+
+    /// The frontend and its time limits as they are now, for one of several requests at once.
+    pub fn newest(&self) -> (Arc<Frontend>, Timeouts) {
+        self.in_snapshot(&self.session.context.snapshot())
+    }
+
+    fn in_snapshot(&self, snapshot: &Snapshot) -> (Arc<Frontend>, Timeouts) {
+        let newest = self.session.frontend_in(snapshot).clone();
+        let timeouts = snapshot.timeouts_of(&newest);
+        (newest, timeouts)
     }
 
     /// The newest pool of the backend that this one is of.

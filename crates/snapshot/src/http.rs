@@ -14,9 +14,9 @@ const DEFAULT: &str = "default";
 #[derive(Debug)]
 pub struct HttpFrontend {
     /// By host and path.
-    pub routes: RouteTable<HttpRoute>,
+    pub routes: RouteTable<Arc<HttpRoute>>,
     /// What becomes of a request without a route; `None`: it gets a 404.
-    pub default: Option<HttpRoute>,
+    pub default: Option<Arc<HttpRoute>>,
     /// The fields that tell servers of clients.
     pub forwarded: ForwardedFields,
     /// Rules for responses of convey itself that belong to no route.
@@ -30,6 +30,8 @@ pub struct HttpFrontend {
 pub struct HttpRoute {
     /// Its name in logs and metrics, such as `api.example/v1`.
     pub name: Arc<str>,
+    /// The prefix of the path by which requests come to it; `None`: it is for those without a route.
+    pub prefix: Option<PathPrefix>,
     /// Who answers.
     pub action: HttpAction,
     /// What takes the place of the path's prefix on the way to the server.
@@ -61,19 +63,22 @@ impl HttpFrontend {
                 HttpAction::Forward(pools.entry(name.clone()).or_insert_with(|| pool(name)).clone())
             }
         };
-        let default = http.default_action(backend).map(|default| HttpRoute {
-            name: DEFAULT.into(),
-            action: action(&default),
-            rewrite_path: None,
-            rewrite_host: None,
-            request: http.headers.request.clone(),
-            response: http.headers.response.clone(),
+        let default = http.default_action(backend).map(|default| {
+            Arc::new(HttpRoute {
+                name: DEFAULT.into(),
+                prefix: None,
+                action: action(&default),
+                rewrite_path: None,
+                rewrite_host: None,
+                request: http.headers.request.clone(),
+                response: http.headers.response.clone(),
+            })
         });
         let mut routes = RouteTable::default();
         for route in &http.routes {
             let to = HttpRoute::new(route, action(&route.action), &http.headers);
             // The configuration has no two routes with the same host and path.
-            let _ = routes.add(&route.host, route.path.clone(), to);
+            let _ = routes.add(&route.host, route.path.clone(), Arc::new(to));
         }
         let mut pools: Vec<Arc<Pool>> = pools.into_values().collect();
         pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
@@ -81,19 +86,16 @@ impl HttpFrontend {
         HttpFrontend { routes, default, forwarded, response: http.headers.response.clone(), pools }
     }
 
-    /// The route of a request with this host, as [`RequestHead::host`](convey_http_core::RequestHead::host) has it, and this path;
-    /// and the prefix of the path that it goes by, unless it is the default. `None`: the request gets a 404.
-    pub fn route(&self, host: &[u8], path: &[u8]) -> Option<(&HttpRoute, Option<&PathPrefix>)> {
-        match self.routes.find(host, path) {
-            Some(found) => Some((found.to, Some(found.prefix))),
-            None => self.default.as_ref().map(|default| (default, None)),
-        }
+    /// The route of a request with this host, as [`RequestHead::host`](convey_http_core::RequestHead::host) has it, and this path.
+    /// `None`: the request gets a 404.
+    pub fn route(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
+        self.routes.find(host, path).map(|found| found.to).or(self.default.as_ref())
     }
 
     /// What changes in a response of convey's own to this request; `None`: its head could not be read.
     pub fn response_to(&self, request: Option<&RequestHead>) -> &FieldRules {
         let route = request.and_then(|head| self.route(head.host(), head.path()));
-        route.map_or(&self.response, |(route, _)| &route.response)
+        route.map_or(&self.response, |route| &route.response)
     }
 }
 
@@ -102,6 +104,7 @@ impl HttpRoute {
         let bytes = |text: &Option<String>| text.as_ref().map(|text| text.as_bytes().into());
         HttpRoute {
             name: route.name.as_str().into(),
+            prefix: Some(route.path.clone()),
             action,
             rewrite_path: bytes(&route.rewrite_path),
             rewrite_host: bytes(&route.rewrite_host),
@@ -131,8 +134,8 @@ mod tests {
 
     /// The route of a request, and where it leads.
     fn found(http: &HttpFrontend, host: &str, path: &str) -> Option<(String, String)> {
-        let (route, prefix) = http.route(host.as_bytes(), path.as_bytes())?;
-        assert_eq!(prefix.is_none(), *route.name == *DEFAULT);
+        let route = http.route(host.as_bytes(), path.as_bytes())?;
+        assert_eq!(route.prefix.is_none(), *route.name == *DEFAULT);
         let to = match &route.action {
             HttpAction::Forward(pool) => pool.config.name.clone(),
             HttpAction::Redirect(to) => to.name().to_owned(),
@@ -160,7 +163,7 @@ mod tests {
         assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
         let names: Vec<&str> = http.pools.iter().map(|pool| &*pool.config.name).collect();
         assert_eq!(names, ["api", "site"]);
-        let (route, _) = http.route(b"api.example", b"/v1").unwrap();
+        let route = http.route(b"api.example", b"/v1").unwrap();
         assert_eq!(route.request.to_string(), "set X-A, set X-B");
         assert_eq!(route.rewrite_path.as_deref(), Some(&b"/new"[..]));
 

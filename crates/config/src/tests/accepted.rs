@@ -45,6 +45,7 @@ fn a_small_file_is_filled_up_with_defaults() {
                 fall: 3,
                 via: ProbeVia::Server,
                 send_proxy: None,
+                protocol: HttpVersion::H1,
             },
             outlier_detection: None,
             slow_start: Duration::ZERO,
@@ -52,6 +53,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             timeouts: Default::default(),
             dsr: DsrKind::L3,
             send_proxy: None,
+            protocol: HttpVersion::H1,
             servers: vec![ServerConfig {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
@@ -173,6 +175,7 @@ fn everything_that_can_be_set_arrives() {
         fall: 5,
         via: ProbeVia::default(),
         send_proxy: None,
+        protocol: HttpVersion::H1,
     };
     assert_eq!(backend.health_check, check);
     assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);

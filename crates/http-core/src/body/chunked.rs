@@ -1,6 +1,6 @@
 //! Chunks (RFC 9112, section 7.1): `SIZE[;EXTENSION] CRLF DATA CRLF`, at last one of size 0, trailers and an empty line.
 
-use super::BodyProgress;
+use super::{BodyPiece, BodyProgress};
 use crate::Malformed;
 
 /// Most bytes of the extensions of all chunks of a body, of which nobody knows the use.
@@ -78,6 +78,13 @@ struct TrailerName {
     len: usize,
 }
 
+impl Place {
+    /// Whether the next byte may be one of a trailer.
+    fn is_trailer(self) -> bool {
+        matches!(self, Place::Trailer | Place::TrailerName | Place::TrailerValue | Place::TrailerLf)
+    }
+}
+
 impl Default for Place {
     fn default() -> Place {
         Place::Size { size: 0, digits: 0 }
@@ -100,6 +107,30 @@ impl ChunkReader {
                 self.at = Place::DataCr;
             }
         }
+    }
+
+    /// What the next bytes are.
+    pub(super) fn next(&mut self, bytes: &[u8]) -> Result<BodyPiece, Malformed> {
+        let opaque = self.opaque();
+        if opaque > 0 {
+            let len = opaque.min(bytes.len() as u64);
+            self.pass(len);
+            return Ok(BodyPiece::Data(len as usize));
+        }
+        let is_trailer = self.at.is_trailer();
+        for (at, byte) in bytes.iter().enumerate() {
+            match self.step(*byte)? {
+                None => {
+                    *self = ChunkReader::default();
+                    return Ok(BodyPiece::End(at + 1));
+                }
+                Some(next) => self.at = next,
+            }
+            if matches!(self.at, Place::Data { .. }) || self.at.is_trailer() != is_trailer {
+                return Ok(if is_trailer { BodyPiece::Trailers(at + 1) } else { BodyPiece::Framing(at + 1) });
+            }
+        }
+        Ok(if is_trailer { BodyPiece::Trailers(bytes.len()) } else { BodyPiece::Framing(bytes.len()) })
     }
 
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<BodyProgress, Malformed> {

@@ -44,6 +44,19 @@ pub enum BodyProgress {
     Ends(usize),
 }
 
+/// What the next bytes of a body are, for those who pass on its data in another framing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyPiece {
+    /// So many bytes of its data.
+    Data(usize),
+    /// So many bytes of its framing: sizes, extensions, line ends.
+    Framing(usize),
+    /// So many bytes of lines of its trailers.
+    Trailers(usize),
+    /// So many bytes, with which it ends: the last line of its framing, or nothing.
+    End(usize),
+}
+
 impl BodyReader {
     /// Of a body that begins with the next byte.
     pub fn new(framing: BodyFraming) -> BodyReader {
@@ -73,6 +86,23 @@ impl BodyReader {
                     Ok(BodyProgress::All)
                 }
             },
+        }
+    }
+
+    /// What the next bytes are. More may follow them: ask again with what is left.
+    ///
+    /// # Errors
+    /// These are no chunks.
+    pub fn next(&mut self, bytes: &[u8]) -> Result<BodyPiece, Malformed> {
+        match &mut self.0 {
+            State::UntilClose => Ok(BodyPiece::Data(bytes.len())),
+            State::Chunked(chunks) => chunks.next(bytes),
+            State::Left(0) => Ok(BodyPiece::End(0)),
+            State::Left(left) => {
+                let len = (*left).min(bytes.len() as u64);
+                *left -= len;
+                Ok(BodyPiece::Data(len as usize))
+            }
         }
     }
 

@@ -113,3 +113,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_data_of_a_body_is_told_from_its_framing_wherever_it_is_cut() {
+    let chunks = "3\r\nabc\r\n10;x=y\r\n0123456789abcdef\r\n0\r\nA: 1\r\nB: 2\r\n\r\nGET /";
+    for (framing, bytes, trailers, rest) in [
+        (BodyFraming::Chunked, chunks, "A: 1\r\nB: 2\r\n", "GET /"),
+        (BodyFraming::Length(19), "abc0123456789abcdefGET /", "", "GET /"),
+        (BodyFraming::UntilClose, "abc0123456789abcdef", "", ""),
+    ] {
+        for cut in 1..bytes.len() {
+            let (mut reader, mut data, mut told) = (BodyReader::new(framing), String::new(), String::new());
+            let mut left = bytes;
+            let mut is_over = false;
+            while !left.is_empty() && !is_over {
+                let window = &left[..left.len().min(cut)];
+                let len = match reader.next(window.as_bytes()).unwrap() {
+                    BodyPiece::Data(len) => {
+                        data.push_str(&left[..len]);
+                        len
+                    }
+                    BodyPiece::Trailers(len) => {
+                        told.push_str(&left[..len]);
+                        len
+                    }
+                    BodyPiece::Framing(len) => len,
+                    BodyPiece::End(len) => {
+                        is_over = true;
+                        len
+                    }
+                };
+                left = &left[len..];
+            }
+            let expected = ("abc0123456789abcdef", rest);
+            assert_eq!((&*data, left), expected, "{framing:?}, {cut} bytes at a time");
+            assert_eq!(told.trim_end(), trailers.trim_end());
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::time::Instant;
 
 use super::Downstream;
-use convey_model::{Mode, OnDown, Protocol, ProxyVersion};
+use convey_model::{HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 
@@ -88,6 +88,11 @@ impl Permit {
     pub fn opened(&mut self) {
         self.is_open = true;
         self.count(Counter::Opened, 1);
+    }
+
+    /// How the server is spoken to in mode http.
+    pub fn http_version(&self) -> HttpVersion {
+        self.pool.config.protocol
     }
 
     /// The PROXY header that the server expects.

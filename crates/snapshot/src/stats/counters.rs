@@ -124,6 +124,8 @@ pub enum Counter {
     AnsweredNoRoute,
     /// The same: the route is a redirect.
     AnsweredRedirect,
+    /// The same: a service says so that an application has added to convey's own.
+    AnsweredLayer,
     /// The same: no server was up.
     AnsweredNoServer,
     /// The same: every server that was tried refused or timed out.
@@ -199,11 +201,12 @@ impl Counter {
     ];
 
     /// Why convey answers a request itself, with the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 11] = [
+    pub const ANSWERS: [(Counter, &'static str); 12] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
         (Counter::AnsweredRedirect, "redirect"),
+        (Counter::AnsweredLayer, "layer"),
         (Counter::AnsweredNoServer, "no_server"),
         (Counter::AnsweredConnectFailed, "connect_failed"),
         (Counter::AnsweredNoLocalPort, "no_local_port"),

@@ -19,7 +19,7 @@ fn http(snapshot: &Snapshot) -> &HttpFrontend {
 
 /// The pool that a path leads to.
 fn pool_of(snapshot: &Snapshot, path: &str) -> Option<Arc<Pool>> {
-    match &http(snapshot).route(b"any.example", path.as_bytes())?.0.action {
+    match &http(snapshot).route(b"any.example", path.as_bytes())?.action {
         HttpAction::Forward(pool) => Some(pool.clone()),
         HttpAction::Redirect(_) => None,
     }

@@ -1,0 +1,150 @@
+//! Heads, from HTTP/2 to HTTP/1.1 and back.
+//!
+//! A head of HTTP/2 is written as HTTP/1.1 and read as strictly as one that came so. Names and values that would be something else
+//! there do not get through the reader.
+
+use std::io;
+
+use bytes::BytesMut;
+use convey_http_core::{Field, HeadLimits, HeadReader, Malformed, RequestHead, ResponseHead};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request};
+
+/// What convey adds to heads: they are longer on the way out.
+pub(super) const OUTGOING: HeadLimits = HeadLimits { bytes: 64 * 1024, fields: 256 };
+
+/// A client's request. `has_body`: the stream goes on behind the head.
+///
+/// # Errors
+/// It is none that HTTP/1.1 could say, or more than the limits allow.
+pub(super) fn request_from(
+    parts: &request::Parts,
+    has_body: bool,
+    limits: &HeadLimits,
+) -> Result<RequestHead, Malformed> {
+    if parts.method == Method::CONNECT {
+        return Err(Malformed::Connect);
+    }
+    let mut head = BytesMut::with_capacity(512);
+    head.extend_from_slice(parts.method.as_str().as_bytes());
+    head.extend_from_slice(b" ");
+    head.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
+    head.extend_from_slice(b" HTTP/1.1\r\n");
+    let mut out = Vec::with_capacity(512);
+    match (parts.uri.authority(), parts.headers.get(HOST)) {
+        // Both at once have to be the same (RFC 9113, section 8.3.1).
+        (Some(authority), Some(host)) if authority.as_str().as_bytes() != host.as_bytes() => {
+            return Err(Malformed::Host);
+        }
+        (Some(authority), _) => write_field(b"Host", authority.as_str().as_bytes(), &mut out),
+        (None, _) => {}
+    }
+    let (mut length, mut cookies) = (None, Vec::new());
+    for (name, value) in &parts.headers {
+        match *name {
+            HOST if parts.uri.authority().is_some() => {}
+            TRANSFER_ENCODING => return Err(Malformed::TransferEncoding),
+            // Clients cut them up, and servers of HTTP/1.1 want one (RFC 9113, section 8.2.3).
+            COOKIE => {
+                if !cookies.is_empty() {
+                    cookies.extend_from_slice(b"; ");
+                }
+                cookies.extend_from_slice(value.as_bytes());
+            }
+            CONTENT_LENGTH => {
+                length = Some(());
+                write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out);
+            }
+            _ => write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out),
+        }
+    }
+    if !cookies.is_empty() {
+        write_field(b"cookie", &cookies, &mut out);
+    }
+    if has_body && length.is_none() {
+        write_field(b"Transfer-Encoding", b"chunked", &mut out);
+    }
+    head.extend_from_slice(&out);
+    head.extend_from_slice(b"\r\n");
+    let read = HeadReader::default().request(&mut head, limits)?;
+    // Anything behind the head would be a line end that a value had.
+    read.filter(|_| head.is_empty()).ok_or(Malformed::FieldValue)
+}
+
+/// The response that a client's stream gets.
+pub(super) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
+    let mut response = Response::new(());
+    *response.version_mut() = Version::HTTP_2;
+    *response.status_mut() = StatusCode::from_u16(head.status()).map_err(|_| io::ErrorKind::InvalidData)?;
+    put_fields(head.fields(), response.headers_mut())?;
+    Ok(response)
+}
+
+/// The request that a stream to a server begins with.
+pub(super) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
+    let uri = Uri::builder().scheme("http").authority(head.host()).path_and_query(head.path_and_query());
+    let mut request = Request::new(());
+    *request.version_mut() = Version::HTTP_2;
+    *request.method_mut() = Method::from_bytes(head.method_token()).map_err(|_| io::ErrorKind::InvalidData)?;
+    *request.uri_mut() = uri.build().map_err(invalid)?;
+    put_fields(head.fields(), request.headers_mut())?;
+    request.headers_mut().remove(HOST);
+    // gRPC wants it, and convey passes trailers on (RFC 9110, section 10.1.4).
+    request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+    Ok(request)
+}
+
+/// A server's response in HTTP/1.1, up to the fields' end. `framing` is the line that says how the body is framed, if it needs one.
+pub(super) fn write_response<T>(response: &Response<T>, framing: &str, out: &mut Vec<u8>) {
+    let status = response.status();
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+    write_fields(response.headers(), out);
+    out.extend_from_slice(framing.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes fields, a line each.
+pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+    for (name, value) in fields {
+        write_field(name.as_str().as_bytes(), value.as_bytes(), out);
+    }
+}
+
+/// Reads lines of fields, with the empty one at their end.
+pub(super) fn read_fields(lines: &[u8]) -> io::Result<HeaderMap> {
+    let mut room = [httparse::EMPTY_HEADER; 64];
+    let Ok(httparse::Status::Complete((_, lines))) = httparse::parse_headers(lines, &mut room) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let mut fields = HeaderMap::with_capacity(lines.len());
+    for line in lines {
+        put(line.name.as_bytes(), line.value, &mut fields)?;
+    }
+    Ok(fields)
+}
+
+fn put_fields<'a>(from: impl Iterator<Item = Field<'a>>, fields: &mut HeaderMap) -> io::Result<()> {
+    for field in from.filter(|field| !field.is_hop_by_hop) {
+        put(field.name, field.value, fields)?;
+    }
+    Ok(())
+}
+
+fn put(name: &[u8], value: &[u8], fields: &mut HeaderMap) -> io::Result<()> {
+    let name = HeaderName::from_bytes(name).map_err(|_| io::ErrorKind::InvalidData)?;
+    let value = HeaderValue::from_bytes(value).map_err(|_| io::ErrorKind::InvalidData)?;
+    fields.try_append(name, value).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(())
+}
+
+fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,167 @@
+//! A stream to a server.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream};
+use http::{Response, StatusCode, header};
+
+use super::body::{BodyIn, BodyOut, broken};
+use super::heads;
+use super::servers::StreamPlace;
+
+/// A stream to a server, as a connection of HTTP/1.1 for one request.
+pub(crate) struct OutgoingStream {
+    place: StreamPlace,
+    request: Request,
+    response: Answer,
+    /// Bytes of a head that nobody has read yet.
+    head: Vec<u8>,
+    read: usize,
+}
+
+/// How far the request is.
+enum Request {
+    Head {
+        reader: HeadReader,
+        received: BytesMut,
+    },
+    /// Or behind it.
+    Body(BodyOut),
+}
+
+/// How far the response is.
+enum Answer {
+    /// Nothing was asked.
+    Unasked,
+    Awaited {
+        response: ResponseFuture,
+        method: HttpMethod,
+        is_http11: bool,
+    },
+    Body(BodyIn),
+    Over,
+}
+
+impl OutgoingStream {
+    /// A stream that is about to begin.
+    pub(super) fn new(place: StreamPlace) -> OutgoingStream {
+        let request = Request::Head { reader: HeadReader::default(), received: BytesMut::new() };
+        OutgoingStream { place, request, response: Answer::Unasked, head: Vec::new(), read: 0 }
+    }
+
+    /// Takes some bytes of a request.
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut taken = 0;
+        if let Request::Head { reader, received } = &mut self.request {
+            received.extend_from_slice(bytes);
+            let head = reader.request(received, &heads::OUTGOING);
+            let Some(head) = head.map_err(|_| io::ErrorKind::InvalidData)? else {
+                return Poll::Ready(Ok(bytes.len()));
+            };
+            taken = bytes.len() - received.len();
+            self.ask(&head)?;
+        }
+        let Request::Body(body) = &mut self.request else { return Poll::Ready(Ok(taken)) };
+        match body.poll_write(cx, &bytes[taken..]) {
+            Poll::Ready(more) => Poll::Ready(Ok(taken + more?)),
+            Poll::Pending if taken > 0 => Poll::Ready(Ok(taken)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Reads some of the response; 0: it is over.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            if self.read < self.head.len() {
+                let left = &self.head[self.read..];
+                let len = left.len().min(buffer.len());
+                buffer[..len].copy_from_slice(&left[..len]);
+                self.read += len;
+                return Poll::Ready(Ok(len));
+            }
+            match &mut self.response {
+                Answer::Unasked => return Poll::Pending,
+                Answer::Over => return Poll::Ready(Ok(0)),
+                Answer::Body(body) => return body.poll_read(cx, buffer),
+                Answer::Awaited { response, method, is_http11 } => {
+                    (self.head, self.read) = (Vec::with_capacity(512), 0);
+                    if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
+                        heads::write_response(&interim.map_err(broken)?, "", &mut self.head);
+                        continue;
+                    }
+                    let response = ready!(Pin::new(response).poll(cx)).map_err(broken)?;
+                    let framing = framing(&response, *method, *is_http11);
+                    heads::write_response(&response, framing.line(), &mut self.head);
+                    self.response = match framing {
+                        Framing::None | Framing::NoBody => Answer::Over,
+                        other => Answer::Body(BodyIn::new(response.into_body(), other == Framing::Chunked)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Begins the stream.
+    fn ask(&mut self, head: &RequestHead) -> io::Result<()> {
+        let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let request = heads::request_to(head)?;
+        let (response, stream) = self.place.send().send_request(request, is_over).map_err(broken)?;
+        let (method, is_http11) = (head.method(), head.is_http11());
+        self.response = Answer::Awaited { response, method, is_http11 };
+        self.request = Request::Body(BodyOut::new(stream, head.framing(), is_over));
+        Ok(())
+    }
+}
+
+impl Drop for OutgoingStream {
+    fn drop(&mut self) {
+        // What is over stays so; the server need not work on what is not.
+        if let Request::Body(body) = &mut self.request
+            && !matches!(self.response, Answer::Over)
+        {
+            body.reset(Reason::CANCEL);
+        }
+    }
+}
+
+/// How a response is framed in HTTP/1.1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// It has no body, whatever its fields say.
+    None,
+    /// It could have one.
+    NoBody,
+    /// By a field that it has.
+    Length,
+    Chunked,
+    UntilClose,
+}
+
+fn framing(response: &Response<RecvStream>, method: HttpMethod, is_http11: bool) -> Framing {
+    let status = response.status();
+    let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let has_length = response.headers().contains_key(header::CONTENT_LENGTH);
+    match response.body().is_end_stream() {
+        _ if has_none || method == HttpMethod::Head => Framing::None,
+        _ if has_length => Framing::Length,
+        true => Framing::NoBody,
+        false if is_http11 => Framing::Chunked,
+        false => Framing::UntilClose,
+    }
+}
+
+impl Framing {
+    fn line(self) -> &'static str {
+        match self {
+            Framing::None | Framing::Length | Framing::UntilClose => "",
+            Framing::NoBody => "Content-Length: 0\r\n",
+            Framing::Chunked => "Transfer-Encoding: chunked\r\n",
+        }
+    }
+}

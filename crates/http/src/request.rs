@@ -1,0 +1,98 @@
+//! A request as services decide on it: its head, and what they add.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use convey_http_core::{FieldFault, FieldRules, RequestHead};
+use convey_model::Timeouts;
+use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool};
+
+use crate::answer::OwnAnswer;
+
+/// A request whose head has come. Its body, if it has one, still waits with the client.
+#[derive(Debug, Clone)]
+pub struct HttpRequest {
+    head: Arc<RequestHead>,
+    client: SocketAddr,
+    frontend: Arc<Frontend>,
+    /// The time limits of its frontend.
+    timeouts: Timeouts,
+    route: Option<Arc<HttpRoute>>,
+    added: FieldRules,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone)]
+pub enum Decision {
+    /// A server of its route's backend gets it.
+    Forward(HttpRequest),
+    /// It is answered here.
+    Answer(OwnAnswer),
+}
+
+impl HttpRequest {
+    /// A request that this client has sent now.
+    pub(crate) fn new(
+        head: Arc<RequestHead>,
+        client: SocketAddr,
+        frontend: Arc<Frontend>,
+        timeouts: Timeouts,
+    ) -> HttpRequest {
+        HttpRequest { head, client, frontend, timeouts, route: None, added: FieldRules::default() }
+    }
+
+    /// The head, as the client has sent it.
+    pub fn head(&self) -> &RequestHead {
+        &self.head
+    }
+
+    /// The client's address and port, by its PROXY header if it came with one.
+    pub fn client(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// The frontend that it came to.
+    pub fn frontend(&self) -> &Arc<Frontend> {
+        &self.frontend
+    }
+
+    /// The route, once [`Routes`](crate::Routes) has found it.
+    pub fn route(&self) -> Option<&Arc<HttpRoute>> {
+        self.route.as_ref()
+    }
+
+    /// Has the server get this field. Those of the client with this name give way.
+    ///
+    /// # Errors
+    /// It is no field, or one that convey itself says.
+    pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
+        self.added.set(name, value)
+    }
+
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
+    /// It goes this way.
+    pub(crate) fn takes(&mut self, route: Option<Arc<HttpRoute>>) {
+        self.route = route;
+    }
+
+    /// Its route and the backend that it leads to, if it does.
+    pub(crate) fn way(&self) -> Option<(&HttpRoute, &Arc<Pool>)> {
+        let route = self.route.as_deref()?;
+        match &route.action {
+            HttpAction::Forward(pool) => Some((route, pool)),
+            HttpAction::Redirect(_) => None,
+        }
+    }
+
+    /// What changes in its fields on the way to the server: by these rules of its route, and then by what services have added.
+    pub(crate) fn changes<'a>(&self, of_route: &'a FieldRules) -> Cow<'a, FieldRules> {
+        match self.added.is_empty() {
+            true => Cow::Borrowed(of_route),
+            false => Cow::Owned(of_route.then(&self.added)),
+        }
+    }
+}
