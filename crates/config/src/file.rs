@@ -32,8 +32,8 @@ use super::values::{
 };
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_model::{
-    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode, Offload, OnDown,
-    OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol, ProxyVersion,
+    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode,
+    Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol, ProxyVersion,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and

@@ -27,7 +27,9 @@ pub(super) fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]
         let (name, mode) = (&frontend.name, mode.name());
         report.error(place, format!("is for mode http; frontend {name:?} is in {mode} mode"));
     }
-    if *value != HttpVersion::H1 && let Some(send) = &backend.send_proxy {
+    if *value != HttpVersion::H1
+        && let Some(send) = &backend.send_proxy
+    {
         let line = report.line(&send.place, place);
         let name = value.name();
         let message = format!(

@@ -125,7 +125,9 @@ impl Forwarding<'_, '_> {
         // After a failure nothing that has waited is believed in.
         if !attempts.have_begun() {
             let kept = match speaks_http2 {
-                true => http2::take(self.place(permit)).await.map(|stream| (ServerEnd::Stream(stream), false)),
+                true => {
+                    http2::take(self.place(permit)).await.map(|stream| (ServerEnd::Stream(stream), false))
+                }
                 false => idle::take(self.place(permit), most).map(|kept| (ServerEnd::Socket(kept), true)),
             };
             if kept.is_some() {
@@ -220,7 +222,8 @@ impl Forwarding<'_, '_> {
         if self.is_last {
             exchange.is_last();
         }
-        let mut transfer = Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
+        let mut transfer =
+            Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
         let idle = self.request.timeouts().idle;
         let silence = RESPONSE_TIME.min(idle);
         self.time_limit.renew(silence);
@@ -301,7 +304,11 @@ impl Forwarding<'_, '_> {
         let (request, route) = (self.request, self.route);
         let (client, frontend) = (request.client().ip(), request.frontend());
         let changes = RequestChanges {
-            client: ClientIdentity { ip: client, scheme: "http", is_trusted: frontend.config.trusts_proxy(client) },
+            client: ClientIdentity {
+                ip: client,
+                scheme: "http",
+                is_trusted: frontend.config.trusts_proxy(client),
+            },
             forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
             host: route.rewrite_host.as_deref(),
             path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),

@@ -6,8 +6,8 @@ use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use convey_model::{
     Algorithm, BackendConfig, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn, HealthCheck, HttpCheck,
-    Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol,
-    ServerConfig, ServerSettings, Timeouts,
+    HttpVersion, Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia,
+    Protocol, ServerConfig, ServerSettings, Timeouts,
 };
 
 #[test]
@@ -45,7 +45,6 @@ fn a_small_file_is_filled_up_with_defaults() {
                 fall: 3,
                 via: ProbeVia::Server,
                 send_proxy: None,
-                protocol: HttpVersion::H1,
             },
             outlier_detection: None,
             slow_start: Duration::ZERO,
@@ -175,7 +174,6 @@ fn everything_that_can_be_set_arrives() {
         fall: 5,
         via: ProbeVia::default(),
         send_proxy: None,
-        protocol: HttpVersion::H1,
     };
     assert_eq!(backend.health_check, check);
     assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);

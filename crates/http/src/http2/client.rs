@@ -65,7 +65,11 @@ pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
 }
 
 /// Serves a client until its connection is over. `received` begins with the preface.
-pub(crate) async fn serve<S: DecideRequest>(client: &ClientStream, stack: &S, received: BytesMut) -> StreamEnd {
+pub(crate) async fn serve<S: DecideRequest>(
+    client: &ClientStream,
+    stack: &S,
+    received: BytesMut,
+) -> StreamEnd {
     let handshake = builder().handshake::<_, Bytes>(Connection::new(client, received));
     let mut connection = match timeout(HEAD_TIME, handshake).await {
         Ok(Ok(connection)) => connection,
@@ -144,7 +148,11 @@ async fn stream<S: DecideRequest>(
         None => stream.finish(),
         Some(reason) => {
             record.broke(reason);
-            stream.reset(if reason == Counter::ClientReset { Reason::CANCEL } else { Reason::INTERNAL_ERROR });
+            stream.reset(if reason == Counter::ClientReset {
+                Reason::CANCEL
+            } else {
+                Reason::INTERNAL_ERROR
+            });
         }
     }
     record.end(client, head);
@@ -171,16 +179,8 @@ async fn forward<S: DecideRequest>(
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
     let mut time_limit = TimeLimit::new(HEAD_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
-    let forwarding = Forwarding {
-        client,
-        end: &mut end,
-        request,
-        route,
-        received,
-        is_last: false,
-        time_limit,
-        record,
-    };
+    let forwarding =
+        Forwarding { client, end: &mut end, request, route, received, is_last: false, time_limit, record };
     forwarding.run(pool).await
 }
 

@@ -8,7 +8,9 @@ use std::io;
 use bytes::BytesMut;
 use convey_http_core::{Field, HeadLimits, HeadReader, Malformed, RequestHead, ResponseHead};
 use http::header::{CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
+};
 
 /// What convey adds to heads: they are longer on the way out.
 pub(super) const OUTGOING: HeadLimits = HeadLimits { bytes: 64 * 1024, fields: 256 };
@@ -86,7 +88,8 @@ pub(super) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
     let uri = Uri::builder().scheme("http").authority(head.host()).path_and_query(head.path_and_query());
     let mut request = Request::new(());
     *request.version_mut() = Version::HTTP_2;
-    *request.method_mut() = Method::from_bytes(head.method_token()).map_err(|_| io::ErrorKind::InvalidData)?;
+    *request.method_mut() =
+        Method::from_bytes(head.method_token()).map_err(|_| io::ErrorKind::InvalidData)?;
     *request.uri_mut() = uri.build().map_err(invalid)?;
     put_fields(head.fields(), request.headers_mut())?;
     request.headers_mut().remove(HOST);
