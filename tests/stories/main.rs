@@ -20,6 +20,7 @@ mod flows;
 mod forged;
 mod health;
 mod http;
+mod http2;
 mod limits;
 mod list;
 mod log;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         forged::stories(),
         health::stories(),
         http::stories(),
+        http2::stories(),
         limits::stories(),
         list::stories(),
         log::stories(),

@@ -10,7 +10,6 @@ use bytes::BytesMut;
 use convey_http_core::{BodyFraming, FieldRules, HeadLimits, HeadReader, HttpMethod, RequestHead};
 use convey_proxy::{ClientStream, More, ServeStream, StreamEnd, poll_read, poll_write};
 use convey_snapshot::stats::Counter;
-use rustix::net::{Shutdown, shutdown};
 
 use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
@@ -19,19 +18,13 @@ use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, Forwards, Routes, decide};
 use crate::time_limit::TimeLimit;
-use crate::{buffer, http2, idle, stack, time_limit};
+use crate::{buffer, http2, idle, linger, stack, time_limit};
 
 /// How long the head of a request may take from its first byte, or from accept.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 
 /// How long a connection waits for another request.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-
-/// How long a connection that convey ends is still read from, so that the answer arrives.
-const LINGER: Duration = Duration::from_secs(2);
-
-/// Most bytes that are read then.
-const MAX_LINGERING: usize = 256 * 1024;
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
@@ -123,7 +116,8 @@ impl<S: DecideRequest> Connection<S> {
         let mut is_first = true;
         loop {
             if is_first && self.speaks_http2().await {
-                return http2::serve(&self.client, &self.stack, std::mem::take(&mut self.received)).await;
+                let received = std::mem::take(&mut self.received);
+                return http2::serve(&self.client, &self.stack, received, &mut self.time_limit).await;
             }
             let after = match self.next(is_first).await {
                 Next::Request(head) => self.serve(&head).await,
@@ -132,7 +126,10 @@ impl<S: DecideRequest> Connection<S> {
             };
             match after {
                 After::Stays => is_first = false,
-                After::Closes => return self.close().await,
+                After::Closes => {
+                    linger::close(&self.client, &mut self.time_limit).await;
+                    return StreamEnd::Closed;
+                }
                 After::Ends(end) => return end,
             }
         }
@@ -309,26 +306,5 @@ impl<S: DecideRequest> Connection<S> {
         self.client.count_bytes(0, out.len() as u64);
         record.count(0, out.len() as u64);
         if closes { After::Closes } else { After::Stays }
-    }
-
-    /// Ends the connection so that the last answer arrives: a client that still sends would be reset else, and might lose it.
-    async fn close(&mut self) -> StreamEnd {
-        if shutdown(self.client.stream(), Shutdown::Write).is_err() {
-            return StreamEnd::Closed;
-        }
-        self.time_limit.renew(LINGER);
-        let mut left = MAX_LINGERING;
-        poll_fn(|cx| {
-            loop {
-                let read = buffer::with(|buffer| poll_read(self.client.stream(), cx, buffer));
-                match read {
-                    Poll::Ready(Ok(n)) if n > 0 && n < left => left -= n,
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending => return self.time_limit.poll_over(cx),
-                }
-            }
-        })
-        .await;
-        StreamEnd::Closed
     }
 }

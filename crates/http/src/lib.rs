@@ -11,6 +11,7 @@
 //! - `ends` are the two sides of it: sockets, or streams of `http2`.
 //! - `budgets` limit how many requests are repeated.
 //! - `idle` keeps connections to servers for the next request.
+//! - `linger` ends a client's connection so that the last bytes arrive.
 //! - `answer` is what convey itself answers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
@@ -23,6 +24,7 @@ mod ends;
 mod forward;
 mod http2;
 mod idle;
+mod linger;
 mod record;
 mod request;
 pub mod stack;

@@ -169,16 +169,16 @@ impl BodyOut {
         self.stream.send_trailers(trailers).map_err(broken)
     }
 
-    /// How much the other side takes of so many bytes.
+    /// How much the other side takes of so many bytes; at least one.
     fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         self.stream.reserve_capacity(wanted);
-        if self.stream.capacity() > 0 {
-            return Poll::Ready(Ok(self.stream.capacity()));
+        while self.stream.capacity() == 0 {
+            match ready!(self.stream.poll_capacity(cx)) {
+                Some(room) => _ = room.map_err(broken)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            }
         }
-        match ready!(self.stream.poll_capacity(cx)) {
-            Some(room) => Poll::Ready(room.map_err(broken)),
-            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        }
+        Poll::Ready(Ok(self.stream.capacity()))
     }
 }
 

@@ -11,6 +11,7 @@ mod incoming;
 mod io;
 mod outgoing;
 mod servers;
+mod stream;
 
 pub(crate) use client::{has_preface, serve};
 pub(crate) use incoming::IncomingStream;

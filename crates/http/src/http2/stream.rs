@@ -1,0 +1,117 @@
+//! A client's stream: a request, its response, its line in the log.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use convey_http_core::{FieldRules, HeadLimits, HttpMethod, RequestHead};
+use convey_proxy::ClientStream;
+use convey_snapshot::stats::Counter;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::Request;
+use tokio::time::timeout;
+
+use super::client::HEAD_TIME;
+use super::{IncomingStream, heads};
+use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
+use crate::ends::ClientEnd;
+use crate::forward::{Forwarding, RequestEnd};
+use crate::record::RequestRecord;
+use crate::request::{Decision, HttpRequest};
+use crate::stack::{DecideRequest, decide};
+use crate::time_limit::TimeLimit;
+
+/// Serves a stream. Returns whether the client has reset it.
+pub(super) async fn serve<S: DecideRequest>(
+    client: &ClientStream,
+    mut stack: S,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) -> bool {
+    let mut record = RequestRecord::begin(client);
+    client.count(Counter::Requests, 1);
+    let (parts, body) = request.into_parts();
+    let head = heads::request_from(&parts, !body.is_end_stream(), &HeadLimits::default()).map(Arc::new);
+    let mut stream = IncomingStream::new(head.as_deref().ok(), body, respond);
+    let end = match &head {
+        Ok(head) => forward(client, &mut stack, head.clone(), &mut stream, &mut record).await,
+        Err(malformed) => RequestEnd::Unanswered(AnswerReason::Malformed(*malformed).into()),
+    };
+    let head = head.as_deref().ok();
+    let broken = match end {
+        RequestEnd::Answered { .. } => None,
+        RequestEnd::Broken(reason) => Some(reason),
+        RequestEnd::Unanswered(answer) => write(client, &answer, head, &mut stream, &mut record).await.err(),
+    };
+    match broken {
+        None => stream.finish(),
+        Some(reason) => {
+            record.broke(reason);
+            stream.reset(if reason == Counter::ClientReset {
+                Reason::CANCEL
+            } else {
+                Reason::INTERNAL_ERROR
+            });
+        }
+    }
+    record.end(client, head);
+    broken == Some(Counter::ClientReset)
+}
+
+/// Decides on a request, and has a server answer it.
+async fn forward<S: DecideRequest>(
+    client: &ClientStream,
+    stack: &mut S,
+    head: Arc<RequestHead>,
+    stream: &mut IncomingStream,
+    record: &mut RequestRecord,
+) -> RequestEnd {
+    let (frontend, timeouts) = client.newest();
+    let request = match decide(stack, HttpRequest::new(head, client.client(), frontend, timeouts)).await {
+        Decision::Forward(request) => request,
+        Decision::Answer(answer) => return RequestEnd::Unanswered(answer),
+    };
+    let Some((route, pool)) = request.way() else {
+        return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
+    };
+    record.takes(&route.name);
+    let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
+    let mut time_limit = TimeLimit::new(HEAD_TIME);
+    let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
+    let forwarding =
+        Forwarding { client, end: &mut end, request, route, received, is_last: false, time_limit, record };
+    forwarding.run(pool).await
+}
+
+/// Answers a request ourselves.
+async fn write(
+    client: &ClientStream,
+    answer: &OwnAnswer,
+    head: Option<&RequestHead>,
+    stream: &mut IncomingStream,
+    record: &mut RequestRecord,
+) -> Result<(), Counter> {
+    record.answered(answer.status(), answer.reason());
+    client.count(answer.reason().counter(), 1);
+    client.count(Counter::of_status(answer.status()), 1);
+    let (frontend, _) = client.newest();
+    let none = FieldRules::default();
+    let fields = frontend.http.as_ref().map_or(&none, |http| http.response_to(head));
+    let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
+    let (mut out, mut sent) = (Vec::new(), 0);
+    answer.write(AnswerTo { fields, closes: false, has_body }, &mut out);
+    record.count(0, out.len() as u64);
+    let written = poll_fn(|cx| {
+        while sent < out.len() {
+            match stream.poll_write(cx, &out[sent..]) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
+                Poll::Ready(Ok(n)) => sent += n,
+            }
+        }
+        Poll::Ready(Ok(()))
+    });
+    timeout(HEAD_TIME, written).await.unwrap_or(Err(Counter::IdleTimeout))
+}

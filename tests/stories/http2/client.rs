@@ -1,0 +1,87 @@
+//! A client of HTTP/2.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::{self, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
+use tokio::net::TcpStream;
+
+/// A client's connection. It lives on the runtime of the test.
+pub(super) struct Client {
+    send: SendRequest<Bytes>,
+    connection: tokio::task::JoinHandle<Result<(), h2::Error>>,
+}
+
+/// A response that came whole.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) fields: HeaderMap,
+    pub(super) body: String,
+    pub(super) trailers: Option<HeaderMap>,
+}
+
+impl Client {
+    pub(super) async fn connect(to: SocketAddr) -> Client {
+        let stream = TcpStream::connect(to).await.unwrap();
+        // A stream that is not read leaves room for others.
+        let builder = client::Builder::new().initial_connection_window_size(1 << 20).clone();
+        let (send, connection) = builder.handshake(stream).await.unwrap();
+        Client { send, connection: tokio::spawn(connection) }
+    }
+
+    /// Begins a request. `ends`: it has no body.
+    pub(super) async fn begin(
+        &self,
+        request: Request<()>,
+        ends: bool,
+    ) -> (client::ResponseFuture, SendStream<Bytes>) {
+        let mut send = self.send.clone().ready().await.unwrap();
+        send.send_request(request, ends).unwrap()
+    }
+
+    /// The same without a body and its response, if convey still takes requests.
+    pub(super) async fn try_begin(&self, request: Request<()>) -> Result<SendStream<Bytes>, h2::Error> {
+        let mut send = self.send.clone().ready().await?;
+        send.send_request(request, true).map(|(_, stream)| stream)
+    }
+
+    /// Asks for a page.
+    pub(super) async fn get(&self, uri: &str) -> Answer {
+        let request = Request::get(uri).body(()).unwrap();
+        let (response, _stream) = self.begin(request, true).await;
+        read(response.await.unwrap()).await
+    }
+
+    /// Sends a body, and trailers behind it.
+    pub(super) async fn post(&self, request: Request<()>, body: &str, trailers: Option<HeaderMap>) -> Answer {
+        let (response, mut stream) = self.begin(request, false).await;
+        stream.send_data(Bytes::copy_from_slice(body.as_bytes()), trailers.is_none()).unwrap();
+        if let Some(trailers) = trailers {
+            stream.send_trailers(trailers).unwrap();
+        }
+        read(response.await.unwrap()).await
+    }
+
+    /// Waits until convey has ended the connection.
+    pub(super) async fn ended(self) -> Result<(), h2::Error> {
+        drop(self.send);
+        self.connection.await.unwrap()
+    }
+}
+
+/// Reads the rest of a response.
+pub(super) async fn read(response: Response<RecvStream>) -> Answer {
+    let (head, mut stream) = response.into_parts();
+    let mut body = Vec::new();
+    while let Some(data) = stream.data().await {
+        let data = data.unwrap();
+        stream.flow_control().release_capacity(data.len()).unwrap();
+        body.extend_from_slice(&data);
+    }
+    let trailers = stream.trailers().await.unwrap();
+    let body = String::from_utf8(body).unwrap();
+    Answer { status: head.status.as_u16(), fields: head.headers, body, trailers }
+}

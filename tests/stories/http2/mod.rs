@@ -1,0 +1,287 @@
+//! Mode http over HTTP/2, on both sides.
+
+mod client;
+mod server;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use bytes::Bytes;
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, TestHttpServer, stories};
+use futures_util::future::join_all;
+use http::{HeaderMap, HeaderValue, Request};
+use rustix::process::Signal;
+
+use client::{Client, read};
+use server::EchoServer;
+
+const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwind/h2spec/cmd/h2spec@latest");
+
+stories!("http2":
+    each_stream_of_a_connection_is_a_request_of_its_own,
+    a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
+    clients_and_servers_of_both_versions_meet_in_all_ways,
+    what_convey_answers_itself_it_says_in_either_version,
+    who_reads_a_stream_slowly_slows_its_server_alone,
+    who_resets_streams_over_and_over_is_told_to_calm_down,
+    a_convey_that_stops_lets_streams_end,
+    the_suite_of_conformance_finds_nothing_but_our_answer_to_http1 [H2SPEC],
+);
+
+/// Runs a test's part that waits for several things.
+fn block_on<T>(part: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), part).await.unwrap() })
+}
+
+/// A frontend in mode http whose servers are asked by this version.
+fn setup(lab: &Loopback, protocol: &str) -> Setup {
+    Setup::new(lab).frontend("mode = \"http\"").backend(&format!("protocol = \"{protocol}\""))
+}
+
+fn each_stream_of_a_connection_is_a_request_of_its_own() {
+    let lab = Loopback::new();
+    let names = [("a", 1), ("b", 2), ("c", 3)];
+    let servers = names.map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
+    let setup =
+        names.iter().fold(setup(&lab, "h1"), |setup, (name, n)| setup.server(name, lab.server(*n), ""));
+    let balancer = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let asked =
+            (0..60).map(|n| client.get(Box::leak(format!("http://site.example/{n}?q").into_boxed_str())));
+        let mut reached = BTreeMap::<String, usize>::new();
+        for (n, answer) in join_all(asked).await.into_iter().enumerate() {
+            let (server, rest) = answer.body.split_once(' ').unwrap();
+            assert_eq!((answer.status, rest), (200, &*format!("GET /{n}?q 0")));
+            *reached.entry(server.to_owned()).or_default() += 1;
+        }
+        assert_eq!(reached.into_values().collect::<Vec<_>>(), [20; 3]);
+        let request = Request::post("http://site.example/p").header("cookie", "a=1").header("cookie", "b=2");
+        let answer = client.post(request.body(()).unwrap(), "twelve bytes", None).await;
+        assert!(answer.body.ends_with("POST /p 12"), "{answer:?}");
+    });
+    let seen = servers.iter().flat_map(TestHttpServer::seen).find(|seen| seen.line.starts_with("POST"));
+    let seen = seen.unwrap();
+    assert_eq!((seen.field("host"), seen.field("cookie")), (Some("site.example"), Some("a=1; b=2")));
+    assert_eq!(seen.field("x-forwarded-for"), Some("127.0.0.1"));
+    balancer.wait_for_stat("/frontends/web/requests/total", 61);
+    balancer.wait_for_stat("/frontends/web/total_connections", 1);
+}
+
+fn a_call_of_grpc_streams_both_ways_and_ends_with_its_status() {
+    let lab = Loopback::new();
+    let server = EchoServer::start(lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let request = Request::post("http://svc.example/pkg.Echo/Talk").header("te", "trailers");
+        let request = request.header("content-type", "application/grpc").body(()).unwrap();
+        let (response, mut stream) = client.begin(request, false).await;
+        let mut response = response.await.unwrap();
+        for word in ["one", "two", "three"] {
+            // Each message is answered before the next is said.
+            stream.send_data(Bytes::from_static(word.as_bytes()), false).unwrap();
+            let heard = response.body_mut().data().await.unwrap().unwrap();
+            assert_eq!(heard, word);
+        }
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-last", HeaderValue::from_static("words"));
+        stream.send_trailers(trailers).unwrap();
+        let answer = read(response).await;
+        let trailers = answer.trailers.unwrap();
+        assert_eq!(trailers["grpc-status"], "0");
+        assert_eq!(trailers["x-last"], "words");
+        join_all((0..50).map(|_| client.get("http://svc.example/"))).await;
+    });
+    assert_eq!(server.connections(), usize::from(server.connections() > 0), "streams share a connection");
+    let head = &server.seen()[0];
+    assert_eq!(head.headers()["te"], "trailers");
+    assert_eq!(head.uri(), "http://svc.example/pkg.Echo/Talk");
+    balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 51);
+}
+
+fn clients_and_servers_of_both_versions_meet_in_all_ways() {
+    let lab = Loopback::new();
+    let (_old, _new) = (TestHttpServer::named("old", lab.server(1)), EchoServer::start(lab.server(2)));
+    for (protocol, is_new) in [("h1", [false; 2]), ("h2", [true; 2]), ("auto", [false, true])] {
+        for (client_is_new, server_is_new) in [false, true].into_iter().zip(is_new) {
+            let lab_server = lab.server(if server_is_new { 2 } else { 1 });
+            let setup = setup(&lab, protocol).health("kind = \"none\"").server("a", lab_server, "");
+            let _balancer = BalancerProcess::start(&lab, &setup);
+            for (framing, body) in [("length", "Hello, server."), ("chunked", "Hello, server."), ("none", "")]
+            {
+                let body_seen = match client_is_new {
+                    true => over_http2(&lab, framing, body),
+                    false => over_http1(&lab, framing, body),
+                };
+                let expected = match server_is_new {
+                    true => body.to_owned(),
+                    false => {
+                        format!("old {} /x {}", if body.is_empty() { "GET" } else { "POST" }, body.len())
+                    }
+                };
+                assert_eq!(body_seen, expected, "{protocol}, client of HTTP/2: {client_is_new}, {framing}");
+            }
+        }
+    }
+}
+
+/// What a client of HTTP/2 gets for this body.
+fn over_http2(lab: &Loopback, framing: &str, body: &str) -> String {
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        match framing {
+            "none" => client.get("http://a.example/x").await.body,
+            _ => {
+                let mut request = Request::post("http://a.example/x");
+                if framing == "length" {
+                    request = request.header("content-length", body.len());
+                }
+                client.post(request.body(()).unwrap(), body, None).await.body
+            }
+        }
+    })
+}
+
+/// The same of HTTP/1.1, by curl.
+fn over_http1(lab: &Loopback, framing: &str, body: &str) -> String {
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--http1.1", "--max-time", "20"]);
+    match framing {
+        "none" => {}
+        "length" => _ = curl.args(["--data-binary", body]),
+        _ => _ = curl.args(["--data-binary", body, "-H", "Transfer-Encoding: chunked"]),
+    }
+    let ran = curl.arg(format!("http://{}/x", lab.vip())).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+fn what_convey_answers_itself_it_says_in_either_version() {
+    let lab = Loopback::new();
+    let balancer = BalancerProcess::start(
+        &lab,
+        &setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), ""),
+    );
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let answer = client.get("http://a.example/").await;
+        assert_eq!((answer.status, &answer.fields["server"]), (503, &HeaderValue::from_static("convey")));
+        assert_eq!(answer.body, "503 Service Unavailable: no server could be reached\n");
+        // What HTTP/1.1 could not say, no server gets.
+        let answer = client.get("http://a.example/a/../b").await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+    });
+    balancer.wait_for_stat("/frontends/web/requests/answered/connect_failed", 1);
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1);
+}
+
+fn who_reads_a_stream_slowly_slows_its_server_alone() {
+    let lab = Loopback::new();
+    let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = sent.clone();
+    let _large = TcpServer::start(lab.server(1), move |mut stream| {
+        use std::io::{Read, Write};
+        let mut head = [0; 4096];
+        let n = stream.read(&mut head)?;
+        if head[..n].starts_with(b"GET /small") {
+            return stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nsmall");
+        }
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 256 << 20)?;
+        let part = vec![b'x'; 1 << 20];
+        for _ in 0..256 {
+            stream.write_all(&part)?;
+            count.fetch_add(part.len(), std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h1").server("a", lab.server(1), ""));
+    let before = balancer.memory();
+    let so_far = || sent.load(std::sync::atomic::Ordering::Relaxed);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let request = Request::get("http://a.example/large").body(()).unwrap();
+        let (response, _stream) = client.begin(request, true).await;
+        let mut response = response.await.unwrap();
+        // Until nothing more goes: the window is full, and all buffers behind it.
+        let mut last = usize::MAX;
+        while last != so_far() {
+            last = so_far();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        assert!(last < 32 << 20, "{last} bytes have left the server");
+        assert_eq!(client.get("http://a.example/small").await.body, "small");
+        let mut got = 0;
+        while let Some(data) = response.body_mut().data().await {
+            let len = data.unwrap().len();
+            response.body_mut().flow_control().release_capacity(len).unwrap();
+            got += len;
+        }
+        assert_eq!(got, 256 << 20);
+    });
+    let grown = balancer.memory().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes");
+}
+
+fn who_resets_streams_over_and_over_is_told_to_calm_down() {
+    let lab = Loopback::new();
+    // It never answers.
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        std::io::copy(&mut stream, &mut std::io::sink()).map(|_| ())
+    });
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h1").server("a", lab.server(1), ""));
+    let calm = block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        for _ in 0..1_000 {
+            let request = Request::get("http://a.example/").body(()).unwrap();
+            let mut send = match client.try_begin(request).await {
+                Ok(stream) => stream,
+                Err(error) => return error.reason(),
+            };
+            // convey has asked a server meanwhile.
+            tokio::task::yield_now().await;
+            send.send_reset(h2::Reason::CANCEL);
+        }
+        client.ended().await.err().and_then(|error| error.reason())
+    });
+    assert_eq!(calm, Some(h2::Reason::ENHANCE_YOUR_CALM));
+    balancer.wait_for_stat("/backends/pool/servers/a/current_connections", 0);
+}
+
+fn a_convey_that_stops_lets_streams_end() {
+    let lab = Loopback::new();
+    let _server = EchoServer::start(lab.server(1));
+    let mut balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let request = Request::post("http://a.example/").body(()).unwrap();
+        let (response, mut stream) = client.begin(request, false).await;
+        let response = response.await.unwrap();
+        balancer.signal(Signal::TERM);
+        balancer.wait_for_log("stopping: 1 open connection");
+        stream.send_data(Bytes::from_static(b"the last words"), true).unwrap();
+        let answer = read(response).await;
+        assert_eq!((answer.status, &*answer.body), (200, "the last words"));
+        assert_eq!(answer.trailers.unwrap()["grpc-status"], "0");
+        client.ended().await.unwrap();
+    });
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn the_suite_of_conformance_finds_nothing_but_our_answer_to_http1() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &setup(&lab, "h1").server("a", lab.server(1), ""));
+    let vip = lab.vip();
+    let mut h2spec = Command::new("h2spec");
+    h2spec.args(["-h", &vip.ip().to_string(), "-p", &vip.port().to_string(), "--timeout", "5"]);
+    let report = String::from_utf8(h2spec.output().unwrap().stdout).unwrap();
+    let (_, failures) = report.split_once("Failures:").unwrap_or(("", ""));
+    let failed: Vec<&str> = failures.lines().map(str::trim).filter(|line| line.starts_with('×')).collect();
+    // It takes what begins otherwise for HTTP/1.1, which the same port speaks, and answers so.
+    assert_eq!(failed, ["× 2: Sends invalid connection preface"], "{report}");
+    assert!(report.contains("144 passed, 0 skipped, 1 failed"), "{report}");
+}

@@ -1,0 +1,80 @@
+//! A server of HTTP/2, as those of gRPC are: it streams, and says at the end how it went.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::{self, SendResponse};
+use http::{HeaderMap, Request, Response};
+use tokio::sync::oneshot;
+
+/// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`.
+pub(super) struct EchoServer {
+    connections: Arc<AtomicUsize>,
+    seen: Arc<Mutex<Vec<Request<()>>>>,
+    _stop: oneshot::Sender<()>,
+}
+
+impl EchoServer {
+    pub(super) fn start(addr: SocketAddr) -> EchoServer {
+        let listener = TcpListener::bind(addr).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (connections, seen) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (count, requests) = (connections.clone(), seen.clone());
+        let (stop, stopped) = oneshot::channel();
+        thread::spawn(move || {
+            super::block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let accept = async {
+                    loop {
+                        let (stream, _) = listener.accept().await.unwrap();
+                        count.fetch_add(1, Ordering::Relaxed);
+                        tokio::spawn(serve(stream, requests.clone()));
+                    }
+                };
+                tokio::select! {
+                    () = accept => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        EchoServer { connections, seen, _stop: stop }
+    }
+
+    /// How many connections were made to it.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The heads of the requests so far.
+    pub(super) fn seen(&self) -> Vec<Request<()>> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+async fn serve(stream: tokio::net::TcpStream, seen: Arc<Mutex<Vec<Request<()>>>>) {
+    let Ok(mut connection) = server::handshake(stream).await else { return };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        let (head, body) = request.into_parts();
+        seen.lock().unwrap().push(Request::from_parts(head, ()));
+        tokio::spawn(echo(body, respond));
+    }
+}
+
+/// Errors are the other side's: it is gone.
+async fn echo(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+    let response = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    let mut stream = respond.send_response(response, false)?;
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        stream.send_data(data, false)?;
+    }
+    let mut trailers = body.trailers().await?.unwrap_or_default();
+    trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+    let trailers: HeaderMap = trailers;
+    stream.send_trailers(trailers)
+}
