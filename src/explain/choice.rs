@@ -116,6 +116,11 @@ fn algorithm(place: &AskedPlace) -> String {
     if !config.algorithm.hashes() {
         return format!("{name}: it goes by the moment, not by the client");
     }
+    if let Some(field) = &config.hash_request {
+        return format!(
+            "{name}: it hashes the request's {field}; a request without goes by the client's address"
+        );
+    }
     let what = match config.hash {
         HashOn::Source => "the client's address",
         HashOn::Tuple => "client address and port, VIP and port",

@@ -6,9 +6,11 @@
 
 mod access;
 mod access_log;
+mod affinity;
 mod checks;
 mod cli;
 mod config;
+mod curl;
 mod dashboard;
 mod dashboard_steering;
 mod demo;
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
     let stories = [
         access::stories(),
         access_log::stories(),
+        affinity::stories(),
         checks::stories(),
         cli::stories(),
         config::stories(),

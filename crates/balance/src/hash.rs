@@ -27,6 +27,12 @@ pub fn flow_hash(on: HashOn, client: SocketAddr, vip: SocketAddr) -> FlowHash {
     FlowHash(hash)
 }
 
+/// Hashes what a request says of its client.
+pub fn value_hash(value: &[u8]) -> FlowHash {
+    const SEED: u64 = u64::from_be_bytes(*b"reqvalue");
+    FlowHash(xxh3_64_with_seed(value, SEED))
+}
+
 /// What places a server, in as many bytes as an address with its port has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(pub(super) [u8; ADDRESS]);

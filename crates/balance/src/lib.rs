@@ -69,7 +69,7 @@ mod steps;
 mod testing;
 
 pub use ewma::Ewma;
-pub use hash::{FlowHash, Identity, flow_hash};
+pub use hash::{FlowHash, Identity, flow_hash, value_hash};
 pub use latency::AnswerTimes;
 pub use steps::{Foreseen, Step};
 

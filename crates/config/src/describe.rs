@@ -176,7 +176,7 @@ fn of_sources(limits: &Limits) -> String {
 /// `modes` are those of the frontends that use it.
 fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let hash = match backend.algorithm.hashes() {
-        true => format!(" by {}{}", backend.hash.name(), hash_key(backend.hash_key)),
+        true => format!(" by {}{}", backend.hash_name(), hash_key(backend.hash_key)),
         false => String::new(),
     };
     let mut on_down: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();

@@ -145,7 +145,8 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let BackendConfig {
         name: _,
         algorithm,
-        hash,
+        hash: _,
+        hash_request: _,
         hash_key,
         health_check,
         outlier_detection,
@@ -160,7 +161,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     } = old;
     let mut changes = servers::changes(old, new);
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
-    changes.extend(change("hash", hash.name(), new.hash.name()));
+    changes.extend(change("hash", &old.hash_name(), &new.hash_name()));
     changes.extend(change("hash_key", hash_key.name(), new.hash_key.name()));
     changes.extend(duration("slow_start", *slow_start, new.slow_start));
     changes.extend(health_check_changes(health_check, &new.health_check));

@@ -31,6 +31,7 @@ use super::values::{
     snat_address, snat_ports, string,
 };
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
+use convey_http_core::RequestField;
 use convey_model::{
     self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode,
     Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol, ProxyVersion,
@@ -75,7 +76,7 @@ pub(super) struct ParsedBackend {
     pub(super) name: String,
     pub(super) place: Place,
     pub(super) algorithm: Option<Placed<Algorithm>>,
-    pub(super) hash: Option<Placed<HashOn>>,
+    pub(super) hash: Option<Placed<Hashed>>,
     pub(super) hash_key: Option<Placed<HashKey>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
     pub(super) send_proxy: Option<Placed<ProxyVersion>>,
@@ -87,6 +88,39 @@ pub(super) struct ParsedBackend {
     pub(super) via: Option<Placed<ProbeVia>>,
     pub(super) timeouts: OwnLimits,
     on_down: Option<OnDown>,
+}
+
+/// What a hashing algorithm looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Hashed {
+    Flow(HashOn),
+    Request(RequestField),
+}
+
+impl Hashed {
+    /// What it looks at where a request has no such field.
+    fn on(&self) -> HashOn {
+        match self {
+            Hashed::Flow(on) => *on,
+            Hashed::Request(_) => HashOn::Source,
+        }
+    }
+
+    pub(super) fn request(&self) -> Option<&RequestField> {
+        match self {
+            Hashed::Flow(_) => None,
+            Hashed::Request(field) => Some(field),
+        }
+    }
+}
+
+/// `source`, `tuple`, `header:NAME` or `cookie:NAME`.
+fn hashed(found: &DeValue<'_>) -> Result<Hashed, String> {
+    if let Some(field) = found.as_str().and_then(RequestField::parse) {
+        return Ok(Hashed::Request(field));
+    }
+    let flow = choice(&HashOn::ALL, HashOn::name)(found).map(Hashed::Flow);
+    flow.map_err(|message| message.replacen("source, tuple", "source, tuple, header:NAME, cookie:NAME", 1))
 }
 
 impl ParsedFile {
@@ -185,7 +219,8 @@ impl ParsedBackend {
         let default = model::BackendConfig::new(&self.name, gets_packets);
         model::BackendConfig {
             algorithm: value(&self.algorithm).unwrap_or(default.algorithm),
-            hash: value(&self.hash).unwrap_or(default.hash),
+            hash: self.hash.as_ref().map_or(default.hash, |hash| hash.value.on()),
+            hash_request: self.hash.as_ref().and_then(|hash| hash.value.request().cloned()),
             hash_key: value(&self.hash_key).unwrap_or(default.hash_key),
             health_check: HealthCheck { send_proxy, ..self.health_check.clone() },
             outlier_detection: self.outlier_detection.as_ref().map(|outlier| outlier.value.clone()),
@@ -232,7 +267,7 @@ fn backend(
         name,
         place: table.place.clone(),
         algorithm: table.optional("algorithm", choice(&Algorithm::ALL, Algorithm::name)),
-        hash: table.optional("hash", choice(&HashOn::ALL, HashOn::name)),
+        hash: table.optional("hash", hashed),
         hash_key: table.optional("hash_key", choice(&HashKey::ALL, HashKey::name)),
         health_check,
         via,

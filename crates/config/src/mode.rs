@@ -236,6 +236,7 @@ impl Check<'_> {
         let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
         requests::algorithm(backend, used, self.report);
         requests::protocol(backend, used, self.report);
+        requests::hash(backend, used, self.report);
         let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value.needs_link());
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {

@@ -39,6 +39,19 @@ pub(super) fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]
     }
 }
 
+/// Only mode `http` sees what requests say.
+pub(super) fn hash(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(Placed { value, place }) = &backend.hash else { return };
+    let of_other_mode = used.iter().find(|(_, mode)| !mode.is_http());
+    if let (Some(field), Some((frontend, mode))) = (value.request(), of_other_mode) {
+        let (name, mode) = (&frontend.name, mode.name());
+        let message = format!(
+            "found \"{field}\", which only mode http sees; frontend {name:?} is in {mode} mode: allowed are source, tuple"
+        );
+        report.error(place, message);
+    }
+}
+
 /// Only mode `http` sees how long answers take.
 pub(super) fn algorithm(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value: Algorithm::Ewma, place }) = &backend.algorithm else { return };

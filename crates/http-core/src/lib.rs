@@ -22,6 +22,7 @@ mod forward;
 mod head;
 mod malformed;
 mod method;
+mod request_field;
 mod retry_budget;
 mod routes;
 
@@ -34,5 +35,6 @@ pub use forward::{
 pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead};
 pub use malformed::Malformed;
 pub use method::HttpMethod;
+pub use request_field::RequestField;
 pub use retry_budget::RetryBudget;
 pub use routes::{HostPattern, PathPrefix, PatternFault, RouteMatch, RouteTable};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use convey_http_core::{ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request};
 use convey_model::HttpVersion;
-use convey_proxy::{Attempts, ClientStream, Permit, ServerAnswer, Unavailable};
+use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, Unavailable};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use log::debug;
@@ -86,7 +86,10 @@ impl Forwarding<'_, '_> {
     /// Sends the request to a server of this pool, and the response to the client.
     pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
-        let downstream = self.client.downstream(self.record.began);
+        let downstream = Downstream {
+            request: pool.hash_of(self.request.head()),
+            ..self.client.downstream(self.record.began)
+        };
         budgets::earn(&pool);
         let mut failed = None;
         loop {

@@ -75,6 +75,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use convey_http_core::RequestField;
+
 /// A pool of servers and how one of them is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendConfig {
@@ -84,6 +86,8 @@ pub struct BackendConfig {
     pub algorithm: Algorithm,
     /// What of a client is hashed; read only by [`Algorithm::Ring`] and [`Algorithm::Maglev`].
     pub hash: HashOn,
+    /// What of a request they look at instead, where a request has it. Mode `http` only.
+    pub hash_request: Option<RequestField>,
     /// What of a server decides which clients it gets; read by the same.
     pub hash_key: HashKey,
     /// How the servers are probed.
@@ -118,6 +122,7 @@ impl BackendConfig {
             name: name.to_owned(),
             algorithm: Algorithm::default_for(gets_packets),
             hash: HashOn::default_for(gets_packets),
+            hash_request: None,
             hash_key: HashKey::default(),
             health_check: HealthCheck::new(ProbeKind::Tcp),
             outlier_detection: None,
@@ -130,6 +135,11 @@ impl BackendConfig {
             servers: Vec::new(),
             named: Vec::new(),
         }
+    }
+
+    /// What the hashing algorithms look at, as the configuration has it.
+    pub fn hash_name(&self) -> String {
+        self.hash_request.as_ref().map_or_else(|| self.hash.name().to_owned(), RequestField::to_string)
     }
 
     /// Whether so many failures of clients in a row speak against a server. Without outlier detection and without a health

@@ -86,7 +86,7 @@ impl TcpSession {
             began,
         });
         Some(TcpSession {
-            downstream: Downstream { client, proxy: None, vip, protocol, core, began },
+            downstream: Downstream { client, proxy: None, vip, protocol, core, began, request: None },
             context: context.clone(),
             frontend,
             timeouts,

@@ -14,6 +14,7 @@ mod shortage;
 pub mod stats;
 mod waiters;
 
+pub use convey_balance::FlowHash;
 pub use http::{HttpAction, HttpFrontend, HttpRoute};
 pub use names::{Name, NameLive};
 pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};

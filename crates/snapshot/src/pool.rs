@@ -10,7 +10,8 @@ use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Waiters};
 use crate::stats::{CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
-use convey_balance::{self as balance, AnswerTimes, Balancer, Foreseen, Identity, Loads, Member};
+use convey_balance::{self as balance, AnswerTimes, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
+use convey_http_core::RequestHead;
 use convey_model::{self as model, AdminState, HashOn, Slots, Timestamp};
 
 /// How exactly it is known when a server last answered.
@@ -203,11 +204,23 @@ impl Pool {
     /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
     /// a backup will do if no other is left.
     pub fn pick(&self, client: SocketAddr, vip: SocketAddr, tried: &[usize]) -> Pick {
+        self.pick_for(None, client, vip, tried)
+    }
+
+    /// The same of a request that says itself what is hashed ([`Pool::hash_of`]).
+    pub fn pick_for(
+        &self,
+        request: Option<FlowHash>,
+        client: SocketAddr,
+        vip: SocketAddr,
+        tried: &[usize],
+    ) -> Pick {
+        let hash = |on| request.unwrap_or_else(|| balance::flow_hash(on, client, vip));
         let loads = PickLoads { pool: self, tried };
         let picked = if tried.is_empty() {
-            self.balancer.pick(balance::flow_hash(self.config.hash, client, vip), &loads)
+            self.balancer.pick(hash(self.config.hash), &loads)
         } else {
-            let flow = balance::flow_hash(HashOn::Tuple, client, vip);
+            let flow = hash(HashOn::Tuple);
             let usual = balance::substitute(&self.members, flow, &loads);
             // If the others are only full, their turn comes.
             let backup = || balance::substitute(&self.backups, flow, &loads);
@@ -238,6 +251,12 @@ impl Pool {
     /// Why the server with this index cannot be chosen, its limit aside; `None` if it can.
     pub fn passed_over(&self, index: usize) -> Option<PassedOver> {
         self.passed_over[index]
+    }
+
+    /// What a request says of its client, as the backend wants it hashed; `None`: it goes by addresses.
+    pub fn hash_of(&self, request: &RequestHead) -> Option<FlowHash> {
+        let field = self.config.hash_request.as_ref().filter(|_| self.config.algorithm.hashes())?;
+        field.value(request).map(balance::value_hash)
     }
 
     /// A number that is always the same for a client of `vip`.

@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Request};
 use rustix::process::Signal;
 
+use super::curl::curl;
 use client::{Client, read};
 use server::EchoServer;
 
@@ -21,7 +22,7 @@ const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwin
 stories!("http2":
     each_stream_of_a_connection_is_a_request_of_its_own,
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
-    clients_and_servers_of_both_versions_meet_in_all_ways,
+    clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
     what_convey_answers_itself_it_says_in_either_version,
     who_reads_a_stream_slowly_slows_its_server_alone,
     who_resets_streams_over_and_over_is_told_to_calm_down,
@@ -147,16 +148,12 @@ fn over_http2(lab: &Loopback, framing: &str, body: &str) -> String {
 
 /// The same of HTTP/1.1, by curl.
 fn over_http1(lab: &Loopback, framing: &str, body: &str) -> String {
-    let mut curl = Command::new("curl");
-    curl.args(["-sS", "--http1.1", "--max-time", "20"]);
+    let url = format!("http://{}/x", lab.vip());
     match framing {
-        "none" => {}
-        "length" => _ = curl.args(["--data-binary", body]),
-        _ => _ = curl.args(["--data-binary", body, "-H", "Transfer-Encoding: chunked"]),
+        "none" => curl(&["--http1.1", &url]),
+        "length" => curl(&["--http1.1", "--data-binary", body, &url]),
+        _ => curl(&["--http1.1", "--data-binary", body, "-H", "Transfer-Encoding: chunked", &url]),
     }
-    let ran = curl.arg(format!("http://{}/x", lab.vip())).output().unwrap();
-    assert!(ran.status.success(), "{ran:?}");
-    String::from_utf8(ran.stdout).unwrap()
 }
 
 fn what_convey_answers_itself_it_says_in_either_version() {

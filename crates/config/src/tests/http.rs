@@ -1,9 +1,10 @@
 //! What files say of mode http.
 
 use super::super::{Config, HostNetwork, describe, parse, validate_mode};
+use super::modes::told;
 use super::{errors, warnings};
 use convey_http_core::{HostPattern, PathPrefix};
-use convey_model::{Mode, Redirect, RouteAction, RouteConfig};
+use convey_model::{HttpVersion, Mode, Redirect, RouteAction, RouteConfig};
 
 /// Lines 1 to 5, and behind them lines of the frontend.
 const FRONTEND: &str = "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
@@ -151,6 +152,38 @@ fn a_frontend_says_what_becomes_of_requests() {
     assert_eq!(
         of_frontend("protocol = 'udp'"),
         ["config.toml:5:12: frontends.web.protocol: found \"udp\"; in http mode allowed: tcp"]
+    );
+}
+
+#[test]
+fn a_backend_says_how_servers_are_spoken_to_and_what_of_requests_is_hashed() {
+    let of = |lines: &str| format!("{FRONTEND}[backends.site]\n{lines}\nservers.a.addr = '10.0.0.9:80'\n");
+    let backend = &config(&of("protocol = 'h2'\nalgorithm = 'ring'\nhash = 'cookie:sid'")).backends[0];
+    assert_eq!((backend.protocol, &*backend.hash_name()), (HttpVersion::H2, "cookie:sid"));
+    let proxied = of("protocol = 'auto'\nalgorithm = 'ring'\nhash = 'header:X-User'");
+    let proxied = proxied.replace("mode = 'http'\n", "").replace("10.0.0.1:80", "127.0.0.1:80");
+    assert_eq!(
+        told(&proxied, Mode::Proxy).unwrap_err(),
+        [
+            "config.toml:5:12: backends.site.protocol: is for mode http; frontend \"web\" is in proxy mode",
+            "config.toml:7:8: backends.site.hash: found \"header:X-User\", which only mode http sees; frontend \"web\" is in \
+             proxy mode: allowed are source, tuple",
+        ]
+    );
+    let told_of =
+        |lines: &str| told(&of(lines).replace("10.0.0.1:80", "127.0.0.1:80"), Mode::Http).unwrap_err();
+    assert_eq!(
+        told_of("protocol = 'h2'\nsend_proxy = 'v1'"),
+        [
+            "config.toml:6:12: backends.site.protocol: \"h2\" has clients share connections, and send_proxy (line 7) tells of \
+             one client at the beginning of each; keep one of them",
+        ]
+    );
+    assert_eq!(
+        errors(&of("hash = 'cookie:'")),
+        [
+            "config.toml:6:8: backends.site.hash: found \"cookie:\"; allowed: source, tuple, header:NAME, cookie:NAME"
+        ]
     );
 }
 

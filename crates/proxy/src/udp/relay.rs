@@ -367,7 +367,7 @@ impl Relay {
         let began = self.context.shared.started + Duration::from_nanos(now.0);
         let proxy = via.filter(|proxy| *proxy != client);
         let (vip, core) = (self.vip, self.context.core);
-        Downstream { client, proxy, vip, protocol: Protocol::Udp, core, began }
+        Downstream { client, proxy, vip, protocol: Protocol::Udp, core, began, request: None }
     }
 
     fn now(&self) -> Timestamp {

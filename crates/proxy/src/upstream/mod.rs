@@ -23,6 +23,7 @@ use std::net::SocketAddr;
 use tokio::time::Instant;
 
 use convey_model::Protocol;
+use convey_snapshot::FlowHash;
 
 /// The client's side of a connection that needs a server.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +40,8 @@ pub struct Downstream {
     pub core: usize,
     /// When the client, or its request, came.
     pub began: Instant,
+    /// What its request says of it, where servers are chosen by that.
+    pub request: Option<FlowHash>,
 }
 
 /// Why a client gets no server.

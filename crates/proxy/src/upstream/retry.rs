@@ -42,7 +42,7 @@ impl Attempts {
         }
         let tried = self.tried_in(pool);
         let permit = loop {
-            match pool.pick(downstream.client, downstream.vip, &tried) {
+            match pool.pick_for(downstream.request, downstream.client, downstream.vip, &tried) {
                 Pick::Server(index) => {
                     // `None`: another worker took the last slot since the pick.
                     if let Some(permit) = Permit::take(pool, index, downstream) {

@@ -15,7 +15,15 @@ use tokio::sync::mpsc;
 /// A client that has just come.
 pub(super) fn client() -> Downstream {
     let (client, vip) = (([192, 0, 2, 1], 4_000).into(), ([10, 0, 0, 1], 80).into());
-    Downstream { client, proxy: None, vip, protocol: Protocol::Tcp, core: 0, began: Instant::now() }
+    Downstream {
+        client,
+        proxy: None,
+        vip,
+        protocol: Protocol::Tcp,
+        core: 0,
+        began: Instant::now(),
+        request: None,
+    }
 }
 
 /// So many servers that are up, each with this limit.

@@ -1,0 +1,87 @@
+//! A part of a request by which a client is told from others.
+
+use std::fmt;
+
+use crate::RequestHead;
+use crate::body::is_token;
+
+/// A header or a cookie, by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestField {
+    /// The first field with this name; its letters may be large or small.
+    Header(Box<str>),
+    /// The first cookie with this name.
+    Cookie(Box<str>),
+}
+
+impl RequestField {
+    /// Reads `header:NAME` or `cookie:NAME`; `None`: it is neither.
+    pub fn parse(text: &str) -> Option<RequestField> {
+        let (kind, name) = text.split_once(':')?;
+        let is_name = !name.is_empty() && name.bytes().all(is_token);
+        match kind {
+            "header" if is_name => Some(RequestField::Header(name.into())),
+            "cookie" if is_name => Some(RequestField::Cookie(name.into())),
+            _ => None,
+        }
+    }
+
+    /// What a request says there; `None`: nothing.
+    pub fn value<'a>(&self, head: &'a RequestHead) -> Option<&'a [u8]> {
+        let value = match self {
+            RequestField::Header(name) => head.field(name),
+            RequestField::Cookie(name) => cookie(head, name.as_bytes()),
+        };
+        value.filter(|value| !value.is_empty())
+    }
+}
+
+impl fmt::Display for RequestField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestField::Header(name) => write!(f, "header:{name}"),
+            RequestField::Cookie(name) => write!(f, "cookie:{name}"),
+        }
+    }
+}
+
+/// The value of a cookie (RFC 6265, section 4.2.1).
+fn cookie<'a>(head: &'a RequestHead, name: &[u8]) -> Option<&'a [u8]> {
+    let lines = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"cookie"));
+    lines.flat_map(|field| field.value.split(|byte| *byte == b';')).find_map(|pair| {
+        let pair = pair.trim_ascii();
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        (&pair[..at] == name).then(|| &pair[at + 1..])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::{HeadLimits, HeadReader};
+
+    #[test]
+    fn a_header_or_a_cookie_tells_a_client() {
+        let head =
+            "GET / HTTP/1.1\r\nHost: a\r\nX-User: u1\r\nCookie: a=1;  sid=abc=d ; sid=2\r\nX-None:\r\n\r\n";
+        let head = HeadReader::default().request(&mut BytesMut::from(head), &HeadLimits::default());
+        let head = head.unwrap().unwrap();
+        for (text, expected) in [
+            ("header:x-user", Some("u1")),
+            ("header:X-None", None),
+            ("header:X-Other", None),
+            ("cookie:sid", Some("abc=d")),
+            ("cookie:a", Some("1")),
+            ("cookie:A", None),
+        ] {
+            let field = RequestField::parse(text).unwrap();
+            assert_eq!(field.to_string(), text);
+            assert_eq!(field.value(&head), expected.map(str::as_bytes), "{text}");
+        }
+        for wrong in ["", "x", "header:", "header:a b", "cookie:a=", "query:a"] {
+            assert_eq!(RequestField::parse(wrong), None, "{wrong}");
+        }
+    }
+}
