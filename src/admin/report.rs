@@ -16,7 +16,7 @@ use super::ready::{obstacle, obstacles};
 use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
-use crate::snapshot::{Ejected, Frontend, Health, Pool, ServerLive, Snapshot};
+use crate::snapshot::{Ejected, Frontend, Health, HttpFrontend, Pool, ServerLive, Snapshot};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
@@ -95,7 +95,7 @@ pub struct FrontendReport {
     pub listen_addr: Vec<String>,
     /// The backend that serves them; in mode `http` that of requests without a route. Empty if there is none.
     pub backend: String,
-    /// The routes of mode `http`.
+    /// The routes of mode `http`, the default one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteReport>,
     /// Why it cannot serve; `None`: it can.
@@ -209,6 +209,9 @@ pub struct ServerReport {
     /// The requests that it got. Backends of mode http only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
+    /// From a request to the head of its response. Backends of mode http only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_seconds: Option<TimesReport>,
     /// TCP handshakes with it. Backends of packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handshakes: Option<HandshakeReport>,
@@ -346,13 +349,13 @@ impl TrafficReport {
 impl FrontendReport {
     fn new(frontend: &Frontend) -> Self {
         let traffic = &frontend.live.traffic;
-        let routes = frontend.config.http.iter().flat_map(|http| &http.routes);
+        let routes = frontend.http.iter().flat_map(HttpFrontend::routes);
         FrontendReport {
             mode: frontend.config.mode.name(),
             protocol: frontend.config.protocol.name(),
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone().unwrap_or_default(),
-            routes: routes.map(RouteReport::new).collect(),
+            routes: routes.map(|route| RouteReport::new(route)).collect(),
             not_ready: obstacle(frontend),
             max_connections: frontend.config.max_connections,
             waiting_connections: frontend.live.waiters.count(),
@@ -446,6 +449,7 @@ impl ServerReport {
             connect_failures: traffic.sum(Counter::ConnectFailures),
             retries: traffic.sum(Counter::Retries),
             requests: uses.has_requests.then(|| RequestReport::of_servers(traffic)),
+            response_seconds: uses.has_requests.then(|| TimesReport::new(server.live.response_times.read())),
             handshakes: uses.has_handshakes.then(|| HandshakeReport::new(&server.live)),
             path_mtu_suspicions: uses.has_handshakes.then(|| PathMtuReport::new(traffic)),
         };

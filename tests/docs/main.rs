@@ -248,6 +248,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME] accept_proxy", "true\ntrusted_proxies = '10.0.0.5'"),
     ("[frontends.NAME] trusted_proxies", "'10.0.0.5'"),
     ("[frontends.NAME] redirect", "'https'"),
+    ("[frontends.NAME] begin_traces", "true"),
     ("[frontends.NAME] forwarded", "true"),
     ("[[frontends.NAME.routes]] host", "'b.example'"),
     ("[[frontends.NAME.routes]] path", "'/b'"),
@@ -352,8 +353,9 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
     let (mut text, mut is_there) = (Vec::new(), false);
-    let is_of_http =
-        ["redirect", "forwarded"].contains(&key) || table.contains("routes") || table.contains("headers");
+    let is_of_http = ["redirect", "forwarded", "begin_traces"].contains(&key)
+        || table.contains("routes")
+        || table.contains("headers");
     let tables = if is_of_http {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}"), 1)
     } else {

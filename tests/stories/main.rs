@@ -41,6 +41,7 @@ mod proxy_protocol;
 mod proxy_shares;
 mod pseudo_terminal;
 mod reload;
+mod routes_seen;
 mod servers;
 mod service_manager;
 mod shares;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         proxy_protocol::stories(),
         proxy_shares::stories(),
         reload::stories(),
+        routes_seen::stories(),
         servers::stories(),
         service_manager::stories(),
         shares::stories(),

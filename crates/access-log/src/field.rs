@@ -60,6 +60,8 @@ fields! {
     Route, "route", "The route that it took.";
     Status, "status", "The status that the client got.";
     AnsweredBy, "answered_by", "Who made the response: `server` or `convey`.";
+    HttpVersion, "http_version", "The version of HTTP that the client speaks: `1.0`, `1.1` or `2`.";
+    TraceId, "trace_id", "The trace that the request is a part of (W3C Trace Context).";
 }
 
 /// What a field holds of a record.
@@ -119,8 +121,8 @@ impl Field {
 
     /// Whether only requests have it.
     pub(super) fn is_of_request(self) -> bool {
-        use Field::{AnsweredBy, Host, Method, Route, Status, Target};
-        matches!(self, Method | Host | Target | Route | Status | AnsweredBy)
+        use Field::{AnsweredBy, Host, HttpVersion, Method, Route, Status, Target, TraceId};
+        matches!(self, Method | Host | Target | Route | Status | AnsweredBy | HttpVersion | TraceId)
     }
 
     fn of_request(self, request: &LoggedRequest) -> Value<'_> {
@@ -129,6 +131,8 @@ impl Field {
             Field::Host => Value::Word(&request.host),
             Field::Target => Value::Word(&request.target),
             Field::Route => request.route.as_deref().map_or(Value::None, Value::Word),
+            Field::HttpVersion => Value::Word(request.version),
+            Field::TraceId => request.trace_id.as_deref().map_or(Value::None, Value::Word),
             Field::Status => request.status.map_or(Value::None, |status| Value::Number(status.into())),
             Field::AnsweredBy if request.status.is_some() => {
                 Value::Word(if request.is_answered_here { "convey" } else { "server" })

@@ -215,6 +215,8 @@ mod tests {
             route: None,
             status: Some(404),
             is_answered_here: true,
+            version: "1.1",
+            trace_id: None,
         };
         let record = Record { request: Some(Box::new(request)), ..record() };
         let text = line("text", &record);

@@ -63,6 +63,10 @@ pub struct LoggedRequest {
     pub status: Option<u16>,
     /// Who made the response is convey, and no server.
     pub is_answered_here: bool,
+    /// The version of HTTP that the client speaks.
+    pub version: &'static str,
+    /// The trace that it is a part of.
+    pub trace_id: Option<Box<str>>,
 }
 
 /// A server.

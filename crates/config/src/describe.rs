@@ -135,7 +135,8 @@ fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
         trusted => format!(", X-Forwarded-* believed from {}", list(trusted)),
     };
     let forwarded = if http.forwarded { ", Forwarded is sent" } else { "" };
-    format!("{believed}{forwarded}{}", headers(&http.headers))
+    let traces = if http.begin_traces { ", traces are begun" } else { "" };
+    format!("{believed}{forwarded}{traces}{}", headers(&http.headers))
 }
 
 fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {

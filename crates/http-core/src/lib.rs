@@ -25,6 +25,7 @@ mod method;
 mod request_field;
 mod retry_budget;
 mod routes;
+mod trace_parent;
 
 pub use body::{BodyFraming, BodyPiece, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
@@ -38,3 +39,4 @@ pub use method::HttpMethod;
 pub use request_field::RequestField;
 pub use retry_budget::RetryBudget;
 pub use routes::{HostPattern, PathPrefix, PatternFault, RouteMatch, RouteTable};
+pub use trace_parent::TraceParent;

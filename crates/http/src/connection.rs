@@ -16,7 +16,7 @@ use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
-use crate::stack::{DecideRequest, Forwards, Routes, decide};
+use crate::stack::{DecideRequest, Forwards, Routes, Traces, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, http2, idle, linger, stack, time_limit};
 
@@ -28,7 +28,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
-pub struct HttpServer<S = Routes<Forwards>> {
+pub struct HttpServer<S = Routes<Traces<Forwards>>> {
     stack: S,
 }
 
@@ -233,7 +233,10 @@ impl<S: DecideRequest> Connection<S> {
         let request = HttpRequest::new(head.clone(), self.client.client(), frontend, timeouts);
         let end = match decide(&mut self.stack, request).await {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
-            Decision::Answer(answer) => RequestEnd::Unanswered(answer),
+            Decision::Answer(answer) => {
+                record.is_answered_on_its_route(self.client.frontend(), head);
+                RequestEnd::Unanswered(answer)
+            }
         };
         let after = match end {
             RequestEnd::Answered { client_stays: true, .. } => After::Stays,
@@ -264,7 +267,8 @@ impl<S: DecideRequest> Connection<S> {
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
         };
-        record.takes(&route.name);
+        record.takes(route);
+        record.is_in(request.trace());
         let Connection { client, received, time_limit, .. } = self;
         let (client, request) = (&*client, &request);
         let mut end = ClientEnd::Socket(client.stream());

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
-use convey_http_core::RequestHead;
+use convey_http_core::{RequestHead, TraceParent};
 use convey_proxy::{ClientStream, Permit};
+use convey_snapshot::{Frontend, HttpRoute};
 use convey_snapshot::stats::Counter;
 use tokio::time::Instant;
 
@@ -35,7 +36,10 @@ pub(crate) struct RequestRecord {
     retries: u32,
     /// The backend, and who was tried last.
     server: Option<(Arc<str>, ServedBy)>,
-    route: Option<Arc<str>>,
+    route: Option<Arc<HttpRoute>>,
+    core: usize,
+    version: &'static str,
+    trace: Option<TraceParent>,
 }
 
 impl RequestRecord {
@@ -52,14 +56,31 @@ impl RequestRecord {
             retries: 0,
             server: None,
             route: None,
+            core: client.core(),
+            version: "",
+            trace: None,
         }
     }
 
+    /// The client speaks HTTP/2.
+    pub(crate) fn is_http2(&mut self) {
+        self.version = "2";
+    }
+
+    /// It is a part of this trace.
+    pub(crate) fn is_in(&mut self, trace: Option<TraceParent>) {
+        self.trace = trace;
+    }
+
+    /// It is answered before it takes its route, which this frontend has for it.
+    pub(crate) fn is_answered_on_its_route(&mut self, frontend: &Frontend, head: &RequestHead) {
+        let http = frontend.http.as_ref();
+        self.route = http.and_then(|http| http.route(head.host(), head.path())).cloned();
+    }
+
     /// It takes this route.
-    pub(crate) fn takes(&mut self, route: &Arc<str>) {
-        if self.is_logged {
-            self.route = Some(route.clone());
-        }
+    pub(crate) fn takes(&mut self, route: &Arc<HttpRoute>) {
+        self.route = Some(route.clone());
     }
 
     /// A server is tried.
@@ -100,8 +121,10 @@ impl RequestRecord {
         self.broken = Some(reason);
     }
 
-    /// The request is over: it is logged, if it is. `head` is `None` if it never came whole.
+    /// The request is over: it is counted, and logged if it is. `head` is `None` if it never came whole.
     pub(crate) fn end(self, client: &ClientStream, head: Option<&RequestHead>) {
+        let total = self.began.elapsed();
+        self.count_for_route(total);
         if !self.is_logged {
             return;
         }
@@ -113,7 +136,7 @@ impl RequestRecord {
             let (backend, server) = self.server.unzip();
             Some(Record {
                 ended: log.now(),
-                total: self.began.elapsed(),
+                total,
                 queued: None,
                 connect: self.connect,
                 mode: frontend.config.mode,
@@ -133,12 +156,28 @@ impl RequestRecord {
                     method: text(head.map_or(b"", |head| head.method_token())),
                     host: text(head.map_or(b"", |head| head.host())),
                     target: text(head.map_or(b"", |head| head.path_and_query())),
-                    route: self.route,
+                    route: self.route.map(|route| route.name.clone()),
                     status: self.status,
                     is_answered_here: self.answered.is_some(),
+                    version: match (self.version, head.is_none_or(RequestHead::is_http11)) {
+                        ("", true) => "1.1",
+                        ("", false) => "1.0",
+                        (version, _) => version,
+                    },
+                    trace_id: self.trace.map(|trace| trace.trace_id().into()),
                 })),
             })
         });
+    }
+
+    /// A request that has taken so long is counted for its route.
+    fn count_for_route(&self, total: Duration) {
+        let Some(route) = &self.route else { return };
+        route.live.traffic.add(self.core, Counter::Requests, 1);
+        if let Some(status) = self.status {
+            route.live.traffic.add(self.core, Counter::of_status(status), 1);
+        }
+        route.live.times.record(self.core, total);
     }
 
     fn ending(&self) -> (Termination, Option<&'static str>) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use convey_http_core::{FieldFault, FieldRules, RequestHead};
+use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent};
 use convey_model::Timeouts;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool};
 
@@ -20,6 +20,7 @@ pub struct HttpRequest {
     timeouts: Timeouts,
     route: Option<Arc<HttpRoute>>,
     added: FieldRules,
+    trace: Option<TraceParent>,
 }
 
 /// What becomes of a request.
@@ -39,7 +40,8 @@ impl HttpRequest {
         frontend: Arc<Frontend>,
         timeouts: Timeouts,
     ) -> HttpRequest {
-        HttpRequest { head, client, frontend, timeouts, route: None, added: FieldRules::default() }
+        let trace = TraceParent::of(&head);
+        HttpRequest { head, client, frontend, timeouts, route: None, added: FieldRules::default(), trace }
     }
 
     /// The head, as the client has sent it.
@@ -62,6 +64,18 @@ impl HttpRequest {
         self.route.as_ref()
     }
 
+    /// The trace that it is a part of.
+    pub fn trace(&self) -> Option<TraceParent> {
+        self.trace
+    }
+
+    /// Has a trace begin with it.
+    pub fn begin_trace(&mut self, trace: TraceParent) {
+        // A name and a value that are right.
+        let _ = self.set_field(TraceParent::FIELD, &trace.to_string());
+        self.trace = Some(trace);
+    }
+
     /// Has the server get this field. Those of the client with this name give way.
     ///
     /// # Errors
@@ -80,8 +94,8 @@ impl HttpRequest {
     }
 
     /// Its route and the backend that it leads to, if it does.
-    pub(crate) fn way(&self) -> Option<(&HttpRoute, &Arc<Pool>)> {
-        let route = self.route.as_deref()?;
+    pub(crate) fn way(&self) -> Option<(&Arc<HttpRoute>, &Arc<Pool>)> {
+        let route = self.route.as_ref()?;
         match &route.action {
             HttpAction::Forward(pool) => Some((route, pool)),
             HttpAction::Redirect(_) => None,

@@ -1,4 +1,4 @@
-//! The services that decide on a request's head, one in the other: [`Routes`], then [`Forwards`].
+//! The services that decide on a request's head, one in the other: [`Routes`], [`Traces`], then [`Forwards`].
 //!
 //! They are Tower services. A layer of your own has [`HttpRequest`] in and a [`Decision`] out, and is given to
 //! [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or between its services.
@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::future::{Ready, poll_fn, ready};
 use std::task::{Context, Poll};
 
-use convey_http_core::RequestHead;
+use convey_http_core::{RequestHead, TraceParent};
 use convey_model::Redirect;
 use convey_snapshot::HttpAction;
 use futures_util::future::Either;
@@ -46,13 +46,19 @@ pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest)
 }
 
 /// What convey itself decides by: the routes of the configuration.
-pub fn usual() -> Routes<Forwards> {
-    Routes::new(Forwards)
+pub fn usual() -> Routes<Traces<Forwards>> {
+    Routes::new(Traces::new(Forwards))
 }
 
 /// Finds the route of each request, and answers those that have none, or that are sent elsewhere.
 #[derive(Debug, Clone, Default)]
 pub struct Routes<S> {
+    inner: S,
+}
+
+/// Has traces begin where a frontend wants them to.
+#[derive(Debug, Clone, Default)]
+pub struct Traces<S> {
     inner: S,
 }
 
@@ -91,6 +97,34 @@ where
             }
         };
         Either::Left(ready(Ok(Decision::Answer(answer))))
+    }
+}
+
+impl<S> Traces<S> {
+    /// Has `inner` decide on requests, each of which may be a part of a trace then.
+    pub fn new(inner: S) -> Traces<S> {
+        Traces { inner }
+    }
+}
+
+impl<S> Service<HttpRequest> for Traces<S>
+where
+    S: Service<HttpRequest, Response = Decision, Error = Infallible>,
+{
+    type Response = Decision;
+    type Error = Infallible;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: HttpRequest) -> S::Future {
+        let begins = request.frontend().http.as_ref().is_some_and(|http| http.begin_traces);
+        if begins && request.trace().is_none() {
+            request.begin_trace(TraceParent::begin(fastrand::u128(..), fastrand::u64(..)));
+        }
+        self.inner.call(request)
     }
 }
 

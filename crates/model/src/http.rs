@@ -15,6 +15,8 @@ pub struct HttpConfig {
     pub headers: HeaderRules,
     /// Whether servers also get `Forwarded` (RFC 7239).
     pub forwarded: bool,
+    /// Whether a request that is a part of no trace begins one.
+    pub begin_traces: bool,
 }
 
 /// Which requests go elsewhere than to the frontend's own backend.

@@ -98,6 +98,11 @@ impl ClientStream {
         self.session.downstream.client
     }
 
+    /// Index of the worker's counters.
+    pub fn core(&self) -> usize {
+        self.session.downstream.core
+    }
+
     /// What a request that begins now needs to get a server.
     pub fn downstream(&self, began: Instant) -> Downstream {
         Downstream { began, ..self.session.downstream }

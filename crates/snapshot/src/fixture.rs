@@ -67,7 +67,7 @@ pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[
     let live = Arc::new(FrontendLive::new(number(), 1).named(&config.name));
     let of_route = |name: &str| others.iter().find(|other| other.config.name == name).unwrap_or(pool).clone();
     let http = config.http.as_ref();
-    let http = http.map(|http| HttpFrontend::new(http, config.backend.as_deref(), of_route));
+    let http = http.map(|http| HttpFrontend::new(http, config.backend.as_deref(), &live.routes, of_route));
     Arc::new(Frontend { config, pool: pool.clone(), http, sources: None, live })
 }
 

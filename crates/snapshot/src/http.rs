@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Pool;
+use super::{Pool, RouteLive, RouteLives};
 use convey_http_core::{FieldRules, ForwardedFields, PathPrefix, RequestHead, RouteTable};
 use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
 
@@ -15,10 +15,13 @@ const DEFAULT: &str = "default";
 pub struct HttpFrontend {
     /// By host and path.
     pub routes: RouteTable<Arc<HttpRoute>>,
+    in_order: Vec<Arc<HttpRoute>>,
     /// What becomes of a request without a route; `None`: it gets a 404.
     pub default: Option<Arc<HttpRoute>>,
     /// The fields that tell servers of clients.
     pub forwarded: ForwardedFields,
+    /// Whether a request that is a part of no trace begins one.
+    pub begin_traces: bool,
     /// Rules for responses of convey itself that belong to no route.
     pub response: FieldRules,
     /// The backends of all routes and of the default one, each once.
@@ -38,6 +41,8 @@ pub struct HttpRoute {
     pub rewrite_path: Option<Box<[u8]>>,
     /// The host that the server is asked for, in place of the client's.
     pub rewrite_host: Option<Box<[u8]>>,
+    /// The state that outlives this snapshot.
+    pub live: Arc<RouteLive>,
     /// What changes in requests: by the frontend's rules, and then by its own.
     pub request: FieldRules,
     /// What changes in responses: by the frontend's rules, and then by its own.
@@ -54,8 +59,13 @@ pub enum HttpAction {
 }
 
 impl HttpFrontend {
-    /// The routes of these settings. `backend` is the frontend's own, `pool` finds backends.
-    pub fn new(http: &HttpConfig, backend: Option<&str>, pool: impl Fn(&str) -> Arc<Pool>) -> HttpFrontend {
+    /// The routes of these settings. `backend` is the frontend's own, `lives` has what is counted of its routes, `pool` finds backends.
+    pub fn new(
+        http: &HttpConfig,
+        backend: Option<&str>,
+        lives: &RouteLives,
+        pool: impl Fn(&str) -> Arc<Pool>,
+    ) -> HttpFrontend {
         let mut pools: HashMap<String, Arc<Pool>> = HashMap::new();
         let mut action = |action: &RouteAction| match action {
             RouteAction::Redirect(to) => HttpAction::Redirect(*to),
@@ -64,8 +74,10 @@ impl HttpFrontend {
             }
         };
         let default = http.default_action(backend).map(|default| {
+            let name = Arc::from(DEFAULT);
             Arc::new(HttpRoute {
-                name: DEFAULT.into(),
+                live: lives.get(&name),
+                name,
                 prefix: None,
                 action: action(&default),
                 rewrite_path: None,
@@ -74,22 +86,39 @@ impl HttpFrontend {
                 response: http.headers.response.clone(),
             })
         });
-        let mut routes = RouteTable::default();
+        let (mut routes, mut in_order) = (RouteTable::default(), Vec::new());
         for route in &http.routes {
-            let to = HttpRoute::new(route, action(&route.action), &http.headers);
+            let to = HttpRoute::new(route, action(&route.action), &http.headers, lives);
             // The configuration has no two routes with the same host and path.
-            let _ = routes.add(&route.host, route.path.clone(), Arc::new(to));
+            let to = Arc::new(to);
+            in_order.push(to.clone());
+            let _ = routes.add(&route.host, route.path.clone(), to);
         }
+        lives.retain(|name| name == DEFAULT || http.routes.iter().any(|route| route.name == name));
         let mut pools: Vec<Arc<Pool>> = pools.into_values().collect();
         pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
         let forwarded = ForwardedFields { forwarded: http.forwarded, ..ForwardedFields::default() };
-        HttpFrontend { routes, default, forwarded, response: http.headers.response.clone(), pools }
+        let response = http.headers.response.clone();
+        HttpFrontend {
+            routes,
+            in_order,
+            default,
+            forwarded,
+            begin_traces: http.begin_traces,
+            response,
+            pools,
+        }
     }
 
     /// The route of a request with this host, as [`RequestHead::host`](convey_http_core::RequestHead::host) has it, and this path.
     /// `None`: the request gets a 404.
     pub fn route(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
         self.routes.find(host, path).map(|found| found.to).or(self.default.as_ref())
+    }
+
+    /// All routes, the default one last.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<HttpRoute>> {
+        self.in_order.iter().chain(&self.default)
     }
 
     /// What changes in a response of convey's own to this request; `None`: its head could not be read.
@@ -100,10 +129,17 @@ impl HttpFrontend {
 }
 
 impl HttpRoute {
-    fn new(route: &RouteConfig, action: HttpAction, of_frontend: &HeaderRules) -> HttpRoute {
+    fn new(
+        route: &RouteConfig,
+        action: HttpAction,
+        of_frontend: &HeaderRules,
+        lives: &RouteLives,
+    ) -> HttpRoute {
         let bytes = |text: &Option<String>| text.as_ref().map(|text| text.as_bytes().into());
+        let name = Arc::from(&*route.name);
         HttpRoute {
-            name: route.name.as_str().into(),
+            live: lives.get(&name),
+            name,
             prefix: Some(route.path.clone()),
             action,
             rewrite_path: bytes(&route.rewrite_path),
@@ -157,7 +193,8 @@ mod tests {
         config.routes[0].headers.request.set("X-B", "2").unwrap();
         let pool = |name: &str| fixture::pool(name, Vec::new());
         let of = |name: &str, to: &str| Some((name.to_owned(), to.to_owned()));
-        let http = HttpFrontend::new(&config, Some("site"), pool);
+        let lives = RouteLives::new(1);
+        let http = HttpFrontend::new(&config, Some("site"), &lives, pool);
         assert_eq!(found(&http, "api.example", "/v1/a"), of("api.example/v1", "api"));
         assert_eq!(found(&http, "api.example", "/old"), of("*/old", "https"));
         assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
@@ -167,8 +204,26 @@ mod tests {
         assert_eq!(route.request.to_string(), "set X-A, set X-B");
         assert_eq!(route.rewrite_path.as_deref(), Some(&b"/new"[..]));
 
-        assert_eq!(found(&HttpFrontend::new(&config, None, pool), "other", "/v2"), None);
+        // A reload goes on counting; a route that is gone is forgotten.
+        let names =
+            |http: &HttpFrontend| http.routes().map(|route| route.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&http), ["api.example/v1", "*/old", "default"]);
+        config.routes.pop();
+        let again = HttpFrontend::new(&config, Some("site"), &lives, pool);
+        assert!(Arc::ptr_eq(&again.route(b"api.example", b"/v1").unwrap().live, &route.live));
+        assert_eq!(
+            (names(&again), format!("{lives:?}")),
+            (
+                vec!["api.example/v1".to_owned(), "default".to_owned()],
+                "RouteLives { routes: 2, .. }".to_owned()
+            )
+        );
+
+        assert_eq!(found(&HttpFrontend::new(&config, None, &lives, pool), "other", "/v2"), None);
         config.redirect = Some(Redirect::Https);
-        assert_eq!(found(&HttpFrontend::new(&config, None, pool), "other", "/v2"), of("default", "https"));
+        assert_eq!(
+            found(&HttpFrontend::new(&config, None, &lives, pool), "other", "/v2"),
+            of("default", "https")
+        );
     }
 }

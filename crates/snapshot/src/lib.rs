@@ -10,6 +10,7 @@ pub mod fixture;
 mod http;
 mod names;
 mod pool;
+mod route_live;
 mod shortage;
 pub mod stats;
 mod waiters;
@@ -18,6 +19,7 @@ pub use convey_balance::FlowHash;
 pub use http::{HttpAction, HttpFrontend, HttpRoute};
 pub use names::{Name, NameLive};
 pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};
+pub use route_live::{RouteLive, RouteLives};
 pub use shortage::is_shortage;
 pub use waiters::{Waiters, Waits};
 
@@ -111,6 +113,8 @@ pub struct FrontendLive {
     pub share_changed: Notify,
     /// Connections that wait for a slot or for their client's share, without connections in the kernel's queue.
     pub waiters: Waiters,
+    /// What is counted of its routes (mode http).
+    pub routes: RouteLives,
 }
 
 impl Frontend {
@@ -135,7 +139,18 @@ impl FrontendLive {
         let (slots, questions) = (Arc::default(), Slots::default());
         let (freed, share_changed) = (Notify::new(), Notify::new());
         let (traffic, waiters) = (Traffic::new(cores), Waiters::default());
-        FrontendLive { name: Arc::default(), id, traffic, slots, questions, freed, share_changed, waiters }
+        let routes = RouteLives::new(cores);
+        FrontendLive {
+            name: Arc::default(),
+            id,
+            traffic,
+            slots,
+            questions,
+            freed,
+            share_changed,
+            waiters,
+            routes,
+        }
     }
 
     /// The same with its name, for the access log.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 
 use super::{Health, Waiters};
-use crate::stats::{CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
+use crate::stats::{ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, SESSION_TIMES, Traffic};
 use convey_balance::{self as balance, AnswerTimes, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
 use convey_http_core::RequestHead;
 use convey_model::{self as model, AdminState, HashOn, Slots, Timestamp};
@@ -91,8 +91,10 @@ pub struct ServerLive {
     pub in_vain: AtomicU64,
     /// Its open connections; in mode http its open requests.
     pub slots: Arc<Slots>,
-    /// How long its answers take (mode http).
+    /// How long its answers take, as `ewma` goes by it (mode http).
     pub answers: AnswerTimes,
+    /// From a request to the head of its response (mode http).
+    pub response_times: Histogram,
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
@@ -339,6 +341,7 @@ impl ServerLive {
             in_vain: AtomicU64::new(0),
             slots: Arc::default(),
             answers: AnswerTimes::default(),
+            response_times: Histogram::new(&ANSWER_TIMES, cores),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),
             ejections: AtomicU64::new(0),

@@ -2,7 +2,8 @@
 
 use super::page::{Labels, MetricsPage, labels};
 use crate::admin::StatsReport;
-use crate::admin::report::RequestReport;
+use crate::admin::report::{RequestReport, RouteReport};
+use crate::stats::Distribution;
 
 /// Adds what is counted of requests.
 pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
@@ -17,6 +18,16 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
             Some((labels([("backend", backend), ("server", name)]), server.requests.as_ref()?))
         }));
     }
+    let times: Vec<(Labels, &Distribution)> = report
+        .backends
+        .iter()
+        .flat_map(|(backend, of_backend)| {
+            of_backend.servers.iter().filter_map(move |(name, server)| {
+                let times = &server.response_seconds.as_ref()?.distribution;
+                Some((labels([("backend", backend), ("server", name)]), times))
+            })
+        })
+        .collect();
     page.counter(
         "convey_frontend_http_requests_total",
         "Requests whose head has come (mode http).",
@@ -29,6 +40,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         &by_code(&frontends),
         |n| *n as f64,
     );
+    add_routes(page, report);
     let answers = frontends.iter().flat_map(|(of, requests)| {
         let answered = requests.answered.iter().flatten();
         answered.map(|(reason, n)| (with(of, "reason", reason), *n))
@@ -50,6 +62,36 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         "Responses of the server by the class of their status (mode http).",
         &by_code(&servers),
         |n| *n as f64,
+    );
+    page.histogram(
+        "convey_server_http_response_duration_seconds",
+        "From a request to the head of its response (mode http).",
+        &times,
+        |times| Some(times),
+    );
+}
+
+/// Adds what is counted of routes.
+fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
+    let mut routes: Vec<(Labels, &RouteReport)> = Vec::new();
+    for (frontend, of_frontend) in &report.frontends {
+        for route in &of_frontend.routes {
+            routes.push((labels([("frontend", frontend), ("route", &route.name)]), route));
+        }
+    }
+    let responses: Vec<(Labels, &RequestReport)> =
+        routes.iter().map(|(of, route)| (of.clone(), &route.requests)).collect();
+    page.counter(
+        "convey_route_http_responses_total",
+        "Responses to requests of the route by the class of their status, those of convey's own included (mode http).",
+        &by_code(&responses),
+        |n| *n as f64,
+    );
+    page.histogram(
+        "convey_route_http_request_duration_seconds",
+        "From the head of a request to the last byte of its response (mode http).",
+        &routes,
+        |route| Some(&route.request_seconds.distribution),
     );
 }
 

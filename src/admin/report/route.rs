@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 
-use crate::model::{RouteAction, RouteConfig};
+use super::{RequestReport, TimesReport};
+use crate::snapshot::{HttpAction, HttpRoute};
 
 /// A route of a frontend in mode `http`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RouteReport {
-    /// Its host and path.
+    /// Its host and path; `default` for requests that no other is for.
     pub name: String,
     /// The backend that serves its requests, unless they are redirected.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -15,15 +16,20 @@ pub struct RouteReport {
     /// Where they are redirected to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redirect: Option<&'static str>,
+    /// Its requests, those that are over.
+    pub requests: RequestReport,
+    /// From the head of a request to the last byte of its response.
+    pub request_seconds: TimesReport,
 }
 
 impl RouteReport {
-    pub(super) fn new(route: &RouteConfig) -> Self {
-        let redirect = match route.action {
-            RouteAction::Redirect(to) => Some(to.name()),
-            RouteAction::Backend(_) => None,
+    pub(super) fn new(route: &HttpRoute) -> Self {
+        let (backend, redirect) = match &route.action {
+            HttpAction::Forward(pool) => (Some(pool.config.name.clone()), None),
+            HttpAction::Redirect(to) => (None, Some(to.name())),
         };
-        let backend = route.backend().map(str::to_owned);
-        RouteReport { name: route.name.clone(), backend, redirect }
+        let requests = RequestReport::of_servers(&route.live.traffic);
+        let request_seconds = TimesReport::new(route.live.times.read());
+        RouteReport { name: route.name.to_string(), backend, redirect, requests, request_seconds }
     }
 }

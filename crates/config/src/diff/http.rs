@@ -8,7 +8,7 @@ use convey_model::{HeaderRules, HttpConfig, Redirect, RouteConfig};
 pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
-    let HttpConfig { routes, redirect, headers, forwarded } = old;
+    let HttpConfig { routes, redirect, headers, forwarded, begin_traces } = old;
     let mut changes = Vec::new();
     for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
         match routes {
@@ -21,6 +21,7 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     let [before, after] = [*redirect, new.redirect].map(|to| or(to.map(Redirect::name), "none"));
     changes.extend(change("redirect", before, after));
     changes.extend(change("forwarded", *forwarded, new.forwarded));
+    changes.extend(change("begin_traces", *begin_traces, new.begin_traces));
     changes.extend(header_changes("", headers, &new.headers));
     changes
 }

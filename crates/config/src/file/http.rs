@@ -10,7 +10,7 @@ use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
 use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
 
 /// The keys of a frontend that are for mode `http` alone.
-const KEYS: [&str; 4] = ["forwarded", "headers", "redirect", "routes"];
+const KEYS: [&str; 5] = ["begin_traces", "forwarded", "headers", "redirect", "routes"];
 
 /// Headers of requests that tell servers of clients: convey writes them itself.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
@@ -24,6 +24,7 @@ pub(crate) struct ParsedHttp {
     pub(crate) redirect: Option<Placed<Redirect>>,
     headers: HeaderRules,
     forwarded: bool,
+    begin_traces: bool,
 }
 
 /// `[[frontends.NAME.routes]]`
@@ -59,6 +60,7 @@ impl ParsedHttp {
             redirect: table.optional("redirect", choice(&Redirect::ALL, Redirect::name)),
             headers: headers(table.table("headers"), report),
             forwarded: table.or("forwarded", false, boolean),
+            begin_traces: table.or("begin_traces", false, boolean),
         }
     }
 
@@ -70,6 +72,7 @@ impl ParsedHttp {
             redirect: value(&self.redirect),
             headers: self.headers.clone(),
             forwarded: self.forwarded,
+            begin_traces: self.begin_traces,
         }
     }
 }

@@ -352,6 +352,7 @@ fn a_reload_says_what_changes_of_requests() {
         ("X-A = \"b\"", "X-A = \"e\"", "request headers have other values"),
         ("remove = \"Server\"", "", "response headers (remove server) -> none"),
         ("forwarded = true", "", "forwarded true -> false"),
+        ("forwarded = true", "forwarded = true\n    begin_traces = true", "begin_traces false -> true"),
         (
             "    backend = \"site\"\n    trusted",
             "    redirect = \"https\"\n    trusted",

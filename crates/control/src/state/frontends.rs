@@ -22,7 +22,9 @@ impl ControlState {
                 config: frontend.clone(),
                 pool: frontend.backend.as_ref().map_or(pools.none.clone(), |backend| pools.of(backend)),
                 http: http.map(|http| {
-                    HttpFrontend::new(http, frontend.backend.as_deref(), |backend| pools.of(backend))
+                    HttpFrontend::new(http, frontend.backend.as_deref(), &live.routes, |backend| {
+                        pools.of(backend)
+                    })
                 }),
                 sources: self.sources.get(&frontend.name).cloned(),
                 live,

@@ -31,6 +31,7 @@ pub(super) async fn serve<S: DecideRequest>(
     respond: SendResponse<Bytes>,
 ) -> bool {
     let mut record = RequestRecord::begin(client);
+    record.is_http2();
     client.count(Counter::Requests, 1);
     let (parts, body) = request.into_parts();
     let head = heads::request_from(&parts, !body.is_end_stream(), &HeadLimits::default()).map(Arc::new);
@@ -69,14 +70,19 @@ async fn forward<S: DecideRequest>(
     record: &mut RequestRecord,
 ) -> RequestEnd {
     let (frontend, timeouts) = client.newest();
-    let request = match decide(stack, HttpRequest::new(head, client.client(), frontend, timeouts)).await {
+    let request = HttpRequest::new(head.clone(), client.client(), frontend.clone(), timeouts);
+    let request = match decide(stack, request).await {
         Decision::Forward(request) => request,
-        Decision::Answer(answer) => return RequestEnd::Unanswered(answer),
+        Decision::Answer(answer) => {
+            record.is_answered_on_its_route(&frontend, &head);
+            return RequestEnd::Unanswered(answer);
+        }
     };
     let Some((route, pool)) = request.way() else {
         return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
     };
-    record.takes(&route.name);
+    record.takes(route);
+    record.is_in(request.trace());
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
     let mut time_limit = TimeLimit::new(HEAD_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);

@@ -51,6 +51,9 @@ impl Permit {
     pub fn answered_with(&self, answer: ServerAnswer, failures: &mpsc::Sender<ConnectFailures>) {
         let ServerAnswer { status, took, now } = answer;
         let is_failure = status.is_none_or(|status| status >= 500);
+        if status.is_some() {
+            self.server().live.response_times.record(self.core, took);
+        }
         self.time_answer(took, is_failure, now);
         if !is_failure || self.pool.config.outlier_detection.is_none() {
             self.answered();

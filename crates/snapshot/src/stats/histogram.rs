@@ -18,6 +18,12 @@ pub(crate) const CONNECT_TIMES: Bounds = [
     2_500_000, 5_000_000,
 ];
 
+/// For answers to requests: from half a millisecond to a minute.
+pub(crate) const ANSWER_TIMES: Bounds = [
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000, 60_000_000,
+];
+
 /// For sessions: from a millisecond to a day.
 pub(crate) const SESSION_TIMES: Bounds = {
     const SECOND: u64 = 1_000_000;

@@ -6,7 +6,7 @@ mod network_set;
 mod packets;
 
 pub use counters::{Counter, Traffic};
-pub(crate) use histogram::{CONNECT_TIMES, SESSION_TIMES};
+pub(crate) use histogram::{ANSWER_TIMES, CONNECT_TIMES, SESSION_TIMES};
 pub use histogram::{Distribution, Histogram};
 pub use network_set::NetworkSet;
 pub use packets::{Gauge, PacketStats, STATES, Syns};

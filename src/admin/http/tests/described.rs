@@ -193,8 +193,13 @@ async fn a_frontend_in_mode_http_is_as_the_description_says() {
     let validator = validator(&json!({ "$ref": "#/components/schemas/Status" }));
     assert!(validator.is_valid(&status), "{status:#}");
     let frontend = &status["frontends"]["web"];
-    let routes = json!([{ "name": "*/api", "backend": "api" }, { "name": "*/old", "redirect": "https" }]);
-    assert_eq!((&frontend["backend"], &frontend["routes"]), (&json!(""), &routes));
+    let of = |n: usize, key: &str| &frontend["routes"][n][key];
+    assert_eq!(
+        (&frontend["backend"], of(0, "name"), of(0, "backend")),
+        (&json!(""), &json!("*/api"), &json!("api"))
+    );
+    assert_eq!((of(1, "name"), of(1, "redirect")), (&json!("*/old"), &json!("https")));
+    assert_eq!((of(2, "name"), of(2, "requests")["total"].as_u64()), (&json!("default"), Some(0)));
     assert_eq!(status["not_ready"], json!([]));
     assert!(status["backends"]["api"]["connect_seconds"].is_object(), "it is proxied");
     let path = "/v1/explain?client=127.0.0.9&frontend=web";

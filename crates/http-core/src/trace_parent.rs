@@ -1,0 +1,91 @@
+//! Which trace a request is a part of: the field `traceparent` (W3C Trace Context, version 00).
+
+use std::fmt;
+
+use crate::RequestHead;
+
+/// What the field says, as far as convey reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The number of the trace; never 0.
+    trace: u128,
+    /// The number of the step that the request is; never 0.
+    step: u64,
+    is_sampled: bool,
+}
+
+impl TraceParent {
+    /// The name of the field.
+    pub const FIELD: &'static str = "traceparent";
+
+    /// A trace that begins with a request, and is recorded by who records any.
+    pub fn begin(trace: u128, step: u64) -> TraceParent {
+        TraceParent { trace: trace.max(1), step: step.max(1), is_sampled: true }
+    }
+
+    /// The trace that a request says to be a part of; `None`: of none, or it says so wrongly.
+    pub fn of(head: &RequestHead) -> Option<TraceParent> {
+        TraceParent::parse(std::str::from_utf8(head.field(TraceParent::FIELD)?).ok()?)
+    }
+
+    /// The number of the trace, as traces are looked up by it: 32 hexadecimal digits.
+    pub fn trace_id(&self) -> String {
+        format!("{:032x}", self.trace)
+    }
+
+    /// `00-TRACE-STEP-FLAGS`. Later versions begin in the same way.
+    fn parse(value: &str) -> Option<TraceParent> {
+        let mut parts = value.split('-');
+        let (version, trace, step, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let is_right = |part: &str, len: usize| {
+            part.len() == len && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        if !is_right(version, 2) || version == "ff" || (version == "00" && parts.next().is_some()) {
+            return None;
+        }
+        if !is_right(trace, 32) || !is_right(step, 16) || !is_right(flags, 2) {
+            return None;
+        }
+        let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
+        let step = u64::from_str_radix(step, 16).ok().filter(|step| *step != 0)?;
+        let is_sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
+        Some(TraceParent { trace, step, is_sampled })
+    }
+}
+
+impl fmt::Display for TraceParent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.step, u8::from(self.is_sampled))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_is_read_as_strictly_as_the_standard_says() {
+        let example = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let read = TraceParent::parse(example).unwrap();
+        assert_eq!((read.to_string(), &*read.trace_id()), (example.to_owned(), &example[3..35]));
+        let later = format!("cc{}-what-comes", &example[2..]);
+        assert!(TraceParent::parse(&later).is_some());
+        for wrong in [
+            "",
+            "00",
+            &later.replacen("cc", "ff", 1),
+            &later.replacen("cc", "00", 1),
+            &example.to_uppercase(),
+            &example.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &example.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &example.replace("-01", "-1"),
+            &example.replace("-01", "-0g"),
+        ] {
+            assert_eq!(TraceParent::parse(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(
+            TraceParent::begin(0, 0).to_string(),
+            format!("00-{}1-{}1-01", "0".repeat(31), "0".repeat(15))
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! What operators see of routes: metrics, times, traces.
+
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestHttpServer, stories};
+
+use super::curl::curl;
+
+stories!("routes_seen":
+    each_route_has_its_responses_and_times_and_keeps_them_over_a_reload [Need::CURL],
+    a_trace_is_passed_on_or_begun_and_the_log_names_it [Need::CURL],
+);
+
+fn each_route_has_its_responses_and_times_and_keeps_them_over_a_reload() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let routes = "mode = \"http\"\nroutes = [{ path = \"/api\", backend = \"pool\" }, { path = \"/old\", redirect = \"https\" }]";
+    let setup = Setup::new(&lab).frontend(routes).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let url = |path: &str| format!("http://{}{path}", lab.vip());
+    let ask = |paths: &[&str]| paths.iter().for_each(|path| _ = curl(&[&url(path)]));
+    ask(&["/api", "/api/x", "/old", "/"]);
+    let metric = |line: &str| {
+        let (_, page) = balancer.page("/metrics");
+        let value = page.lines().find_map(|one| one.strip_prefix(line)?.trim().parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("no {line} in\n{page}"))
+    };
+    let responses = |route: &str, code: &str| {
+        let of = format!("frontend=\"web\",route=\"{route}\",code=\"{code}\"");
+        metric(&format!("convey_route_http_responses_total{{{of}}}"))
+    };
+    assert_eq!([responses("*/api", "2xx"), responses("default", "2xx")], [2.0, 1.0]);
+    assert_eq!([responses("*/old", "3xx"), responses("*/old", "2xx")], [1.0, 0.0]);
+    let times = |route: &str| {
+        let of = format!("frontend=\"web\",route=\"{route}\"");
+        metric(&format!("convey_route_http_request_duration_seconds_count{{{of}}}"))
+    };
+    assert_eq!(times("*/api"), 2.0);
+    let server = "convey_server_http_response_duration_seconds_count{backend=\"pool\",server=\"a\"}";
+    assert_eq!(metric(server), 3.0);
+    balancer.save(&setup.and("[timeouts]\nidle = 77\n"));
+    balancer.wait_for_log("reloaded");
+    ask(&["/api"]);
+    assert_eq!([responses("*/api", "2xx"), times("*/api")], [3.0; 2]);
+}
+
+fn a_trace_is_passed_on_or_begun_and_the_log_names_it() {
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let setup =
+        Setup::new(&lab).frontend("mode = \"http\"\nbegin_traces = true").server("a", lab.server(1), "");
+    let log = "[access_log]\noutput = \"stderr\"\nformat = \"{target} {http_version} {trace_id}\"\n";
+    let balancer = BalancerProcess::start(&lab, &setup.and(log));
+    let url = |path: &str| format!("http://{}{path}", lab.vip());
+    curl(&["-H", &format!("traceparent: {PARENT}"), &url("/given")]);
+    curl(&["--http2-prior-knowledge", &url("/begun")]);
+    curl(&["-H", "traceparent: 00-none", &url("/wrong")]);
+    let seen = server.seen();
+    let parent = |n: usize| seen[n].field("traceparent").unwrap().to_owned();
+    assert_eq!(parent(0), PARENT);
+    for n in [1, 2] {
+        assert!(
+            parent(n).starts_with("00-") && parent(n).ends_with("-01") && parent(n).len() == PARENT.len()
+        );
+    }
+    assert_ne!(parent(1), parent(2));
+    balancer.wait_for_log("/given 1.1 4bf92f3577b34da6a3ce929d0e0e4736");
+    balancer.wait_for_log(&format!("/begun 2 {}", &parent(1)[3..35]));
+}
