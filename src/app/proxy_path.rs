@@ -1,6 +1,6 @@
 //! Proxy mode as the balancer sees it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use log::warn;
 use super::paths::Parts;
 use super::{clock, limits, port_owner};
 use crate::config::Config;
-use crate::model::{Access, Endpoint, FrontendConfig, Listen, Mode, OnDown};
+use crate::model::{Endpoint, FrontendConfig, Listen, Mode};
 use crate::proxy::{
-    self, BindError, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets, ProxyFlows,
-    Reserved, Sessions, Workers, WorkersShared,
+    self, BindError, CutOffs, Descriptors, HandedSession, HandedSockets, LocalPorts, PreparedSockets,
+    ProxyFlows, Reserved, Sessions, Workers, WorkersShared,
 };
 use crate::snapshot::Snapshot;
 use crate::stats::Traffic;
@@ -27,10 +27,7 @@ pub(super) struct ProxyPath {
     shared: WorkersShared,
     /// Where they have ever listened.
     listened: BTreeSet<Endpoint>,
-    /// Servers that are down and whose connections have been ended.
-    cut_off: BTreeSet<u32>,
-    /// The clients that may come in, by the numbers of the frontends, as the workers were last told.
-    access: HashMap<u32, Access>,
+    cut_offs: CutOffs,
     /// How many descriptors this process may have.
     open_files: u64,
     /// How many frontends of packet modes were among the open files at the start, and those that have come since.
@@ -67,8 +64,7 @@ impl ProxyPath {
             workers,
             shared,
             listened: BTreeSet::new(),
-            cut_off: BTreeSet::new(),
-            access: HashMap::new(),
+            cut_offs: CutOffs::default(),
             open_files,
             first_owned: owned,
             new_owned: Reserved::default(),
@@ -139,26 +135,7 @@ impl ProxyPath {
     /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. The
     /// snapshot has been published.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
-        self.end_denied(snapshot);
-        let resetting =
-            snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Proxy) == OnDown::Reset);
-        let down = resetting.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
-        let cut_off: BTreeSet<u32> = down.map(|server| server.live.id).collect();
-        let new: BTreeSet<u32> = cut_off.difference(&self.cut_off).copied().collect();
-        if !new.is_empty() {
-            self.workers.end_connections(&Arc::new(new));
-        }
-        self.cut_off = cut_off;
-    }
-
-    fn end_denied(&mut self, snapshot: &Snapshot) {
-        let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
-        let lists = proxied.map(|frontend| (frontend.live.id, frontend.config.access.clone()));
-        let access: HashMap<u32, Access> = lists.filter(|(_, access)| !access.is_open()).collect();
-        if access != self.access {
-            self.workers.end_denied(&Arc::new(access.clone()));
-            self.access = access;
-        }
+        self.cut_offs.on_snapshot(&self.workers, snapshot);
     }
 
     /// The listening sockets once more, for another process.

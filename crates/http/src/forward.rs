@@ -90,6 +90,9 @@ impl Forwarding<'_, '_> {
             request: pool.hash_of(self.request.head()),
             ..self.client.downstream(self.record.began)
         };
+        if let Some(server) = self.request.chosen() {
+            attempts.prefer(server);
+        }
         budgets::earn(&pool);
         let mut failed = None;
         loop {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
 use convey_http_core::{RequestHead, TraceParent};
 use convey_proxy::{ClientStream, Permit};
-use convey_snapshot::{Frontend, HttpRoute};
 use convey_snapshot::stats::Counter;
+use convey_snapshot::{Frontend, HttpRoute};
 use tokio::time::Instant;
 
 use crate::answer::AnswerReason;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent};
 use convey_model::Timeouts;
-use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool};
+use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
 
 use crate::answer::OwnAnswer;
 
@@ -21,6 +21,8 @@ pub struct HttpRequest {
     route: Option<Arc<HttpRoute>>,
     added: FieldRules,
     trace: Option<TraceParent>,
+    /// The number of the server that a service has chosen.
+    chosen: Option<u32>,
 }
 
 /// What becomes of a request.
@@ -41,7 +43,16 @@ impl HttpRequest {
         timeouts: Timeouts,
     ) -> HttpRequest {
         let trace = TraceParent::of(&head);
-        HttpRequest { head, client, frontend, timeouts, route: None, added: FieldRules::default(), trace }
+        HttpRequest {
+            head,
+            client,
+            frontend,
+            timeouts,
+            route: None,
+            added: FieldRules::default(),
+            trace,
+            chosen: None,
+        }
     }
 
     /// The head, as the client has sent it.
@@ -59,9 +70,24 @@ impl HttpRequest {
         &self.frontend
     }
 
-    /// The route, once [`Routes`](crate::Routes) has found it.
+    /// The route, once [`Routes`](crate::stack::Routes) has found it.
     pub fn route(&self) -> Option<&Arc<HttpRoute>> {
         self.route.as_ref()
+    }
+
+    /// The servers of its route's backend; none before [`Routes`](crate::stack::Routes) has found that.
+    pub fn servers(&self) -> &[Arc<Server>] {
+        self.way().map_or(&[], |(_, pool)| &pool.servers)
+    }
+
+    /// Has this server get it first, in place of the one that the backend's algorithm would choose. One that is down, or at its
+    /// limit, is passed over.
+    pub fn choose(&mut self, server: &Server) {
+        self.chosen = Some(server.live.id);
+    }
+
+    pub(crate) fn chosen(&self) -> Option<u32> {
+        self.chosen
     }
 
     /// The trace that it is a part of.

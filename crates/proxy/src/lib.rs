@@ -8,6 +8,7 @@
 mod client_stream;
 mod clients;
 mod connect;
+mod cut_offs;
 mod draining;
 mod flow_desk;
 mod handover;
@@ -37,6 +38,7 @@ mod worker;
 
 pub use client_stream::{ClientStream, ServeStream, ServerStream, StreamEnd};
 pub use clients::Clients;
+pub use cut_offs::CutOffs;
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use lines::ClientLines;
@@ -212,14 +214,14 @@ impl Workers {
     }
 
     /// Ends the connections to these servers.
-    pub fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
+    fn end_connections(&self, servers: &Arc<BTreeSet<u32>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndConnections { servers: servers.clone() });
         }
     }
 
     /// Ends the connections of clients that may not come in, by the numbers of the frontends. New ones go by the snapshot.
-    pub fn end_denied(&self, access: &Arc<HashMap<u32, Access>>) {
+    fn end_denied(&self, access: &Arc<HashMap<u32, Access>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
         }

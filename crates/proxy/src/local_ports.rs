@@ -45,7 +45,7 @@ impl LocalPorts {
     }
 
     /// How many there are for sure towards one address and port of a server, also where all others are in TIME-WAIT.
-    pub(super) fn count(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.count - self.count / PART
     }
 

@@ -25,6 +25,8 @@ const MAX_ATTEMPTS: u32 = 4;
 #[derive(Debug, Default)]
 pub struct Attempts {
     used: u32,
+    /// The server that is tried first, by id.
+    preferred: Option<u32>,
     /// Servers that are not tried again, by id.
     passed_over: Vec<u32>,
     /// Why there is no other server, once one has failed.
@@ -41,7 +43,11 @@ impl Attempts {
             return Err(self.reason());
         }
         let tried = self.tried_in(pool);
+        let preferred = self.take_preferred(pool, downstream);
         let permit = loop {
+            if let Some(permit) = preferred {
+                break permit;
+            }
             match pool.pick_for(downstream.request, downstream.client, downstream.vip, &tried) {
                 Pick::Server(index) => {
                     // `None`: another worker took the last slot since the pick.
@@ -57,6 +63,17 @@ impl Attempts {
             permit.count(Counter::Retries, 1);
         }
         Ok(permit)
+    }
+
+    /// The server with this number is tried first, if it can be chosen then.
+    pub fn prefer(&mut self, server: u32) {
+        self.preferred = Some(server);
+    }
+
+    fn take_preferred(&mut self, pool: &Arc<Pool>, downstream: &Downstream) -> Option<Permit> {
+        let preferred = self.preferred.take()?;
+        let index = pool.servers.iter().position(|server| server.live.id == preferred)?;
+        if pool.is_eligible(index) { Permit::take(pool, index, downstream) } else { None }
     }
 
     /// The server has failed this client: health is told, and another server is next.

@@ -1,0 +1,35 @@
+//! An algorithm of one's own: requests for one tenant go to the server that has its name, as long as that can be chosen.
+//! `cargo run -p convey-embed --example own_algorithm`, then `curl -H 'X-Tenant: blue' http://127.0.0.1:8080/`.
+
+use convey_embed::Balancer;
+use convey_http::stack::{Check, Forwards, Routes};
+use convey_http::{HttpRequest, OwnAnswer};
+
+const CONFIG: &str = r#"
+[frontends.web]
+listen_addr = "127.0.0.1:8080"
+mode = "http"
+backend = "tenants"
+
+[backends.tenants.servers]
+blue.addr = "127.0.0.1:9001"
+green.addr = "127.0.0.1:9002"
+"#;
+
+fn by_tenant(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    let tenant = request.head().field("x-tenant").unwrap_or_default();
+    let named = request.servers().iter().find(|server| server.config.name.as_bytes() == tenant);
+    if let Some(server) = named.cloned() {
+        request.choose(&server);
+    }
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Behind the routes: a request has servers once it has a route.
+    let stack = Routes::new(Check::new(Forwards, by_tenant));
+    let _balancer = Balancer::builder(CONFIG).stack(stack).start().await?;
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}

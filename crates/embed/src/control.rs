@@ -1,0 +1,133 @@
+//! The thread that controls: configuration and health in, snapshots out.
+#![expect(clippy::disallowed_methods, reason = "a shell: it reads the clock")]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use convey_config::{HostNetwork, Loaded, Problem, parse, validate_mode};
+use convey_control::health::Schedule;
+use convey_control::{
+    ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventLog, OperatorRequest, Reading,
+    Resolver, Task, own_addresses,
+};
+use convey_model::{Mode, Timestamp};
+use convey_proxy::ServeStream;
+use convey_snapshot::Snapshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::BalancerError;
+use crate::data_path::ProxyPath;
+
+/// How many servers are probed at once.
+const PROBES: usize = 64;
+
+/// How many names are looked up at once.
+const LOOKUPS: usize = 8;
+
+/// What the thread has.
+pub(crate) struct Control {
+    task: Task<ProxyPath>,
+    events: ControlEvents<ProxyPath>,
+}
+
+impl Control {
+    /// Runs until `stops` says how long connections may take to end, or nobody can say so any more.
+    pub(crate) fn run(
+        config: String,
+        http: Arc<dyn ServeStream>,
+        requests: mpsc::Receiver<OperatorRequest>,
+        started: oneshot::Sender<Result<(), BalancerError>>,
+        stops: oneshot::Receiver<Duration>,
+    ) {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return drop(started.send(Err(BalancerError::Start(error.to_string())))),
+        };
+        runtime.block_on(async move {
+            match Control::start(&config, http, requests).await {
+                Ok(control) => {
+                    let _ = started.send(Ok(()));
+                    control.serve(stops).await;
+                }
+                Err(error) => drop(started.send(Err(error))),
+            }
+        });
+    }
+
+    async fn start(
+        config: &str,
+        http: Arc<dyn ServeStream>,
+        requests: mpsc::Receiver<OperatorRequest>,
+    ) -> Result<Control, BalancerError> {
+        let loaded = checked(config)?;
+        let workers = available_parallelism().map_or(1, usize::from);
+        let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(workers)));
+        let (outcome, outcomes) = mpsc::channel(1024);
+        let (failure, failures) = mpsc::channel(1024);
+        let (lookup, lookups) = mpsc::channel(64);
+        // Nobody ever says these.
+        let ((_, reloads), (_, networks), (_, calls)) =
+            (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
+        let data_path = ProxyPath::start(workers, &snapshot, failure, http, start_time())
+            .map_err(|error| BalancerError::Start(format!("cannot start the worker threads: {error}")))?;
+        let mut task = Task {
+            state: ControlState::new(workers),
+            snapshot,
+            schedule: Schedule::new(outcome, PROBES),
+            resolver: Resolver::new(LOOKUPS),
+            lookups: lookup,
+            data_path,
+            file: ConfigFile::new(PathBuf::new()),
+            loaded: loaded.clone(),
+            digest: Digest::default(),
+            loads: Arc::new(ConfigLoads::default()),
+            events: Arc::new(EventLog::default()),
+            now,
+            supervisor: Box::new(()),
+        };
+        task.run_loaded(loaded).await.map_err(BalancerError::Start)?;
+        let reading = Reading::default();
+        let events =
+            ControlEvents { outcomes, failures, reloads, networks, lookups, requests, calls, reading };
+        Ok(Control { task, events })
+    }
+
+    async fn serve(mut self, stops: oneshot::Receiver<Duration>) {
+        let within = tokio::select! {
+            within = stops => within.unwrap_or_default(),
+            () = self.task.run(&mut self.events) => Duration::ZERO,
+        };
+        let workers = self.task.data_path.into_workers();
+        let _ = timeout(within, workers.drain(BTreeSet::new())).await;
+        workers.stop();
+    }
+}
+
+/// The configuration, if it can run within another program.
+fn checked(config: &str) -> Result<Loaded, BalancerError> {
+    let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
+    let problems = |problems| BalancerError::Config(lines(problems));
+    let loaded = parse("configuration", config).map_err(problems)?;
+    if let Some(frontend) = loaded.config.frontends_where(Mode::forwards_packets).next() {
+        let (name, mode) = (&frontend.name, frontend.mode.name());
+        return Err(BalancerError::Start(format!("frontend {name}: mode {mode} needs a process of its own")));
+    }
+    let own = own_addresses().unwrap_or_default();
+    let network = HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None };
+    validate_mode(&loaded, &network).map_err(problems)?;
+    Ok(loaded)
+}
+
+fn start_time() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+fn now() -> Timestamp {
+    Timestamp(start_time().elapsed().as_nanos() as u64)
+}

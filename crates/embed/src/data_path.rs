@@ -1,0 +1,98 @@
+//! The proxy's workers, as the control task has them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use convey_config::Config;
+use convey_control::DataPath;
+use convey_model::{ConnectFailures, Endpoint, FrontendConfig, Mode};
+use convey_proxy::{
+    CutOffs, Descriptors, LocalPorts, PreparedSockets, ServeStream, Sessions, Workers, WorkersShared,
+};
+use convey_snapshot::Snapshot;
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::mpsc;
+
+/// Most descriptors that are counted on where there is no limit.
+const UNLIMITED: u64 = 1 << 20;
+
+/// Local ports that Linux gives out unless it is told otherwise.
+const LOCAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+
+/// The workers.
+pub(crate) struct ProxyPath {
+    workers: Workers,
+    cut_offs: CutOffs,
+}
+
+impl ProxyPath {
+    /// Starts a thread for each worker; nothing is listened on yet.
+    pub(crate) fn start(
+        workers: usize,
+        snapshot: &Arc<ArcSwap<Snapshot>>,
+        failures: mpsc::Sender<ConnectFailures>,
+        http: Arc<dyn ServeStream>,
+        started: Instant,
+    ) -> io::Result<ProxyPath> {
+        let open_files = getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED);
+        let local_ports = LocalPorts::new([LOCAL_PORTS]);
+        let shared = WorkersShared {
+            columns: 0..workers,
+            snapshot: snapshot.clone(),
+            failures,
+            // The program has others: half of them are ours.
+            descriptors: Descriptors::share(open_files / 2, 0, workers),
+            udp_sessions: Arc::new(Sessions::share(local_ports.count())),
+            clients: Arc::default(),
+            own_sockets: Arc::default(),
+            local_ports: Arc::new(local_ports),
+            lines: Arc::default(),
+            access_log: Arc::default(),
+            trace: Arc::default(),
+            http: Some(http),
+            started: started.into(),
+        };
+        let workers = Workers::start(&shared)?;
+        Ok(ProxyPath { workers, cut_offs: CutOffs::default() })
+    }
+
+    pub(crate) fn into_workers(self) -> Workers {
+        self.workers
+    }
+}
+
+impl DataPath for ProxyPath {
+    type Ready = PreparedSockets;
+
+    fn refuse(&self, _: &Config, _: &Config) -> Option<String> {
+        None
+    }
+
+    fn prepare(&mut self, config: &Config) -> Result<PreparedSockets, String> {
+        let wanted: BTreeSet<Endpoint> =
+            config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();
+        self.workers.prepare(&wanted).map_err(|error| error.to_string())
+    }
+
+    async fn switch<T>(
+        &mut self,
+        ready: PreparedSockets,
+        snapshot: &Arc<Snapshot>,
+        publish: impl FnOnce() -> T,
+    ) -> T {
+        self.workers.close(&ready, snapshot.timeouts.drain).await;
+        let published = publish();
+        self.workers.open(ready, Vec::new());
+        self.on_snapshot(snapshot);
+        published
+    }
+
+    fn see(&self, _: &Arc<Snapshot>) {}
+
+    fn on_snapshot(&mut self, snapshot: &Snapshot) {
+        self.cut_offs.on_snapshot(&self.workers, snapshot);
+    }
+}

@@ -1,0 +1,144 @@
+//! convey within a program of your own: frontends in modes `proxy` and `http`, their servers and health checks, as the configuration
+//! has them.
+//!
+//! ```
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let balancer = convey_embed::Balancer::builder(
+//!     r#"
+//!     [frontends.web]
+//!     listen_addr = "127.0.0.1:0"
+//!     mode = "http"
+//!     backend = "app"
+//!
+//!     [backends.app.servers.a]
+//!     addr = "127.0.0.1:9001"
+//!     "#,
+//! )
+//! .start()
+//! .await;
+//! # assert!(balancer.is_err(), "port 0 is nobody's");
+//! # Ok(()) }
+//! ```
+//!
+//! What belongs to a process of its own is not here: signals, privileges, the log, statistics, upgrades, packet modes. Messages go to the
+//! crate `log`.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
+
+mod control;
+mod data_path;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use convey_control::{Done, OperatorRequest, RequestRefusal, Requested};
+use convey_http::{HttpServer, stack::DecideRequest};
+use convey_model::{AddedServer, ServerSettings, Target};
+use convey_proxy::ServeStream;
+use tokio::sync::{mpsc, oneshot};
+
+use control::Control;
+
+/// A balancer that runs. Dropped, it cuts what is open.
+#[derive(Debug)]
+pub struct Balancer {
+    requests: mpsc::Sender<OperatorRequest>,
+    stop: Option<oneshot::Sender<Duration>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a balancer is started with.
+#[derive(Debug)]
+pub struct BalancerBuilder {
+    config: String,
+    http: Arc<dyn ServeStream>,
+}
+
+/// Why a balancer does not start, or does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BalancerError {
+    /// What is wrong with the configuration, a line for each problem.
+    #[error("{}", .0.join("; "))]
+    Config(Vec<String>),
+    /// It cannot run here: words for an operator.
+    #[error("{0}")]
+    Start(String),
+    /// The request was refused.
+    #[error(transparent)]
+    Refused(#[from] RequestRefusal),
+    /// It runs no more.
+    #[error("the balancer has stopped")]
+    Stopped,
+}
+
+impl Balancer {
+    /// One that goes by this configuration, in the format of `config.toml`.
+    pub fn builder(config: &str) -> BalancerBuilder {
+        BalancerBuilder { config: config.to_owned(), http: Arc::new(HttpServer::default()) }
+    }
+
+    /// Adds a server to a backend. The next connection, or request, may get it. Returns whether it is new.
+    ///
+    /// # Errors
+    /// There is no such backend, or the address is none.
+    pub async fn add_server(&self, backend: &str, name: &str, addr: &str) -> Result<bool, BalancerError> {
+        let server = AddedServer { addr: addr.to_owned(), settings: ServerSettings::default() };
+        match self.ask(Requested::Add(target(backend, name), server)).await? {
+            Done::Added { is_new, .. } => Ok(is_new),
+            _ => Ok(false),
+        }
+    }
+
+    /// Removes a server. What runs there ends by itself.
+    ///
+    /// # Errors
+    /// There is no such server.
+    pub async fn remove_server(&self, backend: &str, name: &str) -> Result<(), BalancerError> {
+        self.ask(Requested::Remove(target(backend, name))).await.map(drop)
+    }
+
+    /// Takes no new connections, and waits until the open ones have ended, for at most this time. Then it cuts what is left.
+    pub async fn stop(mut self, within: Duration) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(within);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+
+    async fn ask(&self, what: Requested) -> Result<Done, BalancerError> {
+        let (answer, answered) = oneshot::channel();
+        let request = OperatorRequest { what, by: "the program".to_owned(), answer };
+        self.requests.send(request).await.map_err(|_| BalancerError::Stopped)?;
+        Ok(answered.await.map_err(|_| BalancerError::Stopped)??)
+    }
+}
+
+impl BalancerBuilder {
+    /// Has these services decide on requests, such as [`convey_http::stack::usual`] within a layer of your own.
+    #[must_use]
+    pub fn stack(self, stack: impl DecideRequest) -> BalancerBuilder {
+        BalancerBuilder { http: Arc::new(HttpServer::new(stack)), ..self }
+    }
+
+    /// Starts it, on threads of its own: one for each core, and one that controls. Returns once clients are served.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or an address cannot be listened on.
+    pub async fn start(self) -> Result<Balancer, BalancerError> {
+        let (started, is_started) = oneshot::channel();
+        let (stop, stops) = oneshot::channel();
+        let (requests, asked) = mpsc::channel(16);
+        let thread = std::thread::Builder::new()
+            .name("convey-control".to_owned())
+            .spawn(move || Control::run(self.config, self.http, asked, started, stops))
+            .map_err(|error| BalancerError::Start(error.to_string()))?;
+        is_started.await.map_err(|_| BalancerError::Stopped)??;
+        Ok(Balancer { requests, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+fn target(backend: &str, server: &str) -> Target {
+    Target { backend: backend.to_owned(), server: Some(server.to_owned()) }
+}

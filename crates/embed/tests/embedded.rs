@@ -1,0 +1,97 @@
+//! What a program with a balancer in it would tell.
+#![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use convey_embed::{Balancer, BalancerError};
+use convey_http::stack::{Check, Forwards, Routes};
+use convey_http::{HttpRequest, OwnAnswer};
+use convey_testkit::{Loopback, TestHttpServer, wait_for};
+
+fn config(lab: &Loopback) -> String {
+    let (vip, [a, b]) = (lab.vip(), [1, 2].map(|n| lab.server(n)));
+    format!(
+        "[frontends.web]\nlisten_addr = \"{vip}\"\nmode = \"http\"\nbackend = \"app\"\n\
+         [backends.app]\nhealth_check.kind = \"none\"\n[backends.app.servers]\na.addr = \"{a}\"\nb.addr = \"{b}\"\n"
+    )
+}
+
+/// The status and the body of one request on a connection of its own.
+fn ask(at: SocketAddr, fields: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(at).unwrap();
+    write!(stream, "GET / HTTP/1.1\r\nHost: a\r\n{fields}Connection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Needs a key, and has tenants go to their servers.
+fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    if request.head().field("x-key") != Some(b"sesame") {
+        return Err(OwnAnswer::new(401).with_body("a key is needed\n"));
+    }
+    request.set_field("X-User", "ali").unwrap();
+    let tenant = request.head().field("x-tenant").unwrap_or_default();
+    let server = request.servers().iter().find(|server| server.config.name.as_bytes() == tenant).cloned();
+    server.iter().for_each(|server| request.choose(server));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_program_decides_on_requests_and_moves_its_servers() {
+    let lab = Loopback::new();
+    let servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
+    let stack = Routes::new(Check::new(Forwards, check));
+    let balancer = Balancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
+
+    assert_eq!(ask(lab.vip(), ""), (401, "a key is needed\n".to_owned()));
+    for _ in 0..4 {
+        let (status, body) = ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: b\r\n");
+        assert_eq!((status, &*body), (200, "b GET / 0"));
+    }
+    assert_eq!(servers[1].seen()[0].field("x-user"), Some("ali"));
+    assert!(servers[0].seen().is_empty());
+
+    // The next request obeys.
+    assert!(balancer.add_server("app", "c", &lab.server(3).to_string()).await.unwrap());
+    assert_eq!(ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
+    balancer.remove_server("app", "c").await.unwrap();
+    assert_ne!(ask(lab.vip(), "X-Key: sesame\r\nX-Tenant: c\r\n").1, "c GET / 0");
+    let refused = balancer.add_server("none", "c", "127.0.0.1:1").await.unwrap_err();
+    assert!(matches!(refused, BalancerError::Refused(_)), "{refused}");
+    balancer.stop(Duration::from_secs(5)).await;
+    assert!(TcpStream::connect(lab.vip()).is_err());
+}
+
+#[tokio::test]
+async fn a_stop_lets_what_runs_end() {
+    let lab = Loopback::new();
+    let slow = TestHttpServer::start(lab.server(1), |_, stream| {
+        thread::sleep(Duration::from_millis(300));
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
+    });
+    let config = config(&lab).lines().filter(|line| !line.starts_with("b.")).collect::<Vec<_>>().join("\n");
+    let balancer = Balancer::builder(&config).start().await.unwrap();
+    let at = lab.vip();
+    let asks = thread::spawn(move || ask(at, ""));
+    wait_for("the server has the request", || (slow.seen().len() == 1).then_some(()));
+    balancer.stop(Duration::from_secs(20)).await;
+    assert_eq!(asks.join().unwrap(), (200, "late".to_owned()));
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_run_says_why() {
+    let wrong = Balancer::builder("[frontends.web]\nlisten_addr = \"127.0.0.1:1\"\n").start().await.unwrap_err();
+    assert!(wrong.to_string().contains("frontends.web.backend: required, but missing"), "{wrong}");
+    let lab = Loopback::new();
+    let packets = config(&lab).replace("mode = \"http\"", "mode = \"dsr\"");
+    let refused = Balancer::builder(&packets).start().await.unwrap_err();
+    assert_eq!(refused.to_string(), "frontend web: mode dsr needs a process of its own");
+    let _taken = std::net::TcpListener::bind(lab.vip()).unwrap();
+    let taken = Balancer::builder(&config(&lab)).start().await.unwrap_err();
+    assert!(matches!(taken, BalancerError::Start(_)), "{taken}");
+}

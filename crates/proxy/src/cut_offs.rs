@@ -1,0 +1,45 @@
+//! Whose connections end when the state changes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use convey_model::{Access, Mode, OnDown};
+use convey_snapshot::Snapshot;
+
+use crate::Workers;
+
+/// What the workers were told last: a snapshot that changes nothing of it tells them nothing.
+#[derive(Debug, Default)]
+pub struct CutOffs {
+    /// Servers that are down and whose connections have been ended.
+    down: BTreeSet<u32>,
+    /// The clients that may come in, by the numbers of the frontends.
+    access: HashMap<u32, Access>,
+}
+
+impl CutOffs {
+    /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. The snapshot has
+    /// been published.
+    pub fn on_snapshot(&mut self, workers: &Workers, snapshot: &Snapshot) {
+        self.end_denied(workers, snapshot);
+        let resetting =
+            snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Proxy) == OnDown::Reset);
+        let down = resetting.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
+        let down: BTreeSet<u32> = down.map(|server| server.live.id).collect();
+        let new: BTreeSet<u32> = down.difference(&self.down).copied().collect();
+        if !new.is_empty() {
+            workers.end_connections(&Arc::new(new));
+        }
+        self.down = down;
+    }
+
+    fn end_denied(&mut self, workers: &Workers, snapshot: &Snapshot) {
+        let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
+        let lists = proxied.map(|frontend| (frontend.live.id, frontend.config.access.clone()));
+        let access: HashMap<u32, Access> = lists.filter(|(_, access)| !access.is_open()).collect();
+        if access != self.access {
+            workers.end_denied(&Arc::new(access.clone()));
+            self.access = access;
+        }
+    }
+}
