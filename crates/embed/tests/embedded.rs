@@ -85,7 +85,8 @@ async fn a_stop_lets_what_runs_end() {
 
 #[tokio::test]
 async fn a_configuration_that_cannot_run_says_why() {
-    let wrong = Balancer::builder("[frontends.web]\nlisten_addr = \"127.0.0.1:1\"\n").start().await.unwrap_err();
+    let wrong =
+        Balancer::builder("[frontends.web]\nlisten_addr = \"127.0.0.1:1\"\n").start().await.unwrap_err();
     assert!(wrong.to_string().contains("frontends.web.backend: required, but missing"), "{wrong}");
     let lab = Loopback::new();
     let packets = config(&lab).replace("mode = \"http\"", "mode = \"dsr\"");
