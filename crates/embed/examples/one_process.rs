@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use convey_embed::Balancer;
+use convey_embed::EmbeddedBalancer;
 use tokio::net::TcpListener;
 
 const CONFIG: &str = r#"
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = axum::serve(listener, app).with_graceful_shutdown(async { drop(stops.await) });
     let server = tokio::spawn(server.into_future());
 
-    let balancer = Balancer::builder(CONFIG).start().await?;
+    let balancer = EmbeddedBalancer::builder(CONFIG).start().await?;
     balancer.add_server("app", "guest", "127.0.0.1:9002").await?;
     balancer.remove_server("app", "guest").await?;
 

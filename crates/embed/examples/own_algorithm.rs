@@ -1,8 +1,8 @@
 //! An algorithm of one's own: requests for one tenant go to the server that has its name, as long as that can be chosen.
 //! `cargo run -p convey-embed --example own_algorithm`, then `curl -H 'X-Tenant: blue' http://127.0.0.1:8080/`.
 
-use convey_embed::Balancer;
-use convey_http::stack::{Check, Forwards, Routes};
+use convey_embed::EmbeddedBalancer;
+use convey_http::stack::{Check, FindRoute, Forwards};
 use convey_http::{HttpRequest, OwnAnswer};
 
 const CONFIG: &str = r#"
@@ -28,8 +28,8 @@ fn by_tenant(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Behind the routes: a request has servers once it has a route.
-    let stack = Routes::new(Check::new(Forwards, by_tenant));
-    let _balancer = Balancer::builder(CONFIG).stack(stack).start().await?;
+    let stack = FindRoute::new(Check::new(Forwards, by_tenant));
+    let _balancer = EmbeddedBalancer::builder(CONFIG).stack(stack).start().await?;
     tokio::signal::ctrl_c().await?;
     Ok(())
 }

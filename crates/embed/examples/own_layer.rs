@@ -1,7 +1,7 @@
 //! A layer of one's own: requests need a key, and servers hear whose it is.
 //! `cargo run -p convey-embed --example own_layer`, then `curl -H 'X-Key: sesame' http://127.0.0.1:8080/`.
 
-use convey_embed::Balancer;
+use convey_embed::EmbeddedBalancer;
 use convey_http::stack::{Check, usual};
 use convey_http::{HttpRequest, OwnAnswer};
 
@@ -24,7 +24,7 @@ fn has_key(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let _balancer = Balancer::builder(CONFIG).stack(Check::new(usual(), has_key)).start().await?;
+    let _balancer = EmbeddedBalancer::builder(CONFIG).stack(Check::new(usual(), has_key)).start().await?;
     tokio::signal::ctrl_c().await?;
     Ok(())
 }

@@ -16,7 +16,7 @@ servers.b.addr = "127.0.0.1:9002"
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let balancer = convey_embed::Balancer::builder(CONFIG).start().await?;
+    let balancer = convey_embed::EmbeddedBalancer::builder(CONFIG).start().await?;
     tokio::signal::ctrl_c().await?;
     balancer.stop(Duration::from_secs(30)).await;
     Ok(())

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::BalancerError;
-use crate::data_path::ProxyPath;
+use crate::data_path::EmbeddedPath;
 
 /// How many servers are probed at once.
 const PROBES: usize = 64;
@@ -30,12 +30,12 @@ const PROBES: usize = 64;
 const LOOKUPS: usize = 8;
 
 /// What the thread has.
-pub(crate) struct Control {
-    task: Task<ProxyPath>,
-    events: ControlEvents<ProxyPath>,
+pub(crate) struct ControlThread {
+    task: Task<EmbeddedPath>,
+    events: ControlEvents<EmbeddedPath>,
 }
 
-impl Control {
+impl ControlThread {
     /// Runs until `stops` says how long connections may take to end, or nobody can say so any more.
     pub(crate) fn run(
         config: String,
@@ -49,7 +49,7 @@ impl Control {
             Err(error) => return drop(started.send(Err(BalancerError::Start(error.to_string())))),
         };
         runtime.block_on(async move {
-            match Control::start(&config, http, requests).await {
+            match ControlThread::start(&config, http, requests).await {
                 Ok(control) => {
                     let _ = started.send(Ok(()));
                     control.serve(stops).await;
@@ -63,7 +63,7 @@ impl Control {
         config: &str,
         http: Arc<dyn ServeStream>,
         requests: mpsc::Receiver<OperatorRequest>,
-    ) -> Result<Control, BalancerError> {
+    ) -> Result<ControlThread, BalancerError> {
         let loaded = checked(config)?;
         let workers = available_parallelism().map_or(1, usize::from);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(workers)));
@@ -73,7 +73,7 @@ impl Control {
         // Nobody ever says these.
         let ((_, reloads), (_, networks), (_, calls)) =
             (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
-        let data_path = ProxyPath::start(workers, &snapshot, failure, http, start_time())
+        let data_path = EmbeddedPath::start(workers, &snapshot, failure, http, start_time())
             .map_err(|error| BalancerError::Start(format!("cannot start the worker threads: {error}")))?;
         let mut task = Task {
             state: ControlState::new(workers),
@@ -94,7 +94,7 @@ impl Control {
         let reading = Reading::default();
         let events =
             ControlEvents { outcomes, failures, reloads, networks, lookups, requests, calls, reading };
-        Ok(Control { task, events })
+        Ok(ControlThread { task, events })
     }
 
     async fn serve(mut self, stops: oneshot::Receiver<Duration>) {

@@ -23,12 +23,12 @@ const UNLIMITED: u64 = 1 << 20;
 const LOCAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// The workers.
-pub(crate) struct ProxyPath {
+pub(crate) struct EmbeddedPath {
     workers: Workers,
     cut_offs: CutOffs,
 }
 
-impl ProxyPath {
+impl EmbeddedPath {
     /// Starts a thread for each worker; nothing is listened on yet.
     pub(crate) fn start(
         workers: usize,
@@ -36,7 +36,7 @@ impl ProxyPath {
         failures: mpsc::Sender<ConnectFailures>,
         http: Arc<dyn ServeStream>,
         started: Instant,
-    ) -> io::Result<ProxyPath> {
+    ) -> io::Result<EmbeddedPath> {
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED);
         let local_ports = LocalPorts::new([LOCAL_PORTS]);
         let shared = WorkersShared {
@@ -56,7 +56,7 @@ impl ProxyPath {
             started: started.into(),
         };
         let workers = Workers::start(&shared)?;
-        Ok(ProxyPath { workers, cut_offs: CutOffs::default() })
+        Ok(EmbeddedPath { workers, cut_offs: CutOffs::default() })
     }
 
     pub(crate) fn into_workers(self) -> Workers {
@@ -64,7 +64,7 @@ impl ProxyPath {
     }
 }
 
-impl DataPath for ProxyPath {
+impl DataPath for EmbeddedPath {
     type Ready = PreparedSockets;
 
     fn refuse(&self, _: &Config, _: &Config) -> Option<String> {

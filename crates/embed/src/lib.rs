@@ -3,7 +3,7 @@
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let balancer = convey_embed::Balancer::builder(
+//! let balancer = convey_embed::EmbeddedBalancer::builder(
 //!     r#"
 //!     [frontends.web]
 //!     listen_addr = "127.0.0.1:0"
@@ -37,11 +37,11 @@ use convey_model::{AddedServer, ServerSettings, Target};
 use convey_proxy::ServeStream;
 use tokio::sync::{mpsc, oneshot};
 
-use control::Control;
+use control::ControlThread;
 
 /// A balancer that runs. Dropped, it cuts what is open.
 #[derive(Debug)]
-pub struct Balancer {
+pub struct EmbeddedBalancer {
     requests: mpsc::Sender<OperatorRequest>,
     stop: Option<oneshot::Sender<Duration>>,
     thread: Option<JoinHandle<()>>,
@@ -71,7 +71,7 @@ pub enum BalancerError {
     Stopped,
 }
 
-impl Balancer {
+impl EmbeddedBalancer {
     /// One that goes by this configuration, in the format of `config.toml`.
     pub fn builder(config: &str) -> BalancerBuilder {
         BalancerBuilder { config: config.to_owned(), http: Arc::new(HttpServer::default()) }
@@ -126,16 +126,16 @@ impl BalancerBuilder {
     ///
     /// # Errors
     /// The configuration is wrong, or an address cannot be listened on.
-    pub async fn start(self) -> Result<Balancer, BalancerError> {
+    pub async fn start(self) -> Result<EmbeddedBalancer, BalancerError> {
         let (started, is_started) = oneshot::channel();
         let (stop, stops) = oneshot::channel();
         let (requests, asked) = mpsc::channel(16);
         let thread = std::thread::Builder::new()
             .name("convey-control".to_owned())
-            .spawn(move || Control::run(self.config, self.http, asked, started, stops))
+            .spawn(move || ControlThread::run(self.config, self.http, asked, started, stops))
             .map_err(|error| BalancerError::Start(error.to_string()))?;
         is_started.await.map_err(|_| BalancerError::Stopped)??;
-        Ok(Balancer { requests, stop: Some(stop), thread: Some(thread) })
+        Ok(EmbeddedBalancer { requests, stop: Some(stop), thread: Some(thread) })
     }
 }
 

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use convey_embed::{Balancer, BalancerError};
-use convey_http::stack::{Check, Forwards, Routes};
+use convey_embed::{BalancerError, EmbeddedBalancer};
+use convey_http::stack::{Check, FindRoute, Forwards};
 use convey_http::{HttpRequest, OwnAnswer};
 use convey_testkit::{Loopback, TestHttpServer, wait_for};
 
@@ -45,8 +45,8 @@ fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 async fn a_program_decides_on_requests_and_moves_its_servers() {
     let lab = Loopback::new();
     let servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
-    let stack = Routes::new(Check::new(Forwards, check));
-    let balancer = Balancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
+    let stack = FindRoute::new(Check::new(Forwards, check));
+    let balancer = EmbeddedBalancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
 
     assert_eq!(ask(lab.vip(), ""), (401, "a key is needed\n".to_owned()));
     for _ in 0..4 {
@@ -75,7 +75,7 @@ async fn a_stop_lets_what_runs_end() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate")
     });
     let config = config(&lab).lines().filter(|line| !line.starts_with("b.")).collect::<Vec<_>>().join("\n");
-    let balancer = Balancer::builder(&config).start().await.unwrap();
+    let balancer = EmbeddedBalancer::builder(&config).start().await.unwrap();
     let at = lab.vip();
     let asks = thread::spawn(move || ask(at, ""));
     wait_for("the server has the request", || (slow.seen().len() == 1).then_some(()));
@@ -85,14 +85,16 @@ async fn a_stop_lets_what_runs_end() {
 
 #[tokio::test]
 async fn a_configuration_that_cannot_run_says_why() {
-    let wrong =
-        Balancer::builder("[frontends.web]\nlisten_addr = \"127.0.0.1:1\"\n").start().await.unwrap_err();
+    let wrong = EmbeddedBalancer::builder("[frontends.web]\nlisten_addr = \"127.0.0.1:1\"\n")
+        .start()
+        .await
+        .unwrap_err();
     assert!(wrong.to_string().contains("frontends.web.backend: required, but missing"), "{wrong}");
     let lab = Loopback::new();
     let packets = config(&lab).replace("mode = \"http\"", "mode = \"dsr\"");
-    let refused = Balancer::builder(&packets).start().await.unwrap_err();
+    let refused = EmbeddedBalancer::builder(&packets).start().await.unwrap_err();
     assert_eq!(refused.to_string(), "frontend web: mode dsr needs a process of its own");
     let _taken = std::net::TcpListener::bind(lab.vip()).unwrap();
-    let taken = Balancer::builder(&config(&lab)).start().await.unwrap_err();
+    let taken = EmbeddedBalancer::builder(&config(&lab)).start().await.unwrap_err();
     assert!(matches!(taken, BalancerError::Start(_)), "{taken}");
 }

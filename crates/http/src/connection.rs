@@ -16,7 +16,7 @@ use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
-use crate::stack::{DecideRequest, Forwards, Routes, Traces, decide};
+use crate::stack::{DecideRequest, FindRoute, Forwards, Traces, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, http2, idle, linger, stack, time_limit};
 
@@ -28,7 +28,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
-pub struct HttpServer<S = Routes<Traces<Forwards>>> {
+pub struct HttpServer<S = FindRoute<Traces<Forwards>>> {
     stack: S,
 }
 

@@ -35,7 +35,6 @@ pub(crate) enum ClientEnd<'a> {
 }
 
 /// The side of the server.
-#[expect(clippy::large_enum_variant, reason = "it is there once a request, and a box would cost each")]
 pub(crate) enum ServerEnd {
     Socket(ServerStream),
     Stream(OutgoingStream),

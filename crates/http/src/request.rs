@@ -70,12 +70,12 @@ impl HttpRequest {
         &self.frontend
     }
 
-    /// The route, once [`Routes`](crate::stack::Routes) has found it.
+    /// The route, once [`FindRoute`](crate::stack::FindRoute) has found it.
     pub fn route(&self) -> Option<&Arc<HttpRoute>> {
         self.route.as_ref()
     }
 
-    /// The servers of its route's backend; none before [`Routes`](crate::stack::Routes) has found that.
+    /// The servers of its route's backend; none before [`FindRoute`](crate::stack::FindRoute) has found that.
     pub fn servers(&self) -> &[Arc<Server>] {
         self.way().map_or(&[], |(_, pool)| &pool.servers)
     }

@@ -1,4 +1,4 @@
-//! The services that decide on a request's head, one in the other: [`Routes`], [`Traces`], then [`Forwards`].
+//! The services that decide on a request's head, one in the other: [`FindRoute`], [`Traces`], then [`Forwards`].
 //!
 //! They are Tower services. A layer of your own has [`HttpRequest`] in and a [`Decision`] out, and is given to
 //! [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or between its services. [`Check`] makes one of a function.
@@ -46,13 +46,13 @@ pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest)
 }
 
 /// What convey itself decides by: the routes of the configuration.
-pub fn usual() -> Routes<Traces<Forwards>> {
-    Routes::new(Traces::new(Forwards))
+pub fn usual() -> FindRoute<Traces<Forwards>> {
+    FindRoute::new(Traces::new(Forwards))
 }
 
 /// Finds the route of each request, and answers those that have none, or that are sent elsewhere.
 #[derive(Debug, Clone, Default)]
-pub struct Routes<S> {
+pub struct FindRoute<S> {
     inner: S,
 }
 
@@ -73,14 +73,14 @@ pub struct Check<S, F> {
 #[derive(Debug, Clone, Default)]
 pub struct Forwards;
 
-impl<S> Routes<S> {
+impl<S> FindRoute<S> {
     /// Has `inner` decide on requests that have a route to a backend.
-    pub fn new(inner: S) -> Routes<S> {
-        Routes { inner }
+    pub fn new(inner: S) -> FindRoute<S> {
+        FindRoute { inner }
     }
 }
 
-impl<S> Service<HttpRequest> for Routes<S>
+impl<S> Service<HttpRequest> for FindRoute<S>
 where
     S: Service<HttpRequest, Response = Decision, Error = Infallible>,
 {
