@@ -7,6 +7,7 @@ use super::curl::curl;
 stories!("routes_seen":
     each_route_has_its_responses_and_times_and_keeps_them_over_a_reload [Need::CURL],
     a_trace_is_passed_on_or_begun_and_the_log_names_it [Need::CURL],
+    the_next_request_obeys_who_adds_and_removes_servers [Need::CURL],
 );
 
 fn each_route_has_its_responses_and_times_and_keeps_them_over_a_reload() {
@@ -65,4 +66,30 @@ fn a_trace_is_passed_on_or_begun_and_the_log_names_it() {
     assert_ne!(parent(1), parent(2));
     balancer.wait_for_log("/given 1.1 4bf92f3577b34da6a3ce929d0e0e4736");
     balancer.wait_for_log(&format!("/begun 2 {}", &parent(1)[3..35]));
+}
+
+fn the_next_request_obeys_who_adds_and_removes_servers() {
+    let lab = Loopback::new();
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
+    let setup = Setup::new(&lab).frontend("mode = \"http\"").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let socket = balancer.control_socket().display().to_string();
+    let api = |method: &str, body: &str| {
+        let url = "http://convey/v1/backends/pool/servers/b";
+        let fields = ["-H", "Content-Type: application/json", "--unix-socket", &socket, "-o", "/dev/null"];
+        curl(&[&fields[..], &["-w", "%{http_code}", "-X", method, "-d", body, url]].concat())
+    };
+    let urls: Vec<String> = (0..4).map(|n| format!("http://{}/{n}", lab.vip())).collect();
+    // On one connection.
+    let reached = || {
+        let bodies = urls.iter().map(|url| &**url).collect::<Vec<_>>();
+        let text = curl(&[&["-w", "\n"][..], &bodies].concat());
+        text.lines().map(|line| line[..1].to_owned()).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(reached(), ["a".to_owned()].into());
+    let server = format!("{{\"addr\": \"{}\"}}", lab.server(2));
+    assert_eq!([api("PUT", &server), api("PUT", &server)], ["201", "200"]);
+    assert_eq!(reached(), ["a".to_owned(), "b".to_owned()].into());
+    assert_eq!(api("DELETE", ""), "200");
+    assert_eq!(reached(), ["a".to_owned()].into());
 }
