@@ -23,7 +23,7 @@ pub use self::service::Service;
 pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
 use crate::config::{LogLevel, Stats, parse_log_level};
-use crate::explain::ClientAddr;
+use crate::explain::{AskedRequest, ClientAddr};
 use crate::model::{Mode, Target};
 
 /// The configuration of this host, which packages bring.
@@ -175,6 +175,8 @@ pub enum Command {
         /// A frontend by its name, with a port if it has several, or by an address that it listens on
         #[arg(value_name = "FRONTEND[:PORT]|ADDRESS")]
         frontend: String,
+        /// What is asked for, in mode http: the backend is that of its route
+        url: Option<AskedRequest>,
         /// Print the answer of the control API
         #[arg(long)]
         json: bool,

@@ -13,8 +13,8 @@ use super::{FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
 use crate::explain::{
-    ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts, Unanswerable,
-    explain, share_question,
+    AskedRequest, ClientAddr, ExplainSources, Explanation, FlowQuestion, NetworkQuestion, PacketFacts,
+    Unanswerable, explain, share_question,
 };
 use crate::model::{LogLevel, Timestamp};
 use crate::proxy::WorkersShared;
@@ -77,6 +77,7 @@ impl StatsSource {
         &self,
         client: ClientAddr,
         frontend: &str,
+        request: Option<&AskedRequest>,
     ) -> Result<Explanation, Unanswerable> {
         let DataPathView { sight, packets, proxy } = &self.data_path;
         let snapshot = self.snapshot.load_full();
@@ -98,6 +99,7 @@ impl StatsSource {
             packets: packets.as_ref(),
             proxy: proxy.as_ref(),
             flows: &flows,
+            request,
             network: network.as_ref(),
             share: None,
             now: (self.now)(),

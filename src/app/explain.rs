@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::control::{ControlState, Resolver, own_addresses};
 use crate::dataplane::plan;
 use crate::explain::{
-    ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts, as_text, explain,
+    AskedRequest, ClientAddr, ClientFlows, ExplainSources, Explanation, NetworkQuestion, PacketFacts,
+    as_text, explain,
 };
 use crate::model::Offload;
 use crate::operator::{Client, explain_path};
@@ -28,15 +29,16 @@ pub(super) fn run(
     options: &Options,
     client: ClientAddr,
     frontend: &str,
+    request: Option<&AskedRequest>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
     let answer = match options.names_no_file() {
         true => runtime()?.block_on(async {
             let convey = Client::find(&places(options.socket.as_deref())).await.map_err(refused)?;
-            convey.answer(&explain_path(&client.to_string(), frontend)).await.map_err(refused)
+            convey.answer(&explain_path(&client.to_string(), frontend, request)).await.map_err(refused)
         })?,
         false => {
-            let explanation = runtime()?.block_on(dry(options, client, frontend))?;
+            let explanation = runtime()?.block_on(dry(options, client, frontend, request))?;
             serde_json::to_string_pretty(&explanation).context("cannot print")? + "\n"
         }
     };
@@ -48,7 +50,12 @@ pub(super) fn run(
 }
 
 /// What would become of the client right after a start: servers count as up, nobody is connected.
-async fn dry(options: &Options, client: ClientAddr, frontend: &str) -> Result<Explanation, Failure> {
+async fn dry(
+    options: &Options,
+    client: ClientAddr,
+    frontend: &str,
+    request: Option<&AskedRequest>,
+) -> Result<Explanation, Failure> {
     let (loaded, kernel) = host::load(&file(options)).await?;
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let (config, _) = snat_ports::choose(&loaded.config).context("no SNAT ports")?;
@@ -72,6 +79,7 @@ async fn dry(options: &Options, client: ClientAddr, frontend: &str) -> Result<Ex
         packets: facts.as_ref(),
         proxy: None,
         flows: &ClientFlows::NotAsked,
+        request,
         network: network.as_ref(),
         share: None,
         now: clock::now(),

@@ -106,8 +106,8 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted(), server.patience()),
         Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),
         Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),
-        Some(Command::Explain { client, frontend, json }) => {
-            explain::run(&cli.options, *client, frontend, *json)
+        Some(Command::Explain { client, frontend, url, json }) => {
+            explain::run(&cli.options, *client, frontend, url.as_ref(), *json)
         }
         Some(Command::Doctor { json, server }) => doctor::run(&cli.options, *json, *server),
         Some(Command::Trace(args)) => trace::run(&cli.options, args),

@@ -80,10 +80,16 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     choice
 }
 
-/// In mode `http` each request goes by its route. Notes that what follows is of requests without one. If these have no backend,
+/// In mode `http` each request goes by its route. Notes that of the request that is asked about, or that what follows is of requests
+/// without one. If these have no backend,
 /// there is no choice to tell.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
     let config = &place.frontend.config;
+    let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
+    if let Some(asked) = &place.asked {
+        steps.note("route", &*asked.says);
+        return (!asked.is_forwarded).then_some(none);
+    }
     let http = config.http.as_ref()?;
     let rest = match http.default_action(config.backend.as_deref()) {
         Some(RouteAction::Backend(name)) => format!("one without a route goes to backend {name}, as follows"),
@@ -91,7 +97,6 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
         None => "one without a route gets a 404".to_owned(),
     };
     steps.note("route", format!("each request goes by its host and path; {rest}"));
-    let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
     config.backend.is_none().then_some(none)
 }
 

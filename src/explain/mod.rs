@@ -10,6 +10,7 @@ mod choice;
 mod flow;
 mod packets;
 mod question;
+mod route;
 mod servers;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use flow::{
 };
 pub use packets::PacketFacts;
 pub use question::{ClientAddr, Unanswerable};
+pub use route::AskedRequest;
 pub use text::as_text;
 
 use std::net::SocketAddr;
@@ -51,6 +53,8 @@ pub struct ExplainSources<'a> {
     pub flows: &'a ClientFlows,
     /// What the client holds of its share in passthrough, if its worker was asked; `None` if nobody has a share.
     pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
+    /// The request that is asked about (mode http).
+    pub request: Option<&'a AskedRequest>,
     /// Where the network is written that decides about the client, if a file may have it.
     pub network: Option<&'a SearchedNetwork>,
     /// The time.
@@ -176,6 +180,7 @@ pub fn explain(
     frontend: &str,
 ) -> Result<Explanation, Unanswerable> {
     let place = flow::at_its_place(place(sources.snapshot, client, frontend)?, sources.flows);
+    let place = place.for_request(sources.request)?;
     let mut steps = Steps::default();
     Ok(match sources.flows.going_on() {
         Some(flow) => flow::explain(sources, &place, flow, of_new(sources, &place, steps)),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::route::AskedRoute;
 use crate::config::{did_you_mean, listed};
 use crate::model::{FlowKey, HashOn};
 use crate::snapshot::{Frontend, Snapshot};
@@ -40,6 +41,8 @@ pub(super) struct AskedPlace {
     /// All places of the frontend that may be meant.
     pub(super) fitting: Vec<SocketAddr>,
     pub(super) client: ClientAddr,
+    /// The route of the request that is asked about.
+    pub(super) asked: Option<AskedRoute>,
 }
 
 impl AskedPlace {
@@ -108,7 +111,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
             fitting.len(),
             first.port()
         ))),
-        [vip, ..] => Ok(AskedPlace { frontend, vip, fitting, client }),
+        [vip, ..] => Ok(AskedPlace { frontend, vip, fitting, client, asked: None }),
     }
 }
 

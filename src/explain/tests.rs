@@ -75,6 +75,7 @@ fn ask(sources: ExplainSources<'_>, client: SocketAddr) -> Explanation {
 
 fn of(snapshot: &Snapshot) -> ExplainSources<'_> {
     ExplainSources {
+        request: None,
         snapshot,
         plan: None,
         packets: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::explain::AskedRequest;
 use humantime::format_duration;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -245,9 +246,13 @@ fn escaped(name: &str) -> String {
 }
 
 /// Where the control API says which server a client of a frontend gets.
-pub fn explain_path(client: &str, frontend: &str) -> String {
+pub fn explain_path(client: &str, frontend: &str, request: Option<&AskedRequest>) -> String {
     let [client, frontend] = [client, frontend].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
-    format!("/v1/explain?client={client}&frontend={frontend}")
+    let path = format!("/v1/explain?client={client}&frontend={frontend}");
+    match request.map(AskedRequest::to_string) {
+        Some(url) => format!("{path}&url={}", utf8_percent_encode(&url, NON_ALPHANUMERIC)),
+        None => path,
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestHttpServer, stories};
 
 use super::curl::curl;
+use super::operator::{tell, told};
 
 stories!("routes_seen":
     each_route_has_its_responses_and_times_and_keeps_them_over_a_reload [Need::CURL],
     a_trace_is_passed_on_or_begun_and_the_log_names_it [Need::CURL],
+    explain_says_which_route_and_server_a_request_gets [Need::CURL],
     the_next_request_obeys_who_adds_and_removes_servers [Need::CURL],
 );
 
@@ -92,4 +94,26 @@ fn the_next_request_obeys_who_adds_and_removes_servers() {
     assert_eq!(reached(), ["a".to_owned(), "b".to_owned()].into());
     assert_eq!(api("DELETE", ""), "200");
     assert_eq!(reached(), ["a".to_owned()].into());
+}
+
+fn explain_says_which_route_and_server_a_request_gets() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("b", lab.server(2));
+    let routes = "mode = \"http\"\nroutes = [{ path = \"/api\", backend = \"api\" }, { path = \"/old\", redirect = \"https\" }]";
+    let api =
+        format!("[backends.api]\nhealth_check.kind = \"none\"\nservers.b.addr = \"{}\"\n", lab.server(2));
+    let setup = Setup::new(&lab).frontend(routes).server("a", lab.server(1), "").and(&api);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let said = |url: &str| told(&balancer, &format!("explain 127.0.0.1 web {url}"));
+    let api = said("http://shop.example/api/v1?q");
+    assert!(
+        api.contains("gets api/b")
+            && api.contains("a request for shop.example/api/v1 takes route */api to backend api"),
+        "{api}"
+    );
+    assert!(curl(&[&format!("http://{}/api/v1", lab.vip())]).starts_with("b "), "and so it is");
+    let old = said("shop.example/old");
+    assert!(old.contains("takes route */old, and is sent to https"), "{old}");
+    let wrong = tell(&balancer, "explain 127.0.0.1 web http://a/../b");
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("convey refuses it"), "{wrong:?}");
 }

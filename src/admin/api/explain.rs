@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::super::Requester;
 use super::{ApiContext, Failure, line, may_see_clients};
 use crate::control::RequestRefusal;
-use crate::explain::{ClientAddr, Unanswerable};
+use crate::explain::{AskedRequest, ClientAddr, Unanswerable};
 
 /// Who is asked about.
 #[derive(Debug, Deserialize)]
@@ -18,6 +18,7 @@ use crate::explain::{ClientAddr, Unanswerable};
 pub(super) struct ExplainQuery {
     client: String,
     frontend: String,
+    url: Option<String>,
 }
 
 pub(super) async fn explain(
@@ -26,11 +27,13 @@ pub(super) async fn explain(
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     may_see_clients(&answers, &who)?;
-    let Query(ExplainQuery { client, frontend }) = query.map_err(|wrong| Failure::of_query(&wrong))?;
+    let Query(ExplainQuery { client, frontend, url }) = query.map_err(|wrong| Failure::of_query(&wrong))?;
     let client: ClientAddr = client.parse().map_err(Failure::Bad)?;
-    let explanation = answers.source.explain(client, &frontend).await.map_err(|why| match why {
-        Unanswerable::Unknown(why) => Failure::Refused(RequestRefusal::Unknown(why)),
-        Unanswerable::Unclear(why) => Failure::Bad(why),
-    })?;
+    let request: Option<AskedRequest> = url.as_deref().map(str::parse).transpose().map_err(Failure::Bad)?;
+    let explanation =
+        answers.source.explain(client, &frontend, request.as_ref()).await.map_err(|why| match why {
+            Unanswerable::Unknown(why) => Failure::Refused(RequestRefusal::Unknown(why)),
+            Unanswerable::Unclear(why) => Failure::Bad(why),
+        })?;
     Ok(line(&explanation))
 }

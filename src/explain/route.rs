@@ -1,0 +1,123 @@
+//! The request that is asked about (mode http): the route that it takes. Pure.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use convey_http_core::{HeadLimits, HeadReader, RequestHead};
+
+use super::Unanswerable;
+use super::question::AskedPlace;
+use crate::model::Redirect;
+use crate::snapshot::{Frontend, HttpAction};
+
+/// A request by its URL, read as the data path reads it.
+#[derive(Debug, Clone)]
+pub struct AskedRequest {
+    head: RequestHead,
+}
+
+/// What its route says.
+pub(super) struct AskedRoute {
+    pub(super) says: String,
+    /// A server of the place's backend gets it.
+    pub(super) is_forwarded: bool,
+}
+
+/// By what it asks for.
+impl PartialEq for AskedRequest {
+    fn eq(&self, other: &AskedRequest) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for AskedRequest {}
+
+impl FromStr for AskedRequest {
+    type Err = String;
+
+    /// `http://HOST/PATH`; without the scheme, too.
+    fn from_str(text: &str) -> Result<AskedRequest, String> {
+        let expected =
+            || format!("URL: found {text:?}, expected one such as http://api.example.com/v1/items");
+        let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or(text);
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let path = if path.is_empty() { "/" } else { path };
+        let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let read = HeadReader::default().request(&mut head, &HeadLimits::default());
+        match read {
+            Ok(Some(head)) if !host.is_empty() => Ok(AskedRequest { head }),
+            Ok(_) => Err(expected()),
+            Err(malformed) => Err(format!("{}: convey refuses it ({})", expected(), malformed.label())),
+        }
+    }
+}
+
+impl fmt::Display for AskedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [host, path] = [self.head.host(), self.head.path_and_query()].map(String::from_utf8_lossy);
+        write!(f, "http://{host}{path}")
+    }
+}
+
+impl AskedPlace {
+    /// The same for this request: with the backend of its route.
+    pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
+        let Some(AskedRequest { head }) = request else { return Ok(self) };
+        let config = &self.frontend.config;
+        let Some(http) = &self.frontend.http else {
+            let (name, mode) = (&config.name, config.mode.name());
+            return Err(Unanswerable::Unclear(format!(
+                "frontend {name} is in {mode} mode, which sees no requests: ask without a URL"
+            )));
+        };
+        let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
+        let of = format!("a request for {host}{path}");
+        let (says, pool) = match http.route(head.host(), head.path()) {
+            None => (format!("{of} has no route, and gets a 404"), None),
+            Some(route) => match &route.action {
+                HttpAction::Redirect(Redirect::Https) => {
+                    (format!("{of} takes route {}, and is sent to https", route.name), None)
+                }
+                HttpAction::Forward(pool) => (
+                    format!("{of} takes route {} to backend {}", route.name, pool.config.name),
+                    Some(pool.clone()),
+                ),
+            },
+        };
+        let asked = Some(AskedRoute { says, is_forwarded: pool.is_some() });
+        let Frontend { config, pool: own, sources, live, .. } = &*self.frontend;
+        let frontend = Arc::new(Frontend {
+            config: config.clone(),
+            pool: pool.unwrap_or_else(|| own.clone()),
+            http: None,
+            sources: sources.clone(),
+            live: live.clone(),
+        });
+        Ok(AskedPlace { frontend, asked, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_as_the_data_path_reads_requests() {
+        for (text, host, path) in [
+            ("http://api.example/v1/a?b=c", "api.example", "/v1/a"),
+            ("api.example:8080", "api.example:8080", "/"),
+            ("https://a/", "a", "/"),
+        ] {
+            let asked: AskedRequest = text.parse().unwrap();
+            assert_eq!(asked.to_string().parse::<AskedRequest>().unwrap().to_string(), asked.to_string());
+            let head = &asked.head;
+            assert_eq!((head.host(), head.path()), (host.as_bytes(), path.as_bytes()), "{text}");
+        }
+        for wrong in ["", "/v1", "http://", "http://a/b c", "http://a b/", "http://a/../b"] {
+            let told = wrong.parse::<AskedRequest>().unwrap_err();
+            assert!(told.starts_with("URL: found"), "{told}");
+        }
+    }
+}
