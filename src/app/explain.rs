@@ -44,8 +44,9 @@ pub(super) fn run(
     };
     print(&if json { answer.clone() } else { as_text(&answer).context("the answer is not understood")? });
     let verdict = serde_json::from_str::<serde_json::Value>(&answer).ok();
-    let is_served =
-        verdict.is_some_and(|answer| ["server", "one_of_them"].map(Into::into).contains(&answer["verdict"]));
+    let is_served = verdict.is_some_and(|answer| {
+        ["server", "one_of_them", "answered"].map(Into::into).contains(&answer["verdict"])
+    });
     Ok(if is_served { ExitCode::SUCCESS } else { ExitCode::from(NO_SERVER) })
 }
 

@@ -87,17 +87,26 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     let config = &place.frontend.config;
     let none = Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
     if let Some(asked) = &place.asked {
-        steps.note("route", &*asked.says);
-        return (!asked.is_forwarded).then_some(none);
+        note_route(asked.end, &asked.says, steps);
+        return asked.end.map(|_| none);
     }
     let http = config.http.as_ref()?;
-    let rest = match http.default_action(config.backend.as_deref()) {
-        Some(RouteAction::Backend(name)) => format!("one without a route goes to backend {name}, as follows"),
-        Some(action) => format!("one without a route gets a {action}"),
-        None => "one without a route gets a 404".to_owned(),
+    let (rest, end) = match http.default_action(config.backend.as_deref()) {
+        Some(RouteAction::Backend(name)) => {
+            (format!("one without a route goes to backend {name}, as follows"), None)
+        }
+        Some(action) => (format!("one without a route gets a {action}"), Some(End::REDIRECT)),
+        None => ("one without a route gets a 404".to_owned(), Some(End::NO_ROUTE)),
     };
-    steps.note("route", format!("each request goes by its host and path; {rest}"));
+    note_route(end, &format!("each request goes by its host and path; {rest}"), steps);
     config.backend.is_none().then_some(none)
+}
+
+fn note_route(end: Option<End>, says: &str, steps: &mut Steps) {
+    match end {
+        Some(end) => steps.end("route", end, says),
+        None => steps.note("route", says),
+    }
 }
 
 /// What proxies do with the server.

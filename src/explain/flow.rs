@@ -283,6 +283,7 @@ fn next(new: &Explanation) -> String {
         (ClientVerdict::Server, Some(server)) => format!("gets {}/{server}, as things are now", new.backend),
         (ClientVerdict::Server | ClientVerdict::OneOfThem, _) => format!("gets a server of {}", new.backend),
         (ClientVerdict::Waits, _) => format!("waits: {reason}"),
+        (ClientVerdict::Answered, _) => format!("is answered: {reason}"),
         (ClientVerdict::Refused, _) => format!("is refused: {reason}"),
     }
 }

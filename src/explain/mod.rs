@@ -106,6 +106,8 @@ pub enum ClientVerdict {
     OneOfThem,
     /// It waits for one.
     Waits,
+    /// convey itself answers it, with a redirect.
+    Answered,
     /// It gets none.
     Refused,
 }
@@ -139,6 +141,12 @@ struct End {
 }
 
 impl End {
+    /// No route leads anywhere.
+    const NO_ROUTE: End = End { verdict: ClientVerdict::Refused, reason: "no_route" };
+
+    /// The route is a redirect.
+    const REDIRECT: End = End { verdict: ClientVerdict::Answered, reason: "redirect" };
+
     /// In packet modes a connection that is not open yet gives way to a new one, if there is one.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {
         let gives_way = mode.forwards_packets() && self.reason == DropReason::MaxConnections.label();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use convey_http_core::{HeadLimits, HeadReader, RequestHead};
 
-use super::Unanswerable;
 use super::question::AskedPlace;
+use super::{End, Unanswerable};
 use crate::model::Redirect;
 use crate::snapshot::{Frontend, HttpAction};
 
@@ -21,8 +21,8 @@ pub struct AskedRequest {
 /// What its route says.
 pub(super) struct AskedRoute {
     pub(super) says: String,
-    /// A server of the place's backend gets it.
-    pub(super) is_forwarded: bool,
+    /// What becomes of it here; `None`: a server of the place's backend gets it.
+    pub(super) end: Option<End>,
 }
 
 /// By what it asks for.
@@ -74,19 +74,21 @@ impl AskedPlace {
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
         let of = format!("a request for {host}{path}");
-        let (says, pool) = match http.route(head.host(), head.path()) {
-            None => (format!("{of} has no route, and gets a 404"), None),
+        let (says, pool, end) = match http.route(head.host(), head.path()) {
+            None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
             Some(route) => match &route.action {
-                HttpAction::Redirect(Redirect::Https) => {
-                    (format!("{of} takes route {}, and is sent to https", route.name), None)
-                }
-                HttpAction::Forward(pool) => (
-                    format!("{of} takes route {} to backend {}", route.name, pool.config.name),
-                    Some(pool.clone()),
+                HttpAction::Redirect(Redirect::Https) => (
+                    format!("{of} takes route {}, and is sent to https", route.name),
+                    None,
+                    Some(End::REDIRECT),
                 ),
+                HttpAction::Forward(pool) => {
+                    let to = &pool.config.name;
+                    (format!("{of} takes route {} to backend {to}", route.name), Some(pool.clone()), None)
+                }
             },
         };
-        let asked = Some(AskedRoute { says, is_forwarded: pool.is_some() });
+        let asked = Some(AskedRoute { says, end });
         let Frontend { config, pool: own, sources, live, .. } = &*self.frontend;
         let frontend = Arc::new(Frontend {
             config: config.clone(),

@@ -95,6 +95,7 @@ fn headline(answer: &Answer) -> String {
             format!("{at} gets {backend}/{server} at {address}{moment}")
         }
         ("one_of_them", _) => format!("{at} gets a server of {backend}; which one depends on its port"),
+        ("answered", _) => format!("{at} gets an answer of convey itself: {reason}"),
         ("waits", _) => format!("{at} waits; in vain: {reason}"),
         _ => format!("{at} is refused: {reason}"),
     }

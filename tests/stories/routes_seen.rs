@@ -113,7 +113,11 @@ fn explain_says_which_route_and_server_a_request_gets() {
     );
     assert!(curl(&[&format!("http://{}/api/v1", lab.vip())]).starts_with("b "), "and so it is");
     let old = said("shop.example/old");
-    assert!(old.contains("takes route */old, and is sent to https"), "{old}");
+    assert!(
+        old.contains("gets an answer of convey itself: redirect")
+            && old.contains("takes route */old, and is sent to https"),
+        "{old}"
+    );
     let wrong = tell(&balancer, "explain 127.0.0.1 web http://a/../b");
     assert!(wrong.code == Some(2) && wrong.stderr.contains("convey refuses it"), "{wrong:?}");
 }
