@@ -89,14 +89,11 @@ impl IncomingStream {
         }
     }
 
-    /// All of the response was written.
-    pub(super) fn finish(&mut self) {
+    /// All of the response was written. Of a request that is not whole nobody wants the rest: the library says so by a reset without an
+    /// error (RFC 9113, section 8.1), once the response is on its way. A reset of our own would take the place of what waits.
+    pub(super) fn finish(mut self) {
         if let Response::Body(body) = &mut self.response {
             body.finish();
-        }
-        if self.body.is_some() {
-            // The rest of the request is of no use to anybody (RFC 9113, section 8.1).
-            self.reset(Reason::NO_ERROR);
         }
     }
 
