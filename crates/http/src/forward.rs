@@ -195,6 +195,9 @@ impl Forwarding<'_, '_> {
         }
         let Some(end) = end else {
             if status.is_none() && exchange.is_request_whole() {
+                if let ServerEnd::Stream(stream) = &server {
+                    stream.retire_connection();
+                }
                 permit.answered_with(answer_now(self.client, None, sent), self.client.failures());
             }
             return Attempt::Over(timed_out(&exchange));
@@ -285,7 +288,14 @@ impl Forwarding<'_, '_> {
                 AnswerReason::ServerReset
             }
             TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
-            TransferEnd::ServerReset | TransferEnd::Whole => AnswerReason::ServerReset,
+            TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
+                // No fault: it ends its connection in order, or has too much to do on it.
+                attempts.repeat();
+                return Attempt::Again(AnswerReason::ServerReset);
+            }
+            TransferEnd::ServerReset | TransferEnd::ServerRefused | TransferEnd::Whole => {
+                AnswerReason::ServerReset
+            }
         };
         if exchange.has_answered() {
             return Attempt::Over(RequestEnd::Broken(Counter::ServerReset));

@@ -32,6 +32,8 @@ pub(crate) enum TransferEnd {
     ClientFault(Malformed),
     /// The server reset its connection.
     ServerReset,
+    /// The server has done nothing of what was asked, and says so.
+    ServerRefused,
     /// What the server sent is no response, or only a part of one.
     ServerFault(ServerFault),
 }
@@ -287,7 +289,7 @@ impl<'a> Transfer<'a> {
         buffer::with(|buffer| {
             let n = match ends.server.poll_read(cx, buffer) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ServerReset)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(server_broke(&error))),
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed(ends.client)),
                 Poll::Ready(Ok(n)) => n,
             };
@@ -348,6 +350,14 @@ impl<'a> Transfer<'a> {
             client.close();
         }
         Ok(Step::Over)
+    }
+}
+
+/// Nothing can be read from the server any more. That of HTTP/1.1 is never refused once it is open.
+fn server_broke(error: &io::Error) -> TransferEnd {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,
+        _ => TransferEnd::ServerReset,
     }
 }
 

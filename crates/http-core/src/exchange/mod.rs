@@ -241,7 +241,12 @@ impl Exchange {
     /// Whether another server may be asked after this one has got the request and failed. The client has no answer yet, and nothing of
     /// the request's body is gone. The request does the same twice as once (RFC 9110, section 9.2.2).
     pub fn may_be_repeated(&self) -> bool {
-        self.method.is_idempotent() && !self.has_answered && !self.has_sent_body
+        self.method.is_idempotent() && self.may_be_sent_elsewhere()
+    }
+
+    /// The same after a server that has done nothing of what was asked.
+    pub fn may_be_sent_elsewhere(&self) -> bool {
+        !self.has_answered && !self.has_sent_body
     }
 
     /// What becomes of the connections. To be asked when the response is whole.

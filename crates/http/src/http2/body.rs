@@ -182,10 +182,15 @@ impl BodyOut {
     }
 }
 
-/// What a fault of a stream is for those who move bytes.
+/// What a fault of a stream is for those who move bytes. `ConnectionRefused`: the other side has done nothing of what was asked (RFC 9113,
+/// section 8.7).
 pub(super) fn broken(error: h2::Error) -> io::Error {
+    // Of a connection that ends in order, the library tells only streams that the other side has not taken.
+    let is_refused =
+        error.is_remote() && (error.reason() == Some(Reason::REFUSED_STREAM) || error.is_go_away());
     match error.is_io() {
         true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+        false if is_refused => io::Error::new(io::ErrorKind::ConnectionRefused, error),
         false => io::Error::new(io::ErrorKind::ConnectionReset, error),
     }
 }

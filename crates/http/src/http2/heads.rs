@@ -85,9 +85,15 @@ pub(super) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
 /// The request that a stream to a server begins with.
 pub(super) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
-    let uri = Uri::builder().scheme("http").authority(head.host()).path_and_query(head.path_and_query());
+    let mut uri = Uri::builder().path_and_query(head.path_and_query());
     let mut request = Request::new(());
-    *request.version_mut() = Version::HTTP_2;
+    if head.host().is_empty() {
+        // A client of HTTP/1.0 need not name a host, and none is made up (RFC 9113, section 8.3.1). The library wants to be told so.
+        *request.version_mut() = Version::HTTP_11;
+    } else {
+        *request.version_mut() = Version::HTTP_2;
+        uri = uri.scheme("http").authority(head.host());
+    }
     *request.method_mut() =
         Method::from_bytes(head.method_token()).map_err(|_| io::ErrorKind::InvalidData)?;
     *request.uri_mut() = uri.build().map_err(invalid)?;

@@ -46,6 +46,8 @@ enum Answer {
     },
     Body(BodyIn),
     Over,
+    /// The stream could not begin.
+    Refused,
 }
 
 impl OutgoingStream {
@@ -65,7 +67,10 @@ impl OutgoingStream {
                 return Poll::Ready(Ok(bytes.len()));
             };
             taken = bytes.len() - received.len();
-            self.ask(&head)?;
+            if let Err(error) = self.ask(&head) {
+                self.response = Answer::Refused;
+                return Poll::Ready(Err(error));
+            }
         }
         let Request::Body(body) = &mut self.request else { return Poll::Ready(Ok(taken)) };
         match body.poll_write(cx, &bytes[taken..]) {
@@ -88,6 +93,7 @@ impl OutgoingStream {
             match &mut self.response {
                 Answer::Unasked => return Poll::Pending,
                 Answer::Over => return Poll::Ready(Ok(0)),
+                Answer::Refused => return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
                 Answer::Body(body) => return body.poll_read(cx, buffer),
                 Answer::Awaited { response, method, is_http11 } => {
                     (self.head, self.read) = (Vec::with_capacity(512), 0);
@@ -105,6 +111,11 @@ impl OutgoingStream {
                 }
             }
         }
+    }
+
+    /// Has no other stream begin on the same connection: nothing came from it for too long.
+    pub(crate) fn retire_connection(&self) {
+        self.place.retire();
     }
 
     /// Begins the stream.

@@ -47,6 +47,7 @@ struct Kept {
     send: SendRequest<Bytes>,
     /// Each stream has a share of it.
     streams: Arc<()>,
+    /// No other stream begins on it.
     is_over: Arc<AtomicBool>,
     /// Since when there is no stream.
     unused: Option<Instant>,
@@ -55,6 +56,7 @@ struct Kept {
 /// A stream's place on a connection.
 pub(super) struct StreamPlace {
     send: SendRequest<Bytes>,
+    is_over: Arc<AtomicBool>,
     _stream: Arc<()>,
 }
 
@@ -117,6 +119,11 @@ impl StreamPlace {
     pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {
         &mut self.send
     }
+
+    /// Has no other stream begin on this connection. Those that have begun go on.
+    pub(super) fn retire(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Kept {
@@ -127,7 +134,11 @@ impl Kept {
             return None;
         }
         self.unused = None;
-        Some(StreamPlace { send: self.send.clone(), _stream: self.streams.clone() })
+        Some(StreamPlace {
+            send: self.send.clone(),
+            is_over: self.is_over.clone(),
+            _stream: self.streams.clone(),
+        })
     }
 
     fn open(&self) -> usize {
