@@ -23,6 +23,7 @@ mod forged;
 mod health;
 mod http;
 mod http2;
+mod http_faults;
 mod limits;
 mod list;
 mod log;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         health::stories(),
         http::stories(),
         http2::stories(),
+        http_faults::stories(),
         limits::stories(),
         list::stories(),
         log::stories(),

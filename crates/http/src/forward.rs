@@ -67,7 +67,7 @@ struct Transferred {
     end: Option<TransferEnd>,
     exchange: Exchange,
     status: Option<u16>,
-    /// The server has the whole request, and sent nothing behind its response.
+    /// The server has taken all that has come of the request, and sent nothing behind its response.
     is_clean: bool,
     /// When it began.
     sent: Instant,
@@ -194,13 +194,14 @@ impl Forwarding<'_, '_> {
             self.record.has_status(status);
         }
         let Some(end) = end else {
-            if status.is_none() && exchange.is_request_whole() {
+            let awaits_server = exchange.is_request_whole() || !is_clean;
+            if status.is_none() && awaits_server {
                 if let ServerEnd::Stream(stream) = &server {
                     stream.retire_connection();
                 }
                 permit.answered_with(answer_now(self.client, None, sent), self.client.failures());
             }
-            return Attempt::Over(timed_out(&exchange));
+            return Attempt::Over(timed_out(&exchange, awaits_server));
         };
         if end == TransferEnd::Whole {
             let ExchangeEnd { client_stays, server_stays } = exchange.end();
@@ -364,9 +365,9 @@ fn reason_of(unavailable: Unavailable) -> AnswerReason {
     }
 }
 
-/// Nothing has moved for too long.
-fn timed_out(exchange: &Exchange) -> RequestEnd {
-    match (exchange.has_answered(), exchange.is_request_whole()) {
+/// Nothing has moved for too long. `awaits_server`: it has the whole request, or does not take what has come of it.
+fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
+    match (exchange.has_answered(), awaits_server) {
         (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
         (false, true) => unanswered(AnswerReason::ServerTimeout),
         (false, false) => unanswered(AnswerReason::RequestTimeout),

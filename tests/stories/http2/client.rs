@@ -9,22 +9,22 @@ use http::{HeaderMap, Request, Response};
 use tokio::net::TcpStream;
 
 /// A client's connection. It lives on the runtime of the test.
-pub(super) struct Client {
+pub(crate) struct Client {
     send: SendRequest<Bytes>,
     connection: tokio::task::JoinHandle<Result<(), h2::Error>>,
 }
 
 /// A response that came whole.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) fields: HeaderMap,
-    pub(super) body: String,
-    pub(super) trailers: Option<HeaderMap>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) fields: HeaderMap,
+    pub(crate) body: String,
+    pub(crate) trailers: Option<HeaderMap>,
 }
 
 impl Client {
-    pub(super) async fn connect(to: SocketAddr) -> Client {
+    pub(crate) async fn connect(to: SocketAddr) -> Client {
         let stream = TcpStream::connect(to).await.unwrap();
         // A stream that is not read leaves room for others.
         let builder = client::Builder::new().initial_connection_window_size(1 << 20).clone();
@@ -33,7 +33,7 @@ impl Client {
     }
 
     /// Begins a request. `ends`: it has no body.
-    pub(super) async fn begin(
+    pub(crate) async fn begin(
         &self,
         request: Request<()>,
         ends: bool,
@@ -43,20 +43,20 @@ impl Client {
     }
 
     /// The same without a body and its response, if convey still takes requests.
-    pub(super) async fn try_begin(&self, request: Request<()>) -> Result<SendStream<Bytes>, h2::Error> {
+    pub(crate) async fn try_begin(&self, request: Request<()>) -> Result<SendStream<Bytes>, h2::Error> {
         let mut send = self.send.clone().ready().await?;
         send.send_request(request, true).map(|(_, stream)| stream)
     }
 
     /// Asks for a page.
-    pub(super) async fn get(&self, uri: &str) -> Answer {
+    pub(crate) async fn get(&self, uri: &str) -> Answer {
         let request = Request::get(uri).body(()).unwrap();
         let (response, _stream) = self.begin(request, true).await;
         read(response.await.unwrap()).await
     }
 
     /// Sends a body, and trailers behind it.
-    pub(super) async fn post(&self, request: Request<()>, body: &str, trailers: Option<HeaderMap>) -> Answer {
+    pub(crate) async fn post(&self, request: Request<()>, body: &str, trailers: Option<HeaderMap>) -> Answer {
         let (response, mut stream) = self.begin(request, false).await;
         stream.send_data(Bytes::copy_from_slice(body.as_bytes()), trailers.is_none()).unwrap();
         if let Some(trailers) = trailers {
@@ -66,14 +66,14 @@ impl Client {
     }
 
     /// Waits until convey has ended the connection.
-    pub(super) async fn ended(self) -> Result<(), h2::Error> {
+    pub(crate) async fn ended(self) -> Result<(), h2::Error> {
         drop(self.send);
         self.connection.await.unwrap()
     }
 }
 
 /// Reads the rest of a response.
-pub(super) async fn read(response: Response<RecvStream>) -> Answer {
+pub(crate) async fn read(response: Response<RecvStream>) -> Answer {
     let (head, mut stream) = response.into_parts();
     let mut body = Vec::new();
     while let Some(data) = stream.data().await {

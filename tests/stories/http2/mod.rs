@@ -1,6 +1,6 @@
 //! Mode http over HTTP/2, on both sides.
 
-mod client;
+pub(crate) mod client;
 mod server;
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ stories!("http2":
 );
 
 /// Runs a test's part that waits for several things.
-fn block_on<T>(part: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(part: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), part).await.unwrap() })
 }

@@ -1,8 +1,10 @@
 //! Mode http: each request goes to a server of its own.
 
+pub(crate) mod client;
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use convey_testkit::{
     BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, ask, connect, stories, wait_for,
 };
 use rustix::process::Signal;
+
+use client::{Client, read_head};
 
 stories!("http":
     requests_of_one_connection_go_to_all_servers_and_keep_their_connections,
@@ -32,55 +36,7 @@ stories!("http":
     large_bodies_take_no_memory_and_wait_for_who_reads_slowly,
 );
 
-/// A client whose connection stays.
-struct Client(TcpStream);
-
-/// A response, with its head as text.
-#[derive(Debug)]
-struct Response {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Client {
-    fn new(addr: SocketAddr) -> Client {
-        Client(connect(addr))
-    }
-
-    fn get(&mut self, host: &str, path: &str) -> Response {
-        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
-    }
-
-    fn send(&mut self, request: &str) -> Response {
-        self.0.write_all(request.as_bytes()).unwrap();
-        self.read()
-    }
-
-    /// The next response, which has a length.
-    fn read(&mut self) -> Response {
-        let (mut head, mut byte) = (Vec::new(), [0]);
-        while !head.ends_with(b"\r\n\r\n") {
-            self.0.read_exact(&mut byte).unwrap_or_else(|error| {
-                panic!("{error} after {:?}", String::from_utf8_lossy(&head));
-            });
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
-        let mut body = vec![0; length.unwrap_or(0)];
-        self.0.read_exact(&mut body).unwrap();
-        Response { status, head, body: String::from_utf8(body).unwrap() }
-    }
-
-    /// Whether convey has closed the connection.
-    fn is_closed(&mut self) -> bool {
-        matches!(self.0.read(&mut [0]), Ok(0))
-    }
-}
-
-const HTTP: &str = "mode = \"http\"";
+pub(crate) const HTTP: &str = "mode = \"http\"";
 
 fn three(lab: &Loopback) -> Setup {
     let servers = [("a", 1), ("b", 2), ("c", 3)];
@@ -566,15 +522,6 @@ fn a_client_that_expects_to_be_told_to_continue_is_told_by_the_server() {
     let created = client.send("hello");
     assert_eq!((created.status, &*created.body), (201, "hello"));
     assert_eq!(client.get("a", "/next").status, 204);
-}
-
-fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
-    let (mut head, mut byte) = (Vec::new(), [0]);
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    Ok(String::from_utf8(head).unwrap())
 }
 
 fn an_answer_before_the_body_is_whole_arrives_and_ends_the_connection() {

@@ -1,0 +1,203 @@
+//! Clients that fail, and servers of HTTP/2 that refuse.
+
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use bytes::Bytes;
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, TestHttpServer, connect, reset, wait_for, was_reset,
+};
+use http::{Request, Response};
+
+use super::super::http::HTTP;
+use super::super::http::client::{Client, read_head};
+use super::super::http2::block_on;
+use super::super::http2::client::Client as Http2Client;
+use super::outcome::{Outcome, Version, ask};
+
+fn balancer(lab: &Loopback, timeouts: &str) -> BalancerProcess {
+    BalancerProcess::start(
+        lab,
+        &Setup::new(lab).frontend(HTTP).timeouts(timeouts).server("a", lab.server(1), ""),
+    )
+}
+
+/// Its first connection takes no stream and ends in order; it serves on all others.
+pub(super) fn a_server_of_http2_that_has_done_nothing_is_asked_anew() {
+    static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+    let lab = Loopback::new();
+    let listener = TcpListener::bind(lab.server(1)).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let is_first = CONNECTIONS.fetch_add(1, Ordering::Relaxed) == 0;
+            thread::spawn(move || if is_first { refuse(stream) } else { serve_http2(stream) });
+        }
+    });
+    let setup = Setup::new(&lab).frontend(HTTP).backend("protocol = \"h2\"");
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
+    let got = Client::new(lab.vip()).send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(got.status, 200, "{}", got.head);
+    assert_eq!(CONNECTIONS.load(Ordering::Relaxed), 2);
+    // A client of HTTP/1.0 need not say whom it asks.
+    assert_eq!(Client::new(lab.vip()).send("GET / HTTP/1.0\r\n\r\n").status, 200);
+    assert_eq!(balancer.stat("/frontends/web/requests/answered/server_reset"), 0);
+}
+
+/// Says that it takes no stream, once it was asked.
+fn refuse(mut stream: std::net::TcpStream) -> io::Result<()> {
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])?;
+    sleep(Duration::from_millis(200));
+    // GOAWAY: the last stream that was taken is 0, and all is well.
+    stream.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
+    io::copy(&mut stream, &mut io::sink()).map(drop)
+}
+
+fn serve_http2(stream: std::net::TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    block_on(async {
+        let stream = tokio::net::TcpStream::from_std(stream)?;
+        let mut connection = h2::server::handshake(stream).await.map_err(io::Error::other)?;
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            let response = Response::builder().header("content-length", 0).body(()).unwrap();
+            respond.send_response(response, true).map_err(io::Error::other)?;
+        }
+        Ok(())
+    })
+}
+
+/// It sends half a body and is gone, in each of the ways.
+pub(super) fn a_client_that_is_gone_takes_no_blame_to_the_server() {
+    let lab = Loopback::new();
+    let (gone, server_sees) = std::sync::mpsc::channel();
+    let _server = TcpServer::start(lab.server(1), move |mut stream| {
+        read_head(&mut stream)?;
+        let _ = io::copy(&mut stream, &mut io::sink());
+        gone.send(()).map_err(io::Error::other)
+    });
+    let setup = Setup::new(&lab).frontend(HTTP).server("a", lab.server(1), "");
+    let setup = setup.backend("outlier_detection = { consecutive_failures = 1 }");
+    let balancer = BalancerProcess::start(&lab, &setup.server("b", lab.server(1), ""));
+    let half = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf";
+    let patience = Duration::from_secs(10);
+    for resets in [false, true] {
+        let mut client = connect(lab.vip());
+        client.write_all(half).unwrap();
+        wait_for("the server", || (balancer.stat("/backends/pool/current_connections") == 1).then_some(()));
+        if resets {
+            reset(client)
+        } else {
+            drop(client)
+        }
+        server_sees.recv_timeout(patience).unwrap();
+    }
+    block_on(async {
+        let client = Http2Client::connect(lab.vip()).await;
+        let (_response, mut stream) = client.begin(Request::put("http://a/").body(()).unwrap(), false).await;
+        stream.send_data(Bytes::from_static(b"half"), false).unwrap();
+        while balancer.stat("/backends/pool/current_connections") != 1 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stream.send_reset(h2::Reason::CANCEL);
+        tokio::task::spawn_blocking(move || server_sees.recv_timeout(patience)).await.unwrap().unwrap();
+    });
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+    for name in ["a", "b"] {
+        assert!(balancer.stat(&format!("/backends/pool/servers/{name}/ejected")).is_null());
+    }
+    balancer.wait_for_stat("/frontends/web/ended/client_reset", 2);
+}
+
+pub(super) fn a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_is_told() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = balancer(&lab, "idle = 1");
+    let mut client = Client::new(lab.vip());
+    write!(client.0, "PUT /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n").unwrap();
+    for _ in 0..10 {
+        sleep(Duration::from_millis(300));
+        client.0.write_all(b"x").unwrap();
+    }
+    assert_eq!(client.read().body, "a PUT /slow 10");
+    assert_eq!(client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").status, 408);
+    assert!(client.is_closed());
+    block_on(async {
+        let client = Http2Client::connect(lab.vip()).await;
+        let (response, mut stream) = client.begin(Request::put("http://a/").body(()).unwrap(), false).await;
+        stream.send_data(Bytes::from_static(b"half"), false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 408);
+        // The connection goes on.
+        assert_eq!(client.get("http://a/next").await.body, "a GET /next 0");
+    });
+    balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 2);
+}
+
+pub(super) fn what_a_client_sends_behind_its_body_is_no_request() {
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let balancer = balancer(&lab, "");
+    let mut client = Client::new(lab.vip());
+    let response =
+        client.send("PUT /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody behind it\r\n\r\n");
+    assert_eq!(response.body, "a PUT /1 4");
+    assert_eq!(client.read().status, 400);
+    assert!(client.is_closed());
+    block_on(async {
+        let client = Http2Client::connect(lab.vip()).await;
+        let request = Request::put("http://a/2").header("content-length", 4).body(()).unwrap();
+        let (response, mut stream) = client.begin(request, false).await;
+        stream.send_data(Bytes::from_static(b"body behind it"), true).unwrap();
+        assert_eq!(response.await.unwrap_err().reason(), Some(h2::Reason::PROTOCOL_ERROR));
+        assert_eq!(client.get("http://a/3").await.body, "a GET /3 0");
+    });
+    // A chunk that is none: no server has the request whole.
+    let chunked = "PUT /4 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n-1\r\n";
+    assert_eq!(Client::new(lab.vip()).send(chunked).status, 400);
+    let seen: Vec<String> = server.seen().into_iter().map(|seen| seen.line).collect();
+    assert_eq!(seen, ["PUT /1 HTTP/1.1", "GET /3 HTTP/1.1"]);
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
+    let lab = Loopback::new();
+    let (gone, server_sees) = std::sync::mpsc::channel();
+    let _server = TcpServer::start(lab.server(1), move |mut stream| {
+        let head = read_head(&mut stream)?;
+        if head.starts_with("GET / ") {
+            return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1_u64 << 40)?;
+        while stream.write_all(&[b'x'; 65_536]).is_ok() {}
+        gone.send(()).map_err(io::Error::other)
+    });
+    let balancer = balancer(&lab, "idle = 1");
+    let mut client = connect(lab.vip());
+    client.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    server_sees.recv_timeout(Duration::from_secs(10)).unwrap();
+    while !was_reset(&mut client) {
+        assert!(client.read(&mut [0; 65_536]).is_ok_and(|n| n > 0));
+    }
+    block_on(async {
+        let client = Http2Client::connect(lab.vip()).await;
+        let (response, _stream) = client.begin(Request::get("http://a/large").body(()).unwrap(), true).await;
+        let mut body = response.await.unwrap().into_body();
+        // Others of its streams go on.
+        assert_eq!(client.get("http://a/").await.body, "ok");
+        tokio::task::spawn_blocking(move || server_sees.recv_timeout(Duration::from_secs(10)))
+            .await
+            .unwrap()
+            .unwrap();
+        let error = loop {
+            match body.data().await.unwrap() {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(error.is_reset(), "{error}");
+        assert_eq!(client.get("http://a/").await.body, "ok");
+    });
+    assert_eq!(ask(lab.vip(), Version::Http1, "GET"), Outcome::Body("ok".into()));
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
