@@ -24,6 +24,7 @@ mod health;
 mod http;
 mod http2;
 mod http_faults;
+mod http_reload;
 mod limits;
 mod list;
 mod log;
@@ -47,6 +48,7 @@ mod servers;
 mod service_manager;
 mod shares;
 mod slow;
+mod smuggling;
 mod sources;
 mod stats;
 mod steering;
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         http::stories(),
         http2::stories(),
         http_faults::stories(),
+        http_reload::stories(),
         limits::stories(),
         list::stories(),
         log::stories(),
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         service_manager::stories(),
         shares::stories(),
         slow::stories(),
+        smuggling::stories(),
         sources::stories(),
         stats::stories(),
         steering::stories(),

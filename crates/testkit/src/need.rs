@@ -39,10 +39,13 @@ impl Need {
     pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
     pub const DNSMASQ: Need = Need::Tool("dnsmasq", "dnsmasq-base");
     pub const ETHTOOL: Need = Need::Tool("ethtool", "ethtool");
+    pub const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
     pub const NFT: Need = Need::Tool("nft", "nftables");
     pub const NGINX: Need = Need::Tool("nginx", "nginx-light");
+    pub const NODE: Need = Need::Tool("node", "nodejs");
     pub const PRLIMIT: Need = Need::Tool("prlimit", "util-linux");
     pub const PROMTOOL: Need = Need::Tool("promtool", "prometheus");
+    pub const PYTHON: Need = Need::Tool("python3", "python3");
     pub const TC: Need = Need::Tool("tc", "iproute2");
     pub const WRK: Need = Need::Tool("wrk", "wrk");
 }
