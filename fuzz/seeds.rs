@@ -57,6 +57,7 @@ fn main() -> io::Result<()> {
 
     write("proxy_header", &proxy_headers())?;
     write("http_request", &http_requests())?;
+    write("http_forwarded", &http_forwarded())?;
     write("handed_over", &handed_over())?;
 
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
@@ -118,6 +119,17 @@ fn http_requests() -> Vec<(String, Vec<u8>)> {
         ("old", "\r\nGET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
     ];
     requests.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).to_vec()
+}
+
+/// The same of HTTP/1, and heads of HTTP/2, each behind a byte that says which, and what is changed.
+fn http_forwarded() -> Vec<(String, Vec<u8>)> {
+    let old = http_requests().into_iter().map(|(name, bytes)| (name, [&[0x40][..], &bytes].concat()));
+    let new = [
+        ("http2-get", "\x01GET\0/a?b\0a.example\0cookie:a=1\0cookie:b=2\0\0"),
+        ("http2-post", "\x1fPOST\0/\0a:80\0content-length:5\0te:trailers\0\0hello"),
+        ("http2-chunks", "\x27PUT\0/%2F\0[::1]\0host:[::1]\0x-forwarded-for:10.0.0.1\0\0hello"),
+    ];
+    old.chain(new.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()))).collect()
 }
 
 fn proxy_headers() -> Vec<(String, Vec<u8>)> {

@@ -33,4 +33,6 @@ mod transfer;
 
 pub use answer::{AnswerReason, OwnAnswer};
 pub use connection::HttpServer;
+#[cfg(feature = "test-util")]
+pub use http2::request_from_http2;
 pub use request::{Decision, HttpRequest};

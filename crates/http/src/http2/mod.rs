@@ -13,7 +13,19 @@ mod outgoing;
 mod servers;
 mod stream;
 
+#[cfg(feature = "test-util")]
+use convey_http_core::{HeadLimits, Malformed, RequestHead};
+
 pub(crate) use client::{has_preface, serve};
 pub(crate) use incoming::IncomingStream;
 pub(crate) use outgoing::OutgoingStream;
 pub(crate) use servers::{connect, sweep, take};
+
+/// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.
+///
+/// # Errors
+/// It is none that HTTP/1.1 could say.
+#[cfg(feature = "test-util")]
+pub fn request_from_http2(parts: &http::request::Parts, has_body: bool) -> Result<RequestHead, Malformed> {
+    heads::request_from(parts, has_body, &HeadLimits::default())
+}
