@@ -128,18 +128,16 @@ impl Forwarding<'_, '_> {
     async fn connection(&self, permit: &mut Permit, attempts: &mut Attempts) -> Option<(ServerEnd, bool)> {
         let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
         let speaks_http2 = self.speaks_http2(permit);
-        // After a failure nothing that has waited is believed in.
-        if !attempts.have_begun() {
-            let kept = match speaks_http2 {
-                true => {
-                    http2::take(self.place(permit)).await.map(|stream| (ServerEnd::Stream(stream), false))
-                }
-                false => idle::take(self.place(permit), most).map(|kept| (ServerEnd::Socket(kept), true)),
-            };
-            if kept.is_some() {
-                permit.opened();
-                return kept;
-            }
+        let kept = match speaks_http2 {
+            // One that has ended is never found. To open others for what a server refuses would make it worse.
+            true => http2::take(self.place(permit)).await.map(|stream| (ServerEnd::Stream(stream), false)),
+            // After a failure nothing that has waited is believed in.
+            false if attempts.have_begun() => None,
+            false => idle::take(self.place(permit), most).map(|kept| (ServerEnd::Socket(kept), true)),
+        };
+        if kept.is_some() {
+            permit.opened();
+            return kept;
         }
         let began = Instant::now();
         let opened = match self.client.connect(permit).await {

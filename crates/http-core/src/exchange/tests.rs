@@ -110,6 +110,16 @@ fn only_what_does_the_same_twice_and_can_be_sent_again_is_repeated() {
 }
 
 #[test]
+fn what_a_server_has_not_done_is_asked_of_another_while_nothing_of_the_body_is_gone() {
+    for (body, may) in [(0, true), (1, false)] {
+        let (head, received) = request(POST);
+        let mut exchange = Exchange::new(&head);
+        exchange.from_client(&received[..body]).unwrap();
+        assert_eq!((exchange.may_be_sent_elsewhere(), exchange.may_be_repeated()), (may, false));
+    }
+}
+
+#[test]
 fn interim_responses_reach_clients_that_know_them() {
     let answered = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
                     HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

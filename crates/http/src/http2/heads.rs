@@ -126,7 +126,8 @@ pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
 
 /// Reads lines of fields, with the empty one at their end.
 pub(super) fn read_fields(lines: &[u8]) -> io::Result<HeaderMap> {
-    let mut room = [httparse::EMPTY_HEADER; 64];
+    // Trailers have a limit in bytes.
+    let mut room = vec![httparse::EMPTY_HEADER; lines.iter().filter(|byte| **byte == b'\n').count()];
     let Ok(httparse::Status::Complete((_, lines))) = httparse::parse_headers(lines, &mut room) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
@@ -156,4 +157,33 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to_server(text: &str) -> Request<()> {
+        let head = HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default());
+        request_to(&head.unwrap().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_server_is_asked_for_the_host_that_the_client_named_or_for_none() {
+        let named = to_server("OPTIONS * HTTP/1.1\r\nHost: [::1]:80\r\nX: y\r\n\r\n");
+        assert_eq!(named.uri().authority().unwrap(), "[::1]:80");
+        assert_eq!(
+            (&named.headers()["x"], named.headers().contains_key(HOST)),
+            (&HeaderValue::from_static("y"), false)
+        );
+        let unnamed = to_server("GET /a?b HTTP/1.0\r\n\r\n");
+        assert_eq!((unnamed.uri().to_string(), unnamed.version()), ("/a?b".to_owned(), Version::HTTP_11));
+    }
+
+    #[test]
+    fn trailers_are_as_many_as_their_bytes_allow() {
+        let lines = "x: y\r\n".repeat(1_000) + "\r\n";
+        assert_eq!(read_fields(lines.as_bytes()).unwrap().len(), 1_000);
+        assert!(read_fields(b"x y: z\r\n\r\n").is_err());
+    }
 }
