@@ -257,12 +257,16 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[[frontends.NAME.routes]] redirect", "'https'"),
     ("[[frontends.NAME.routes]] rewrite_path", "'/b'"),
     ("[[frontends.NAME.routes]] rewrite_host", "'b.internal'"),
+    ("[[frontends.NAME.routes]] requests_per_source", "7"),
+    ("[[frontends.NAME.routes]] request_burst", "7\nrequests_per_source = 7"),
     ("[frontends.NAME.headers.request] remove", "'X-A'"),
     ("[frontends.NAME.access] allow", "'10.0.0.0/8'"),
     ("[frontends.NAME.access] deny", "'10.6.6.0/24'"),
     ("[frontends.NAME.limits] connections_per_source", "7"),
     ("[frontends.NAME.limits] rate_per_source", "7"),
     ("[frontends.NAME.limits] burst", "7"),
+    ("[frontends.NAME.limits] requests_per_source", "7"),
+    ("[frontends.NAME.limits] request_burst", "7\nrequests_per_source = 7"),
     ("[frontends.NAME.limits] ipv4_prefix", "24"),
     ("[frontends.NAME.limits] ipv6_prefix", "56"),
     ("[frontends.NAME.limits] action", "'drop'"),
@@ -355,7 +359,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
     let (mut text, mut is_there) = (Vec::new(), false);
-    let is_of_http = ["redirect", "forwarded", "begin_traces"].contains(&key)
+    let is_of_http = ["redirect", "forwarded", "begin_traces", "requests_per_source", "request_burst"]
+        .contains(&key)
         || table.contains("routes")
         || table.contains("headers");
     let tables = if is_of_http {

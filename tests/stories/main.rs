@@ -24,6 +24,7 @@ mod health;
 mod http;
 mod http2;
 mod http_faults;
+mod http_limits;
 mod http_reload;
 mod limits;
 mod list;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         http::stories(),
         http2::stories(),
         http_faults::stories(),
+        http_limits::stories(),
         http_reload::stories(),
         limits::stories(),
         list::stories(),

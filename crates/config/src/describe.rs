@@ -8,9 +8,9 @@ use super::diff::{list, or};
 use super::{AccessLogConfig, Config, LogConfig};
 use convey_http_core::FieldRules;
 use convey_model::{
-    BackendConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig, Limits, Mode, NamedServer,
-    OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RouteConfig, ServerAddr, ServerConfig,
-    ServerSettings, Timeouts,
+    BackendConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig, Mode, NamedServer,
+    OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RequestRate, RouteConfig, ServerAddr,
+    ServerConfig, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -105,7 +105,8 @@ fn route_row(route: &RouteConfig) -> [String; 4] {
     let path = route.rewrite_path.as_ref().map(|path| format!(", path becomes {path}"));
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
     let rewrites: String = path.into_iter().chain(host).collect();
-    let to = format!("-> {}{rewrites}{}", route.action, headers(&route.headers));
+    let rate = route.rate.map_or(String::new(), |rate| format!("; a source has {}", requests(rate)));
+    let to = format!("-> {}{rewrites}{}{rate}", route.action, headers(&route.headers));
     [format!("  route {}", route.name), String::new(), String::new(), to]
 }
 
@@ -161,17 +162,24 @@ fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
         format!(
             "-> {}{limit}{per_client}{proxies}{times}{access}{}{http}",
             default_way(frontend),
-            of_sources(&frontend.limits)
+            of_sources(frontend)
         ),
     ]
 }
 
 /// The limits of one source.
-fn of_sources(limits: &Limits) -> String {
+fn of_sources(frontend: &FrontendConfig) -> String {
+    let limits = &frontend.limits;
     let connections = limits.connections_per_source.map(|most| format!("{most} connections"));
     let rate = limits.rate_per_source.map(|rate| format!("{rate} new ones a second"));
-    let parts: Vec<String> = connections.into_iter().chain(rate).collect();
+    let requests = frontend.http.as_ref().and_then(|http| http.rate).map(requests);
+    let parts: Vec<String> = connections.into_iter().chain(rate).chain(requests).collect();
     if parts.is_empty() { String::new() } else { format!("; a source has {}", parts.join(", ")) }
+}
+
+/// How many requests one source may send.
+fn requests(rate: RequestRate) -> String {
+    format!("{} requests a second", rate.per_source)
 }
 
 /// `modes` are those of the frontends that use it.

@@ -8,7 +8,7 @@ use convey_model::{Algorithm, HttpVersion, Mode, Protocol};
 /// Reports the keys of mode `http` in another mode. In this mode: a protocol without requests, and what no request could reach.
 pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     if !mode.is_http() {
-        for place in &frontend.http.keys {
+        for place in frontend.http.keys.iter().chain(frontend.limits.requests.places()) {
             report.error(place, format!("needs mode = \"http\"; the frontend is in {} mode", mode.name()));
         }
         return;

@@ -30,7 +30,7 @@ use convey_model::{
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
-    self as snapshot, Ejected, FrontendLive, Health, Pool, PoolLive, ServerLive, Snapshot,
+    self as snapshot, Ejected, FrontendLive, Health, Pool, PoolLive, RequestLimit, ServerLive, Snapshot,
 };
 
 /// The state behind the snapshots.
@@ -53,6 +53,8 @@ pub struct ControlState {
     frontends: Kept<String, FrontendLive>,
     /// What each source has of a frontend that limits sources, by its name.
     sources: HashMap<String, Arc<Sources>>,
+    /// The same of requests, by the names of the frontend and of the route, if it is one's.
+    request_limits: HashMap<(String, Option<String>), RequestLimit>,
     backends: Kept<String, PoolLive>,
     pools: HashMap<String, PoolEntry>,
     /// The pool of frontends without a backend of their own.
@@ -128,6 +130,7 @@ impl ControlState {
             totals: Arc::new(Traffic::new(cores)),
             frontends: Kept::default(),
             sources: HashMap::new(),
+            request_limits: HashMap::new(),
             backends: Kept::default(),
             pools: HashMap::new(),
             no_pool: frontends::no_pool(cores),
@@ -165,6 +168,7 @@ impl ControlState {
         }
         self.keep_backends(&config, now);
         self.keep_sources(&config);
+        self.keep_request_limits(&config);
         self.share_access(&mut config);
         if let Some(before) = &self.config {
             self.draining.apply(before, &config, now);

@@ -14,6 +14,8 @@ pub enum AnswerReason {
     RequestTimeout,
     /// No route leads anywhere, and the frontend has no backend.
     NoRoute,
+    /// The client's source has sent too many requests of late.
+    RateLimit,
     /// The route says so.
     Redirect,
     /// A service says so that an application has added to convey's own.
@@ -134,6 +136,7 @@ impl AnswerReason {
             AnswerReason::Malformed(malformed) => malformed.status(),
             AnswerReason::RequestTimeout => 408,
             AnswerReason::NoRoute => 404,
+            AnswerReason::RateLimit => 429,
             AnswerReason::Redirect => 308,
             AnswerReason::Layer => 403,
             AnswerReason::NoServer
@@ -151,6 +154,7 @@ impl AnswerReason {
             AnswerReason::Malformed(_) => Counter::AnsweredMalformed,
             AnswerReason::RequestTimeout => Counter::AnsweredRequestTimeout,
             AnswerReason::NoRoute => Counter::AnsweredNoRoute,
+            AnswerReason::RateLimit => Counter::AnsweredRateLimit,
             AnswerReason::Redirect => Counter::AnsweredRedirect,
             AnswerReason::Layer => Counter::AnsweredLayer,
             AnswerReason::NoServer => Counter::AnsweredNoServer,
@@ -178,6 +182,7 @@ impl AnswerReason {
             AnswerReason::Malformed(malformed) => malformed.label(),
             AnswerReason::RequestTimeout => "the request did not come in time",
             AnswerReason::NoRoute => "nothing is served here",
+            AnswerReason::RateLimit => "slow down",
             AnswerReason::Redirect => "it is elsewhere",
             AnswerReason::Layer => "",
             AnswerReason::NoServer => "no server is up",

@@ -16,7 +16,7 @@ use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
-use crate::stack::{DecideRequest, FindRoute, Forwards, Traces, decide};
+use crate::stack::{DecideRequest, UsualStack, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, http2, idle, linger, stack, time_limit};
 
@@ -28,7 +28,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
-pub struct HttpServer<S = FindRoute<Traces<Forwards>>> {
+pub struct HttpServer<S = UsualStack> {
     stack: S,
 }
 
@@ -229,8 +229,8 @@ impl<S: DecideRequest> Connection<S> {
         let mut record = RequestRecord::begin(&self.client);
         let is_last = !self.client.refresh() || self.client.is_draining();
         self.client.count(Counter::Requests, 1);
-        let (frontend, timeouts) = (self.client.frontend().clone(), self.client.timeouts());
-        let request = HttpRequest::new(head.clone(), self.client.client(), frontend, timeouts);
+        let frontend = (self.client.frontend().clone(), self.client.timeouts());
+        let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
         let end = match decide(&mut self.stack, request).await {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
             Decision::Answer(answer) => {

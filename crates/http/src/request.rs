@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent};
-use convey_model::Timeouts;
+use convey_model::{Timeouts, Timestamp};
+use convey_proxy::ClientStream;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
+use tokio::time::Instant;
 
 use crate::answer::OwnAnswer;
 
@@ -18,6 +20,8 @@ pub struct HttpRequest {
     frontend: Arc<Frontend>,
     /// The time limits of its frontend.
     timeouts: Timeouts,
+    /// When its head had come.
+    came: Timestamp,
     route: Option<Arc<HttpRoute>>,
     added: FieldRules,
     trace: Option<TraceParent>,
@@ -35,19 +39,20 @@ pub enum Decision {
 }
 
 impl HttpRequest {
-    /// A request that this client has sent now.
+    /// A request that this client has sent to its frontend, which is as it is now, and whose head had come then.
     pub(crate) fn new(
         head: Arc<RequestHead>,
-        client: SocketAddr,
-        frontend: Arc<Frontend>,
-        timeouts: Timeouts,
+        client: &ClientStream,
+        (frontend, timeouts): (Arc<Frontend>, Timeouts),
+        came: Instant,
     ) -> HttpRequest {
         let trace = TraceParent::of(&head);
         HttpRequest {
             head,
-            client,
+            client: client.client(),
             frontend,
             timeouts,
+            came: client.timestamp(came),
             route: None,
             added: FieldRules::default(),
             trace,
@@ -108,6 +113,11 @@ impl HttpRequest {
     /// It is no field, or one that convey itself says.
     pub fn set_field(&mut self, name: &str, value: &str) -> Result<(), FieldFault> {
         self.added.set(name, value)
+    }
+
+    /// When its head had come.
+    pub(crate) fn came(&self) -> Timestamp {
+        self.came
     }
 
     pub(crate) fn timeouts(&self) -> Timeouts {

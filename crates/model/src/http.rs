@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::RequestRate;
 use convey_http_core::{FieldRules, HostPattern, PathPrefix};
 
 /// The settings of mode `http`.
@@ -17,6 +18,8 @@ pub struct HttpConfig {
     pub forwarded: bool,
     /// Whether a request that is a part of no trace begins one.
     pub begin_traces: bool,
+    /// How many requests one source may send; `None`: no limit.
+    pub rate: Option<RequestRate>,
 }
 
 /// Which requests go elsewhere than to the frontend's own backend.
@@ -36,6 +39,8 @@ pub struct RouteConfig {
     pub rewrite_host: Option<String>,
     /// The headers that change, after those of the frontend.
     pub headers: HeaderRules,
+    /// How many requests one source may send to it, beside the limit of the frontend; `None`: no limit.
+    pub rate: Option<RequestRate>,
 }
 
 /// What becomes of a request.
@@ -125,6 +130,7 @@ mod tests {
             rewrite_path: None,
             rewrite_host: None,
             headers: HeaderRules::default(),
+            rate: None,
         }
     }
 

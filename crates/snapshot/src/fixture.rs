@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Frontend, FrontendLive, Health, HttpFrontend, Pool, PoolLive, Server, ServerLive, Snapshot};
+use super::{
+    Frontend, FrontendLive, Health, HttpFrontend, Pool, PoolLive, RequestLimit, Server, ServerLive, Snapshot,
+};
 use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
 
 pub use convey_model::fixture::{backend, server};
@@ -65,9 +67,15 @@ pub fn frontend_of(config: model::FrontendConfig, pool: &Arc<Pool>) -> Arc<Front
 /// The same, where its routes may lead to other backends, too.
 pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[Arc<Pool>]) -> Arc<Frontend> {
     let live = Arc::new(FrontendLive::new(number(), 1).named(&config.name));
-    let of_route = |name: &str| others.iter().find(|other| other.config.name == name).unwrap_or(pool).clone();
     let http = config.http.as_ref();
-    let http = http.map(|http| HttpFrontend::new(http, config.backend.as_deref(), &live.routes, of_route));
+    let limit = |route: Option<&str>| {
+        let route = route.and_then(|name| http?.routes.iter().find(|route| route.name == name));
+        let rate = route.map_or(http?.rate, |route| route.rate)?;
+        Some(RequestLimit::new(rate.limits(&config.limits), None))
+    };
+    let of_route = |name: &str| others.iter().find(|other| other.config.name == name).unwrap_or(pool).clone();
+    let http =
+        http.map(|http| HttpFrontend::new(http, config.backend.as_deref(), &live.routes, of_route, limit));
     Arc::new(Frontend { config, pool: pool.clone(), http, sources: None, live })
 }
 

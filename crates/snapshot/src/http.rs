@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Pool, RouteLive, RouteLives};
+use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{FieldRules, ForwardedFields, PathPrefix, RequestHead, RouteTable};
 use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
 
@@ -24,6 +24,8 @@ pub struct HttpFrontend {
     pub begin_traces: bool,
     /// Rules for responses of convey itself that belong to no route.
     pub response: FieldRules,
+    /// How fast one source may send requests; `None`: no limit.
+    pub limit: Option<RequestLimit>,
     /// The backends of all routes and of the default one, each once.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
@@ -47,6 +49,8 @@ pub struct HttpRoute {
     pub request: FieldRules,
     /// What changes in responses: by the frontend's rules, and then by its own.
     pub response: FieldRules,
+    /// How fast one source may send requests of it, beside the limit of the frontend; `None`: no limit.
+    pub limit: Option<RequestLimit>,
 }
 
 /// Who answers a request.
@@ -60,11 +64,13 @@ pub enum HttpAction {
 
 impl HttpFrontend {
     /// The routes of these settings. `backend` is the frontend's own, `lives` has what is counted of its routes, `pool` finds backends.
+    /// `limit` finds the limit of a route, by its name, or that of the frontend.
     pub fn new(
         http: &HttpConfig,
         backend: Option<&str>,
         lives: &RouteLives,
         pool: impl Fn(&str) -> Arc<Pool>,
+        limit: impl Fn(Option<&str>) -> Option<RequestLimit>,
     ) -> HttpFrontend {
         let mut pools: HashMap<String, Arc<Pool>> = HashMap::new();
         let mut action = |action: &RouteAction| match action {
@@ -84,11 +90,14 @@ impl HttpFrontend {
                 rewrite_host: None,
                 request: http.headers.request.clone(),
                 response: http.headers.response.clone(),
+                limit: None,
             })
         });
         let (mut routes, mut in_order) = (RouteTable::default(), Vec::new());
         for route in &http.routes {
-            let to = HttpRoute::new(route, action(&route.action), &http.headers, lives);
+            let limit = limit(Some(&route.name));
+            let to =
+                HttpRoute { limit, ..HttpRoute::new(route, action(&route.action), &http.headers, lives) };
             // The configuration has no two routes with the same host and path.
             let to = Arc::new(to);
             in_order.push(to.clone());
@@ -106,6 +115,7 @@ impl HttpFrontend {
             forwarded,
             begin_traces: http.begin_traces,
             response,
+            limit: limit(None),
             pools,
         }
     }
@@ -146,6 +156,7 @@ impl HttpRoute {
             rewrite_host: bytes(&route.rewrite_host),
             request: of_frontend.request.then(&route.headers.request),
             response: of_frontend.response.then(&route.headers.response),
+            limit: None,
         }
     }
 }
@@ -165,6 +176,7 @@ mod tests {
             rewrite_path: Some("/new".into()),
             rewrite_host: None,
             headers: HeaderRules::default(),
+            rate: None,
         }
     }
 
@@ -194,7 +206,7 @@ mod tests {
         let pool = |name: &str| fixture::pool(name, Vec::new());
         let of = |name: &str, to: &str| Some((name.to_owned(), to.to_owned()));
         let lives = RouteLives::new(1);
-        let http = HttpFrontend::new(&config, Some("site"), &lives, pool);
+        let http = HttpFrontend::new(&config, Some("site"), &lives, pool, |_| None);
         assert_eq!(found(&http, "api.example", "/v1/a"), of("api.example/v1", "api"));
         assert_eq!(found(&http, "api.example", "/old"), of("*/old", "https"));
         assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
@@ -209,7 +221,7 @@ mod tests {
             |http: &HttpFrontend| http.routes().map(|route| route.name.to_string()).collect::<Vec<_>>();
         assert_eq!(names(&http), ["api.example/v1", "*/old", "default"]);
         config.routes.pop();
-        let again = HttpFrontend::new(&config, Some("site"), &lives, pool);
+        let again = HttpFrontend::new(&config, Some("site"), &lives, pool, |_| None);
         assert!(Arc::ptr_eq(&again.route(b"api.example", b"/v1").unwrap().live, &route.live));
         assert_eq!(
             (names(&again), format!("{lives:?}")),
@@ -219,10 +231,10 @@ mod tests {
             )
         );
 
-        assert_eq!(found(&HttpFrontend::new(&config, None, &lives, pool), "other", "/v2"), None);
+        assert_eq!(found(&HttpFrontend::new(&config, None, &lives, pool, |_| None), "other", "/v2"), None);
         config.redirect = Some(Redirect::Https);
         assert_eq!(
-            found(&HttpFrontend::new(&config, None, &lives, pool), "other", "/v2"),
+            found(&HttpFrontend::new(&config, None, &lives, pool, |_| None), "other", "/v2"),
             of("default", "https")
         );
     }

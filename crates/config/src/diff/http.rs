@@ -2,13 +2,13 @@
 
 use super::{change, or, pair};
 use convey_http_core::FieldRules;
-use convey_model::{HeaderRules, HttpConfig, Redirect, RouteConfig};
+use convey_model::{HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 
 /// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
 pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
-    let HttpConfig { routes, redirect, headers, forwarded, begin_traces } = old;
+    let HttpConfig { routes, redirect, headers, forwarded, begin_traces, rate } = old;
     let mut changes = Vec::new();
     for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
         match routes {
@@ -23,11 +23,23 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     changes.extend(change("forwarded", *forwarded, new.forwarded));
     changes.extend(change("begin_traces", *begin_traces, new.begin_traces));
     changes.extend(header_changes("", headers, &new.headers));
+    changes.extend(rate_changes("limits.", *rate, new.rate));
     changes
 }
 
+/// How fast one source may send requests.
+fn rate_changes(whose: &str, old: Option<RequestRate>, new: Option<RequestRate>) -> Vec<String> {
+    let rate = |rate: Option<RequestRate>| or(rate.map(|rate| rate.per_source), "none");
+    let burst = |rate: Option<RequestRate>| or(rate.and_then(|rate| rate.burst), "automatic");
+    let changes = [
+        change(&format!("{whose}requests_per_source"), rate(old), rate(new)),
+        change(&format!("{whose}request_burst"), burst(old), burst(new)),
+    ];
+    changes.into_iter().flatten().collect()
+}
+
 fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
-    let RouteConfig { name, host: _, path: _, action, rewrite_path, rewrite_host, headers } = old;
+    let RouteConfig { name, host: _, path: _, action, rewrite_path, rewrite_host, headers, rate } = old;
     let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
     let rewritten = |to: &Option<String>| or(to.clone(), "none");
     let mut changes = Vec::new();
@@ -35,6 +47,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(change(&of("rewrite_path"), rewritten(rewrite_path), rewritten(&new.rewrite_path)));
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
     changes.extend(header_changes(&of(""), headers, &new.headers));
+    changes.extend(rate_changes(&format!("{} ", of("")), *rate, new.rate));
     changes
 }
 

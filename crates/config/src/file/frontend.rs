@@ -55,6 +55,7 @@ impl ParsedFrontend {
         } else if !table.has("routes") && !table.has("redirect") {
             table.require("backend", "required, but missing: there are neither routes nor redirect");
         }
+        let http = ParsedHttp::read(&mut table, report);
         let frontend = ParsedFrontend {
             name,
             place: table.place.clone(),
@@ -69,8 +70,8 @@ impl ParsedFrontend {
             trusted_proxies: table.any_number("trusted_proxies", network),
             timeouts: OwnLimits::read(table.table("timeouts")),
             access: access::read(table.table("access"), report),
-            limits: limits::read(table.table("limits"), report),
-            http: ParsedHttp::read(&mut table, report),
+            limits: limits::read(table.table("limits"), http.limits_sources(), report),
+            http,
         };
         table.finish();
         frontend
@@ -131,7 +132,7 @@ impl ParsedFrontend {
             timeouts: self.timeouts.model(),
             access: self.access.clone(),
             limits: self.limits.limits,
-            http: mode.is_http().then(|| Box::new(self.http.model())),
+            http: mode.is_http().then(|| Box::new(self.http.model(self.limits.requests.model()))),
         }
     }
 }

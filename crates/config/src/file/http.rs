@@ -2,18 +2,22 @@
 
 use toml::de::DeValue;
 
+use super::limits::ParsedRate;
 use super::value;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{boolean, choice, found, http_host, not_allowed, string};
 use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
-use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
+use convey_model::{HeaderRules, HttpConfig, Redirect, RequestRate, RouteAction, RouteConfig};
 
 /// The keys of a frontend that are for mode `http` alone.
 const KEYS: [&str; 5] = ["begin_traces", "forwarded", "headers", "redirect", "routes"];
 
 /// Headers of requests that tell servers of clients: convey writes them itself.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+
+/// What is said of keys for requests that servers get.
+const WITH_REDIRECT: &str = "has no effect with redirect";
 
 /// The keys of [`KEYS`].
 #[derive(Debug, Clone, Default)]
@@ -40,6 +44,7 @@ pub(crate) struct ParsedRoute {
     rewrite_path: Option<String>,
     rewrite_host: Option<String>,
     headers: HeaderRules,
+    rate: ParsedRate,
 }
 
 /// A pattern, and how it is written.
@@ -64,7 +69,13 @@ impl ParsedHttp {
         }
     }
 
-    pub(super) fn model(&self) -> HttpConfig {
+    /// Whether a route limits how fast sources send requests.
+    pub(super) fn limits_sources(&self) -> bool {
+        self.routes.iter().any(|route| route.rate.is_set() && route.redirect.is_none())
+    }
+
+    /// `rate` is what the frontend's limits say of requests.
+    pub(super) fn model(&self, rate: Option<RequestRate>) -> HttpConfig {
         let mut routes: Vec<RouteConfig> = self.routes.iter().filter_map(ParsedRoute::model).collect();
         routes.sort_by(|a, b| a.name.cmp(&b.name));
         HttpConfig {
@@ -73,6 +84,7 @@ impl ParsedHttp {
             headers: self.headers.clone(),
             forwarded: self.forwarded,
             begin_traces: self.begin_traces,
+            rate,
         }
     }
 }
@@ -95,7 +107,11 @@ impl ParsedRoute {
             rewrite_path: rewritten(&mut table, "rewrite_path", rewrite_path, report),
             rewrite_host: rewritten(&mut table, "rewrite_host", http_host, report),
             headers: headers(table.table("headers"), report),
+            rate: ParsedRate::read(&mut table, report),
         };
+        if table.has("redirect") {
+            route.rate.places().for_each(|place| report.warning(place, WITH_REDIRECT));
+        }
         // A misspelt key may be either.
         route.has_pattern &= !table.has_unknown();
         table.finish();
@@ -129,6 +145,7 @@ impl ParsedRoute {
             rewrite_path: self.rewrite_path.clone(),
             rewrite_host: self.rewrite_host.clone(),
             headers: self.headers.clone(),
+            rate: self.rate.model(),
         })
     }
 }
@@ -155,7 +172,7 @@ fn rewritten(
 ) -> Option<String> {
     let found = table.optional(key, parse)?;
     if table.has("redirect") {
-        report.warning(&found.place, "has no effect with redirect");
+        report.warning(&found.place, WITH_REDIRECT);
     }
     Some(found.value)
 }

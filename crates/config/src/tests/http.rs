@@ -4,7 +4,7 @@ use super::super::{Config, HostNetwork, describe, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
 use convey_http_core::{HostPattern, PathPrefix};
-use convey_model::{HttpVersion, Mode, Redirect, RouteAction, RouteConfig};
+use convey_model::{HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteConfig};
 
 /// Lines 1 to 5, and behind them lines of the frontend.
 const FRONTEND: &str = "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
@@ -66,13 +66,14 @@ fn a_frontend_has_routes_redirects_and_headers() {
     assert_eq!(http.headers.response.to_string(), "remove server");
     let [glob, all, api] = &http.routes[..] else { panic!("{:?}", http.routes) };
     assert_eq!([&glob.name, &all.name, &api.name], ["*.example.com/", "*/static/", "api.localhost/v1"]);
-    let RouteConfig { name: _, host, path, action, rewrite_path, rewrite_host, headers } = api.clone();
+    let RouteConfig { name: _, host, path, action, rewrite_path, rewrite_host, headers, rate } = api.clone();
     assert_eq!(host, HostPattern::parse("api.localhost").unwrap());
     assert_eq!(path, PathPrefix::parse("/v1").unwrap());
     assert_eq!(action, RouteAction::Backend("api".into()));
     assert_eq!(rewrite_path.as_deref(), Some("/"));
     assert_eq!(rewrite_host.as_deref(), Some("internal.example:8080"));
     assert_eq!(headers.request.to_string(), "set X-A");
+    assert_eq!(rate, None);
     assert_eq!(glob.action, RouteAction::Redirect(Redirect::Https));
     assert!(glob.path.is_empty() && all.host == HostPattern::Any);
 }
@@ -246,7 +247,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "pat = '/a', backend = 'api'",
-            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: backend, headers, host, path, redirect, rewrite_host, rewrite_path)",
+            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: backend, headers, host, path, redirect, request_burst, requests_per_source, rewrite_host, rewrite_path)",
         ),
     ] {
         assert_eq!(route(keys), [format!("{AT}{told}")], "{keys}");
@@ -372,5 +373,55 @@ fn a_reload_says_what_changes_of_requests() {
     assert_eq!(
         reload(&none, &(none.clone() + &http.replace(BACKENDS, ""))),
         ["frontend web: added (http, 10.0.0.1:80 -> backend site)"]
+    );
+}
+
+#[test]
+fn requests_of_a_source_are_limited_at_the_frontend_and_at_a_route() {
+    let limited = |of_frontend: &str, of_route: &str| {
+        let routes = format!("routes = [{{ path = '/a', backend = 'api'{of_route} }}]\n");
+        format!("{FRONTEND}{routes}{of_frontend}{BACKENDS}")
+    };
+    let limits = "limits = { requests_per_source = 20, request_burst = 50, ipv4_prefix = 24 }\n";
+    let text = limited(limits, ", requests_per_source = 5");
+    assert_eq!(warnings(&text), [""; 0]);
+    let (before, after) = (config(&limited("", "")), config(&text));
+    let http = after.frontends[0].http.as_ref().unwrap();
+    let number = std::num::NonZeroU32::new;
+    let of = |rate, burst: u32| Some(RequestRate { per_source: number(rate).unwrap(), burst: number(burst) });
+    assert_eq!((http.rate, http.routes[0].rate), (of(20, 50), of(5, 0)));
+    assert_eq!(
+        parse("config.toml", &text).unwrap().reload(&before).1.changes,
+        ["frontend web: limits.ipv4_prefix 32 -> 24, route */a requests_per_source none -> 5, \
+          limits.requests_per_source none -> 20, limits.request_burst automatic -> 50"]
+    );
+    let shown = describe(&after);
+    assert!(shown.contains("-> backend site; a source has 20 requests a second\n"), "{shown}");
+    assert!(shown.contains("-> backend api; a source has 5 requests a second\n"), "{shown}");
+    let only_of_route = limited("limits.ipv4_prefix = 24\n", ", requests_per_source = 5");
+    assert_eq!(warnings(&only_of_route), [""; 0]);
+}
+
+#[test]
+fn a_limit_of_requests_without_effect_is_named() {
+    let lines = "routes = [{ redirect = 'https', path = '/a', requests_per_source = 5 }]\n\
+        limits = { request_burst = 5, ipv6_prefix = 48 }\n";
+    let told = warnings(&format!("{FRONTEND}{lines}{BACKENDS}"));
+    assert_eq!(
+        told,
+        [
+            "config.toml:5:68: frontends.web.routes.requests_per_source: has no effect with redirect",
+            "config.toml:6:28: frontends.web.limits.request_burst: has no effect without requests_per_source",
+            "config.toml:6:45: frontends.web.limits.ipv6_prefix: has no effect without connections_per_source or rate_per_source",
+            "config.toml:7:11: backends.api: no frontend uses this backend",
+        ]
+    );
+    let proxied =
+        format!("{FRONTEND}limits.requests_per_source = 5\n{BACKENDS}").replace("mode = 'http'\n", "");
+    assert_eq!(
+        errors(&proxied),
+        [
+            "config.toml:4:30: frontends.web.limits.requests_per_source: needs mode = \"http\"; the frontend is in proxy mode"
+        ]
     );
 }

@@ -13,6 +13,7 @@ impl ControlState {
         let Some(config) = &self.config else { return Vec::new() };
         let (pools, cores, ids) =
             (Pools { all: &self.pools, none: &self.no_pool }, self.cores, &mut self.next_id);
+        let limits = &self.request_limits;
         let build = |frontend: &FrontendConfig| {
             let live = self
                 .frontends
@@ -22,9 +23,11 @@ impl ControlState {
                 config: frontend.clone(),
                 pool: frontend.backend.as_ref().map_or(pools.none.clone(), |backend| pools.of(backend)),
                 http: http.map(|http| {
-                    HttpFrontend::new(http, frontend.backend.as_deref(), &live.routes, |backend| {
-                        pools.of(backend)
-                    })
+                    let limit = |route: Option<&str>| {
+                        limits.get(&(frontend.name.clone(), route.map(str::to_owned))).cloned()
+                    };
+                    let backend = frontend.backend.as_deref();
+                    HttpFrontend::new(http, backend, &live.routes, |backend| pools.of(backend), limit)
                 }),
                 sources: self.sources.get(&frontend.name).cloned(),
                 live,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::ControlState;
 use convey_config::Config;
-use convey_model::{Access, Sources};
+use convey_model::{Access, FrontendConfig, RequestRate, Sources};
+use convey_snapshot::RequestLimit;
 
 impl ControlState {
     /// Counts go on where limits mean the same sources as before. Everywhere else they begin anew: threads that count flows
@@ -21,6 +22,22 @@ impl ControlState {
         self.sources = counts.collect();
     }
 
+    /// The same for limits of requests: what stays one's limit goes on with its counts, be it another one now.
+    pub(super) fn keep_request_limits(&mut self, config: &Config) {
+        let mut before = std::mem::take(&mut self.request_limits);
+        let limits = config.frontends.iter().flat_map(|frontend| {
+            rates(frontend).map(|(route, rate)| {
+                let name = (frontend.name.clone(), route.map(str::to_owned));
+                (name, rate.limits(&frontend.limits))
+            })
+        });
+        let limits = limits.map(|(name, limits)| {
+            let limit = RequestLimit::new(limits, before.remove(&name));
+            (name, limit)
+        });
+        self.request_limits = limits.collect();
+    }
+
     /// Lists that have not changed are the ones of before: code that compares them, for each address and worker, sees that
     /// at once.
     pub(super) fn share_access(&self, config: &mut Config) {
@@ -33,4 +50,12 @@ impl ControlState {
             }
         }
     }
+}
+
+/// How fast sources may send requests to a frontend, and to its routes.
+fn rates(frontend: &FrontendConfig) -> impl Iterator<Item = (Option<&str>, RequestRate)> {
+    frontend.http.iter().flat_map(|http| {
+        let of_routes = http.routes.iter().filter_map(|route| Some((Some(&*route.name), route.rate?)));
+        http.rate.map(|rate| (None, rate)).into_iter().chain(of_routes)
+    })
 }

@@ -69,8 +69,9 @@ async fn forward<S: DecideRequest>(
     stream: &mut IncomingStream,
     record: &mut RequestRecord,
 ) -> RequestEnd {
-    let (frontend, timeouts) = client.newest();
-    let request = HttpRequest::new(head.clone(), client.client(), frontend.clone(), timeouts);
+    let newest = client.newest();
+    let frontend = newest.0.clone();
+    let request = HttpRequest::new(head.clone(), client, newest, record.began);
     let request = match decide(stack, request).await {
         Decision::Forward(request) => request,
         Decision::Answer(answer) => {

@@ -122,6 +122,8 @@ pub enum Counter {
     AnsweredRequestTimeout,
     /// The same: no route leads anywhere.
     AnsweredNoRoute,
+    /// The same: the client's source has sent too many requests of late.
+    AnsweredRateLimit,
     /// The same: the route is a redirect.
     AnsweredRedirect,
     /// The same: a service says so that an application has added to convey's own.
@@ -201,10 +203,11 @@ impl Counter {
     ];
 
     /// Why convey answers a request itself, with the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 12] = [
+    pub const ANSWERS: [(Counter, &'static str); 13] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
+        (Counter::AnsweredRateLimit, "rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredLayer, "layer"),
         (Counter::AnsweredNoServer, "no_server"),

@@ -88,3 +88,26 @@ fn a_frontend_without_a_backend_of_its_own_has_a_pool_without_servers() {
     let again = state.configure(config, Timestamp(1));
     assert!(Arc::ptr_eq(&again.frontends[0].pool, &frontend.pool));
 }
+
+#[test]
+fn a_reload_keeps_what_sources_have_sent_where_a_limit_stays() {
+    let text = |of_frontend: u32, of_route: u32| {
+        let route = format!("backend = 'api', requests_per_source = {of_route} }}");
+        let limits = format!("[frontends.web.limits]\nrequests_per_source = {of_frontend}\n[backends.api]");
+        ROUTED.replacen("backend = 'api' }", &route, 1).replacen("[backends.api]", &limits, 1)
+    };
+    let config = |text: &str| convey_config::parse("test.toml", text).unwrap().config;
+    let (client, now) = ("10.0.0.9".parse().unwrap(), Timestamp(1_000_000_000));
+    let take = |snapshot: &Snapshot| {
+        let route = http(snapshot).route(b"any.example", b"/api").unwrap();
+        [&http(snapshot).limit, &route.limit].map(|limit| limit.as_ref().map(|limit| limit.take(client, now)))
+    };
+    let mut state = ControlState::new(1);
+    let first = state.configure(config(&text(1, 2)), Timestamp(0));
+    assert_eq!(take(&first), [Some(true), Some(true)]);
+    let second = state.configure(config(&text(1, 2)), Timestamp(1));
+    assert_eq!(take(&second), [Some(false), Some(true)]);
+    assert_eq!(take(&first), [Some(false), Some(false)], "they are the same counts");
+    assert_eq!(take(&state.configure(routed(), Timestamp(2))), [None, None]);
+    assert_eq!(take(&state.configure(config(&text(1, 2)), Timestamp(3))), [Some(true), Some(true)]);
+}

@@ -1,0 +1,72 @@
+//! The service that refuses what is more than a client may send.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
+
+use futures_util::future::Either;
+use tower_service::Service;
+
+use crate::answer::{AnswerReason, OwnAnswer};
+use crate::request::{Decision, HttpRequest};
+
+/// Seconds after which a source may send its next request: limits are a whole number of requests a second, so a second is enough.
+const RETRY_AFTER: &str = "1";
+
+/// Answers requests of sources that send them too fast: for the frontend, or for the route that [`FindRoute`](super::FindRoute) has found.
+#[derive(Debug, Clone, Default)]
+pub struct RequestLimits<S> {
+    inner: S,
+}
+
+impl<S> RequestLimits<S> {
+    /// Has `inner` decide on requests that are within the limits.
+    pub fn new(inner: S) -> RequestLimits<S> {
+        RequestLimits { inner }
+    }
+}
+
+impl<S> Service<HttpRequest> for RequestLimits<S>
+where
+    S: Service<HttpRequest, Response = Decision, Error = Infallible>,
+{
+    type Response = Decision;
+    type Error = Infallible;
+    type Future = Either<Ready<Result<Decision, Infallible>>, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: HttpRequest) -> Self::Future {
+        match is_within_rate(&request) {
+            true => Either::Right(self.inner.call(request)),
+            false => Either::Left(ready(Ok(Decision::Answer(slow_down())))),
+        }
+    }
+}
+
+/// Takes the request from what its source may send. One that is refused takes nothing.
+fn is_within_rate(request: &HttpRequest) -> bool {
+    let (client, now) = (request.client().ip(), request.came());
+    let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());
+    let of_route = request.route().and_then(|route| route.limit.as_ref());
+    if of_frontend.or(of_route).is_none() || request.frontend().config.trusts(client) {
+        return true;
+    }
+    if of_route.is_some_and(|limit| !limit.take(client, now)) {
+        return false;
+    }
+    let is_within = of_frontend.is_none_or(|limit| limit.take(client, now));
+    if let Some(limit) = of_route.filter(|_| !is_within) {
+        limit.give_back(client);
+    }
+    is_within
+}
+
+fn slow_down() -> OwnAnswer {
+    let mut answer = OwnAnswer::from(AnswerReason::RateLimit);
+    // It is a field that convey says nowhere else.
+    let _ = answer.set_field("Retry-After", RETRY_AFTER);
+    answer
+}

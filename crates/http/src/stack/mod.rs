@@ -1,0 +1,78 @@
+//! The services that decide on a request's head, one in the other: [`FindRoute`],
+//! [`RequestLimits`], [`Traces`], then [`Forwards`].
+//!
+//! They are Tower services. A layer of your own has [`HttpRequest`] in and a [`Decision`] out, and is given to
+//! [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or between its services. [`Check`] makes one of a function.
+
+mod check;
+mod limits;
+mod routes;
+mod traces;
+
+pub use check::Check;
+pub use limits::RequestLimits;
+pub use routes::FindRoute;
+pub use traces::Traces;
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::future::{Ready, poll_fn, ready};
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use crate::request::{Decision, HttpRequest};
+
+/// What decides on requests: Tower services, each in the one before.
+pub trait DecideRequest:
+    Service<HttpRequest, Response = Decision, Error = Infallible, Future: Send>
+    + Clone
+    + Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> DecideRequest for S where
+    S: Service<HttpRequest, Response = Decision, Error = Infallible, Future: Send>
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Has the stack decide on a request.
+pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest) -> Decision {
+    let Ok(()) = poll_fn(|cx| stack.poll_ready(cx)).await;
+    let Ok(decision) = stack.call(request).await;
+    decision
+}
+
+/// What convey itself decides by: the configuration.
+pub type UsualStack = FindRoute<RequestLimits<Traces<Forwards>>>;
+
+/// The services of convey itself.
+pub fn usual() -> UsualStack {
+    FindRoute::new(RequestLimits::new(Traces::new(Forwards)))
+}
+
+/// The last service: a server gets the request.
+#[derive(Debug, Clone, Default)]
+pub struct Forwards;
+
+impl Service<HttpRequest> for Forwards {
+    type Response = Decision;
+    type Error = Infallible;
+    type Future = Ready<Result<Decision, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: HttpRequest) -> Self::Future {
+        ready(Ok(Decision::Forward(request)))
+    }
+}

@@ -1,0 +1,54 @@
+//! A limit of the requests of each source, with the counts of all workers together.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use convey_model::{Limits, Sources, Timestamp};
+
+/// How fast each source may send requests, and how fast it does. Clones share the counts.
+#[derive(Debug, Clone)]
+pub struct RequestLimit {
+    limits: Limits,
+    sources: Arc<Sources>,
+}
+
+impl RequestLimit {
+    /// Goes by the rate of these limits. What sources have sent is known from `before`, if it means the same sources.
+    pub fn new(limits: Limits, before: Option<RequestLimit>) -> RequestLimit {
+        let kept = before.map(|before| before.sources).filter(|sources| sources.fit(&limits));
+        RequestLimit { limits, sources: kept.unwrap_or_else(|| Arc::new(Sources::new(&limits))) }
+    }
+
+    /// Takes one of the requests that the client's source may send now. Returns whether there was one.
+    pub fn take(&self, client: IpAddr, now: Timestamp) -> bool {
+        self.sources.begin(client, &self.limits, now).is_ok()
+    }
+
+    /// The request that was taken last came to nothing: the source may send one more.
+    pub fn give_back(&self, client: IpAddr) {
+        self.sources.give_back(client, &self.limits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_limit_that_changes_still_knows_what_sources_have_sent() {
+        let client = "10.0.0.1".parse().unwrap();
+        let of = |rate: u32| Limits { rate_per_source: NonZeroU32::new(rate), ..Limits::default() };
+        let first = RequestLimit::new(of(2), None);
+        let take = |limit: &RequestLimit| limit.take(client, Timestamp(SECOND));
+        assert_eq!([take(&first), take(&first), take(&first)], [true, true, false]);
+        assert!(!take(&RequestLimit::new(of(1), Some(first.clone()))));
+        let others = Limits { ipv4_prefix: 24, ..of(2) };
+        assert!(take(&RequestLimit::new(others, Some(first.clone()))), "these are other sources");
+        first.give_back(client);
+        assert_eq!([take(&first), take(&first)], [true, false]);
+    }
+}
