@@ -25,6 +25,8 @@ backend = 'web'
 unknown = 1
 [frontends.web.access]
 unknown = 1
+[frontends.web.http]
+unknown = 1
 [frontends.web.limits]
 unknown = 1
 [frontends.web.headers]
@@ -230,6 +232,7 @@ addr = '10.0.0.3:80'
 const OF_HTTP: &str = "
 mode = 'http'
 [frontends.web.headers.request]
+[frontends.web.http]
 [[frontends.web.routes]]
 host = 'a.example'
 path = '/a'
@@ -271,6 +274,14 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME.limits] ipv6_prefix", "56"),
     ("[frontends.NAME.limits] action", "'drop'"),
     ("[frontends.NAME.limits] first_byte_timeout", "7"),
+    ("[frontends.NAME.http] max_head_size", "2048"),
+    ("[frontends.NAME.http] max_head_fields", "7"),
+    ("[frontends.NAME.http] head_timeout", "7"),
+    ("[frontends.NAME.http] max_body_size", "7"),
+    ("[frontends.NAME.http] min_body_rate", "7"),
+    ("[frontends.NAME.http] keep_alive_timeout", "7"),
+    ("[frontends.NAME.http] max_requests", "7"),
+    ("[frontends.NAME.http] max_streams", "7"),
     ("[backends.NAME] algorithm", "'maglev'"),
     ("[backends.NAME] hash", "'tuple'"),
     ("[backends.NAME] hash_key", "'name'"),
@@ -362,7 +373,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let is_of_http = ["redirect", "forwarded", "begin_traces", "requests_per_source", "request_burst"]
         .contains(&key)
         || table.contains("routes")
-        || table.contains("headers");
+        || table.contains("headers")
+        || table.ends_with("http]");
     let tables = if is_of_http {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}"), 1)
     } else {

@@ -1,6 +1,9 @@
 //! Mode http: what clients may send, and what convey answers beyond that.
 
+use std::io::Write;
 use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TestHttpServer, connect_from, stories, wait_for,
@@ -13,6 +16,10 @@ use super::http::client::{Client, Response};
 stories!("http_limits":
     a_source_that_asks_too_fast_is_told_to_slow_down_on_any_connection,
     a_route_has_a_limit_of_its_own_which_holds_for_http2_too [Need::CURL],
+    a_body_that_is_too_long_is_refused_whatever_its_framing [Need::CURL],
+    a_body_that_trickles_is_given_up,
+    a_connection_ends_after_so_many_requests_and_after_a_time_without,
+    a_head_may_be_as_long_as_the_file_says [Need::CURL],
 );
 
 /// The frontend with these lines more, in front of one server.
@@ -77,4 +84,96 @@ fn a_route_has_a_limit_of_its_own_which_holds_for_http2_too() {
     assert_eq!(balancer.stat("/frontends/web/requests/answered/rate_limit"), refused);
     let of_the_same_network = || client_from(lab.ip(7), &lab).get("a", "/login").status;
     assert!((0..4).any(|_| of_the_same_network() == 429));
+}
+
+fn a_body_that_is_too_long_is_refused_whatever_its_framing() {
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &one(&lab, "http.max_body_size = 1000"));
+    let (fits, long) = ("x".repeat(1_000), "x".repeat(1_001));
+    for (framing, is_told) in [("Content-Length:", true), ("Transfer-Encoding: chunked", false)] {
+        for (body, status) in [(&fits, 200), (&long, 413)] {
+            let mut client = Client::new(lab.vip());
+            let request = match is_told {
+                true => format!("{framing} {}\r\n\r\n{body}", body.len()),
+                false => format!("{framing}\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()),
+            };
+            let response = client.send(&format!("PUT / HTTP/1.1\r\nHost: a\r\n{request}"));
+            assert_eq!(response.status, status, "{framing}: {response:?}");
+            let is_ours = response.head.contains("\r\nServer: convey\r\n");
+            assert!(
+                !is_ours || (status == 413 && response.body.contains("body_too_long") && client.is_closed())
+            );
+            let data = format!("@{}", file(&lab, body));
+            let by_http2 = ["--data-binary", &data, "-H", if is_told { "X: 1" } else { "Content-Length:" }];
+            assert_eq!(status_of(&lab, "/", &by_http2), format!("2 {status}"), "{framing}");
+        }
+    }
+    assert!(server.seen().iter().all(|seen| seen.body.len() == 1_000));
+    assert_eq!(balancer.stat("/frontends/web/requests/answered/malformed"), 4);
+}
+
+/// The path of a file that has this text.
+fn file(lab: &Loopback, text: &str) -> String {
+    let path = lab.directory().join("body");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+fn a_body_that_trickles_is_given_up() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &one(&lab, "http.min_body_rate = 100"));
+    let mut client = Client::new(lab.vip());
+    let mut sender = client.0.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        sender.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
+        let began = Instant::now();
+        while sender.write_all(b"x").is_ok() {
+            thread::sleep(Duration::from_millis(300));
+        }
+        began.elapsed()
+    });
+    assert_eq!(client.read().status, 408);
+    drop(client);
+    let took = sending.join().unwrap();
+    assert!(took > Duration::from_secs(10) && took < Duration::from_secs(30), "{took:?}");
+    assert_eq!(balancer.stat("/frontends/web/requests/answered/request_timeout"), 1);
+    assert_eq!(balancer.stat("/backends/pool/servers/a/current_connections"), 0, "its slot is free");
+}
+
+fn a_connection_ends_after_so_many_requests_and_after_a_time_without() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let limits = "http = { max_requests = 3, keep_alive_timeout = 0.5 }";
+    let _balancer = BalancerProcess::start(&lab, &one(&lab, limits));
+    let mut client = Client::new(lab.vip());
+    let heads = [(); 3].map(|()| client.get("a", "/").head);
+    let closes = heads.map(|head| head.contains("\r\nConnection: close\r\n"));
+    assert_eq!(closes, [false, false, true]);
+    assert!(client.is_closed());
+    let mut client = Client::new(lab.vip());
+    client.get("a", "/");
+    let began = Instant::now();
+    assert!(client.is_closed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+fn a_head_may_be_as_long_as_the_file_says() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let limits = "http = { max_head_size = 2000, max_head_fields = 10, head_timeout = 1 }";
+    let _balancer = BalancerProcess::start(&lab, &one(&lab, limits));
+    let (long, many) = (format!("X: {}\r\n", "x".repeat(2_000)), "X: 1\r\n".repeat(10));
+    for fields in [long, many] {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        assert_eq!(Client::new(lab.vip()).send(&request).status, 431);
+    }
+    let fields: Vec<String> = (0..10).map(|n| format!("X-{n}: 1")).collect();
+    let fields: Vec<&str> = fields.iter().flat_map(|field| ["-H", field]).collect();
+    assert_eq!(status_of(&lab, "/", &fields), "2 431");
+    assert_eq!(status_of(&lab, "/", &fields[..10]), "2 200");
+    let mut slow = Client::new(lab.vip());
+    slow.0.write_all(b"GET").unwrap();
+    assert_eq!(slow.read().status, 408);
 }

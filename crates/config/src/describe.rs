@@ -8,9 +8,9 @@ use super::diff::{list, or};
 use super::{AccessLogConfig, Config, LogConfig};
 use convey_http_core::FieldRules;
 use convey_model::{
-    BackendConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig, Mode, NamedServer,
-    OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RequestRate, RouteConfig, ServerAddr,
-    ServerConfig, ServerSettings, Timeouts,
+    BackendConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig, HttpLimits, Mode,
+    NamedServer, OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RequestRate, RouteConfig,
+    ServerAddr, ServerConfig, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -137,7 +137,15 @@ fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     };
     let forwarded = if http.forwarded { ", Forwarded is sent" } else { "" };
     let traces = if http.begin_traces { ", traces are begun" } else { "" };
-    format!("{believed}{forwarded}{traces}{}", headers(&http.headers))
+    format!("{believed}{forwarded}{traces}{}{}", headers(&http.headers), http_limits(&http.limits))
+}
+
+/// The limits of requests that are not the usual ones.
+fn http_limits(limits: &HttpLimits) -> String {
+    let all = limits.named().into_iter().zip(HttpLimits::default().named());
+    let set = all.filter(|(one, usual)| one != usual).map(|((name, value), _)| format!("{name} {value}"));
+    let set: Vec<String> = set.collect();
+    if set.is_empty() { String::new() } else { format!("; http: {}", set.join(", ")) }
 }
 
 fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {

@@ -4,6 +4,7 @@
 pub(super) mod access;
 mod frontend;
 mod http;
+mod http_limits;
 mod limits;
 mod probe;
 mod server;

@@ -17,6 +17,8 @@ pub enum Malformed {
     HeadTooLong,
     /// More fields than [`HeadLimits::fields`](crate::HeadLimits::fields).
     TooManyFields,
+    /// The body is longer than a limit allows.
+    BodyTooLong,
     /// HTTP/1.1 without `Host`, more than one, or one that names no host (RFC 9112, section 3.2).
     Host,
     /// The target is no path, no URI of HTTP, or differs from `Host`; a path with dot segments or a broken percent encoding.
@@ -50,6 +52,7 @@ impl Malformed {
             Malformed::FieldValue => "field_value",
             Malformed::HeadTooLong => "head_too_long",
             Malformed::TooManyFields => "too_many_fields",
+            Malformed::BodyTooLong => "body_too_long",
             Malformed::Host => "host",
             Malformed::Target => "target",
             Malformed::ContentLength => "content_length",
@@ -67,6 +70,7 @@ impl Malformed {
     pub fn status(self) -> u16 {
         match self {
             Malformed::HeadTooLong | Malformed::TooManyFields => 431,
+            Malformed::BodyTooLong => 413,
             Malformed::Version => 505,
             Malformed::Expectation => 417,
             Malformed::Connect => 405,

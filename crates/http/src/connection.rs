@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{BodyFraming, FieldRules, HeadLimits, HeadReader, HttpMethod, RequestHead};
+use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, RequestHead};
 use convey_proxy::{ClientStream, More, ServeStream, StreamEnd, poll_read, poll_write};
 use convey_snapshot::stats::Counter;
 
@@ -20,11 +20,8 @@ use crate::stack::{DecideRequest, UsualStack, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, http2, idle, linger, stack, time_limit};
 
-/// How long the head of a request may take from its first byte, or from accept.
-const HEAD_TIME: Duration = Duration::from_secs(10);
-
-/// How long a connection waits for another request.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// How long a client may take to read an answer of convey's own.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
@@ -75,6 +72,8 @@ struct Connection<S> {
     /// What has come and nobody has taken.
     received: BytesMut,
     time_limit: TimeLimit,
+    /// Requests that it has had.
+    requests: u32,
 }
 
 /// What comes from a client next.
@@ -108,7 +107,8 @@ enum Read {
 impl<S: DecideRequest> Connection<S> {
     fn new(mut client: ClientStream, stack: S) -> Connection<S> {
         let received = BytesMut::from(&client.take_early()[..]);
-        Connection { client, stack, received, time_limit: TimeLimit::new(HEAD_TIME) }
+        let time_limit = TimeLimit::new(client.frontend().config.http_limits().head_timeout);
+        Connection { client, stack, received, time_limit, requests: 0 }
     }
 
     /// Serves requests until the connection is over.
@@ -160,17 +160,19 @@ impl<S: DecideRequest> Connection<S> {
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
-        let first_byte = self.client.frontend().config.limits.first_byte_timeout.unwrap_or(HEAD_TIME);
-        self.time_limit.renew(if is_first { first_byte.min(HEAD_TIME) } else { KEEP_ALIVE });
+        let config = &self.client.frontend().config;
+        let (limits, first_byte) = (config.http_limits(), config.limits.first_byte_timeout);
+        let first_byte = first_byte.map_or(limits.head_timeout, |time| time.min(limits.head_timeout));
+        self.time_limit.renew(if is_first { first_byte } else { limits.keep_alive });
         loop {
-            match reader.request(&mut self.received, &HeadLimits::default()) {
+            match reader.request(&mut self.received, &limits.head) {
                 Ok(Some(head)) => return Next::Request(Arc::new(head)),
                 Ok(None) => {}
                 Err(malformed) => return Next::Refused(AnswerReason::Malformed(malformed)),
             }
             if !self.received.is_empty() && !has_begun {
                 has_begun = true;
-                self.time_limit.renew(HEAD_TIME);
+                self.time_limit.renew(limits.head_timeout);
             }
             let is_between = self.received.is_empty();
             if is_between {
@@ -227,7 +229,9 @@ impl<S: DecideRequest> Connection<S> {
     /// Serves a request.
     async fn serve(&mut self, head: &Arc<RequestHead>) -> After {
         let mut record = RequestRecord::begin(&self.client);
-        let is_last = !self.client.refresh() || self.client.is_draining();
+        self.requests = self.requests.saturating_add(1);
+        let is_served = self.client.refresh() && !self.client.is_draining();
+        let is_last = !is_served || self.requests >= self.client.frontend().config.http_limits().requests;
         self.client.count(Counter::Requests, 1);
         let frontend = (self.client.frontend().clone(), self.client.timeouts());
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
@@ -291,7 +295,7 @@ impl<S: DecideRequest> Connection<S> {
         let fields = self.client.frontend().http.as_ref().map_or(&none, |http| http.response_to(head));
         let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
         answer.write(AnswerTo { fields, closes, has_body }, &mut out);
-        self.time_limit.renew(HEAD_TIME);
+        self.time_limit.renew(ANSWER_TIME);
         let (client, limit, mut sent) = (&self.client, &mut self.time_limit, 0);
         let written = poll_fn(|cx| {
             while sent < out.len() {

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::ends::{ClientEnd, ServerEnd};
+use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
@@ -230,6 +231,11 @@ impl Forwarding<'_, '_> {
         if self.is_last {
             exchange.is_last();
         }
+        let limits = self.request.frontend().config.http_limits();
+        if let Some(most) = limits.body {
+            exchange.limit_body(most);
+        }
+        let mut pace = BodyPace::new(limits.body_rate);
         let mut transfer =
             Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
         let idle = self.request.timeouts().idle;
@@ -256,8 +262,10 @@ impl Forwarding<'_, '_> {
                 permit.count(Counter::BytesTx, tx);
                 time_limit.renew(if transfer.status.is_some() { idle } else { silence });
             }
+            let is_awaited = transfer.awaits_client && transfer.status.is_none();
             match polled {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
+                Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
                 Poll::Pending => time_limit.poll_over(cx).map(|()| None),
             }
         })

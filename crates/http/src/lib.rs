@@ -10,6 +10,7 @@
 //! - `transfer` moves one request and its response, as `convey_http_core::Exchange` says.
 //! - `ends` are the two sides of it: sockets, or streams of `http2`.
 //! - `budgets` limit how many requests are repeated.
+//! - `pace` finds clients that send a body too slowly.
 //! - `idle` keeps connections to servers for the next request.
 //! - `linger` ends a client's connection so that the last bytes arrive.
 //! - `answer` is what convey itself answers.
@@ -25,6 +26,7 @@ mod forward;
 mod http2;
 mod idle;
 mod linger;
+mod pace;
 mod record;
 mod request;
 pub mod stack;

@@ -65,6 +65,8 @@ pub(crate) struct Transfer<'a> {
     pub(crate) body: u64,
     /// The response's status, once its last head has come.
     pub(crate) status: Option<u16>,
+    /// Whether nothing but the client holds up the request's body.
+    pub(crate) awaits_client: bool,
     /// Whether something came behind the response.
     pub(crate) has_surplus: bool,
     to_server: Outgoing,
@@ -120,6 +122,7 @@ impl<'a> Transfer<'a> {
             moved: (0, 0),
             body: 0,
             status: None,
+            awaits_client: false,
             has_surplus: false,
             to_server: Outgoing { bytes: head, sent: 0 },
             to_client: Outgoing::default(),
@@ -176,6 +179,7 @@ impl<'a> Transfer<'a> {
         cx: &mut Context<'_>,
         ends: &mut Ends<'_, C, S>,
     ) -> Poll<Result<Step, TransferEnd>> {
+        self.awaits_client = false;
         if !self.server_takes_nothing {
             match self.to_server.poll_flush(cx, &mut *ends.server, More::No) {
                 Poll::Ready(Ok(())) => {}
@@ -215,7 +219,10 @@ impl<'a> Transfer<'a> {
         }
         buffer::with(|buffer| {
             let n = match ends.client.poll_read(cx, buffer) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.awaits_client = !self.exchange.has_changed();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.client_closed(ends.server)),
                 Poll::Ready(Ok(n)) => n,

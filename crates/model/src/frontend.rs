@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Access, Endpoint, HttpConfig, Limits, Listen, Mode, OwnTimeouts, Prefix, Protocol, RouteConfig};
+use crate::{
+    Access, Endpoint, HttpConfig, HttpLimits, Limits, Listen, Mode, OwnTimeouts, Prefix, Protocol,
+    RouteConfig,
+};
 
 /// Where clients connect to, and the backend that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +63,11 @@ impl FrontendConfig {
             limits: Limits::default(),
             http: mode.is_http().then(Box::default),
         }
+    }
+
+    /// How much a request and its connection may take (mode `http`).
+    pub fn http_limits(&self) -> HttpLimits {
+        self.http.as_ref().map_or_else(HttpLimits::default, |http| http.limits)
     }
 
     /// The backends that serve its clients, each once: its own, and those of its routes.

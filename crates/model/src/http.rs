@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::RequestRate;
+use super::{HttpLimits, RequestRate};
 use convey_http_core::{FieldRules, HostPattern, PathPrefix};
 
 /// The settings of mode `http`.
@@ -20,6 +20,8 @@ pub struct HttpConfig {
     pub begin_traces: bool,
     /// How many requests one source may send; `None`: no limit.
     pub rate: Option<RequestRate>,
+    /// How much a request and its connection may take.
+    pub limits: HttpLimits,
 }
 
 /// Which requests go elsewhere than to the frontend's own backend.

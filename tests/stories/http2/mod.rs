@@ -27,6 +27,7 @@ stories!("http2":
     who_reads_a_stream_slowly_slows_its_server_alone,
     who_resets_streams_over_and_over_is_told_to_calm_down,
     a_convey_that_stops_lets_streams_end,
+    a_connection_ends_after_so_many_streams,
     the_suite_of_conformance_finds_nothing_but_our_answer_to_http1 [H2SPEC],
 );
 
@@ -281,4 +282,21 @@ fn the_suite_of_conformance_finds_nothing_but_our_answer_to_http1() {
     // It takes what begins otherwise for HTTP/1.1, which the same port speaks, and answers so.
     assert_eq!(failed, ["× 2: Sends invalid connection preface"], "{report}");
     assert!(report.contains("144 passed, 0 skipped, 1 failed"), "{report}");
+}
+
+fn a_connection_ends_after_so_many_streams() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").frontend("mode = \"http\"\nhttp.max_requests = 3");
+    let _balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        for _ in 0..3 {
+            assert_eq!(client.get("http://site.example/").await.status, 200);
+        }
+        let request = || Request::get("http://site.example/").body(()).unwrap();
+        while client.try_begin(request()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
 }

@@ -8,7 +8,7 @@ use convey_model::{HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
-    let HttpConfig { routes, redirect, headers, forwarded, begin_traces, rate } = old;
+    let HttpConfig { routes, redirect, headers, forwarded, begin_traces, rate, limits } = old;
     let mut changes = Vec::new();
     for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
         match routes {
@@ -24,6 +24,8 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     changes.extend(change("begin_traces", *begin_traces, new.begin_traces));
     changes.extend(header_changes("", headers, &new.headers));
     changes.extend(rate_changes("limits.", *rate, new.rate));
+    let limits = limits.named().into_iter().zip(new.limits.named());
+    changes.extend(limits.filter_map(|((name, old), (_, new))| change(&format!("http.{name}"), old, new)));
     changes
 }
 

@@ -3,15 +3,15 @@
 use toml::de::DeValue;
 
 use super::limits::ParsedRate;
-use super::value;
+use super::{http_limits, value};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{boolean, choice, found, http_host, not_allowed, string};
 use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
-use convey_model::{HeaderRules, HttpConfig, Redirect, RequestRate, RouteAction, RouteConfig};
+use convey_model::{HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteAction, RouteConfig};
 
 /// The keys of a frontend that are for mode `http` alone.
-const KEYS: [&str; 5] = ["begin_traces", "forwarded", "headers", "redirect", "routes"];
+const KEYS: [&str; 6] = ["begin_traces", "forwarded", "headers", "http", "redirect", "routes"];
 
 /// Headers of requests that tell servers of clients: convey writes them itself.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
@@ -29,6 +29,7 @@ pub(crate) struct ParsedHttp {
     headers: HeaderRules,
     forwarded: bool,
     begin_traces: bool,
+    limits: HttpLimits,
 }
 
 /// `[[frontends.NAME.routes]]`
@@ -66,6 +67,7 @@ impl ParsedHttp {
             headers: headers(table.table("headers"), report),
             forwarded: table.or("forwarded", false, boolean),
             begin_traces: table.or("begin_traces", false, boolean),
+            limits: http_limits::read(table.table("http")),
         }
     }
 
@@ -85,6 +87,7 @@ impl ParsedHttp {
             forwarded: self.forwarded,
             begin_traces: self.begin_traces,
             rate,
+            limits: self.limits,
         }
     }
 }

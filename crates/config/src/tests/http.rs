@@ -120,7 +120,7 @@ fn the_mode_may_be_that_of_the_file() {
 
 #[test]
 fn only_mode_http_has_these_keys() {
-    let keys = "forwarded = false\nredirect = 'https'\nheaders = {}\nroutes = []";
+    let keys = "forwarded = false\nredirect = 'https'\nheaders = {}\nroutes = []\nhttp = {}";
     let text = format!("{FRONTEND}{keys}\n{BACKENDS}").replace("mode = 'http'\n", "");
     let needs = "needs mode = \"http\"; the frontend is in proxy mode";
     assert_eq!(
@@ -130,6 +130,7 @@ fn only_mode_http_has_these_keys() {
             format!("config.toml:5:12: frontends.web.redirect: {needs}"),
             format!("config.toml:6:11: frontends.web.headers: {needs}"),
             format!("config.toml:7:10: frontends.web.routes: {needs}"),
+            format!("config.toml:8:8: frontends.web.http: {needs}"),
         ]
     );
 }
@@ -424,4 +425,35 @@ fn a_limit_of_requests_without_effect_is_named() {
             "config.toml:4:30: frontends.web.limits.requests_per_source: needs mode = \"http\"; the frontend is in proxy mode"
         ]
     );
+}
+
+#[test]
+fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
+    let limited = |keys: &str| {
+        format!("{FRONTEND}http = {{ {keys} }}\nroutes = [{{ path = '/a', backend = 'api' }}]\n{BACKENDS}")
+    };
+    let keys = "max_head_size = 65535, max_head_fields = 256, head_timeout = 0.5, max_body_size = 1, min_body_rate = 9, \
+        keep_alive_timeout = '5m', max_requests = 1, max_streams = 1000";
+    let (before, after) = (config(&limited("")), config(&limited(keys)));
+    assert_eq!(before.frontends[0].http_limits(), Default::default());
+    let shown = "max_head_size 65535, max_head_fields 256, head_timeout 500ms, max_body_size 1, min_body_rate 9, \
+        keep_alive_timeout 300s, max_requests 1, max_streams 1000";
+    assert!(describe(&after).contains(&format!("-> backend site; http: {shown}\n")), "{}", describe(&after));
+    assert_eq!(
+        parse("config.toml", &limited(keys)).unwrap().reload(&before).1.changes,
+        [
+            "frontend web: http.max_head_size 16384 -> 65535, http.max_head_fields 100 -> 256, http.head_timeout 10s -> 500ms, \
+          http.max_body_size none -> 1, http.min_body_rate none -> 9, http.keep_alive_timeout 60s -> 300s, \
+          http.max_requests 10000 -> 1, http.max_streams 100 -> 1000"
+        ]
+    );
+    for (key, allowed) in [
+        ("max_head_size = 1023", "an integer from 1024 to 65535"),
+        ("max_head_fields = 257", "an integer from 1 to 256"),
+        ("max_body_size = 0", "an integer from 1 to 9223372036854775807"),
+        ("max_streams = 1001", "an integer from 1 to 1000"),
+    ] {
+        let told = errors(&limited(key));
+        assert!(told.len() == 1 && told[0].ends_with(&format!("allowed: {allowed}")), "{told:?}");
+    }
 }

@@ -41,6 +41,10 @@ pub(super) struct ChunkReader {
     /// Bytes of trailers so far.
     trailers: u32,
     name: TrailerName,
+    /// Most bytes of data.
+    most: Option<u64>,
+    /// Bytes of data that sizes have told so far.
+    told: u64,
 }
 
 /// Where the next byte is.
@@ -97,6 +101,11 @@ impl ChunkReader {
             Place::Data { left } => left,
             _ => 0,
         }
+    }
+
+    /// The data may have so many bytes.
+    pub(super) fn limit(&mut self, most: u64) {
+        self.most = Some(most);
     }
 
     /// So many bytes of the data are gone by.
@@ -167,7 +176,13 @@ impl ChunkReader {
                 Place::Extension { size }
             }
             (Place::SizeEnd { size: 0 }, b'\n') => Place::Trailer,
-            (Place::SizeEnd { size }, b'\n') => Place::Data { left: size },
+            (Place::SizeEnd { size }, b'\n') => {
+                self.told = self.told.saturating_add(size);
+                if self.most.is_some_and(|most| self.told > most) {
+                    return Err(Malformed::BodyTooLong);
+                }
+                Place::Data { left: size }
+            }
             (Place::Extension { .. } | Place::SizeEnd { .. }, _) => return Err(Malformed::ChunkSize),
             (Place::DataCr, b'\r') => Place::DataLf,
             (Place::DataLf, b'\n') => Place::default(),

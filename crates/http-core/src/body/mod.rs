@@ -68,6 +68,13 @@ impl BodyReader {
         })
     }
 
+    /// The body may have so many bytes of data at most. A longer one is malformed, as soon as a chunk's size says that it is.
+    pub(crate) fn limit(&mut self, most: u64) {
+        if let State::Chunked(chunks) = &mut self.0 {
+            chunks.limit(most);
+        }
+    }
+
     /// How far the body goes in the next bytes. They can be passed on as they are.
     ///
     /// # Errors

@@ -151,3 +151,16 @@ fn the_data_of_a_body_is_told_from_its_framing_wherever_it_is_cut() {
         }
     }
 }
+
+#[test]
+fn chunks_beyond_a_limit_are_refused_before_their_data_comes() {
+    let limited = |bytes: &[u8]| {
+        let mut body = BodyReader::new(BodyFraming::Chunked);
+        body.limit(10);
+        body.advance(bytes)
+    };
+    assert_eq!(limited(b"4\r\nabcd\r\n6\r\nabcdef\r\n0\r\n\r\n"), Ok(BodyProgress::Ends(25)));
+    assert_eq!(limited(b"4\r\nabcd\r\n7\r\n"), Err(Malformed::BodyTooLong));
+    assert_eq!(limited(b"7fffffffffffffff\r\n"), Err(Malformed::BodyTooLong));
+    assert_eq!(limited(b"4\r\nabcd\r\n"), Ok(BodyProgress::All));
+}

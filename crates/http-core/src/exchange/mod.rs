@@ -96,6 +96,13 @@ impl Exchange {
         self.keeps_alive = false;
     }
 
+    /// The request's body may have so many bytes at most, without its framing. A length beyond that is for the caller to refuse.
+    pub fn limit_body(&mut self, most: u64) {
+        if let Request::Body(body) = &mut self.request {
+            body.limit(most);
+        }
+    }
+
     /// How many of the client's next bytes go to the server. What is left is the client's next request.
     ///
     /// # Errors

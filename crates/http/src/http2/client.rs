@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use convey_model::HttpLimits;
 use convey_proxy::{ClientStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 use futures_util::StreamExt;
@@ -22,17 +23,11 @@ use crate::time_limit::TimeLimit;
 /// What a client begins with that speaks HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a client may take to the end of the preface and its settings, and to take an answer of convey's own.
-pub(super) const HEAD_TIME: Duration = Duration::from_secs(10);
-
-/// How long a connection without streams stays.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// How long a client may take to read an answer of convey's own, and to end a connection that it is told to end.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// How long streams may take to end once their connection is over.
 const ENDING: Duration = Duration::from_secs(2);
-
-/// Most streams at once.
-const MAX_STREAMS: u32 = 100;
 
 /// How many streams a client may reset beyond half of those that it has begun, before it is told to calm down.
 const MAX_RESETS: u64 = 100;
@@ -62,8 +57,10 @@ pub(crate) async fn serve<S: DecideRequest>(
     received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
-    let handshake = builder().handshake::<_, Bytes>(Connection::new(client, received));
-    let mut connection = match timeout(HEAD_TIME, handshake).await {
+    let newest = || client.newest().0.config.http_limits();
+    let limits = newest();
+    let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(client, received));
+    let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
         Err(_) => return StreamEnd::Early(Counter::FirstByteTimeout),
@@ -71,12 +68,12 @@ pub(crate) async fn serve<S: DecideRequest>(
     let (mut streams, mut drains, mut is_ending) = (FuturesUnordered::new(), pin!(client.drains()), false);
     let (mut begun, mut reset) = (0_u64, 0_u64);
     // Of a connection without streams.
-    let mut until = Instant::now() + KEEP_ALIVE;
+    let mut until = Instant::now() + limits.keep_alive;
     loop {
         tokio::select! {
             biased;
             Some(was_reset) = streams.next(), if !streams.is_empty() => {
-                until = Instant::now() + if is_ending { HEAD_TIME } else { KEEP_ALIVE };
+                until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
                 reset += u64::from(was_reset);
                 if reset > MAX_RESETS + begun / 2 {
                     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
@@ -86,11 +83,15 @@ pub(crate) async fn serve<S: DecideRequest>(
                 Some(Ok((request, respond))) => {
                     begun += 1;
                     streams.push(stream::serve(client, stack.clone(), request, respond));
+                    if begun >= u64::from(newest().requests) && !is_ending {
+                        is_ending = true;
+                        connection.graceful_shutdown();
+                    }
                 }
                 Some(Err(_)) | None => break,
             },
             () = &mut drains, if !is_ending => {
-                (is_ending, until) = (true, Instant::now() + HEAD_TIME);
+                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
                 connection.graceful_shutdown();
             }
             () = sleep_until(until), if streams.is_empty() => {
@@ -98,7 +99,7 @@ pub(crate) async fn serve<S: DecideRequest>(
                 if is_ending {
                     break;
                 }
-                (is_ending, until) = (true, Instant::now() + HEAD_TIME);
+                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
                 connection.graceful_shutdown();
             }
         }
@@ -109,13 +110,13 @@ pub(crate) async fn serve<S: DecideRequest>(
     StreamEnd::Closed
 }
 
-fn builder() -> Builder {
+fn builder(limits: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(limits.streams)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(16 * 1024)
+        .max_header_list_size(limits.head.bytes as u32)
         .max_send_buffer_size(SEND_BUFFER);
     builder
 }

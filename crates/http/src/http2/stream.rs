@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use convey_http_core::{FieldRules, HeadLimits, HttpMethod, RequestHead};
+use convey_http_core::{FieldRules, HttpMethod, RequestHead};
 use convey_proxy::ClientStream;
 use convey_snapshot::stats::Counter;
 use h2::server::SendResponse;
@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::time::timeout;
 
-use super::client::HEAD_TIME;
+use super::client::ANSWER_TIME;
 use super::{IncomingStream, heads};
 use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
@@ -34,7 +34,8 @@ pub(super) async fn serve<S: DecideRequest>(
     record.is_http2();
     client.count(Counter::Requests, 1);
     let (parts, body) = request.into_parts();
-    let head = heads::request_from(&parts, !body.is_end_stream(), &HeadLimits::default()).map(Arc::new);
+    let limits = client.newest().0.config.http_limits();
+    let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
     let mut stream = IncomingStream::new(head.as_deref().ok(), body, respond);
     let end = match &head {
         Ok(head) => forward(client, &mut stack, head.clone(), &mut stream, &mut record).await,
@@ -85,7 +86,7 @@ async fn forward<S: DecideRequest>(
     record.takes(route);
     record.is_in(request.trace());
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
-    let mut time_limit = TimeLimit::new(HEAD_TIME);
+    let mut time_limit = TimeLimit::new(ANSWER_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
     let forwarding =
         Forwarding { client, end: &mut end, request, route, received, is_last: false, time_limit, record };
@@ -120,5 +121,5 @@ async fn write(
         }
         Poll::Ready(Ok(()))
     });
-    timeout(HEAD_TIME, written).await.unwrap_or(Err(Counter::IdleTimeout))
+    timeout(ANSWER_TIME, written).await.unwrap_or(Err(Counter::IdleTimeout))
 }

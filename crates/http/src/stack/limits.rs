@@ -1,9 +1,10 @@
-//! The service that refuses what is more than a client may send.
+//! The service that refuses what is more than a client may send, as far as the head says so.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
 
+use convey_http_core::{BodyFraming, Malformed};
 use futures_util::future::Either;
 use tower_service::Service;
 
@@ -13,7 +14,8 @@ use crate::request::{Decision, HttpRequest};
 /// Seconds after which a source may send its next request: limits are a whole number of requests a second, so a second is enough.
 const RETRY_AFTER: &str = "1";
 
-/// Answers requests of sources that send them too fast: for the frontend, or for the route that [`FindRoute`](super::FindRoute) has found.
+/// Answers requests whose body is too long, and those of sources that send them too fast: for the frontend, or for the route that
+/// [`FindRoute`](super::FindRoute) has found.
 #[derive(Debug, Clone, Default)]
 pub struct RequestLimits<S> {
     inner: S,
@@ -39,11 +41,19 @@ where
     }
 
     fn call(&mut self, request: HttpRequest) -> Self::Future {
-        match is_within_rate(&request) {
-            true => Either::Right(self.inner.call(request)),
-            false => Either::Left(ready(Ok(Decision::Answer(slow_down())))),
-        }
+        let answer = match () {
+            () if is_too_long(&request) => AnswerReason::Malformed(Malformed::BodyTooLong).into(),
+            () if !is_within_rate(&request) => slow_down(),
+            () => return Either::Right(self.inner.call(request)),
+        };
+        Either::Left(ready(Ok(Decision::Answer(answer))))
     }
+}
+
+/// Whether the request says that its body is longer than it may be. Of chunks nobody knows that yet.
+fn is_too_long(request: &HttpRequest) -> bool {
+    let most = request.frontend().config.http_limits().body;
+    matches!((request.head().framing(), most), (BodyFraming::Length(length), Some(most)) if length > most)
 }
 
 /// Takes the request from what its source may send. One that is refused takes nothing.

@@ -1,0 +1,41 @@
+//! `[frontends.NAME.http]`: how much a request and its connection may take.
+
+use std::num::NonZeroU32;
+
+use crate::reader::TomlTable;
+use crate::values::{MILLISECOND, integer, seconds};
+use convey_http_core::HeadLimits;
+use convey_model::HttpLimits;
+
+/// The longest head that can be set, in bytes.
+const MAX_HEAD: usize = u16::MAX as usize;
+
+/// The longest body that can be set, in bytes: TOML has no larger number.
+const MAX_BODY: u64 = i64::MAX as u64;
+
+/// Most bytes a second that a body can have to come with.
+const MAX_RATE: u32 = 1_000_000;
+
+/// Most streams of a connection: each may keep 64 KiB on their way to the client.
+const MAX_STREAMS: u32 = 1_000;
+
+/// Reads the table.
+pub(super) fn read(mut table: TomlTable<'_>) -> HttpLimits {
+    let default = HttpLimits::default();
+    let body = table.optional("max_body_size", integer(1..=MAX_BODY));
+    let body_rate = table.optional("min_body_rate", integer(1..=MAX_RATE));
+    let limits = HttpLimits {
+        head: HeadLimits {
+            bytes: table.or("max_head_size", default.head.bytes, integer(1_024..=MAX_HEAD)),
+            fields: table.or("max_head_fields", default.head.fields, integer(1..=256)),
+        },
+        head_timeout: table.or("head_timeout", default.head_timeout, seconds(MILLISECOND)),
+        body: body.map(|found| found.value),
+        body_rate: body_rate.and_then(|found| NonZeroU32::new(found.value)),
+        keep_alive: table.or("keep_alive_timeout", default.keep_alive, seconds(MILLISECOND)),
+        requests: table.or("max_requests", default.requests, integer(1..=u32::MAX)),
+        streams: table.or("max_streams", default.streams, integer(1..=MAX_STREAMS)),
+    };
+    table.finish();
+    limits
+}
