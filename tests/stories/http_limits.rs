@@ -20,6 +20,7 @@ stories!("http_limits":
     a_body_that_trickles_is_given_up,
     a_connection_ends_after_so_many_requests_and_after_a_time_without,
     a_head_may_be_as_long_as_the_file_says [Need::CURL],
+    what_convey_answers_itself_is_what_a_page_says_and_a_saved_page_is_read_anew [Need::CURL],
 );
 
 /// The frontend with these lines more, in front of one server.
@@ -176,4 +177,30 @@ fn a_head_may_be_as_long_as_the_file_says() {
     let mut slow = Client::new(lab.vip());
     slow.0.write_all(b"GET").unwrap();
     assert_eq!(slow.read().status, 408);
+}
+
+fn what_convey_answers_itself_is_what_a_page_says_and_a_saved_page_is_read_anew() {
+    let lab = Loopback::new();
+    let page = |text: &str| std::fs::write(lab.directory().join("503.html"), text).unwrap();
+    page("<p>Back soon</p>");
+    let setup = one(&lab, "error_pages = { 503 = \"503.html\" }");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = Client::new(lab.vip());
+    let said = client.get("a", "/");
+    assert_eq!((said.status, &*said.body), (503, "<p>Back soon</p>"));
+    assert!(
+        said.head.contains("\r\nServer: convey\r\nContent-Type: text/html; charset=utf-8\r\n"),
+        "{}",
+        said.head
+    );
+    page("<p>At noon</p>");
+    balancer.wait_for_log("error_pages.503 says something else");
+    assert_eq!(client.get("a", "/").body, "<p>At noon</p>");
+    let url = format!("http://{}/", lab.vip());
+    assert_eq!(curl(&["--http2-prior-knowledge", &url]), "<p>At noon</p>");
+    // What a server says is its own.
+    let _server = TestHttpServer::start(lab.server(1), |_, stream| {
+        stream.write_all(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy")
+    });
+    wait_for("the server", || (client.get("a", "/").body == "busy").then_some(()));
 }

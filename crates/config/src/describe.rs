@@ -137,7 +137,10 @@ fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     };
     let forwarded = if http.forwarded { ", Forwarded is sent" } else { "" };
     let traces = if http.begin_traces { ", traces are begun" } else { "" };
-    format!("{believed}{forwarded}{traces}{}{}", headers(&http.headers), http_limits(&http.limits))
+    let pages = http.error_pages.statuses().map(|status| status.to_string()).collect::<Vec<_>>();
+    let pages = if pages.is_empty() { String::new() } else { format!("; error pages: {}", pages.join(", ")) };
+    let (headers, limits) = (headers(&http.headers), http_limits(&http.limits));
+    format!("{believed}{forwarded}{traces}{headers}{limits}{pages}")
 }
 
 /// The limits of requests that are not the usual ones.

@@ -2,6 +2,7 @@
 //! `validate` checks what follows from several of them together.
 
 pub(super) mod access;
+mod error_pages;
 mod frontend;
 mod http;
 mod http_limits;

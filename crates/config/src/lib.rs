@@ -160,7 +160,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
     load_with_lists(path, &mut Vec::new())
 }
 
-/// The same. `lists` gets the files that it names otherwise (access lists), also if something is wrong with them.
+/// The same. `lists` gets the files that it names otherwise (access lists, error pages), also if something is wrong with them.
 ///
 /// # Errors
 /// Those of [`load`].

@@ -110,7 +110,7 @@ pub(super) struct Report<'a> {
     unknown: HashSet<usize>,
     errors: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
-    /// Files of networks that it names.
+    /// Files that it names: networks, error pages.
     lists: RefCell<Vec<ReadFile>>,
     /// Lists of networks that are made of them, or stand in it.
     access: RefCell<Vec<Access>>,
@@ -225,11 +225,20 @@ impl<'a> Report<'a> {
     /// names it.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
-        let known =
-            self.lists.borrow().iter().find(|list| list.path == path).and_then(|list| list.content.clone());
-        let text =
-            self.decoded(place, &path, known.map_or_else(|| self.read_named(&path, files::read), Ok))?;
+        let text = self.decoded(place, &path, self.read_once(&path))?;
         Some((path, text))
+    }
+
+    /// The same of a file that is no text, or need not be.
+    pub(super) fn read_bytes(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
+        let path = self.beside(place, path);
+        match self.read_once(&path) {
+            Ok(bytes) => Some((path, bytes)),
+            Err(error) => {
+                self.error(place, format!("cannot read {}: {error}", path.display()));
+                None
+            }
+        }
     }
 
     /// The same of a file with a secret, which others must neither read nor write; and where it is.
@@ -241,6 +250,12 @@ impl<'a> Report<'a> {
 
     fn beside(&self, place: &Place, path: &str) -> PathBuf {
         Path::new(self.texts.spot(place.at).file).with_file_name("").join(path)
+    }
+
+    fn read_once(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let known =
+            self.lists.borrow().iter().find(|list| list.path == path).and_then(|list| list.content.clone());
+        known.map_or_else(|| self.read_named(path, files::read), Ok)
     }
 
     /// A file that cannot be read may come later: whoever watches watches it, too.

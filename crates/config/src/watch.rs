@@ -32,7 +32,7 @@ pub struct Watch {
     _stop: Sender<()>,
 }
 
-/// The files that a configuration names (access lists). The code that loads the configuration lists them.
+/// The files that a configuration names (access lists, error pages). The code that loads the configuration lists them.
 #[derive(Debug, Clone, Default)]
 pub struct NamedFiles {
     files: Arc<Mutex<Vec<ReadFile>>>,

@@ -3,7 +3,11 @@
 
 use bytes::Bytes;
 use convey_http_core::{FieldFault, FieldRules, Malformed, ServerFault};
+use convey_model::ErrorPage;
 use convey_snapshot::stats::Counter;
+
+/// What lines of text are.
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Why convey answers a request itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +90,15 @@ impl OwnAnswer {
     pub(crate) fn write(&self, to: AnswerTo<'_>, out: &mut Vec<u8>) {
         let (phrase, mut number) = (phrase_of(self.status), itoa::Buffer::new());
         let status = number.format(self.status).as_bytes();
-        let body = self.body.clone().unwrap_or_else(|| self.usual_body());
+        let usual;
+        let (content_type, body) = match (&self.body, to.page) {
+            (Some(body), _) => (TEXT, &body[..]),
+            (None, Some(page)) => (page.content_type(), &page.body[..]),
+            (None, None) => {
+                usual = self.usual_body();
+                (TEXT, &usual[..])
+            }
+        };
         out.extend_from_slice(&[b"HTTP/1.1 ", status, b" ", phrase.as_bytes(), b"\r\n"].concat());
         let mut field = |name: &str, value: &[u8]| {
             if to.fields.keeps(name.as_bytes()) && self.fields.keeps(name.as_bytes()) {
@@ -94,7 +106,7 @@ impl OwnAnswer {
             }
         };
         field("Server", b"convey");
-        field("Content-Type", b"text/plain; charset=utf-8");
+        field("Content-Type", content_type.as_bytes());
         field("Content-Length", itoa::Buffer::new().format(body.len()).as_bytes());
         field("Cache-Control", b"no-store");
         if to.closes {
@@ -103,7 +115,7 @@ impl OwnAnswer {
         self.fields.then(to.fields).write(out);
         out.extend_from_slice(b"\r\n");
         if to.has_body {
-            out.extend_from_slice(&body);
+            out.extend_from_slice(body);
         }
     }
 
@@ -123,6 +135,8 @@ impl OwnAnswer {
 pub(crate) struct AnswerTo<'a> {
     /// What the operator changes of responses.
     pub(crate) fields: &'a FieldRules,
+    /// What the operator has it say.
+    pub(crate) page: Option<&'a ErrorPage>,
     /// No other request is read from the connection.
     pub(crate) closes: bool,
     /// The request's method allows a body.
@@ -225,7 +239,7 @@ mod tests {
     fn an_answer_says_who_gives_it_and_why() {
         let (mut out, mut fields) = (Vec::new(), FieldRules::default());
         fields.set("Cache-Control", "max-age=1").unwrap();
-        let to = AnswerTo { fields: &fields, closes: true, has_body: true };
+        let to = AnswerTo { fields: &fields, page: None, closes: true, has_body: true };
         OwnAnswer::from(AnswerReason::NoServer).write(to, &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -241,5 +255,22 @@ mod tests {
                 "Cache-Control: max-age=1"
             ]
         );
+    }
+
+    #[test]
+    fn an_answer_says_what_the_operators_page_does_unless_a_layer_has_said_something() {
+        let page = ErrorPage { path: "503.json".into(), body: b"{}".as_slice().into() };
+        let fields = FieldRules::default();
+        let written = |answer: OwnAnswer, has_body| {
+            let mut out = Vec::new();
+            answer.write(AnswerTo { fields: &fields, page: Some(&page), closes: false, has_body }, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let text = written(AnswerReason::NoServer.into(), true);
+        assert!(text.starts_with("HTTP/1.1 503 Service Unavailable\r\nServer: convey\r\n"), "{text}");
+        assert!(text.contains("\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n{}"), "{text}");
+        assert!(written(AnswerReason::NoServer.into(), false).ends_with("\r\n\r\n"), "for HEAD");
+        assert!(written(OwnAnswer::new(503).with_body("no"), true).ends_with("\r\n\r\nno"));
     }
 }

@@ -294,7 +294,8 @@ impl<S: DecideRequest> Connection<S> {
         let (mut out, none) = (Vec::new(), FieldRules::default());
         let fields = self.client.frontend().http.as_ref().map_or(&none, |http| http.response_to(head));
         let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
-        answer.write(AnswerTo { fields, closes, has_body }, &mut out);
+        let page = self.client.frontend().config.error_page(answer.status());
+        answer.write(AnswerTo { fields, page, closes, has_body }, &mut out);
         self.time_limit.renew(ANSWER_TIME);
         let (client, limit, mut sent) = (&self.client, &mut self.time_limit, 0);
         let written = poll_fn(|cx| {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::{
-    Access, Endpoint, HttpConfig, HttpLimits, Limits, Listen, Mode, OwnTimeouts, Prefix, Protocol,
+    Access, Endpoint, ErrorPage, HttpConfig, HttpLimits, Limits, Listen, Mode, OwnTimeouts, Prefix, Protocol,
     RouteConfig,
 };
 
@@ -68,6 +68,11 @@ impl FrontendConfig {
     /// How much a request and its connection may take (mode `http`).
     pub fn http_limits(&self) -> HttpLimits {
         self.http.as_ref().map_or_else(HttpLimits::default, |http| http.limits)
+    }
+
+    /// What convey's own answers with this status say; `None`: a line of text.
+    pub fn error_page(&self, status: u16) -> Option<&ErrorPage> {
+        self.http.as_ref()?.error_pages.get(status)
     }
 
     /// The backends that serve its clients, each once: its own, and those of its routes.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{HttpLimits, RequestRate};
+use super::{ErrorPages, HttpLimits, RequestRate};
 use convey_http_core::{FieldRules, HostPattern, PathPrefix};
 
 /// The settings of mode `http`.
@@ -22,6 +22,8 @@ pub struct HttpConfig {
     pub rate: Option<RequestRate>,
     /// How much a request and its connection may take.
     pub limits: HttpLimits,
+    /// What convey's own answers say.
+    pub error_pages: ErrorPages,
 }
 
 /// Which requests go elsewhere than to the frontend's own backend.

@@ -5,6 +5,7 @@
 mod access;
 mod client;
 mod draining;
+mod error_pages;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod flow;
@@ -41,6 +42,7 @@ mod sources;
 pub use access::{Access, AccessFile};
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::DrainingEndpoints;
+pub use error_pages::{ErrorPage, ErrorPages};
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_list::{
     ClientFilter, FlowActivity, FlowAnswer, FlowFacts, FlowFilter, FlowGroup, FlowGrouping, FlowKind,

@@ -2,13 +2,13 @@
 
 use super::{change, or, pair};
 use convey_http_core::FieldRules;
-use convey_model::{HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
+use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 
 /// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
 pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
-    let HttpConfig { routes, redirect, headers, forwarded, begin_traces, rate, limits } = old;
+    let HttpConfig { routes, redirect, headers, forwarded, begin_traces, rate, limits, error_pages } = old;
     let mut changes = Vec::new();
     for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
         match routes {
@@ -26,7 +26,20 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     changes.extend(rate_changes("limits.", *rate, new.rate));
     let limits = limits.named().into_iter().zip(new.limits.named());
     changes.extend(limits.filter_map(|((name, old), (_, new))| change(&format!("http.{name}"), old, new)));
+    changes.extend(page_changes(error_pages, &new.error_pages));
     changes
+}
+
+/// The pages that come, go and say something else.
+fn page_changes(old: &ErrorPages, new: &ErrorPages) -> Vec<String> {
+    let told = ErrorPages::STATUSES.into_iter().filter_map(|status| {
+        let (before, after) = (old.get(status), new.get(status));
+        let path = |page: Option<&ErrorPage>| or(page.map(|page| page.path.display()), "none");
+        let what = format!("error_pages.{status}");
+        change(&what, path(before), path(after))
+            .or_else(|| (before != after).then(|| format!("{what} says something else")))
+    });
+    told.collect()
 }
 
 /// How fast one source may send requests.

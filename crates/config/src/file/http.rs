@@ -3,15 +3,17 @@
 use toml::de::DeValue;
 
 use super::limits::ParsedRate;
-use super::{http_limits, value};
+use super::{error_pages, http_limits, value};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{boolean, choice, found, http_host, not_allowed, string};
 use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
-use convey_model::{HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteAction, RouteConfig};
+use convey_model::{
+    ErrorPages, HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteAction, RouteConfig,
+};
 
 /// The keys of a frontend that are for mode `http` alone.
-const KEYS: [&str; 6] = ["begin_traces", "forwarded", "headers", "http", "redirect", "routes"];
+const KEYS: [&str; 7] = ["begin_traces", "error_pages", "forwarded", "headers", "http", "redirect", "routes"];
 
 /// Headers of requests that tell servers of clients: convey writes them itself.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
@@ -30,6 +32,7 @@ pub(crate) struct ParsedHttp {
     forwarded: bool,
     begin_traces: bool,
     limits: HttpLimits,
+    error_pages: ErrorPages,
 }
 
 /// `[[frontends.NAME.routes]]`
@@ -68,6 +71,7 @@ impl ParsedHttp {
             forwarded: table.or("forwarded", false, boolean),
             begin_traces: table.or("begin_traces", false, boolean),
             limits: http_limits::read(table.table("http")),
+            error_pages: error_pages::read(table.table("error_pages"), report),
         }
     }
 
@@ -88,6 +92,7 @@ impl ParsedHttp {
             begin_traces: self.begin_traces,
             rate,
             limits: self.limits,
+            error_pages: self.error_pages.clone(),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! What files say of mode http.
 
-use super::super::{Config, HostNetwork, describe, parse, validate_mode};
+use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
 use convey_http_core::{HostPattern, PathPrefix};
-use convey_model::{HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteConfig};
+use convey_model::{ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteConfig};
 
 /// Lines 1 to 5, and behind them lines of the frontend.
 const FRONTEND: &str = "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
@@ -120,7 +120,8 @@ fn the_mode_may_be_that_of_the_file() {
 
 #[test]
 fn only_mode_http_has_these_keys() {
-    let keys = "forwarded = false\nredirect = 'https'\nheaders = {}\nroutes = []\nhttp = {}";
+    let keys =
+        "forwarded = false\nredirect = 'https'\nheaders = {}\nroutes = []\nhttp = {}\nerror_pages = {}";
     let text = format!("{FRONTEND}{keys}\n{BACKENDS}").replace("mode = 'http'\n", "");
     let needs = "needs mode = \"http\"; the frontend is in proxy mode";
     assert_eq!(
@@ -131,6 +132,7 @@ fn only_mode_http_has_these_keys() {
             format!("config.toml:6:11: frontends.web.headers: {needs}"),
             format!("config.toml:7:10: frontends.web.routes: {needs}"),
             format!("config.toml:8:8: frontends.web.http: {needs}"),
+            format!("config.toml:9:15: frontends.web.error_pages: {needs}"),
         ]
     );
 }
@@ -455,5 +457,51 @@ fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
     ] {
         let told = errors(&limited(key));
         assert!(told.len() == 1 && told[0].ends_with(&format!("allowed: {allowed}")), "{told:?}");
+    }
+}
+
+#[test]
+fn error_pages_are_read_with_the_file_that_names_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("503.html"), "<p>Back soon</p>").unwrap();
+    std::fs::write(at("long.txt"), vec![b'x'; ErrorPages::MAX_SIZE + 1]).unwrap();
+    let write = |pages: &str| {
+        let more = "routes = [{ path = '/a', backend = 'api' }]\n";
+        std::fs::write(at("config.toml"), format!("{FRONTEND}error_pages = {{ {pages} }}\n{more}{BACKENDS}"))
+            .unwrap();
+    };
+    let mut lists = Vec::new();
+    write("503 = '503.html', 502 = '503.html'");
+    let before = load_with_lists(&at("config.toml"), &mut lists).unwrap().config;
+    let page = before.frontends[0].error_page(503).unwrap();
+    assert_eq!((&*page.body, page.path.clone()), (&b"<p>Back soon</p>"[..], at("503.html")));
+    assert_eq!(lists.len(), 1, "it is watched, and read once");
+    assert!(describe(&before).contains("-> backend site; error pages: 502, 503\n"), "{}", describe(&before));
+    std::fs::write(at("503.html"), "<p>Back</p>").unwrap();
+    write("503 = '503.html'");
+    let after = load_with_lists(&at("config.toml"), &mut lists).unwrap();
+    assert_eq!(
+        after.reload(&before).1.changes,
+        [format!(
+            "frontend web: error_pages.502 {} -> none, error_pages.503 says something else",
+            at("503.html").display()
+        )]
+    );
+    write("200 = '503.html', 502 = 'long.txt', 503 = 'gone.html'");
+    let told = load_with_lists(&at("config.toml"), &mut lists).unwrap_err().to_string();
+    for expected in [
+        "5:17: frontends.web.error_pages.200: convey answers nothing with \"200\"; allowed: 400, 404,"
+            .to_owned(),
+        format!(
+            "5:41: frontends.web.error_pages.502: {} has 65537 bytes; an error page has 65536 at most",
+            at("long.txt").display()
+        ),
+        format!(
+            "5:59: frontends.web.error_pages.503: cannot read {}: No such file",
+            at("gone.html").display()
+        ),
+    ] {
+        assert!(told.contains(&expected), "{expected}\n{told}");
     }
 }

@@ -109,7 +109,8 @@ async fn write(
     let fields = frontend.http.as_ref().map_or(&none, |http| http.response_to(head));
     let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
     let (mut out, mut sent) = (Vec::new(), 0);
-    answer.write(AnswerTo { fields, closes: false, has_body }, &mut out);
+    let page = frontend.config.error_page(answer.status());
+    answer.write(AnswerTo { fields, page, closes: false, has_body }, &mut out);
     record.count(0, out.len() as u64);
     let written = poll_fn(|cx| {
         while sent < out.len() {

@@ -1,0 +1,71 @@
+//! Pages of the operator's, in place of the line of text that convey answers with. Pure.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The pages of a frontend, by status.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ErrorPages(BTreeMap<u16, ErrorPage>);
+
+/// A page, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorPage {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub body: Arc<[u8]>,
+}
+
+impl ErrorPages {
+    /// The statuses that convey itself answers with, and that may have a page.
+    pub const STATUSES: [u16; 12] = [400, 404, 405, 408, 413, 417, 429, 431, 502, 503, 504, 505];
+
+    /// Most bytes of a page.
+    pub const MAX_SIZE: usize = 64 * 1024;
+
+    /// Has answers with this status say this.
+    pub fn set(&mut self, status: u16, page: ErrorPage) {
+        self.0.insert(status, page);
+    }
+
+    /// The page of a status.
+    pub fn get(&self, status: u16) -> Option<&ErrorPage> {
+        self.0.get(&status)
+    }
+
+    /// The statuses that have one, in order.
+    pub fn statuses(&self) -> impl Iterator<Item = u16> {
+        self.0.keys().copied()
+    }
+}
+
+impl ErrorPage {
+    /// What browsers take it for: by the ending of its file's name.
+    pub fn content_type(&self) -> &'static str {
+        match self.path.extension().and_then(|ending| ending.to_str()) {
+            Some("html" | "htm") => "text/html; charset=utf-8",
+            Some("json") => "application/json",
+            Some("txt") => "text/plain; charset=utf-8",
+            _ => "application/octet-stream",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_of_the_name_says_what_a_page_is() {
+        for (path, expected) in [
+            ("/etc/convey/503.html", "text/html; charset=utf-8"),
+            ("404.json", "application/json"),
+            ("a.txt", "text/plain; charset=utf-8"),
+            ("page", "application/octet-stream"),
+        ] {
+            let page = ErrorPage { path: path.into(), body: Arc::default() };
+            assert_eq!(page.content_type(), expected, "{path}");
+        }
+    }
+}
