@@ -233,7 +233,7 @@ impl<S: DecideRequest> Connection<S> {
         let is_served = self.client.refresh() && !self.client.is_draining();
         let is_last = !is_served || self.requests >= self.client.frontend().config.http_limits().requests;
         self.client.count(Counter::Requests, 1);
-        let frontend = (self.client.frontend().clone(), self.client.timeouts());
+        let frontend = self.client.frontend().clone();
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
         let end = match decide(&mut self.stack, request).await {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
@@ -277,7 +277,10 @@ impl<S: DecideRequest> Connection<S> {
         let (client, request) = (&*client, &request);
         let mut end = ClientEnd::Socket(client.stream());
         let end = &mut end;
-        Forwarding { client, end, request, route, received, is_last, time_limit, record }.run(pool).await
+        let timeouts = client.timeouts_with(request.frontend(), pool);
+        let forwarding =
+            Forwarding { client, end, request, route, received, is_last, timeouts, time_limit, record };
+        forwarding.run(pool).await
     }
 
     /// Answers a request ourselves.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request};
-use convey_model::HttpVersion;
+use convey_model::{HttpVersion, Timeouts};
 use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, Unavailable};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
@@ -42,6 +42,7 @@ pub(crate) struct Forwarding<'a, 'b> {
     pub(crate) received: &'a mut BytesMut,
     /// No other request is read from the client after this one.
     pub(crate) is_last: bool,
+    pub(crate) timeouts: Timeouts,
     pub(crate) time_limit: &'a mut TimeLimit,
     pub(crate) record: &'a mut RequestRecord,
 }
@@ -98,7 +99,7 @@ impl Forwarding<'_, '_> {
         let mut failed = None;
         loop {
             let newest = || self.client.newest_pool(&pool);
-            let connect_time = self.request.timeouts().connect;
+            let connect_time = self.timeouts.connect;
             let mut permit = match attempts.next_in_turn(&downstream, &pool, connect_time, newest).await {
                 Ok(permit) => permit,
                 Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
@@ -141,9 +142,9 @@ impl Forwarding<'_, '_> {
             return kept;
         }
         let began = Instant::now();
-        let opened = match self.client.connect(permit).await {
+        let opened = match self.client.connect(permit, self.timeouts.connect).await {
             Ok(server) if speaks_http2 => {
-                let within = self.request.timeouts().connect;
+                let within = self.timeouts.connect;
                 http2::connect(self.place(permit), server, within).await.map(ServerEnd::Stream)
             }
             Ok(server) => Ok(ServerEnd::Socket(server)),
@@ -238,7 +239,7 @@ impl Forwarding<'_, '_> {
         let mut pace = BodyPace::new(limits.body_rate);
         let mut transfer =
             Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
-        let idle = self.request.timeouts().idle;
+        let idle = self.timeouts.idle;
         let silence = RESPONSE_TIME.min(idle);
         self.time_limit.renew(silence);
         let (sent, mut is_told) = (Instant::now(), false);

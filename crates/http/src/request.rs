@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent};
-use convey_model::{Timeouts, Timestamp};
+use convey_model::Timestamp;
 use convey_proxy::ClientStream;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
 use tokio::time::Instant;
@@ -18,8 +18,6 @@ pub struct HttpRequest {
     head: Arc<RequestHead>,
     client: SocketAddr,
     frontend: Arc<Frontend>,
-    /// The time limits of its frontend.
-    timeouts: Timeouts,
     /// When its head had come.
     came: Timestamp,
     route: Option<Arc<HttpRoute>>,
@@ -43,7 +41,7 @@ impl HttpRequest {
     pub(crate) fn new(
         head: Arc<RequestHead>,
         client: &ClientStream,
-        (frontend, timeouts): (Arc<Frontend>, Timeouts),
+        frontend: Arc<Frontend>,
         came: Instant,
     ) -> HttpRequest {
         let trace = TraceParent::of(&head);
@@ -51,7 +49,6 @@ impl HttpRequest {
             head,
             client: client.client(),
             frontend,
-            timeouts,
             came: client.timestamp(came),
             route: None,
             added: FieldRules::default(),
@@ -118,10 +115,6 @@ impl HttpRequest {
     /// When its head had come.
     pub(crate) fn came(&self) -> Timestamp {
         self.came
-    }
-
-    pub(crate) fn timeouts(&self) -> Timeouts {
-        self.timeouts
     }
 
     /// It goes this way.

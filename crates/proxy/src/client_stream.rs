@@ -9,6 +9,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -113,11 +114,6 @@ impl ClientStream {
         &self.session.frontend
     }
 
-    /// The time limits, of the same moment.
-    pub fn timeouts(&self) -> Timeouts {
-        self.session.timeouts
-    }
-
     /// Goes by the newest snapshot from now on. Returns whether the frontend is still in it.
     pub fn refresh(&mut self) -> bool {
         let context = self.session.context.clone();
@@ -125,7 +121,7 @@ impl ClientStream {
         if self.generation == snapshot.generation {
             return true;
         }
-        (self.session.frontend, self.session.timeouts) = self.in_snapshot(&snapshot);
+        self.session.frontend = self.session.frontend_in(&snapshot).clone();
         let is_there = is_in(&self.session.frontend, &snapshot);
         if is_there {
             self.generation = snapshot.generation;
@@ -133,15 +129,14 @@ impl ClientStream {
         is_there
     }
 
-    /// The frontend and its time limits as they are now, for one of several requests at once.
-    pub fn newest(&self) -> (Arc<Frontend>, Timeouts) {
-        self.in_snapshot(&self.session.context.snapshot())
+    /// The frontend as it is now, for one of several requests at once.
+    pub fn newest(&self) -> Arc<Frontend> {
+        self.session.frontend_in(&self.session.context.snapshot()).clone()
     }
 
-    fn in_snapshot(&self, snapshot: &Snapshot) -> (Arc<Frontend>, Timeouts) {
-        let newest = self.session.frontend_in(snapshot).clone();
-        let timeouts = snapshot.timeouts_of(&newest);
-        (newest, timeouts)
+    /// The time limits where this backend of the frontend serves.
+    pub fn timeouts_with(&self, frontend: &Frontend, pool: &Pool) -> Timeouts {
+        self.session.context.snapshot().timeouts_with(frontend, pool)
     }
 
     /// The newest pool of the backend that this one is of.
@@ -218,8 +213,8 @@ impl ClientStream {
     ///
     /// # Errors
     /// It cannot be connected to, or did not accept in time.
-    pub async fn connect(&self, permit: &Permit) -> io::Result<ServerStream> {
-        let opening = Opening { client: &self.leg.stream, origin: &self.origin, data_waits: true };
+    pub async fn connect(&self, permit: &Permit, within: Duration) -> io::Result<ServerStream> {
+        let opening = Opening { client: &self.leg.stream, origin: &self.origin, data_waits: true, within };
         let server = self.address_of(permit);
         let (leg, _own) = self.session.connect(server, permit.send_proxy(), &opening).await?;
         Ok(ServerStream { local: leg.stream.local_addr().ok(), leg, _own })

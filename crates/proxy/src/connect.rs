@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use log::debug;
 use rustix::io::Errno;
@@ -27,6 +28,8 @@ pub(super) struct Opening<'a> {
     pub(super) origin: &'a Origin,
     /// Whether the client has sent something already.
     pub(super) data_waits: bool,
+    /// How long a server may take to accept.
+    pub(super) within: Duration,
 }
 
 /// A server that has taken the client's connection.
@@ -86,11 +89,11 @@ impl TcpSession {
         header: Option<ProxyVersion>,
         opening: &Opening<'_>,
     ) -> io::Result<(Leg, Option<OwnSocket>)> {
-        let Opening { client, origin, data_waits } = opening;
+        let Opening { client, origin, data_waits, within } = opening;
         let bytes_wait = *data_waits || header.is_some();
         let socket = socket::connect(server, bytes_wait, &self.context.shared.local_ports)?;
         let own = self.remember(&socket, server);
-        let connected = timeout(self.timeouts.connect, socket::connected(socket)).await;
+        let connected = timeout(*within, socket::connected(socket)).await;
         let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         if let Some(version) = header {
             let header = origin.header(version, self.downstream.client, client);

@@ -395,7 +395,12 @@ impl TcpSession {
             self.wait_for_first_byte(&client.stream).await?;
             early = read_early(&client.stream).map_err(|_| Counter::ClientReset)?;
         }
-        let opening = Opening { client: &client.stream, origin: &origin, data_waits: !early.is_empty() };
+        let opening = Opening {
+            client: &client.stream,
+            origin: &origin,
+            data_waits: !early.is_empty(),
+            within: self.timeouts.connect,
+        };
         let server = self.connect_to_server(opening).await?;
         Ok((early, server))
     }

@@ -57,7 +57,7 @@ pub(crate) async fn serve<S: DecideRequest>(
     received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
-    let newest = || client.newest().0.config.http_limits();
+    let newest = || client.newest().config.http_limits();
     let limits = newest();
     let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(client, received));
     let mut connection = match timeout(limits.head_timeout, handshake).await {

@@ -34,7 +34,7 @@ pub(super) async fn serve<S: DecideRequest>(
     record.is_http2();
     client.count(Counter::Requests, 1);
     let (parts, body) = request.into_parts();
-    let limits = client.newest().0.config.http_limits();
+    let limits = client.newest().config.http_limits();
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
     let mut stream = IncomingStream::new(head.as_deref().ok(), body, respond);
     let end = match &head {
@@ -70,9 +70,8 @@ async fn forward<S: DecideRequest>(
     stream: &mut IncomingStream,
     record: &mut RequestRecord,
 ) -> RequestEnd {
-    let newest = client.newest();
-    let frontend = newest.0.clone();
-    let request = HttpRequest::new(head.clone(), client, newest, record.began);
+    let frontend = client.newest();
+    let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
     let request = match decide(stack, request).await {
         Decision::Forward(request) => request,
         Decision::Answer(answer) => {
@@ -88,8 +87,18 @@ async fn forward<S: DecideRequest>(
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
     let mut time_limit = TimeLimit::new(ANSWER_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
-    let forwarding =
-        Forwarding { client, end: &mut end, request, route, received, is_last: false, time_limit, record };
+    let timeouts = client.timeouts_with(request.frontend(), pool);
+    let forwarding = Forwarding {
+        client,
+        end: &mut end,
+        request,
+        route,
+        received,
+        is_last: false,
+        timeouts,
+        time_limit,
+        record,
+    };
     forwarding.run(pool).await
 }
 
@@ -104,7 +113,7 @@ async fn write(
     record.answered(answer.status(), answer.reason());
     client.count(answer.reason().counter(), 1);
     client.count(Counter::of_status(answer.status()), 1);
-    let (frontend, _) = client.newest();
+    let frontend = client.newest();
     let none = FieldRules::default();
     let fields = frontend.http.as_ref().map_or(&none, |http| http.response_to(head));
     let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
