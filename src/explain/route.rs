@@ -15,7 +15,7 @@ use crate::snapshot::{Frontend, HttpAction};
 /// A request by its URL, read as the data path reads it.
 #[derive(Debug, Clone)]
 pub struct AskedRequest {
-    head: RequestHead,
+    head: Arc<RequestHead>,
 }
 
 /// What its route says.
@@ -47,7 +47,7 @@ impl FromStr for AskedRequest {
         let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         let read = HeadReader::default().request(&mut head, &HeadLimits::default());
         match read {
-            Ok(Some(head)) if !host.is_empty() => Ok(AskedRequest { head }),
+            Ok(Some(head)) if !host.is_empty() => Ok(AskedRequest { head: Arc::new(head) }),
             Ok(_) => Err(expected()),
             Err(malformed) => Err(format!("{}: convey refuses it ({})", expected(), malformed.label())),
         }

@@ -18,16 +18,6 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
             Some((labels([("backend", backend), ("server", name)]), server.requests.as_ref()?))
         }));
     }
-    let times: Vec<(Labels, &Distribution)> = report
-        .backends
-        .iter()
-        .flat_map(|(backend, of_backend)| {
-            of_backend.servers.iter().filter_map(move |(name, server)| {
-                let times = &server.response_seconds.as_ref()?.distribution;
-                Some((labels([("backend", backend), ("server", name)]), times))
-            })
-        })
-        .collect();
     page.counter(
         "convey_frontend_http_requests_total",
         "Requests whose head has come (mode http).",
@@ -63,6 +53,21 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         &by_code(&servers),
         |n| *n as f64,
     );
+    add_response_times(page, report);
+}
+
+/// Adds how long servers take to the head of a response.
+fn add_response_times(page: &mut MetricsPage, report: &StatsReport) {
+    let times: Vec<(Labels, &Distribution)> = report
+        .backends
+        .iter()
+        .flat_map(|(backend, of_backend)| {
+            of_backend.servers.iter().filter_map(move |(name, server)| {
+                let times = &server.response_seconds.as_ref()?.distribution;
+                Some((labels([("backend", backend), ("server", name)]), times))
+            })
+        })
+        .collect();
     page.histogram(
         "convey_server_http_response_duration_seconds",
         "From a request to the head of its response (mode http).",
