@@ -117,7 +117,8 @@ impl<S: DecideRequest> Connection<S> {
         loop {
             if is_first && self.speaks_http2().await {
                 let received = std::mem::take(&mut self.received);
-                return http2::serve(&self.client, &self.stack, received, &mut self.time_limit).await;
+                let served = http2::serve(&self.client, &self.stack, received, &mut self.time_limit);
+                return Box::pin(served).await;
             }
             let after = match self.next(is_first).await {
                 Next::Request(head) => self.serve(&head).await,

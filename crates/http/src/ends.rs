@@ -37,7 +37,7 @@ pub(crate) enum ClientEnd<'a> {
 /// The side of the server.
 pub(crate) enum ServerEnd {
     Socket(ServerStream),
-    Stream(OutgoingStream),
+    Stream(Box<OutgoingStream>),
 }
 
 impl ClientEnd<'_> {

@@ -132,7 +132,9 @@ impl Forwarding<'_, '_> {
         let speaks_http2 = self.speaks_http2(permit);
         let kept = match speaks_http2 {
             // One that has ended is never found. To open others for what a server refuses would make it worse.
-            true => http2::take(self.place(permit)).await.map(|stream| (ServerEnd::Stream(stream), false)),
+            true => Box::pin(http2::take(self.place(permit)))
+                .await
+                .map(|stream| (ServerEnd::Stream(Box::new(stream)), false)),
             // After a failure nothing that has waited is believed in.
             false if attempts.have_begun() => None,
             false => idle::take(self.place(permit), most).map(|kept| (ServerEnd::Socket(kept), true)),
@@ -145,7 +147,10 @@ impl Forwarding<'_, '_> {
         let opened = match self.client.connect(permit, self.timeouts.connect).await {
             Ok(server) if speaks_http2 => {
                 let within = self.timeouts.connect;
-                http2::connect(self.place(permit), server, within).await.map(ServerEnd::Stream)
+                // What HTTP/1.1 does without shall not be a part of each of its requests.
+                Box::pin(http2::connect(self.place(permit), server, within))
+                    .await
+                    .map(|stream| ServerEnd::Stream(Box::new(stream)))
             }
             Ok(server) => Ok(ServerEnd::Socket(server)),
             Err(error) => Err(error),
