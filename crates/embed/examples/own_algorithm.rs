@@ -2,7 +2,7 @@
 //! `cargo run -p convey-embed --example own_algorithm`, then `curl -H 'X-Tenant: blue' http://127.0.0.1:8080/`.
 
 use convey_embed::EmbeddedBalancer;
-use convey_http::stack::{Check, FindRoute, Forwards};
+use convey_http::stack::{Check, Forwards, find_route};
 use convey_http::{HttpRequest, OwnAnswer};
 
 const CONFIG: &str = r#"
@@ -28,7 +28,7 @@ fn by_tenant(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Behind the routes: a request has servers once it has a route.
-    let stack = FindRoute::new(Check::new(Forwards, by_tenant));
+    let stack = find_route(Check::new(Forwards, by_tenant));
     let _balancer = EmbeddedBalancer::builder(CONFIG).stack(stack).start().await?;
     tokio::signal::ctrl_c().await?;
     Ok(())

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use convey_embed::{BalancerError, EmbeddedBalancer};
-use convey_http::stack::{Check, FindRoute, Forwards};
+use convey_http::stack::{Check, Forwards, find_route};
 use convey_http::{HttpRequest, OwnAnswer};
 use convey_testkit::{Loopback, TestHttpServer, wait_for};
 
@@ -45,7 +45,7 @@ fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
 async fn a_program_decides_on_requests_and_moves_its_servers() {
     let lab = Loopback::new();
     let servers = [("a", 1), ("b", 2), ("c", 3)].map(|(name, n)| TestHttpServer::named(name, lab.server(n)));
-    let stack = FindRoute::new(Check::new(Forwards, check));
+    let stack = find_route(Check::new(Forwards, check));
     let balancer = EmbeddedBalancer::builder(&config(&lab)).stack(stack).start().await.unwrap();
 
     assert_eq!(ask(lab.vip(), ""), (401, "a key is needed\n".to_owned()));

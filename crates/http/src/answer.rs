@@ -1,6 +1,8 @@
 //! What convey itself answers. A client, a log and a metric can tell it from what a server has said: it has `Server: convey`, and a
 //! reason.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use convey_http_core::{FieldFault, FieldRules, Malformed, ServerFault};
 use convey_model::ErrorPage;
@@ -8,6 +10,9 @@ use convey_snapshot::stats::Counter;
 
 /// What lines of text are.
 const TEXT: &str = "text/plain; charset=utf-8";
+
+/// How long a client may take to read an answer of convey's own, and to end a connection that it is told to end.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// Why convey answers a request itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

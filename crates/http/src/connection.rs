@@ -4,14 +4,13 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, RequestHead};
 use convey_proxy::{ClientStream, More, ServeStream, StreamEnd, poll_read, poll_write};
 use convey_snapshot::stats::Counter;
 
-use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
+use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
@@ -19,9 +18,6 @@ use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, UsualStack, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, http2, idle, linger, stack, time_limit};
-
-/// How long a client may take to read an answer of convey's own.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
@@ -272,8 +268,7 @@ impl<S: DecideRequest> Connection<S> {
         let Some((route, pool)) = request.way() else {
             return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
         };
-        record.takes(route);
-        record.is_in(request.trace());
+        record.takes(route, &request);
         let Connection { client, received, time_limit, .. } = self;
         let (client, request) = (&*client, &request);
         let mut end = ClientEnd::Socket(client.stream());

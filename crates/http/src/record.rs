@@ -13,6 +13,7 @@ use convey_snapshot::{Frontend, HttpRoute};
 use tokio::time::Instant;
 
 use crate::answer::AnswerReason;
+use crate::request::HttpRequest;
 
 /// Most letters of a host or of a target in the log.
 const MAX_LOGGED: usize = 2_048;
@@ -67,20 +68,18 @@ impl RequestRecord {
         self.version = "2";
     }
 
-    /// It is a part of this trace.
-    pub(crate) fn is_in(&mut self, trace: Option<TraceParent>) {
-        self.trace = trace;
-    }
-
     /// It is answered before it takes its route, which this frontend has for it.
     pub(crate) fn is_answered_on_its_route(&mut self, frontend: &Frontend, head: &RequestHead) {
         let http = frontend.http.as_ref();
         self.route = http.and_then(|http| http.route(head.host(), head.path())).cloned();
     }
 
-    /// It takes this route.
-    pub(crate) fn takes(&mut self, route: &Arc<HttpRoute>) {
+    /// It is this request, and takes this route.
+    pub(crate) fn takes(&mut self, route: &Arc<HttpRoute>, request: &HttpRequest) {
         self.route = Some(route.clone());
+        if self.is_logged {
+            self.trace = request.trace();
+        }
     }
 
     /// A server is tried.

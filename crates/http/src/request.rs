@@ -22,7 +22,8 @@ pub struct HttpRequest {
     came: Timestamp,
     route: Option<Arc<HttpRoute>>,
     added: FieldRules,
-    trace: Option<TraceParent>,
+    /// The trace that has begun with it.
+    begun: Option<TraceParent>,
     /// The number of the server that a service has chosen.
     chosen: Option<u32>,
 }
@@ -44,7 +45,6 @@ impl HttpRequest {
         frontend: Arc<Frontend>,
         came: Instant,
     ) -> HttpRequest {
-        let trace = TraceParent::of(&head);
         HttpRequest {
             head,
             client: client.client(),
@@ -52,7 +52,7 @@ impl HttpRequest {
             came: client.timestamp(came),
             route: None,
             added: FieldRules::default(),
-            trace,
+            begun: None,
             chosen: None,
         }
     }
@@ -72,12 +72,12 @@ impl HttpRequest {
         &self.frontend
     }
 
-    /// The route, once [`FindRoute`](crate::stack::FindRoute) has found it.
+    /// The route, once [`find_route`](crate::stack::find_route) has found it.
     pub fn route(&self) -> Option<&Arc<HttpRoute>> {
         self.route.as_ref()
     }
 
-    /// The servers of its route's backend; none before [`FindRoute`](crate::stack::FindRoute) has found that.
+    /// The servers of its route's backend; none before [`find_route`](crate::stack::find_route) has found that.
     pub fn servers(&self) -> &[Arc<Server>] {
         self.way().map_or(&[], |(_, pool)| &pool.servers)
     }
@@ -94,14 +94,14 @@ impl HttpRequest {
 
     /// The trace that it is a part of.
     pub fn trace(&self) -> Option<TraceParent> {
-        self.trace
+        self.begun.or_else(|| TraceParent::of(&self.head))
     }
 
     /// Has a trace begin with it.
     pub fn begin_trace(&mut self, trace: TraceParent) {
         // A name and a value that are right.
         let _ = self.set_field(TraceParent::FIELD, &trace.to_string());
-        self.trace = Some(trace);
+        self.begun = Some(trace);
     }
 
     /// Has the server get this field. Those of the client with this name give way.

@@ -16,15 +16,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::io::Connection;
 use super::stream;
+use crate::answer::ANSWER_TIME;
 use crate::linger;
 use crate::stack::DecideRequest;
 use crate::time_limit::TimeLimit;
 
 /// What a client begins with that speaks HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// How long a client may take to read an answer of convey's own, and to end a connection that it is told to end.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// How long streams may take to end once their connection is over.
 const ENDING: Duration = Duration::from_secs(2);

@@ -41,7 +41,7 @@ pub(super) fn request_from(
         (Some(authority), _) => write_field(b"Host", authority.as_str().as_bytes(), &mut out),
         (None, _) => {}
     }
-    let (mut length, mut cookies) = (None, Vec::new());
+    let (mut has_length, mut cookies) = (false, Vec::new());
     for (name, value) in &parts.headers {
         match *name {
             HOST if parts.uri.authority().is_some() => {}
@@ -54,7 +54,7 @@ pub(super) fn request_from(
                 cookies.extend_from_slice(value.as_bytes());
             }
             CONTENT_LENGTH => {
-                length = Some(());
+                has_length = true;
                 write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out);
             }
             _ => write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out),
@@ -63,7 +63,7 @@ pub(super) fn request_from(
     if !cookies.is_empty() {
         write_field(b"cookie", &cookies, &mut out);
     }
-    if has_body && length.is_none() {
+    if has_body && !has_length {
         write_field(b"Transfer-Encoding", b"chunked", &mut out);
     }
     head.extend_from_slice(&out);

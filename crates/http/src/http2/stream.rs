@@ -13,9 +13,8 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::time::timeout;
 
-use super::client::ANSWER_TIME;
 use super::{IncomingStream, heads};
-use crate::answer::{AnswerReason, AnswerTo, OwnAnswer};
+use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
@@ -82,8 +81,7 @@ async fn forward<S: DecideRequest>(
     let Some((route, pool)) = request.way() else {
         return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
     };
-    record.takes(route);
-    record.is_in(request.trace());
+    record.takes(route, &request);
     let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
     let mut time_limit = TimeLimit::new(ANSWER_TIME);
     let (request, received, time_limit) = (&request, &mut received, &mut time_limit);

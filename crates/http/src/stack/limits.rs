@@ -1,52 +1,25 @@
-//! The service that refuses what is more than a client may send, as far as the head says so.
-
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
+//! The check that refuses what is more than a client may send, as far as the head says so.
 
 use convey_http_core::{BodyFraming, Malformed};
-use futures_util::future::Either;
-use tower_service::Service;
 
+use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
-use crate::request::{Decision, HttpRequest};
+use crate::request::HttpRequest;
 
 /// Seconds after which a source may send its next request: limits are a whole number of requests a second, so a second is enough.
 const RETRY_AFTER: &str = "1";
 
 /// Answers requests whose body is too long, and those of sources that send them too fast: for the frontend, or for the route that
-/// [`FindRoute`](super::FindRoute) has found.
-#[derive(Debug, Clone, Default)]
-pub struct RequestLimits<S> {
-    inner: S,
+/// [`find_route`](super::find_route) has found. `inner` decides on the others.
+pub fn limit_requests<S>(inner: S) -> OwnCheck<S> {
+    OwnCheck::new(inner, limit)
 }
 
-impl<S> RequestLimits<S> {
-    /// Has `inner` decide on requests that are within the limits.
-    pub fn new(inner: S) -> RequestLimits<S> {
-        RequestLimits { inner }
-    }
-}
-
-impl<S> Service<HttpRequest> for RequestLimits<S>
-where
-    S: Service<HttpRequest, Response = Decision, Error = Infallible>,
-{
-    type Response = Decision;
-    type Error = Infallible;
-    type Future = Either<Ready<Result<Decision, Infallible>>, S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: HttpRequest) -> Self::Future {
-        let answer = match () {
-            () if is_too_long(&request) => AnswerReason::Malformed(Malformed::BodyTooLong).into(),
-            () if !is_within_rate(&request) => slow_down(),
-            () => return Either::Right(self.inner.call(request)),
-        };
-        Either::Left(ready(Ok(Decision::Answer(answer))))
+fn limit(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    match () {
+        () if is_too_long(request) => Err(AnswerReason::Malformed(Malformed::BodyTooLong).into()),
+        () if !is_within_rate(request) => Err(slow_down()),
+        () => Ok(()),
     }
 }
 

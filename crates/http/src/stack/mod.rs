@@ -1,8 +1,9 @@
-//! The services that decide on a request's head, one in the other: [`FindRoute`],
-//! [`RequestLimits`], [`Traces`], then [`Forwards`].
+//! The services that decide on a request's head, one in the other: [`find_route`], [`limit_requests`], [`begin_traces`], then
+//! [`Forwards`].
 //!
 //! They are Tower services. A layer of your own has [`HttpRequest`] in and a [`Decision`] out, and is given to
-//! [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or between its services. [`Check`] makes one of a function.
+//! [`HttpServer::new`](crate::HttpServer::new) around [`usual`], or between its services. [`Check`] makes one of a function, as
+//! convey does with its own.
 
 mod check;
 mod limits;
@@ -10,9 +11,9 @@ mod routes;
 mod traces;
 
 pub use check::Check;
-pub use limits::RequestLimits;
-pub use routes::FindRoute;
-pub use traces::Traces;
+pub use limits::limit_requests;
+pub use routes::find_route;
+pub use traces::begin_traces;
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -21,6 +22,7 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
+use crate::answer::OwnAnswer;
 use crate::request::{Decision, HttpRequest};
 
 /// What decides on requests: Tower services, each in the one before.
@@ -51,12 +53,15 @@ pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest)
     decision
 }
 
+/// A check of convey's own.
+pub type OwnCheck<S> = Check<S, fn(&mut HttpRequest) -> Result<(), OwnAnswer>>;
+
 /// What convey itself decides by: the configuration.
-pub type UsualStack = FindRoute<RequestLimits<Traces<Forwards>>>;
+pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<Forwards>>>;
 
 /// The services of convey itself.
 pub fn usual() -> UsualStack {
-    FindRoute::new(RequestLimits::new(Traces::new(Forwards)))
+    find_route(limit_requests(begin_traces(Forwards)))
 }
 
 /// The last service: a server gets the request.

@@ -1,55 +1,28 @@
-//! The service that finds a request's route.
-
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
+//! The check that finds a request's route.
 
 use convey_http_core::RequestHead;
 use convey_model::Redirect;
 use convey_snapshot::HttpAction;
-use futures_util::future::Either;
-use tower_service::Service;
 
+use super::OwnCheck;
 use crate::answer::{AnswerReason, OwnAnswer};
-use crate::request::{Decision, HttpRequest};
+use crate::request::HttpRequest;
 
-/// Finds the route of each request, and answers those that have none, or that are sent elsewhere.
-#[derive(Debug, Clone, Default)]
-pub struct FindRoute<S> {
-    inner: S,
+/// Finds the route of each request, and answers those that have none, or that are sent elsewhere. `inner` decides on the others.
+pub fn find_route<S>(inner: S) -> OwnCheck<S> {
+    OwnCheck::new(inner, find)
 }
 
-impl<S> FindRoute<S> {
-    /// Has `inner` decide on requests that have a route to a backend.
-    pub fn new(inner: S) -> FindRoute<S> {
-        FindRoute { inner }
-    }
-}
-
-impl<S> Service<HttpRequest> for FindRoute<S>
-where
-    S: Service<HttpRequest, Response = Decision, Error = Infallible>,
-{
-    type Response = Decision;
-    type Error = Infallible;
-    type Future = Either<Ready<Result<Decision, Infallible>>, S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: HttpRequest) -> Self::Future {
-        let http = request.frontend().http.as_ref();
-        let route = http.and_then(|http| http.route(request.head().host(), request.head().path())).cloned();
-        let answer = match route.as_ref().map(|route| &route.action) {
-            None => AnswerReason::NoRoute.into(),
-            Some(HttpAction::Redirect(Redirect::Https)) => to_https(request.head()),
-            Some(HttpAction::Forward(_)) => {
-                request.takes(route);
-                return Either::Right(self.inner.call(request));
-            }
-        };
-        Either::Left(ready(Ok(Decision::Answer(answer))))
+fn find(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    let http = request.frontend().http.as_ref();
+    let route = http.and_then(|http| http.route(request.head().host(), request.head().path())).cloned();
+    match route.as_ref().map(|route| &route.action) {
+        None => Err(AnswerReason::NoRoute.into()),
+        Some(HttpAction::Redirect(Redirect::Https)) => Err(to_https(request.head())),
+        Some(HttpAction::Forward(_)) => {
+            request.takes(route);
+            Ok(())
+        }
     }
 }
 
