@@ -1,11 +1,11 @@
 //! The retry budgets of this thread, one for each backend.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use convey_http_core::RetryBudget;
 use convey_snapshot::Pool;
+use foldhash::HashMap;
 
 /// Backends that are remembered: each reload may bring others. Beyond that all begin anew.
 const MAX: usize = 4_096;

@@ -1,7 +1,7 @@
 //! A client's connection: one request after the other, and its end.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -41,10 +41,8 @@ impl<S: DecideRequest> HttpServer<S> {
 
 impl<S: DecideRequest> ServeStream for HttpServer<S> {
     fn serve(&self, client: ClientStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let stack = self.stack.clone();
+        let (over, mut connection) = (client.over(), Connection::new(client, self.stack.clone()));
         Box::pin(async move {
-            let over = client.over();
-            let mut connection = Connection::new(client, stack);
             let end = tokio::select! {
                 biased;
                 reason = over => StreamEnd::Reset(reason),
@@ -111,24 +109,51 @@ impl<S: DecideRequest> Connection<S> {
     async fn run(&mut self) -> StreamEnd {
         let mut is_first = true;
         loop {
-            if is_first && self.speaks_http2().await {
-                let received = std::mem::take(&mut self.received);
-                let served = http2::serve(&self.client, &self.stack, received, &mut self.time_limit);
-                return Box::pin(served).await;
+            // In a box, which a connection that rests does without.
+            if let Some(end) = Box::pin(self.serve_until_rest(is_first)).await {
+                return end;
             }
+            if let Some(end) = self.rest().await {
+                return end;
+            }
+            is_first = false;
+        }
+    }
+
+    /// Serves requests until the next one is yet to come, or until the connection is over.
+    async fn serve_until_rest(&mut self, mut is_first: bool) -> Option<StreamEnd> {
+        if is_first && self.speaks_http2().await {
+            let received = std::mem::take(&mut self.received);
+            let served = http2::serve(&self.client, &self.stack, received, &mut self.time_limit);
+            return Some(Box::pin(served).await);
+        }
+        loop {
             let after = match self.next(is_first).await {
                 Next::Request(head) => self.serve(&head).await,
                 Next::Refused(reason) => self.refuse(reason).await,
                 Next::Over(end) => After::Ends(end),
             };
             match after {
+                After::Stays if self.received.is_empty() => return None,
                 After::Stays => is_first = false,
                 After::Closes => {
                     linger::close(&self.client, &mut self.time_limit).await;
-                    return StreamEnd::Closed;
+                    return Some(StreamEnd::Closed);
                 }
-                After::Ends(end) => return end,
+                After::Ends(end) => return Some(end),
             }
+        }
+    }
+
+    /// Waits for the next request as long as a client may take. Returns how the connection ended, if none came.
+    async fn rest(&mut self) -> Option<StreamEnd> {
+        // Its memory is worth more to others.
+        self.received = BytesMut::new();
+        let keep_alive = self.client.frontend().config.http_limits().keep_alive;
+        self.time_limit.renew(keep_alive);
+        match self.read(true).await {
+            Read::Some => None,
+            Read::Closed | Read::Reset | Read::Late | Read::Drains => Some(StreamEnd::Closed),
         }
     }
 
@@ -196,9 +221,8 @@ impl<S: DecideRequest> Connection<S> {
         if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(self.poll_read(cx))).await {
             return read;
         }
-        let mut drains = pin!(self.client.drains());
         poll_fn(|cx| {
-            if is_between && drains.as_mut().poll(cx).is_ready() {
+            if is_between && self.client.is_draining() {
                 return Poll::Ready(Read::Drains);
             }
             match self.poll_read(cx) {

@@ -9,6 +9,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -67,7 +68,22 @@ pub struct ServerStream {
 
 impl ClientStream {
     /// Has a client served that was accepted, once it may come in.
-    pub(super) async fn serve(mut session: TcpSession, mut leg: Leg, server: &dyn ServeStream) {
+    pub(super) fn serve(
+        session: TcpSession,
+        leg: Leg,
+        server: Arc<dyn ServeStream>,
+    ) -> impl Future<Output = ()> + Send {
+        // In a box, which is gone when the client has come in: a connection that rests holds no more than it needs.
+        let let_in = Box::pin(ClientStream::let_in(session, leg));
+        async move {
+            if let Some(serving) = let_in.await.map(|client| server.serve(client)) {
+                serving.await;
+            }
+        }
+    }
+
+    /// The client, once it may come in; `None`: it may not.
+    async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<ClientStream> {
         let denied = session.watched.over();
         let let_in = tokio::select! {
             biased;
@@ -78,9 +94,12 @@ impl ClientStream {
             Ok((origin, early)) => {
                 // From now on each request has a line of its own.
                 session.tally = None;
-                server.serve(ClientStream { session, leg, origin, early, generation: 0 }).await;
+                Some(ClientStream { session, leg, origin, early, generation: 0 })
             }
-            Err(reason) => session.refuse(&leg, reason),
+            Err(reason) => {
+                session.refuse(&leg, reason);
+                None
+            }
         }
     }
 
@@ -153,15 +172,10 @@ impl ClientStream {
         async move { reason_of(over.await).unwrap_or(Counter::Cut) }
     }
 
-    /// Waits until the worker drains. A connection between two requests ends then.
-    pub fn drains(&self) -> impl Future<Output = ()> + Send + use<> {
-        let context = self.session.context.clone();
-        async move { context.draining.begun().await }
-    }
-
-    /// Whether the worker drains.
+    /// Whether the worker drains: a connection between two requests ends then. Whoever waits for [`ClientStream::over`] is woken when it
+    /// begins.
     pub fn is_draining(&self) -> bool {
-        self.session.context.draining.has_begun()
+        self.session.context.is_draining.load(Ordering::Relaxed)
     }
 
     /// A moment as tables have it that all workers share.

@@ -9,7 +9,6 @@ mod client_stream;
 mod clients;
 mod connect;
 mod cut_offs;
-mod draining;
 mod flow_desk;
 mod handover;
 mod header_error;

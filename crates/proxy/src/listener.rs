@@ -95,7 +95,7 @@ impl Acceptor {
             let Some((client, mut session)) = accepted else { continue };
             let mut denied = None;
             if session.is_beyond_share() {
-                tokio::spawn(session.serve(client));
+                session.spawn(client);
                 continue;
             }
             // While the frontend is full its clients wait in the kernel's queue, all but this one.
@@ -103,7 +103,7 @@ impl Acceptor {
                 tokio::select! {
                     biased;
                     queue = &mut stopped => {
-                        tokio::spawn(session.serve(client));
+                        session.spawn(client);
                         break queue;
                     }
                     waited = session.wait_for_slot_or_denial() => denied = waited.err(),
@@ -111,7 +111,7 @@ impl Acceptor {
             }
             match denied {
                 Some(reason) => session.end(Some(reason)),
-                None => drop(tokio::spawn(session.serve(client))),
+                None => session.spawn(client),
             }
         };
         if queue != Ok(QueuedClients::Leave) {
@@ -152,7 +152,7 @@ impl Acceptor {
                     if let (Ok(stream), Some(client)) = (stream, client.as_socket())
                         && let Some((client, session)) = self.session(stream, client)
                     {
-                        tokio::spawn(session.serve(client));
+                        session.spawn(client);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}

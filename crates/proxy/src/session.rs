@@ -345,11 +345,12 @@ impl TcpSession {
         }
     }
 
-    /// Serves the client until both sides have closed or something ends the connection.
-    pub(super) async fn serve(self, client: Leg) {
+    /// Has a task of its own serve the client until both sides have closed or something ends the connection. It is as large as its mode
+    /// needs.
+    pub(super) fn spawn(self, client: Leg) {
         match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
-            Some(http) => ClientStream::serve(self, client, &*http).await,
-            None => self.serve_bytes(client).await,
+            Some(http) => drop(tokio::spawn(ClientStream::serve(self, client, http))),
+            None => drop(tokio::spawn(self.serve_bytes(client))),
         }
     }
 

@@ -181,6 +181,13 @@ pub(super) fn end_denied(access: &HashMap<u32, Access>) {
     end_where(RelayEnd::Denied, is_denied);
 }
 
+/// Has each of this thread's connections that waits for its end look about.
+pub(super) fn wake_all() {
+    let wakers: Vec<Waker> =
+        OPEN.with_borrow_mut(|open| open.iter_mut().filter_map(|(_, entry)| entry.waker.take()).collect());
+    wakers.into_iter().for_each(Waker::wake);
+}
+
 /// It is so late now. To be called once a second.
 pub(super) fn pass_to(now: Instant) {
     COARSE.set(Some(COARSE.get().map_or(now, |before| before.max(now))));

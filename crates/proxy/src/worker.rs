@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,7 +20,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::client_stream::ServeStream;
-use super::draining::Draining;
 use super::handover::HandedSession;
 use super::own_sockets::Towards;
 use super::{ClientLines, Clients, LocalPorts, OwnSockets, flow_desk, listener, pipe, udp, watch};
@@ -153,8 +152,8 @@ pub(super) struct Context {
     /// Index of the worker's counters.
     pub(super) core: usize,
     pub(super) shared: WorkersShared,
-    /// Tells connections that are between two requests that there is to be no other.
-    pub(super) draining: Draining,
+    /// Whether no more are accepted: connections that are between two requests end.
+    pub(super) is_draining: AtomicBool,
     /// Closes its channel when the last holder of the context is gone: every listener and connection
     /// holds it.
     _alive: mpsc::Sender<Infallible>,
@@ -220,7 +219,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     let (_alive, mut all_ended) = mpsc::channel(1);
     let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
     tokio::spawn(tell_time(shared.http.clone()));
-    let context = Arc::new(Context { core, shared, draining: Draining::default(), _alive });
+    let context = Arc::new(Context { core, shared, is_draining: AtomicBool::new(false), _alive });
     let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
     let (left, drained) = loop {
         match commands.recv().await {
@@ -239,7 +238,8 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
             None => return,
         }
     };
-    listeners.context.draining.begin();
+    listeners.context.is_draining.store(true, Ordering::Relaxed);
+    watch::wake_all();
     listeners.drain(&left).await;
     // Closed by the last connection; the end of the commands cuts those that take too long.
     tokio::select! {
@@ -397,7 +397,7 @@ pub(super) mod tests {
             http: None,
             started: Instant::now(),
         };
-        Arc::new(Context { core: 0, shared, draining: Draining::default(), _alive: mpsc::channel(1).0 })
+        Arc::new(Context { core: 0, shared, is_draining: AtomicBool::new(false), _alive: mpsc::channel(1).0 })
     }
 
     #[test]

@@ -170,6 +170,9 @@ impl FieldList {
 
     /// Marks the fields that `Connection` names.
     fn mark_connection_options(&mut self, head: &Bytes) {
+        if self.known(head, KnownField::Connection).next().is_none() {
+            return;
+        }
         let is_named = |place: &FieldPlace| {
             let name = place.of(head).name;
             !KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept)) && self.has_option(head, name)

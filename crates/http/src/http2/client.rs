@@ -1,7 +1,8 @@
 //! A client's connection: its streams, each a request, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -63,7 +64,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
         Err(_) => return StreamEnd::Early(Counter::FirstByteTimeout),
     };
-    let (mut streams, mut drains, mut is_ending) = (FuturesUnordered::new(), pin!(client.drains()), false);
+    let (mut streams, mut is_ending) = (FuturesUnordered::new(), false);
     let (mut begun, mut reset) = (0_u64, 0_u64);
     // Of a connection without streams.
     let mut until = Instant::now() + limits.keep_alive;
@@ -88,7 +89,7 @@ pub(crate) async fn serve<S: DecideRequest>(
                 }
                 Some(Err(_)) | None => break,
             },
-            () = &mut drains, if !is_ending => {
+            () = drains(client), if !is_ending => {
                 (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
                 connection.graceful_shutdown();
             }
@@ -106,6 +107,11 @@ pub(crate) async fn serve<S: DecideRequest>(
     let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
     linger::close(client, time_limit).await;
     StreamEnd::Closed
+}
+
+/// Waits until the worker drains, which wakes the task.
+async fn drains(client: &ClientStream) {
+    poll_fn(|_| if client.is_draining() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 fn builder(limits: &HttpLimits) -> Builder {

@@ -34,7 +34,9 @@ impl Attempts {
             }
         }
         let give_up = Instant::now() + patience;
-        timeout_at(give_up, self.queue(downstream, newest)).await.unwrap_or(Err(Unavailable::Full))
+        // In a box: who need not wait has no room for it.
+        let queued = Box::pin(self.queue(downstream, newest));
+        timeout_at(give_up, queued).await.unwrap_or(Err(Unavailable::Full))
     }
 
     async fn queue(
