@@ -7,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::load::{LOADS, Load};
+use crate::load::Load;
 use crate::metric::Metric;
 use crate::peer::Peer;
 use crate::results::Results;
@@ -24,10 +24,10 @@ const VALUES: i32 = 70;
 /// Draws the chart into a file.
 pub(crate) fn draw(results: &Results, file: &Path) -> Result<()> {
     let panel = TITLE + ROW * results.peers.len() as i32 + ROW;
-    let height = panel as u32 * LOADS.len() as u32;
+    let height = panel as u32 * results.loads.len() as u32;
     let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE).map_err(drawing)?;
-    for (load, area) in LOADS.iter().zip(area.split_evenly((LOADS.len(), 1))) {
+    for (load, area) in results.loads.iter().zip(area.split_evenly((results.loads.len(), 1))) {
         let title = ("sans-serif", 18).into_font().style(FontStyle::Bold).into_text_style(&area);
         area.draw_text(load.name, &title, (10, 4)).map_err(drawing)?;
         let (left, right) = area.split_horizontally(WIDTH / 2);

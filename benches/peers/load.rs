@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use convey_lab::Role;
 
 use crate::measure::{self, Meter};
@@ -105,6 +105,24 @@ pub(crate) const LOADS: [Load; 7] = [
         headline: P9999,
     },
 ];
+
+/// The loads with some of these words in their names, and the one that tells their rate; all if there are no words.
+///
+/// # Errors
+/// Words are in no name.
+pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static Load>> {
+    let is_named = |load: &Load, words: &String| load.name.contains(words.as_str());
+    if let Some(unknown) = words.iter().find(|words| !LOADS.iter().any(|load| is_named(load, words))) {
+        let names: Vec<&str> = LOADS.iter().map(|load| load.name).collect();
+        bail!("no load has {unknown:?} in its name; there are:\n  {}", names.join("\n  "));
+    }
+    let is_chosen = |load: &&Load| words.is_empty() || words.iter().any(|words| is_named(load, words));
+    let mut loads: Vec<&'static Load> = LOADS.iter().filter(is_chosen).collect();
+    if loads.iter().any(|load| matches!(load.kind, Kind::Steady)) && !is_chosen(&&LOADS[0]) {
+        loads.insert(0, &LOADS[0]);
+    }
+    Ok(loads)
+}
 
 /// Connections of the loads that have no number of their own.
 const CONNECTIONS: u32 = 64;

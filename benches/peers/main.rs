@@ -2,6 +2,7 @@
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
 //!     cargo bench --bench peers -- [proxy|http|passthrough|dsr]... [--quick|--smoke] [--before BINARY] [--access-log]
+//!         [--load WORDS]...
 
 mod chart;
 mod http;
@@ -24,7 +25,7 @@ use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use convey::model::Mode;
 
-use load::{LOADS, LoadPlan};
+use load::{Load, LoadPlan};
 use peer::{Peer, Running};
 use results::Results;
 use site::Site;
@@ -51,6 +52,9 @@ struct Options {
     /// Also convey with an access log in a file; results are not kept
     #[arg(long)]
     access_log: bool,
+    /// Only loads with these words in their names; may be repeated; results are not kept
+    #[arg(long = "load", value_name = "WORDS")]
+    loads: Vec<String>,
     /// What cargo says to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -71,17 +75,25 @@ fn main() -> ExitCode {
     }
 }
 
+impl Options {
+    /// Whether the run is one whose results may be kept.
+    fn asks_for_everything(&self) -> bool {
+        self.before.is_none() && !self.access_log && self.loads.is_empty()
+    }
+}
+
 fn measure(options: Options) -> Result<()> {
     let (plan, kept) = match (options.quick, options.smoke) {
-        (false, false) => (LoadPlan::FULL, options.before.is_none() && !options.access_log),
+        (false, false) => (LoadPlan::FULL, options.asks_for_everything()),
         (true, _) => (LoadPlan::QUICK, false),
         (_, true) => (LoadPlan::SMOKE, false),
     };
     site::check()?;
-    let modes = if options.modes.is_empty() { MODES.to_vec() } else { options.modes };
+    let modes = if options.modes.is_empty() { MODES.to_vec() } else { options.modes.clone() };
+    let loads = load::chosen(&options.loads)?;
     for mode in modes {
-        let results = compare(mode, &plan, options.before.clone(), options.access_log)
-            .with_context(|| format!("in mode {}", mode.name()))?;
+        let results =
+            compare(mode, &plan, &loads, &options).with_context(|| format!("in mode {}", mode.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
         eprintln!("{}: table, chart and every sample are in {}", mode.name(), folder.display());
@@ -90,12 +102,12 @@ fn measure(options: Options) -> Result<()> {
 }
 
 /// Every load through every peer, the peers taking turns.
-fn compare(mode: Mode, plan: &LoadPlan, before: Option<PathBuf>, access_log: bool) -> Result<Results> {
-    let site = Site::new(before)?;
-    let peers = Peer::of(mode, site.before.is_some(), access_log);
-    let mut results = Results::new(mode, peers.clone(), plan.idle_connections());
+fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], options: &Options) -> Result<Results> {
+    let site = Site::new(options.before.clone())?;
+    let peers = Peer::of(mode, site.before.is_some(), options.access_log);
+    let mut results = Results::new(mode, peers.clone(), loads.to_vec(), plan);
     let mut rate = None;
-    for load in &LOADS {
+    for load in loads {
         for round in 0..plan.rounds {
             let mut peers = peers.clone();
             // Nobody always follows the same one.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::chart;
-use crate::load::{LOADS, Load};
+use crate::load::Load;
 use crate::machine;
 use crate::metric::Metric;
 use crate::peer::Peer;
@@ -33,17 +33,17 @@ pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
 /// The table with what one has to know to read it.
 pub(crate) fn markdown(results: &Results) -> String {
     let (mode, peers) = (results.mode.name(), &results.peers);
-    let rounds = results.samples.len() / LOADS.len() / peers.len();
     let mut text = format!(
-        "# convey in mode {mode} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {rounds}, \
+        "# convey in mode {mode} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {}, \
          idle connections: {}. Ratios are of convey's median to the other's. \
          [How it is measured](../README.md), [every sample]({mode}.csv).\n\n![chart]({mode}.svg)\n\n",
         machine::describe(),
+        results.rounds,
         results.idle_connections,
     );
     let titles = Metric::ALL.map(Metric::title).join(" | ");
     let _ = writeln!(text, "| load | through | {titles} | errors |\n|---|---|{}---:|", "---:|".repeat(9));
-    for load in &LOADS {
+    for load in &results.loads {
         for (n, peer) in peers.iter().enumerate() {
             let name = if n == 0 { format!("**{}**", load.name) } else { String::new() };
             let cells =

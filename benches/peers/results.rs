@@ -2,7 +2,7 @@
 
 use convey::model::Mode;
 
-use crate::load::{LOADS, Load};
+use crate::load::{LOADS, Load, LoadPlan};
 use crate::metric::{Metric, Sample};
 use crate::peer::Peer;
 
@@ -11,6 +11,9 @@ pub(crate) struct Results {
     pub(crate) mode: Mode,
     /// Who is compared, in the order of the table.
     pub(crate) peers: Vec<Peer>,
+    /// What was put on them, in the order of the table.
+    pub(crate) loads: Vec<&'static Load>,
+    pub(crate) rounds: usize,
     /// Of the load that has some.
     pub(crate) idle_connections: usize,
     /// Load, peer, and what came out of it in one round.
@@ -26,8 +29,9 @@ pub(crate) struct Figure {
 }
 
 impl Results {
-    pub(crate) fn new(mode: Mode, peers: Vec<Peer>, idle_connections: usize) -> Results {
-        Results { mode, peers, idle_connections, samples: Vec::new() }
+    pub(crate) fn new(mode: Mode, peers: Vec<Peer>, loads: Vec<&'static Load>, plan: &LoadPlan) -> Results {
+        let idle_connections = plan.idle_connections();
+        Results { mode, peers, loads, rounds: plan.rounds, idle_connections, samples: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, load: &Load, peer: Peer, sample: Sample) {
