@@ -4,13 +4,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use convey::model::Mode;
 use convey_lab::Role;
 
 use crate::measure::{self, Meter};
-use crate::metric::{Metric, Sample};
-use crate::peer::Running;
-use crate::site::{Site, connections, cores};
-use crate::{idle, steady};
+use crate::metric::{Metric, Sample, percentiles};
+use crate::peer::{Peer, Running};
+use crate::site::{Site, client_threads, connections};
+use crate::{http2, idle, steady};
 
 /// How long and how often.
 pub(crate) struct LoadPlan {
@@ -40,6 +41,8 @@ enum Kind {
     BusyAmongIdle,
     /// Requests at a constant rate.
     Steady,
+    /// As fast as it goes, by HTTP/2.
+    Http2,
 }
 
 impl LoadPlan {
@@ -61,7 +64,7 @@ use Metric::{Balancer, Machine, Megabytes, Memory, P50, P99, P999, P9999, Reques
 use convey_testkit::run;
 
 /// All loads. The first tells the rate of the one at a constant rate.
-pub(crate) const LOADS: [Load; 7] = [
+pub(crate) const LOADS: [Load; 8] = [
     Load {
         name: "1 KB, keep-alive, 64 connections",
         kind: Kind::Busy { connections: 64, file: "1k", keep_alive: true },
@@ -104,6 +107,12 @@ pub(crate) const LOADS: [Load; 7] = [
         metrics: &[Requests, P50, P99, P999, P9999, Balancer, Machine, Memory],
         headline: P9999,
     },
+    Load {
+        name: "1 KB, HTTP/2, 16 connections of 10 streams",
+        kind: Kind::Http2,
+        metrics: &[Requests, P50, P99, P999, P9999, Balancer, Machine, Memory],
+        headline: Requests,
+    },
 ];
 
 /// The loads with some of these words in their names, and the one that tells their rate; all if there are no words.
@@ -128,6 +137,17 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static Load>> {
 const CONNECTIONS: u32 = 64;
 
 impl Load {
+    /// Whether peers are loaded so in a mode.
+    pub(crate) fn is_of(&self, mode: Mode) -> bool {
+        !matches!(self.kind, Kind::Http2) || mode.is_http()
+    }
+
+    /// Whether a peer takes part. Those that differ in how they pass long bodies on do not, where there are none.
+    pub(crate) fn is_for(&self, peer: Peer) -> bool {
+        let is_for_bulk = matches!(peer, Peer::HaproxySplice | Peer::NginxUnbuffered);
+        !matches!(self.kind, Kind::Http2) || !is_for_bulk
+    }
+
     /// Puts the load on a peer. `rate` is the constant rate in requests per second.
     pub(crate) fn run(
         &self,
@@ -150,6 +170,7 @@ impl Load {
                 let rate = rate.context("no rate is known")?;
                 constant(site, through, Duration::from_secs(plan.steady_seconds), rate)
             }
+            Kind::Http2 => http2(site, through, seconds),
         }
     }
 }
@@ -167,7 +188,7 @@ fn busy(site: &Site, through: &Running, seconds: u64, requests: Http<'_>) -> Res
     let targets: Vec<String> = through.peer.targets().iter().map(ToString::to_string).collect();
     let mut wrk = site.lab.command(Role::Client(1), "wrk");
     wrk.env("TARGETS", targets.join(" "));
-    wrk.args(["--threads", &cores().div_ceil(2).next_multiple_of(2).to_string()]);
+    wrk.args(["--threads", &client_threads().to_string()]);
     wrk.args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")]);
     wrk.args(["--timeout", "1s", "--script"]).arg(script(site)?);
     if !keep_alive {
@@ -214,16 +235,28 @@ fn constant(site: &Site, through: &Running, duration: Duration, rate: f64) -> Re
     let work = || steady::run(&targets, CONNECTIONS as usize, rate, duration);
     let outcome = site.lab.enter(Role::Client(1), work)??;
     let used = meter.stop()?;
-    let at = |share: f64| {
-        let index = (outcome.latencies.len() as f64 * share) as usize;
-        outcome.latencies.get(index).copied().unwrap_or_default()
-    };
     Ok(Sample {
         requests: outcome.answered,
         errors: outcome.errors,
         elapsed: outcome.elapsed,
         bytes: outcome.answered * crate::http::SMALL.1 as u64,
-        latency: [0.5, 0.99, 0.999, 0.9999].map(at),
+        latency: percentiles(&outcome.latencies),
+        balancer: (!through.processes.is_empty()).then_some(used.processes),
+        machine: used.machine,
+        memory: memory(through)?,
+    })
+}
+
+fn http2(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
+    let meter = Meter::start(&through.processes)?;
+    let outcome = http2::ask(site, &through.peer.http2_targets(), seconds)?;
+    let used = meter.stop()?;
+    Ok(Sample {
+        requests: outcome.answered,
+        errors: outcome.errors,
+        elapsed: Duration::from_secs(seconds),
+        bytes: outcome.bytes,
+        latency: percentiles(&outcome.latencies),
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,

@@ -13,10 +13,10 @@ pub(crate) fn describe() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     // What follows the version names who built it.
     let kernel = release.trim().split('-').next().unwrap_or_default();
-    let versions: Vec<String> = [("haproxy", "-v"), ("nginx", "-v"), ("nft", "--version"), ("wrk", "-v")]
-        .iter()
-        .map(|(program, flag)| format!("{program} {}", version(program, flag)))
-        .collect();
+    let programs =
+        [("haproxy", "-v"), ("nginx", "-v"), ("nft", "--version"), ("wrk", "-v"), ("h2load", "--version")];
+    let versions: Vec<String> =
+        programs.iter().map(|(program, flag)| format!("{program} {}", version(program, flag))).collect();
     let convey = env!("CARGO_PKG_VERSION");
     format!("{} cores ({model}), Linux {kernel}; convey {convey}, {}", cores(), versions.join(", "))
 }

@@ -6,6 +6,7 @@
 
 mod chart;
 mod http;
+mod http2;
 mod idle;
 mod load;
 mod machine;
@@ -92,6 +93,11 @@ fn measure(options: Options) -> Result<()> {
     let modes = if options.modes.is_empty() { MODES.to_vec() } else { options.modes.clone() };
     let loads = load::chosen(&options.loads)?;
     for mode in modes {
+        let loads: Vec<&'static Load> = loads.iter().copied().filter(|load| load.is_of(mode)).collect();
+        if loads.is_empty() {
+            eprintln!("{}: none of these loads is put on this mode", mode.name());
+            continue;
+        }
         let results =
             compare(mode, &plan, &loads, &options).with_context(|| format!("in mode {}", mode.name()))?;
         let folder = report::write(&results, kept)?;
@@ -109,9 +115,9 @@ fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], options: &Optio
     let mut rate = None;
     for load in loads {
         for round in 0..plan.rounds {
-            let mut peers = peers.clone();
+            let mut peers: Vec<Peer> = peers.iter().copied().filter(|peer| load.is_for(*peer)).collect();
             // Nobody always follows the same one.
-            peers.rotate_left(round % results.peers.len());
+            peers.rotate_left(round % peers.len());
             for peer in peers {
                 let running = Running::start(&site, peer, mode).with_context(|| peer.name())?;
                 let sample = load

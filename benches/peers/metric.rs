@@ -75,6 +75,12 @@ impl Metric {
     }
 }
 
+/// The percentiles of a sample, of latencies that are sorted.
+pub(crate) fn percentiles(latencies: &[Duration]) -> [Duration; 4] {
+    let at = |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied();
+    [0.5, 0.99, 0.999, 0.9999].map(|share| at(share).unwrap_or_default())
+}
+
 impl Sample {
     /// The value of a metric; `None` where there is no process to ask.
     pub(crate) fn get(&self, metric: Metric) -> Option<f64> {

@@ -110,9 +110,23 @@ impl Peer {
         8000 + self as u16
     }
 
+    /// Where it speaks HTTP/2: at the same port, or at another one if it has to be told which version to expect.
+    pub(crate) fn http2_port(self) -> u16 {
+        if self.is_convey() { self.port() } else { 100 + self.port() }
+    }
+
     /// Where a client has to connect to.
     pub(crate) fn targets(self) -> Vec<SocketAddr> {
-        let target = |ip: std::net::Ipv4Addr| SocketAddr::new(ip.into(), self.port());
+        self.at(self.port())
+    }
+
+    /// The same for HTTP/2, in mode http.
+    pub(crate) fn http2_targets(self) -> Vec<SocketAddr> {
+        self.at(self.http2_port())
+    }
+
+    fn at(self, port: u16) -> Vec<SocketAddr> {
+        let target = |ip: std::net::Ipv4Addr| SocketAddr::new(ip.into(), port);
         match self {
             Peer::Direct => SERVERS.map(|server| target(server.address())).to_vec(),
             _ => vec![target(VIP)],
@@ -124,12 +138,12 @@ impl Running<'_> {
     /// Starts a peer and waits until it serves. convey is started in the mode.
     pub(crate) fn start(site: &Site, peer: Peer, mode: Mode) -> Result<Running<'_>> {
         let mut running = Running { peer, processes: Vec::new(), process: None, mode, site };
-        let port = [("PORT", peer.port().to_string())];
+        let ports = [("PORT", peer.port().to_string()), ("HTTP2_PORT", peer.http2_port().to_string())];
         match peer {
             Peer::Direct => {}
             Peer::Convey | Peer::Before | Peer::ConveyLogging => running.start_convey()?,
             Peer::Haproxy | Peer::HaproxySplice => {
-                let config = site.configure("haproxy.cfg", include_str!("config/haproxy.cfg"), &port)?;
+                let config = site.configure("haproxy.cfg", include_str!("config/haproxy.cfg"), &ports)?;
                 let mut command = site.lab.command(Role::Balancer, "haproxy");
                 command.arg("-db").arg("-f").arg(config);
                 if peer == Peer::HaproxySplice {
@@ -141,7 +155,7 @@ impl Running<'_> {
                 running.spawn(command)?;
             }
             Peer::Nginx => {
-                let words = [port[0].clone(), ("STREAM_MODULE", STREAM_MODULE.to_owned())];
+                let words = [ports[0].clone(), ("STREAM_MODULE", STREAM_MODULE.to_owned())];
                 running.start_nginx(site.configure(
                     "nginx.conf",
                     include_str!("config/nginx.conf"),
@@ -150,12 +164,13 @@ impl Running<'_> {
             }
             Peer::NginxHttp | Peer::NginxUnbuffered => {
                 let buffering = if peer == Peer::NginxHttp { "on" } else { "off" };
-                let words = [port[0].clone(), ("BUFFERING", buffering.to_owned())];
+                let [port, http2_port] = ports;
+                let words = [port, http2_port, ("BUFFERING", buffering.to_owned())];
                 let template = include_str!("config/nginx-http.conf");
                 running.start_nginx(site.configure("nginx.conf", template, &words)?)?;
             }
             Peer::Nftables => {
-                let rules = site.configure("rules.nft", include_str!("config/nftables.nft"), &port)?;
+                let rules = site.configure("rules.nft", include_str!("config/nftables.nft"), &ports)?;
                 site.lab.run(Role::Balancer, "nft", &["-f", &rules.to_string_lossy()])?;
                 running.forward_in_kernel(true)?;
             }
@@ -179,6 +194,8 @@ impl Running<'_> {
         if self.mode == Mode::Dsr {
             self.site.lab.answer_directly(&[self.peer.port()])?;
         }
+        // Nobody else ends a connection for its age here.
+        let http = if self.mode.is_http() { "[frontends.web.http]\nmax_requests = 1000000000" } else { "" };
         let access_log = match self.peer {
             Peer::ConveyLogging => format!("[access_log]\noutput = {:?}", self.site.path("access.log")),
             _ => String::new(),
@@ -187,6 +204,7 @@ impl Running<'_> {
             ("PORT", self.peer.port().to_string()),
             ("MODE", self.mode.name().to_owned()),
             ("ALGORITHM", algorithm.to_owned()),
+            ("HTTP", http.to_owned()),
             ("ACCESS_LOG", access_log),
         ];
         let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;

@@ -44,7 +44,8 @@ pub(crate) fn markdown(results: &Results) -> String {
     let titles = Metric::ALL.map(Metric::title).join(" | ");
     let _ = writeln!(text, "| load | through | {titles} | errors |\n|---|---|{}---:|", "---:|".repeat(9));
     for load in &results.loads {
-        for (n, peer) in peers.iter().enumerate() {
+        let peers = || peers.iter().filter(|peer| results.has(load, **peer));
+        for (n, peer) in peers().enumerate() {
             let name = if n == 0 { format!("**{}**", load.name) } else { String::new() };
             let cells =
                 cells(load, |metric| results.figure(load, *peer, metric).map(|figure| shown(metric, figure)));
@@ -54,7 +55,7 @@ pub(crate) fn markdown(results: &Results) -> String {
             };
             let _ = writeln!(text, "| {name} | {} | {cells} | {errors} |", peer.name());
         }
-        for peer in peers.iter().filter(|peer| !matches!(peer, Peer::Direct | Peer::Convey)) {
+        for peer in peers().filter(|peer| !matches!(peer, Peer::Direct | Peer::Convey)) {
             let cells = cells(load, |metric| {
                 let [ours, theirs] = [Peer::Convey, *peer].map(|peer| results.figure(load, peer, metric));
                 Some(format!("*{:.2}*", ours?.median / theirs?.median))

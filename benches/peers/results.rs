@@ -38,6 +38,11 @@ impl Results {
         self.samples.push((load.name, peer, sample));
     }
 
+    /// Whether the load was put on a peer.
+    pub(crate) fn has(&self, load: &Load, peer: Peer) -> bool {
+        self.of(load, peer).next().is_some()
+    }
+
     /// A metric of a peer under a load; `None` where it has none.
     pub(crate) fn figure(&self, load: &Load, peer: Peer, metric: Metric) -> Option<Figure> {
         let mut values = self.of(load, peer).map(|sample| sample.get(metric)).collect::<Option<Vec<_>>>()?;

@@ -22,11 +22,12 @@ pub(crate) const SERVERS: [Role; 2] = [Role::Server(1), Role::Server(2)];
 const FILES: [(&str, usize); 3] = [SMALL, ("16k", 16 * 1024), ("1m", 1024 * 1024)];
 
 /// Programs, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 5] = [
+const TOOLS: [(&str, &str); 6] = [
     ("ip", "iproute2"),
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
     ("wrk", "wrk"),
+    ("h2load", "nghttp2-client"),
     ("nft", "nftables"),
 ];
 
@@ -75,6 +76,11 @@ pub(crate) fn connections() -> u64 {
 /// Processors to run on.
 pub(crate) fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
+}
+
+/// Threads of a client that goes as fast as it can: an even number, for the two servers.
+pub(crate) fn client_threads() -> usize {
+    cores().div_ceil(2).next_multiple_of(SERVERS.len())
 }
 
 impl Site {
@@ -144,8 +150,11 @@ impl Site {
     /// Starts a server: an nginx with its share of the cores that listens on the port of every peer.
     fn serve(&self, role: Role) -> Result<Process> {
         let addr = |peer: &Peer| SocketAddr::new(role.address().into(), peer.port());
-        let listen: Vec<String> =
+        let mut listen: Vec<String> =
             Peer::ALL.iter().map(|peer| format!("        listen {} backlog=4096;", addr(peer))).collect();
+        // Balancers speak HTTP/1.1 to servers; without one the client speaks to them.
+        let http2 = SocketAddr::new(role.address().into(), Peer::Direct.http2_port());
+        listen.push(format!("        listen {http2} http2 backlog=4096;"));
         let words = [
             ("NUMBER", role.to_string()),
             ("WORKERS", cores().div_ceil(SERVERS.len()).to_string()),
