@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::site::cores;
 
-/// Cores, processor, kernel, and the versions of the programs.
-pub(crate) fn describe() -> String {
+/// Cores, processor, kernel, and the versions of the programs, pingora's if it takes part.
+pub(crate) fn describe(has_pingora: bool) -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model.trim());
@@ -15,10 +15,18 @@ pub(crate) fn describe() -> String {
     let kernel = release.trim().split('-').next().unwrap_or_default();
     let programs =
         [("haproxy", "-v"), ("nginx", "-v"), ("nft", "--version"), ("wrk", "-v"), ("h2load", "--version")];
-    let versions: Vec<String> =
+    let mut versions: Vec<String> =
         programs.iter().map(|(program, flag)| format!("{program} {}", version(program, flag))).collect();
+    versions.extend(has_pingora.then(|| format!("pingora {}", pingora())));
     let convey = env!("CARGO_PKG_VERSION");
     format!("{} cores ({model}), Linux {kernel}; convey {convey}, {}", cores(), versions.join(", "))
+}
+
+/// The version that `benches/pingora` is made of.
+fn pingora() -> &'static str {
+    let lock = include_str!("../pingora/Cargo.lock");
+    let after = lock.split_once("name = \"pingora-proxy\"\nversion = \"").map(|(_, after)| after);
+    after.and_then(|after| after.split('"').next()).unwrap_or("?")
 }
 
 /// The first word with a digit and a dot that a program says of itself.

@@ -1,10 +1,11 @@
 //! convey beside HAProxy, nginx and the kernel's own NAT: the same loads through each of them in turn, in one run,
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
-//!     cargo bench --bench peers -- [proxy|http|passthrough|dsr]... [--quick|--smoke] [--before BINARY] [--access-log]
-//!         [--load WORDS]...
+//!     cargo bench --bench peers -- [proxy|http|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
+//!         [--pingora BINARY] [--before BINARY] [--access-log]
 
 mod chart;
+mod extra;
 mod http;
 mod http2;
 mod idle;
@@ -18,7 +19,6 @@ mod results;
 mod site;
 mod steady;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -26,6 +26,7 @@ use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use convey::model::Mode;
 
+use extra::Extra;
 use load::{Load, LoadPlan};
 use peer::{Peer, Running};
 use results::Results;
@@ -47,12 +48,8 @@ struct Options {
     /// One round of a second, with few idle connections: shows that it works; results are not kept
     #[arg(long, conflicts_with = "quick")]
     smoke: bool,
-    /// Another build of convey to compare with; results are not kept
-    #[arg(long, value_name = "BINARY")]
-    before: Option<PathBuf>,
-    /// Also convey with an access log in a file; results are not kept
-    #[arg(long)]
-    access_log: bool,
+    #[command(flatten)]
+    extra: Extra,
     /// Only loads with these words in their names; may be repeated; results are not kept
     #[arg(long = "load", value_name = "WORDS")]
     loads: Vec<String>,
@@ -76,20 +73,14 @@ fn main() -> ExitCode {
     }
 }
 
-impl Options {
-    /// Whether the run is one whose results may be kept.
-    fn asks_for_everything(&self) -> bool {
-        self.before.is_none() && !self.access_log && self.loads.is_empty()
-    }
-}
-
 fn measure(options: Options) -> Result<()> {
     let (plan, kept) = match (options.quick, options.smoke) {
-        (false, false) => (LoadPlan::FULL, options.asks_for_everything()),
+        (false, false) => (LoadPlan::FULL, options.extra.may_be_kept() && options.loads.is_empty()),
         (true, _) => (LoadPlan::QUICK, false),
         (_, true) => (LoadPlan::SMOKE, false),
     };
     site::check()?;
+    options.extra.check()?;
     let modes = if options.modes.is_empty() { MODES.to_vec() } else { options.modes.clone() };
     let loads = load::chosen(&options.loads)?;
     for mode in modes {
@@ -99,7 +90,7 @@ fn measure(options: Options) -> Result<()> {
             continue;
         }
         let results =
-            compare(mode, &plan, &loads, &options).with_context(|| format!("in mode {}", mode.name()))?;
+            compare(mode, &plan, &loads, &options.extra).with_context(|| format!("in mode {}", mode.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
         eprintln!("{}: table, chart and every sample are in {}", mode.name(), folder.display());
@@ -108,9 +99,9 @@ fn measure(options: Options) -> Result<()> {
 }
 
 /// Every load through every peer, the peers taking turns.
-fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], options: &Options) -> Result<Results> {
-    let site = Site::new(options.before.clone())?;
-    let peers = Peer::of(mode, site.before.is_some(), options.access_log);
+fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) -> Result<Results> {
+    let site = Site::new(extra.clone())?;
+    let peers = Peer::of(mode, extra);
     let mut results = Results::new(mode, peers.clone(), loads.to_vec(), plan);
     let mut rate = None;
     for load in loads {

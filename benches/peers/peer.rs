@@ -15,6 +15,7 @@ use convey_lab::{INTERFACE, Role, VIP};
 use convey_testkit::{Process, ask, binary, clock};
 use rustix::process::Signal;
 
+use crate::extra::Extra;
 use crate::http::SMALL;
 use crate::site::{SERVERS, Site};
 
@@ -43,6 +44,8 @@ pub(crate) enum Peer {
     NginxHttp,
     /// The same with `proxy_buffering off`.
     NginxUnbuffered,
+    /// A proxy made of the pingora crates.
+    Pingora,
     /// The kernel's NAT, with connection tracking.
     Nftables,
 }
@@ -58,7 +61,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 10] = [
+    pub(crate) const ALL: [Peer; 11] = [
         Peer::Direct,
         Peer::Convey,
         Peer::Before,
@@ -68,15 +71,16 @@ impl Peer {
         Peer::Nginx,
         Peer::NginxHttp,
         Peer::NginxUnbuffered,
+        Peer::Pingora,
         Peer::Nftables,
     ];
 
-    /// Whom convey is compared with in a mode, itself included, another build of it if there is one, and itself with an
-    /// access log if that is wanted.
-    pub(crate) fn of(mode: Mode, has_before: bool, access_log: bool) -> Vec<Peer> {
+    /// Whom convey is compared with in a mode, itself included.
+    pub(crate) fn of(mode: Mode, extra: &Extra) -> Vec<Peer> {
         let takes_part = |peer: &Peer| match peer {
-            Peer::Before => has_before,
-            Peer::ConveyLogging => access_log,
+            Peer::Before => extra.before.is_some(),
+            Peer::ConveyLogging => extra.access_log,
+            Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
             Peer::Nftables => mode.forwards_packets(),
             Peer::NginxHttp | Peer::NginxUnbuffered => mode.is_http(),
             Peer::Nginx => !mode.is_http(),
@@ -100,6 +104,7 @@ impl Peer {
             Peer::Nginx => "nginx stream",
             Peer::NginxHttp => "nginx",
             Peer::NginxUnbuffered => "nginx, no buffering",
+            Peer::Pingora => "pingora",
             Peer::Nftables => "nftables DNAT",
         }
     }
@@ -112,7 +117,7 @@ impl Peer {
 
     /// Where it speaks HTTP/2: at the same port, or at another one if it has to be told which version to expect.
     pub(crate) fn http2_port(self) -> u16 {
-        if self.is_convey() { self.port() } else { 100 + self.port() }
+        if self.is_convey() || self == Peer::Pingora { self.port() } else { 100 + self.port() }
     }
 
     /// Where a client has to connect to.
@@ -123,6 +128,11 @@ impl Peer {
     /// The same for HTTP/2, in mode http.
     pub(crate) fn http2_targets(self) -> Vec<SocketAddr> {
         self.at(self.http2_port())
+    }
+
+    /// The servers behind it.
+    fn servers(self) -> Vec<SocketAddr> {
+        SERVERS.map(|server| SocketAddr::new(server.address().into(), self.port())).to_vec()
     }
 
     fn at(self, port: u16) -> Vec<SocketAddr> {
@@ -169,6 +179,12 @@ impl Running<'_> {
                 let template = include_str!("config/nginx-http.conf");
                 running.start_nginx(site.configure("nginx.conf", template, &words)?)?;
             }
+            Peer::Pingora => {
+                let program = site.extra.pingora.as_ref().context("nobody has said where it is")?;
+                let mut command = site.lab.command(Role::Balancer, program);
+                command.args(peer.targets().into_iter().chain(peer.servers()).map(|addr| addr.to_string()));
+                running.spawn(command)?;
+            }
             Peer::Nftables => {
                 let rules = site.configure("rules.nft", include_str!("config/nftables.nft"), &ports)?;
                 site.lab.run(Role::Balancer, "nft", &["-f", &rules.to_string_lossy()])?;
@@ -209,7 +225,7 @@ impl Running<'_> {
         ];
         let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;
         let ours = binary();
-        let program = match &self.site.before {
+        let program = match &self.site.extra.before {
             Some(before) if self.peer == Peer::Before => before.as_os_str(),
             _ => ours.get_program(),
         };

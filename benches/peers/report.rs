@@ -37,7 +37,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         "# convey in mode {mode} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {}, \
          idle connections: {}. Ratios are of convey's median to the other's. \
          [How it is measured](../README.md), [every sample]({mode}.csv).\n\n![chart]({mode}.svg)\n\n",
-        machine::describe(),
+        machine::describe(peers.contains(&Peer::Pingora)),
         results.rounds,
         results.idle_connections,
     );

@@ -12,6 +12,7 @@ use convey_testkit::{Process, raise_file_limit, tool, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
+use crate::extra::Extra;
 use crate::http::SMALL;
 use crate::peer::{Peer, STREAM_MODULE};
 
@@ -42,8 +43,8 @@ pub(crate) struct Site {
     _servers: Vec<Process>,
     directory: TempDir,
     pub(crate) lab: Lab,
-    /// Another build of convey to compare with.
-    pub(crate) before: Option<PathBuf>,
+    /// Programs that somebody else has built.
+    pub(crate) extra: Extra,
 }
 
 /// Makes sure of everything that is needed, and that this process and those it starts may open enough files.
@@ -85,10 +86,10 @@ pub(crate) fn client_threads() -> usize {
 
 impl Site {
     /// Builds the lab and starts the servers.
-    pub(crate) fn new(before: Option<PathBuf>) -> Result<Site> {
+    pub(crate) fn new(extra: Extra) -> Result<Site> {
         let lab = Lab::new(1, SERVERS.len() as u8)?;
         let directory = tempfile::Builder::new().prefix("convey-peers-").tempdir()?;
-        let mut site = Site { _servers: Vec::new(), directory, lab, before };
+        let mut site = Site { _servers: Vec::new(), directory, lab, extra };
         fs::create_dir(site.path("www"))?;
         for (name, size) in FILES {
             fs::write(site.path("www").join(name), "x".repeat(size))?;
