@@ -8,10 +8,11 @@ use convey::model::Mode;
 use convey_lab::Role;
 
 use crate::measure::{self, Meter};
-use crate::metric::{Metric, Sample, percentiles};
+use crate::metric::{Metric, Sample, mean, percentiles};
 use crate::peer::{Peer, Running};
 use crate::site::{Site, client_threads, connections};
-use crate::{http2, idle, steady};
+use crate::steady::{self, Task};
+use crate::{http2, idle};
 
 /// How long and how often.
 pub(crate) struct LoadPlan {
@@ -41,6 +42,8 @@ enum Kind {
     BusyAmongIdle,
     /// Requests at a constant rate.
     Steady,
+    /// Many clients, each of which pauses for a second between its requests.
+    Pausing,
     /// As fast as it goes, by HTTP/2.
     Http2,
 }
@@ -60,11 +63,11 @@ impl LoadPlan {
     }
 }
 
-use Metric::{Balancer, Machine, Megabytes, Memory, P50, P99, P999, P9999, Requests};
+use Metric::{Balancer, Machine, Mean, Megabytes, Memory, P50, P99, P999, P9999, Requests};
 use convey_testkit::run;
 
 /// All loads. The first tells the rate of the one at a constant rate.
-pub(crate) const LOADS: [Load; 8] = [
+pub(crate) const LOADS: [Load; 9] = [
     Load {
         name: "1 KB, keep-alive, 64 connections",
         kind: Kind::Busy { connections: 64, file: "1k", keep_alive: true },
@@ -108,6 +111,12 @@ pub(crate) const LOADS: [Load; 8] = [
         headline: P9999,
     },
     Load {
+        name: "1 KB, keep-alive, 1,000 clients that pause for a second",
+        kind: Kind::Pausing,
+        metrics: &[Requests, Mean, P50, P99, P999, Balancer, Machine, Memory],
+        headline: Mean,
+    },
+    Load {
         name: "1 KB, HTTP/2, 16 connections of 10 streams",
         kind: Kind::Http2,
         metrics: &[Requests, P50, P99, P999, P9999, Balancer, Machine, Memory],
@@ -136,16 +145,31 @@ pub(crate) fn chosen(words: &[String]) -> Result<Vec<&'static Load>> {
 /// Connections of the loads that have no number of their own.
 const CONNECTIONS: u32 = 64;
 
+/// Clients that pause. They ask one after the other, evenly spread over the second.
+const PAUSING_CLIENTS: usize = 1000;
+
 impl Load {
     /// Whether peers are loaded so in a mode.
     pub(crate) fn is_of(&self, mode: Mode) -> bool {
-        !matches!(self.kind, Kind::Http2) || mode.is_http()
+        match self.kind {
+            Kind::Pausing => mode == Mode::Proxy,
+            Kind::Http2 => mode.is_http(),
+            _ => true,
+        }
     }
 
     /// Whether a peer takes part. Those that differ in how they pass long bodies on do not, where there are none.
-    pub(crate) fn is_for(&self, peer: Peer) -> bool {
+    pub(crate) fn is_for(&self, mode: Mode, peer: Peer) -> bool {
         let is_for_bulk = matches!(peer, Peer::HaproxySplice | Peer::NginxUnbuffered);
-        !matches!(self.kind, Kind::Http2) || !is_for_bulk
+        match self.kind {
+            Kind::Pausing | Kind::Http2 => !is_for_bulk,
+            _ => mode.is_http() || peer != Peer::NginxHttp,
+        }
+    }
+
+    /// Whether what counts is the latency that a peer adds to that of a server.
+    pub(crate) fn is_about_added_latency(&self) -> bool {
+        matches!(self.kind, Kind::Pausing)
     }
 
     /// Puts the load on a peer. `rate` is the constant rate in requests per second.
@@ -168,7 +192,16 @@ impl Load {
             }
             Kind::Steady => {
                 let rate = rate.context("no rate is known")?;
-                constant(site, through, Duration::from_secs(plan.steady_seconds), rate)
+                let duration = Duration::from_secs(plan.steady_seconds);
+                let connections = CONNECTIONS as usize;
+                constant(site, through, Task { connections, rate, duration, warm_up: 0.1 })
+            }
+            Kind::Pausing => {
+                // In the first second each client asks for the first time.
+                let duration = Duration::from_secs(plan.steady_seconds + 1);
+                let warm_up = 1.0 / duration.as_secs_f64();
+                let rate = PAUSING_CLIENTS as f64;
+                constant(site, through, Task { connections: PAUSING_CLIENTS, rate, duration, warm_up })
             }
             Kind::Http2 => http2(site, through, seconds),
         }
@@ -198,13 +231,14 @@ fn busy(site: &Site, through: &Running, seconds: u64, requests: Http<'_>) -> Res
     let meter = Meter::start(&through.processes)?;
     let text = said(&mut wrk)?;
     let used = meter.stop()?;
-    let [requests, elapsed, bytes, errors, latency @ ..] = numbers(&text)?;
+    let [requests, elapsed, bytes, errors, mean, latency @ ..] = numbers(&text)?;
     Ok(Sample {
         requests,
         errors,
         elapsed: Duration::from_micros(elapsed),
         bytes,
         latency: latency.map(Duration::from_micros),
+        mean: Duration::from_micros(mean),
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,
@@ -222,17 +256,17 @@ fn said(wrk: &mut Command) -> Result<String> {
 }
 
 /// The line of our script in what wrk has said.
-fn numbers(text: &str) -> Result<[u64; 8]> {
+fn numbers(text: &str) -> Result<[u64; 9]> {
     let line = text.lines().find_map(|line| line.strip_prefix("measured "));
     let numbers: Option<Vec<u64>> =
         line.and_then(|line| line.split(' ').map(|number| number.parse().ok()).collect());
     numbers.and_then(|numbers| numbers.try_into().ok()).with_context(|| format!("no report of wrk: {text}"))
 }
 
-fn constant(site: &Site, through: &Running, duration: Duration, rate: f64) -> Result<Sample> {
+fn constant(site: &Site, through: &Running, task: Task) -> Result<Sample> {
     let targets = through.peer.targets();
     let meter = Meter::start(&through.processes)?;
-    let work = || steady::run(&targets, CONNECTIONS as usize, rate, duration);
+    let work = || steady::run(&targets, task);
     let outcome = site.lab.enter(Role::Client(1), work)??;
     let used = meter.stop()?;
     Ok(Sample {
@@ -241,6 +275,7 @@ fn constant(site: &Site, through: &Running, duration: Duration, rate: f64) -> Re
         elapsed: outcome.elapsed,
         bytes: outcome.answered * crate::http::SMALL.1 as u64,
         latency: percentiles(&outcome.latencies),
+        mean: mean(&outcome.latencies),
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,
@@ -257,6 +292,7 @@ fn http2(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
         elapsed: Duration::from_secs(seconds),
         bytes: outcome.bytes,
         latency: percentiles(&outcome.latencies),
+        mean: mean(&outcome.latencies),
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,

@@ -106,7 +106,7 @@ fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) 
     let mut rate = None;
     for load in loads {
         for round in 0..plan.rounds {
-            let mut peers: Vec<Peer> = peers.iter().copied().filter(|peer| load.is_for(*peer)).collect();
+            let mut peers: Vec<Peer> = peers.iter().copied().filter(|peer| load.is_for(mode, *peer)).collect();
             // Nobody always follows the same one.
             peers.rotate_left(round % peers.len());
             for peer in peers {

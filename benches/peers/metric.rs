@@ -7,6 +7,7 @@ use std::time::Duration;
 pub(crate) enum Metric {
     Requests,
     Megabytes,
+    Mean,
     P50,
     P99,
     P999,
@@ -29,6 +30,8 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
     /// Latencies at the percentiles 50, 99, 99.9 and 99.99.
     pub(crate) latency: [Duration; 4],
+    /// The mean of all latencies.
+    pub(crate) mean: Duration,
     /// Processor time of the balancer, if it is a process.
     pub(crate) balancer: Option<Duration>,
     pub(crate) machine: Duration,
@@ -37,9 +40,10 @@ pub(crate) struct Sample {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Metric; 9] = [
+    pub(crate) const ALL: [Metric; 10] = [
         Metric::Requests,
         Metric::Megabytes,
+        Metric::Mean,
         Metric::P50,
         Metric::P99,
         Metric::P999,
@@ -54,6 +58,7 @@ impl Metric {
         match self {
             Metric::Requests => "requests/s",
             Metric::Megabytes => "MB/s",
+            Metric::Mean => "mean, ms",
             Metric::P50 => "p50, ms",
             Metric::P99 => "p99, ms",
             Metric::P999 => "p99.9, ms",
@@ -70,9 +75,16 @@ impl Metric {
             _ if self == Metric::Requests => format!("{value:.0}"),
             100.0.. => format!("{value:.0}"),
             10.0.. => format!("{value:.1}"),
-            _ => format!("{value:.2}"),
+            1.0.. => format!("{value:.2}"),
+            _ => format!("{value:.3}"),
         }
     }
+}
+
+/// The mean of latencies; zero if there are none.
+pub(crate) fn mean(latencies: &[Duration]) -> Duration {
+    let sum: Duration = latencies.iter().sum();
+    sum / latencies.len().max(1) as u32
 }
 
 /// The percentiles of a sample, of latencies that are sorted.
@@ -86,10 +98,12 @@ impl Sample {
     pub(crate) fn get(&self, metric: Metric) -> Option<f64> {
         let per_second = |count: u64| count as f64 / self.elapsed.as_secs_f64();
         let per_request = |time: Duration| time.as_secs_f64() * 1e6 / self.requests as f64;
-        let latency = |n: usize| Some(self.latency[n].as_secs_f64() * 1e3);
+        let milliseconds = |time: Duration| Some(time.as_secs_f64() * 1e3);
+        let latency = |n: usize| milliseconds(self.latency[n]);
         match metric {
             Metric::Requests => Some(per_second(self.requests)),
             Metric::Megabytes => Some(per_second(self.bytes) / 1e6),
+            Metric::Mean => milliseconds(self.mean),
             Metric::P50 => latency(0),
             Metric::P99 => latency(1),
             Metric::P999 => latency(2),

@@ -82,7 +82,8 @@ impl Peer {
             Peer::ConveyLogging => extra.access_log,
             Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
             Peer::Nftables => mode.forwards_packets(),
-            Peer::NginxHttp | Peer::NginxUnbuffered => mode.is_http(),
+            Peer::NginxHttp => mode.is_proxied(),
+            Peer::NginxUnbuffered => mode.is_http(),
             Peer::Nginx => !mode.is_http(),
             _ => true,
         };

@@ -42,7 +42,7 @@ pub(crate) fn markdown(results: &Results) -> String {
         results.idle_connections,
     );
     let titles = Metric::ALL.map(Metric::title).join(" | ");
-    let _ = writeln!(text, "| load | through | {titles} | errors |\n|---|---|{}---:|", "---:|".repeat(9));
+    let _ = writeln!(text, "| load | through | {titles} | errors |\n|---|---|{}---:|", "---:|".repeat(Metric::ALL.len()));
     for load in &results.loads {
         let peers = || peers.iter().filter(|peer| results.has(load, **peer));
         for (n, peer) in peers().enumerate() {
@@ -62,6 +62,36 @@ pub(crate) fn markdown(results: &Results) -> String {
             });
             let _ = writeln!(text, "| | *convey / {}* | {cells} | |", peer.name());
         }
+    }
+    for load in results.loads.iter().filter(|load| load.is_about_added_latency()) {
+        text += &added_latency(results, load);
+    }
+    text
+}
+
+/// By how much latencies through the peers are longer than those of servers that are asked directly.
+fn added_latency(results: &Results, load: &Load) -> String {
+    const METRICS: [Metric; 2] = [Metric::P50, Metric::Mean];
+    let added = |peer: Peer| {
+        METRICS.map(|metric| {
+            let [through, direct] = [peer, Peer::Direct].map(|peer| results.figure(load, peer, metric));
+            Some((through?.median - direct?.median) * 1e3)
+        })
+    };
+    let ours = added(Peer::Convey);
+    let mut text = format!("\nAdded latency, {}: a peer's median less that of direct.\n\n", load.name);
+    text += "| through | p50, µs | mean, µs | convey to it, p50 | mean |\n|---|---:|---:|---:|---:|\n";
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
+    for peer in results.peers.iter().filter(|peer| **peer != Peer::Direct && results.has(load, **peer)) {
+        let theirs = added(*peer);
+        // What adds nothing that can be told has no ratio.
+        let ratio = |n: usize| {
+            let (ours, theirs) = (ours[n]?, theirs[n].filter(|theirs| *theirs > 0.0)?);
+            Some(format!("{:.2}", ours / theirs))
+        };
+        let [p50, mean] = theirs.map(number);
+        let [p50_ratio, mean_ratio] = [0, 1].map(|n| ratio(n).unwrap_or_default());
+        let _ = writeln!(text, "| {} | {p50} | {mean} | {p50_ratio} | {mean_ratio} |", peer.name());
     }
     text
 }

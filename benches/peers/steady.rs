@@ -23,17 +23,25 @@ pub(crate) struct Outcome {
     pub(crate) elapsed: Duration,
     /// Requests that failed, or had no answer a second after the end.
     pub(crate) errors: u64,
-    /// From due to answered, sorted; without the first tenth of the requests, which warm everything up.
+    /// From due to answered, sorted; without those that warm everything up.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Makes `rate` requests a second for so long, over some connections to the targets in turn.
-pub(crate) fn run(
-    targets: &[SocketAddr],
-    connections: usize,
-    rate: f64,
-    duration: Duration,
-) -> io::Result<Outcome> {
+/// What is to be done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Task {
+    /// They take turns: the one that has waited longest is next.
+    pub(crate) connections: usize,
+    /// Requests a second.
+    pub(crate) rate: f64,
+    pub(crate) duration: Duration,
+    /// The share of the requests, from the first one on, that only warm everything up.
+    pub(crate) warm_up: f64,
+}
+
+/// Makes requests at a constant rate over connections to the targets in turn.
+pub(crate) fn run(targets: &[SocketAddr], task: Task) -> io::Result<Outcome> {
+    let Task { connections, rate, duration, warm_up } = task;
     let mut client = Client::connect(targets, connections)?;
     let interval = Duration::from_secs_f64(1.0 / rate);
     let total = (duration.as_secs_f64() * rate) as u64;
@@ -41,7 +49,8 @@ pub(crate) fn run(
     while client.answered + client.errors < total && start.elapsed() < duration + GRACE {
         client.turn(total, |n| start + interval.mul_f64((n + 1) as f64))?;
     }
-    let mut latencies = client.latencies.split_off(client.latencies.len() / 10);
+    let cold = (client.latencies.len() as f64 * warm_up) as usize;
+    let mut latencies = client.latencies.split_off(cold);
     latencies.sort_unstable();
     Ok(Outcome {
         answered: client.answered,

@@ -1,5 +1,5 @@
 -- Gives every thread of wrk one of the addresses in TARGETS, in turn, and prints what was measured as
--- numbers: requests, microseconds, bytes, errors, then the percentiles 50, 99, 99.9 and 99.99 in microseconds.
+-- numbers: requests, microseconds, bytes, errors, then in microseconds the mean and the percentiles 50, 99, 99.9 and 99.99.
 
 local targets = {}
 for host, port in os.getenv("TARGETS"):gmatch("(%S+):(%d+)") do
@@ -18,6 +18,7 @@ function done(summary, latency)
     local e = summary.errors
     local errors = e.connect + e.read + e.write + e.status + e.timeout
     io.write(string.format("measured %d %d %d %d", summary.requests, summary.duration, summary.bytes, errors))
+    io.write(string.format(" %d", latency.mean))
     for _, percentile in ipairs({ 50, 99, 99.9, 99.99 }) do
         io.write(string.format(" %d", latency:percentile(percentile)))
     end
