@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use crate::feature::Feature;
+
 /// Further peers.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Extra {
@@ -13,9 +15,9 @@ pub(crate) struct Extra {
     /// The proxy made of pingora to compare with in mode http: benches/pingora, built with --release
     #[arg(long, value_name = "BINARY")]
     pub(crate) pingora: Option<PathBuf>,
-    /// Also convey with an access log in a file; results are not kept
-    #[arg(long)]
-    pub(crate) access_log: bool,
+    /// Also convey with a feature switched on; may be repeated; results are not kept
+    #[arg(long, value_name = "FEATURE")]
+    pub(crate) with: Vec<Feature>,
 }
 
 impl Extra {
@@ -29,6 +31,6 @@ impl Extra {
 
     /// Whether the results are those that everybody is to see.
     pub(crate) fn may_be_kept(&self) -> bool {
-        self.before.is_none() && !self.access_log
+        self.before.is_none() && self.with.is_empty()
     }
 }

@@ -46,7 +46,8 @@ pub(crate) fn ask(site: &Site, targets: &[SocketAddr], seconds: u64) -> Result<O
     };
     let parts: Vec<(Command, PathBuf)> = targets.iter().enumerate().map(part).collect();
     let outcomes: Vec<Result<Outcome>> = thread::scope(|scope| {
-        let asking: Vec<_> = parts.into_iter().map(|(h2load, log)| scope.spawn(move || outcome(h2load, log))).collect();
+        let asking: Vec<_> =
+            parts.into_iter().map(|(h2load, log)| scope.spawn(move || outcome(h2load, log))).collect();
         asking.into_iter().map(|one| one.join().expect("it does not panic")).collect()
     });
     let mut all = Outcome::default();
@@ -91,5 +92,5 @@ fn number(summary: &str, line: &str, word: &str) -> Option<u64> {
 fn latency(line: &str) -> Option<Duration> {
     let mut columns = line.split('\t');
     let (status, took) = (columns.nth(1)?, columns.next()?);
-    (status.starts_with('2')).then(|| took.parse().map(Duration::from_micros).ok())?
+    status.starts_with('2').then(|| took.parse().map(Duration::from_micros).ok())?
 }

@@ -2,10 +2,11 @@
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
 //!     cargo bench --bench peers -- [proxy|http|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
-//!         [--pingora BINARY] [--before BINARY] [--access-log]
+//!         [--pingora BINARY] [--before BINARY] [--with FEATURE]...
 
 mod chart;
 mod extra;
+mod feature;
 mod http;
 mod http2;
 mod idle;
@@ -27,6 +28,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use convey::model::Mode;
 
 use extra::Extra;
+use feature::Feature;
 use load::{Load, LoadPlan};
 use peer::{Peer, Running};
 use results::Results;
@@ -89,8 +91,8 @@ fn measure(options: Options) -> Result<()> {
             eprintln!("{}: none of these loads is put on this mode", mode.name());
             continue;
         }
-        let results =
-            compare(mode, &plan, &loads, &options.extra).with_context(|| format!("in mode {}", mode.name()))?;
+        let results = compare(mode, &plan, &loads, &options.extra)
+            .with_context(|| format!("in mode {}", mode.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
         eprintln!("{}: table, chart and every sample are in {}", mode.name(), folder.display());
@@ -106,13 +108,18 @@ fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) 
     let mut rate = None;
     for load in loads {
         for round in 0..plan.rounds {
-            let mut peers: Vec<Peer> = peers.iter().copied().filter(|peer| load.is_for(mode, *peer)).collect();
+            let mut peers: Vec<Peer> =
+                peers.iter().copied().filter(|peer| load.is_for(mode, *peer)).collect();
             // Nobody always follows the same one.
             peers.rotate_left(round % peers.len());
             for peer in peers {
                 let running = Running::start(&site, peer, mode).with_context(|| peer.name())?;
-                let sample = load
-                    .run(&site, &running, plan, rate)
+                let put = || load.run(&site, &running, plan, rate);
+                let outcome = match peer {
+                    Peer::With(Feature::Scraped) => feature::while_scraped(&site, put),
+                    _ => put(),
+                };
+                let sample = outcome
                     .with_context(|| format!("{} through {}\n{}", load.name, peer.name(), running.log()))?;
                 ensure!(
                     sample.requests > 0,

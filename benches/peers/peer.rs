@@ -16,6 +16,7 @@ use convey_testkit::{Process, ask, binary, clock};
 use rustix::process::Signal;
 
 use crate::extra::Extra;
+use crate::feature::Feature;
 use crate::http::SMALL;
 use crate::site::{SERVERS, Site};
 
@@ -33,8 +34,8 @@ pub(crate) enum Peer {
     Convey,
     /// Another build of convey.
     Before,
-    /// convey with an access log.
-    ConveyLogging,
+    /// convey with a feature switched on.
+    With(Feature),
     Haproxy,
     /// HAProxy with `option splice-auto`.
     HaproxySplice,
@@ -61,11 +62,14 @@ pub(crate) struct Running<'a> {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 11] = [
+    pub(crate) const ALL: [Peer; 14] = [
         Peer::Direct,
         Peer::Convey,
         Peer::Before,
-        Peer::ConveyLogging,
+        Peer::With(Feature::AccessLog),
+        Peer::With(Feature::Routes),
+        Peer::With(Feature::Limits),
+        Peer::With(Feature::Scraped),
         Peer::Haproxy,
         Peer::HaproxySplice,
         Peer::Nginx,
@@ -79,7 +83,7 @@ impl Peer {
     pub(crate) fn of(mode: Mode, extra: &Extra) -> Vec<Peer> {
         let takes_part = |peer: &Peer| match peer {
             Peer::Before => extra.before.is_some(),
-            Peer::ConveyLogging => extra.access_log,
+            Peer::With(feature) => extra.with.contains(feature) && (mode.is_http() || !feature.is_of_http()),
             Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
             Peer::Nftables => mode.forwards_packets(),
             Peer::NginxHttp => mode.is_proxied(),
@@ -91,7 +95,7 @@ impl Peer {
     }
 
     fn is_convey(self) -> bool {
-        matches!(self, Peer::Convey | Peer::Before | Peer::ConveyLogging)
+        matches!(self, Peer::Convey | Peer::Before | Peer::With(_))
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -99,7 +103,7 @@ impl Peer {
             Peer::Direct => "direct",
             Peer::Convey => "convey",
             Peer::Before => "convey before",
-            Peer::ConveyLogging => "convey, access log",
+            Peer::With(feature) => feature.peer_name(),
             Peer::Haproxy => "HAProxy",
             Peer::HaproxySplice => "HAProxy, splice",
             Peer::Nginx => "nginx stream",
@@ -113,7 +117,8 @@ impl Peer {
     /// Its port on the VIP, and that of the servers behind it. One for each, so that nobody meets connections that
     /// another one has left in TIME_WAIT.
     pub(crate) fn port(self) -> u16 {
-        8000 + self as u16
+        let number = Peer::ALL.into_iter().position(|peer| peer == self).expect("all are listed");
+        8000 + number as u16
     }
 
     /// Where it speaks HTTP/2: at the same port, or at another one if it has to be told which version to expect.
@@ -152,18 +157,13 @@ impl Running<'_> {
         let ports = [("PORT", peer.port().to_string()), ("HTTP2_PORT", peer.http2_port().to_string())];
         match peer {
             Peer::Direct => {}
-            Peer::Convey | Peer::Before | Peer::ConveyLogging => running.start_convey()?,
+            Peer::Convey | Peer::Before | Peer::With(_) => running.start_convey()?,
             Peer::Haproxy | Peer::HaproxySplice => {
-                let config = site.configure("haproxy.cfg", include_str!("config/haproxy.cfg"), &ports)?;
-                let mut command = site.lab.command(Role::Balancer, "haproxy");
-                command.arg("-db").arg("-f").arg(config);
-                if peer == Peer::HaproxySplice {
-                    command.env("SPLICE", "1");
-                }
-                if mode.is_http() {
-                    command.env("HTTP", "1");
-                }
-                running.spawn(command)?;
+                running.start_haproxy(site.configure(
+                    "haproxy.cfg",
+                    include_str!("config/haproxy.cfg"),
+                    &ports,
+                )?)?;
             }
             Peer::Nginx => {
                 let words = [ports[0].clone(), ("STREAM_MODULE", STREAM_MODULE.to_owned())];
@@ -213,8 +213,8 @@ impl Running<'_> {
         }
         // Nobody else ends a connection for its age here.
         let http = if self.mode.is_http() { "[frontends.web.http]\nmax_requests = 1000000000" } else { "" };
-        let access_log = match self.peer {
-            Peer::ConveyLogging => format!("[access_log]\noutput = {:?}", self.site.path("access.log")),
+        let feature = match self.peer {
+            Peer::With(feature) => feature.config(self.site),
             _ => String::new(),
         };
         let words = [
@@ -222,7 +222,7 @@ impl Running<'_> {
             ("MODE", self.mode.name().to_owned()),
             ("ALGORITHM", algorithm.to_owned()),
             ("HTTP", http.to_owned()),
-            ("ACCESS_LOG", access_log),
+            ("FEATURE", feature),
         ];
         let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;
         let ours = binary();
@@ -235,6 +235,18 @@ impl Running<'_> {
         // Asked any earlier, it might drop a client's first packet, and the second comes after a second.
         self.process = Some(convey_testkit::start(command, &self.site.path("log")));
         Ok(())
+    }
+
+    fn start_haproxy(&mut self, config: PathBuf) -> Result<()> {
+        let mut command = self.site.lab.command(Role::Balancer, "haproxy");
+        command.arg("-db").arg("-f").arg(config);
+        if self.peer == Peer::HaproxySplice {
+            command.env("SPLICE", "1");
+        }
+        if self.mode.is_http() {
+            command.env("HTTP", "1");
+        }
+        self.spawn(command)
     }
 
     fn start_nginx(&mut self, config: PathBuf) -> Result<()> {

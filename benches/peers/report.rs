@@ -42,7 +42,11 @@ pub(crate) fn markdown(results: &Results) -> String {
         results.idle_connections,
     );
     let titles = Metric::ALL.map(Metric::title).join(" | ");
-    let _ = writeln!(text, "| load | through | {titles} | errors |\n|---|---|{}---:|", "---:|".repeat(Metric::ALL.len()));
+    let _ = writeln!(
+        text,
+        "| load | through | {titles} | errors |\n|---|---|{}---:|",
+        "---:|".repeat(Metric::ALL.len())
+    );
     for load in &results.loads {
         let peers = || peers.iter().filter(|peer| results.has(load, **peer));
         for (n, peer) in peers().enumerate() {

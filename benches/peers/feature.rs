@@ -1,0 +1,96 @@
+//! What convey is asked to do beside forwarding, to see what that costs.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use convey_lab::Role;
+use convey_testkit::ask;
+
+use crate::site::Site;
+
+/// Something that a configuration switches on; metrics are always on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Feature {
+    /// A line for each request, in a file
+    AccessLog,
+    /// 100 routes by host and path, of which the last one serves; mode http
+    Routes,
+    /// A limit of requests for each source, which none reaches; mode http
+    Limits,
+    /// Somebody fetches /metrics each second
+    Scraped,
+}
+
+/// Where convey tells its metrics, unless it is told where.
+const STATS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7000));
+
+/// How many routes there are.
+const ROUTES: usize = 100;
+
+impl Feature {
+    /// convey with it, in the table.
+    pub(crate) fn peer_name(self) -> &'static str {
+        match self {
+            Feature::AccessLog => "convey, access log",
+            Feature::Routes => "convey, routes",
+            Feature::Limits => "convey, limits",
+            Feature::Scraped => "convey, scraped",
+        }
+    }
+
+    /// Whether only requests have it.
+    pub(crate) fn is_of_http(self) -> bool {
+        matches!(self, Feature::Routes | Feature::Limits)
+    }
+
+    /// What is added to the configuration.
+    pub(crate) fn config(self, site: &Site) -> String {
+        match self {
+            Feature::AccessLog => format!("[access_log]\noutput = {:?}", site.path("access.log")),
+            Feature::Routes => (1..=ROUTES).map(route).collect(),
+            // The highest there is.
+            Feature::Limits => "[frontends.web.limits]\nrequests_per_source = 1000000".to_owned(),
+            Feature::Scraped => String::new(),
+        }
+    }
+}
+
+/// Every other one is for a host of its own; all but the last for a path that nobody asks for.
+fn route(n: usize) -> String {
+    let host = if n % 2 == 0 { String::new() } else { format!("host = \"h{n}.example.com\"\n") };
+    let path = if n == ROUTES { "/".to_owned() } else { format!("/v{n}") };
+    format!("[[frontends.web.routes]]\n{host}path = \"{path}\"\nbackend = \"pool\"\n\n")
+}
+
+/// Does something while somebody fetches convey's metrics each second.
+///
+/// # Errors
+/// Those of the work, and metrics that do not come.
+pub(crate) fn while_scraped<T>(site: &Site, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (working, done) = mpsc::channel();
+    thread::scope(|scope| {
+        let scraper = scope.spawn(move || scrape(site, &done));
+        let outcome = work();
+        drop(working);
+        scraper.join().expect("it does not panic")?;
+        outcome
+    })
+}
+
+/// Goes on until the other end of the channel is gone.
+fn scrape(site: &Site, done: &Receiver<()>) -> Result<()> {
+    const EVERY: Duration = Duration::from_secs(1);
+    loop {
+        let (status, _) =
+            site.lab.enter(Role::Balancer, || ask(STATS, "/metrics"))?.context("its metrics")?;
+        ensure!(status == 200, "its metrics: status {status}");
+        if done.recv_timeout(EVERY) == Err(RecvTimeoutError::Disconnected) {
+            return Ok(());
+        }
+    }
+}
