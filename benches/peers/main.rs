@@ -111,7 +111,8 @@ fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) 
             let mut peers: Vec<Peer> =
                 peers.iter().copied().filter(|peer| load.is_for(mode, *peer)).collect();
             // Nobody always follows the same one.
-            peers.rotate_left(round % peers.len());
+            let first = round % peers.len();
+            peers.rotate_left(first);
             for peer in peers {
                 let running = Running::start(&site, peer, mode).with_context(|| peer.name())?;
                 let put = || load.run(&site, &running, plan, rate);
