@@ -62,7 +62,7 @@ impl Feature {
 
 /// For a path that nobody asks for, and every other one for a host of its own.
 fn route(n: usize) -> String {
-    let host = if n % 2 == 0 { String::new() } else { format!("host = \"h{n}.example.com\"\n") };
+    let host = if n.is_multiple_of(2) { String::new() } else { format!("host = \"h{n}.example.com\"\n") };
     format!("[[frontends.web.routes]]\n{host}path = \"/v{n}\"\nbackend = \"pool\"\n\n")
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use convey::model::Mode;
 use convey_lab::Role;
+use convey_testkit::run;
 
 use crate::measure::{self, Meter};
 use crate::metric::{Metric, Sample, mean, percentiles};
@@ -64,7 +65,6 @@ impl LoadPlan {
 }
 
 use Metric::{Balancer, Machine, Mean, Megabytes, Memory, P50, P99, P999, P9999, Requests};
-use convey_testkit::run;
 
 /// All loads. The first tells the rate of the one at a constant rate.
 pub(crate) const LOADS: [Load; 9] = [
