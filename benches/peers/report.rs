@@ -89,10 +89,8 @@ fn added_latency(results: &Results, load: &Load) -> String {
     for peer in results.peers.iter().filter(|peer| **peer != Peer::Direct && results.has(load, **peer)) {
         let theirs = added(*peer);
         // What adds nothing that can be told has no ratio.
-        let ratio = |n: usize| {
-            let (ours, theirs) = (ours[n]?, theirs[n].filter(|theirs| *theirs > 0.0)?);
-            Some(format!("{:.2}", ours / theirs))
-        };
+        let told = |added: Option<f64>| added.filter(|added| *added > 0.0);
+        let ratio = |n: usize| Some(format!("{:.2}", told(ours[n])? / told(theirs[n])?));
         let [p50, mean] = theirs.map(number);
         let [p50_ratio, mean_ratio] = [0, 1].map(|n| ratio(n).unwrap_or_default());
         let _ = writeln!(text, "| {} | {p50} | {mean} | {p50_ratio} | {mean_ratio} |", peer.name());
