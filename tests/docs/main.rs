@@ -298,6 +298,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME.health_check] host", "'app.internal'"),
     ("[backends.NAME.health_check] tls_skip_verify", "true"),
     ("[backends.NAME.health_check] expected_status", "204"),
+    ("[backends.NAME.health_check] expected_body", "\"^OK\""),
     ("[backends.NAME.health_check] via", "'vip'"),
     ("[backends.NAME.health_check] rise", "7"),
     ("[backends.NAME.health_check] fall", "7"),

@@ -5,12 +5,17 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Process, Setup, binary, run, stories, tool, wait_for};
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Process, Setup, TestHttpServer, binary, run, stories, tool, wait_for,
+};
 
 stories!("checks":
     a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_that_it_lists,
+    a_server_whose_page_speaks_of_maintenance_gets_no_client_until_it_does_not,
     a_check_over_tls_believes_a_certificate_for_its_host_and_no_other [Need::Tool("openssl", "openssl")],
 );
 
@@ -59,6 +64,36 @@ fn answer_as_asked(addr: SocketAddr) {
             let _ = write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
     });
+}
+
+fn a_server_whose_page_speaks_of_maintenance_gets_no_client_until_it_does_not() {
+    let lab = Loopback::new();
+    let is_in_maintenance = Arc::new(AtomicBool::new(false));
+    let seen = is_in_maintenance.clone();
+    let _server = TestHttpServer::start(lab.server(1), move |_, stream| {
+        let body = if seen.load(Ordering::Relaxed) { "b\r\nmaintenance" } else { "8\r\nall good" };
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n{body}\r\n0\r\n\r\n"
+        )
+    });
+    let health =
+        "kind = \"http\"\ninterval = \"50ms\"\nrise = 1\nfall = 1\nexpected_body = \"(?i)^ALL GOOD$\"";
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").health(health);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let reason = "/backends/pool/servers/a/health/reason";
+    balancer.wait_for_health("a", true);
+    balancer.wait_for_stat(reason, "HTTP status 200");
+
+    is_in_maintenance.store(true, Ordering::Relaxed);
+    balancer.wait_for_health("a", false);
+    let why = "HTTP status 200, but the body does not match \"(?i)^ALL GOOD$\"";
+    balancer.wait_for_stat(reason, why);
+    let line = balancer.wait_for_log("is down");
+    assert!(line.contains(why), "{line}");
+
+    is_in_maintenance.store(false, Ordering::Relaxed);
+    balancer.wait_for_health("a", true);
 }
 
 fn a_check_over_tls_believes_a_certificate_for_its_host_and_no_other() {

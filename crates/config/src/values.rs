@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
-use convey_model::{Listen, ListenError, Prefix, ServerAddr, is_service};
+use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_service};
 
 /// The longest time that can be set: a year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
@@ -314,6 +314,14 @@ pub(super) fn header_value(value: &DeValue<'_>) -> Result<String, String> {
             "found {found}; allowed: a string of printable ASCII characters, without a newline at its end"
         )
     })
+}
+
+/// What a body has to match.
+pub(super) fn body_pattern(value: &DeValue<'_>) -> Result<BodyPattern, String> {
+    let allowed = "allowed: a regular expression, such as \"^OK\"";
+    let text = value.as_str().filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| format!("found {}; {allowed}", found(value)))?;
+    BodyPattern::parse(text).map_err(|why| format!("found {}: {why}; {allowed}", found(value)))
 }
 
 /// Status codes of HTTP: `200`, `"200"` or `"200-399"`.

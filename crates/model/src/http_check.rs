@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::BodyPattern;
+
 /// A `GET` over HTTP/1.1, and the answers that mean "up".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpCheck {
@@ -14,6 +16,8 @@ pub struct HttpCheck {
     pub headers: Vec<(String, String)>,
     /// Status codes that mean "up"; at least one range.
     pub expected_status: Vec<RangeInclusive<u16>>,
+    /// What the beginning of the body has to match.
+    pub expected_body: Option<BodyPattern>,
     /// Over TLS, if so.
     pub tls: Option<TlsCheck>,
 }
@@ -53,6 +57,7 @@ impl Default for HttpCheck {
             host: None,
             headers: Vec::new(),
             expected_status: vec![HttpCheck::DEFAULT_STATUS],
+            expected_body: None,
             tls: None,
         }
     }
@@ -66,6 +71,9 @@ impl fmt::Display for HttpCheck {
         }
         for (name, _) in &self.headers {
             write!(f, ", header {name}")?;
+        }
+        if let Some(pattern) = &self.expected_body {
+            write!(f, ", body matching {pattern}")?;
         }
         let skips = self.tls.is_some_and(|tls| tls.skip_verify);
         f.write_str(if skips { ", certificate not verified" } else { "" })

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
+mod body_pattern;
 mod client;
 mod draining;
 mod error_pages;
@@ -40,6 +41,7 @@ mod slots;
 mod sources;
 
 pub use access::{Access, AccessFile};
+pub use body_pattern::BodyPattern;
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
@@ -343,7 +345,7 @@ pub enum ProbeKind {
     Tcp,
     /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
     Udp,
-    /// `GET` over HTTP/1.1, with or without TLS; up if the status is one that is expected.
+    /// `GET` over HTTP/1.1, with or without TLS; up if the status is one that is expected, and so is the body.
     Http(HttpCheck),
 }
 

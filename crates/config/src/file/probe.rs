@@ -1,10 +1,12 @@
 //! What a health check does, as the file has it.
 
-use convey_model::{HttpCheck, ProbeKind, ProbeVia, TlsCheck};
+use convey_model::{BodyPattern, HttpCheck, ProbeKind, ProbeVia, TlsCheck};
 
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
-use crate::values::{boolean, choice, header_name, header_value, http_host, http_path, status_range};
+use crate::values::{
+    body_pattern, boolean, choice, header_name, header_value, http_host, http_path, status_range,
+};
 
 /// Reads `kind` and the keys that are for HTTP.
 pub(super) fn kind(table: &mut TomlTable<'_>, default: ProbeKind, report: &Report<'_>) -> ProbeKind {
@@ -80,6 +82,7 @@ struct HttpKeys {
     host: Option<Placed<String>>,
     headers: Vec<(String, String)>,
     expected_status: Vec<Placed<std::ops::RangeInclusive<u16>>>,
+    expected_body: Option<Placed<BodyPattern>>,
     tls_skip_verify: Option<Placed<bool>>,
     /// Where those are that are there.
     places: Vec<Place>,
@@ -90,8 +93,10 @@ impl HttpKeys {
         let path = table.optional("path", http_path);
         let host = table.optional("host", http_host);
         let expected_status = table.any_number("expected_status", status_range);
+        let expected_body = table.optional("expected_body", body_pattern);
         let mut places: Vec<Place> = path.iter().chain(&host).map(|found| found.place.clone()).collect();
         places.extend(expected_status.first().map(|found| found.place.clone()));
+        places.extend(expected_body.iter().map(|found| found.place.clone()));
         let has_headers = table.has("headers");
         let headers = table.table("headers");
         places.extend(has_headers.then(|| headers.place.clone()));
@@ -105,7 +110,7 @@ impl HttpKeys {
             }
         }
         let tls_skip_verify = table.optional("tls_skip_verify", boolean);
-        HttpKeys { path, host, headers: named, expected_status, tls_skip_verify, places }
+        HttpKeys { path, host, headers: named, expected_status, expected_body, tls_skip_verify, places }
     }
 
     /// Reports keys that a check of this kind does not have.
@@ -130,6 +135,7 @@ impl HttpKeys {
             host: self.host.map(|found| found.value),
             headers: self.headers,
             expected_status: if statuses.is_empty() { default.expected_status } else { statuses },
+            expected_body: self.expected_body.map(|found| found.value),
             tls: is_tls.then_some(TlsCheck { skip_verify }),
         }
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::super::{Config, Stats, parse};
 use super::{GOOD, errors, warnings};
 use convey_model::{
-    Algorithm, BackendConfig, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn, HealthCheck, HttpCheck,
-    HttpVersion, Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia,
-    Protocol, ServerConfig, ServerSettings, Timeouts,
+    Algorithm, BackendConfig, BodyPattern, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn,
+    HealthCheck, HttpCheck, HttpVersion, Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings,
+    ProbeKind, ProbeVia, Protocol, ServerConfig, ServerSettings, Timeouts,
 };
 
 #[test]
@@ -107,7 +107,7 @@ fn everything_that_can_be_set_arrives() {
         dsr = "l2"
         slow_start = 7.5
         outlier_detection = { consecutive_failures = 2, base_ejection_time = 0.5, max_ejection_time = 0.5, max_ejection_percent = 10 }
-        health_check = { kind = "http", port = 81, path = "/up?deep=1", expected_status = 204, interval = 0.25, timeout = 0.125, rise = 1, fall = 5 }
+        health_check = { kind = "http", port = 81, path = "/up?deep=1", expected_status = 204, expected_body = "^up$", interval = 0.25, timeout = 0.125, rise = 1, fall = 5 }
         [backends.b.servers]
         z = { addr = "[2001:db8::2]:443", weight = 0 }
         y = { addr = "10.0.0.9:443", weight = 65535, max_connections = 3, backup = true }
@@ -166,6 +166,7 @@ fn everything_that_can_be_set_arrives() {
         kind: ProbeKind::Http(HttpCheck {
             path: "/up?deep=1".into(),
             expected_status: vec![204..=204],
+            expected_body: Some(BodyPattern::parse("^up$").unwrap()),
             ..HttpCheck::default()
         }),
         port: Some(81),

@@ -200,6 +200,16 @@ fn a_health_check_must_make_sense() {
             format!("9:25: {check}.expected_status: found \"x\"; {allowed_status}"),
         ),
         (
+            "kind = \"http\"\nexpected_body = \"(up\"",
+            format!(
+                "9:17: {check}.expected_body: found \"(up\": unclosed group; allowed: a regular expression, such as \"^OK\""
+            ),
+        ),
+        (
+            "expected_body = \"up\"",
+            format!("8:17: {check}.expected_body: is for kind = \"http\"; the kind is \"tcp\""),
+        ),
+        (
             "kind = \"http\"\nhost = \"a b\"",
             format!(
                 "9:8: {check}.host: found \"a b\"; allowed: a host, such as www.example.org or app.internal:8080"

@@ -66,9 +66,9 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
             "frontend site: added (http, 0.0.0.0:8081 -> backend web)",
             "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, \
              health check tcp -> https / (200-399), host app.internal, header X-Check, \
-             health check port the server's -> 9000, outlier detection off -> on, on_down automatic -> reset, \
-             send_proxy none -> v2, timeouts.connect unset -> 0.5s, timeouts.idle unset -> 300s, \
-             timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
+             body matching \"^OK\", health check port the server's -> 9000, outlier detection off -> on, \
+             on_down automatic -> reset, send_proxy none -> v2, timeouts.connect unset -> 0.5s, \
+             timeouts.idle unset -> 300s, timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",

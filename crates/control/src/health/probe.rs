@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use hyper::Request;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::Finding;
 use super::path::PathFault;
 use super::tls::{self, TlsError};
-use convey_model::{HealthCheck, HttpCheck, ProbeKind};
+use convey_model::{BodyPattern, HealthCheck, HttpCheck, ProbeKind};
 use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
 
@@ -42,10 +42,16 @@ pub(super) enum ProbeError {
     Http(#[from] hyper::Error),
     #[error("HTTP status {found}, expected {expected}")]
     Status { found: u16, expected: String },
+    #[error("HTTP status {status}, but the body does not match {expected}{}", cut_words(*is_cut))]
+    Body { status: u16, expected: BodyPattern, is_cut: bool },
     #[error("TLS failed: {0}")]
     Tls(#[from] TlsError),
     #[error("{0}")]
     Path(#[from] PathFault),
+}
+
+fn cut_words(is_cut: bool) -> &'static str {
+    if is_cut { " in its first 64 KiB" } else { "" }
 }
 
 impl ProbeError {
@@ -55,7 +61,10 @@ impl ProbeError {
             ProbeError::Connect(error) | ProbeError::Udp(error) => is_shortage(error),
             ProbeError::Tls(error) => matches!(error, TlsError::NoAuthority(_) | TlsError::Setup(_)),
             ProbeError::Path(fault) => matches!(fault, PathFault::Ours(_)),
-            ProbeError::Timeout(_) | ProbeError::Http(_) | ProbeError::Status { .. } => false,
+            ProbeError::Timeout(_)
+            | ProbeError::Http(_)
+            | ProbeError::Status { .. }
+            | ProbeError::Body { .. } => false,
         }
     }
 
@@ -178,29 +187,54 @@ async fn http(target: SocketAddr, header: &[u8], check: &HttpCheck) -> Result<St
         None => ask(stream, target, check).await?,
         Some(tls) => ask(tls::connect(stream, target.ip(), check, tls).await?, target, check).await?,
     };
-    match check.expects(found) {
-        true => Ok(format!("{} status {found}", if check.tls.is_some() { "HTTPS" } else { "HTTP" })),
-        false => Err(ProbeError::Status { found, expected: check.statuses() }),
-    }
+    Ok(format!("{} status {found}", if check.tls.is_some() { "HTTPS" } else { "HTTP" }))
 }
 
-/// The status of the answer.
+/// The status of the answer, which is one that is expected; and so is the body.
 async fn ask<S>(stream: S, target: SocketAddr, check: &HttpCheck) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // Both run in this task, so that a probe that times out takes its connection with it.
-    let response = sender.send_request(request(target, check));
-    tokio::pin!(response, connection);
-    let response = tokio::select! {
-        response = &mut response => response?,
+    let answer = async {
+        let response = sender.send_request(request(target, check)).await?;
+        let status = response.status().as_u16();
+        if !check.expects(status) {
+            return Err(ProbeError::Status { found: status, expected: check.statuses() });
+        }
+        if let Some(pattern) = &check.expected_body {
+            expect_body(pattern, status, response.into_body()).await?;
+        }
+        Ok(status)
+    };
+    tokio::pin!(answer, connection);
+    tokio::select! {
+        answer = &mut answer => answer,
         closed = &mut connection => {
             closed?;
-            response.await?
+            answer.await
         }
-    };
-    Ok(response.status().as_u16())
+    }
+}
+
+/// Reads the body as far as it is matched.
+async fn expect_body(pattern: &BodyPattern, status: u16, mut body: Incoming) -> Result<(), ProbeError> {
+    let (mut beginning, mut is_cut) = (Vec::new(), false);
+    while let Some(frame) = body.frame().await {
+        if let Some(data) = frame?.data_ref() {
+            let room = BodyPattern::MAX_BODY - beginning.len();
+            is_cut = data.len() > room;
+            beginning.extend_from_slice(&data[..data.len().min(room)]);
+        }
+        if is_cut {
+            break;
+        }
+    }
+    match pattern.matches(&beginning) {
+        true => Ok(()),
+        false => Err(ProbeError::Body { status, expected: pattern.clone(), is_cut }),
+    }
 }
 
 fn request(target: SocketAddr, check: &HttpCheck) -> Request<Empty<Bytes>> {

@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
-use convey_model::{HttpCheck, ProxyVersion, fixture};
+use convey_model::{BodyPattern, HttpCheck, ProxyVersion, fixture};
 use convey_proxy_protocol::local;
 
 fn check(kind: ProbeKind) -> HealthCheck {
@@ -72,6 +72,40 @@ async fn an_http_probe_reads_the_status() {
     let bad = server("HTTP/1.1 503 Sorry\r\ncontent-length: 0\r\n\r\n").await;
     let outcome = first_outcome(bad, http()).await;
     assert_eq!(outcome.reason, "HTTP status 503, expected 200-299");
+}
+
+#[tokio::test]
+async fn an_http_probe_matches_the_body_however_it_is_framed() {
+    let expected_body = Some(BodyPattern::parse("^ready$").unwrap());
+    let check = check(ProbeKind::Http(HttpCheck { expected_body, ..HttpCheck::default() }));
+    let unlike = "HTTP status 200, but the body does not match \"^ready$\"";
+    let cases = [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nready", "HTTP status 200"),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nrea\r\n2\r\ndy\r\n0\r\n\r\n",
+            "HTTP status 200",
+        ),
+        ("HTTP/1.0 200 OK\r\n\r\nready", "HTTP status 200"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nmaintenance", unlike),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", unlike),
+        ("HTTP/1.1 503 No\r\nContent-Length: 5\r\n\r\nready", "HTTP status 503, expected 200-399"),
+    ];
+    for (response, told) in cases {
+        assert_eq!(first_outcome(server(response).await, check.clone()).await.reason, told, "{response}");
+    }
+    let broken_off = server("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nready").await;
+    let outcome = first_outcome(broken_off, check).await;
+    assert!(outcome.reason.starts_with("HTTP failed: "), "{}", outcome.reason);
+}
+
+#[tokio::test]
+async fn an_http_probe_reads_no_more_of_a_body_than_it_matches() {
+    let expected_body = Some(BodyPattern::parse("ready").unwrap());
+    let check = check(ProbeKind::Http(HttpCheck { expected_body, ..HttpCheck::default() }));
+    let response = format!("HTTP/1.1 200 OK\r\n\r\n{}ready", " ".repeat(BodyPattern::MAX_BODY));
+    let outcome = first_outcome(server(response.leak()).await, check).await;
+    let told = "HTTP status 200, but the body does not match \"ready\" in its first 64 KiB";
+    assert_eq!(outcome.reason, told);
 }
 
 #[tokio::test]

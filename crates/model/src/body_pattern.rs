@@ -1,0 +1,80 @@
+//! What the body of a health check's response has to match. Pure.
+
+use std::fmt;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// A regular expression, read once. Two are equal if their texts are.
+#[derive(Debug, Clone)]
+pub struct BodyPattern(Regex);
+
+impl BodyPattern {
+    /// How much of a body is matched, in bytes from its beginning.
+    pub const MAX_BODY: usize = 64 * 1024;
+    /// Most memory of a compiled expression, in bytes.
+    const MAX_COMPILED: usize = 1024 * 1024;
+
+    /// Reads an expression in the syntax of the crate `regex`.
+    ///
+    /// # Errors
+    /// Why it is none, in one line.
+    pub fn parse(text: &str) -> Result<BodyPattern, String> {
+        let parsed = RegexBuilder::new(text).size_limit(BodyPattern::MAX_COMPILED).build();
+        parsed.map(BodyPattern).map_err(|error| match error {
+            regex::Error::CompiledTooBig(_) => "it is too large".to_owned(),
+            // Its text shows the place in several lines, and says in the last what is wrong.
+            error => {
+                let text = error.to_string();
+                let last = text.lines().last().unwrap_or_default();
+                last.strip_prefix("error: ").unwrap_or(last).to_owned()
+            }
+        })
+    }
+
+    /// Whether it is found in the first [`MAX_BODY`](BodyPattern::MAX_BODY) bytes of a body.
+    pub fn matches(&self, body: &[u8]) -> bool {
+        self.0.is_match(&body[..body.len().min(BodyPattern::MAX_BODY)])
+    }
+}
+
+/// The text, in quotes.
+impl fmt::Display for BodyPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.as_str())
+    }
+}
+
+impl PartialEq for BodyPattern {
+    fn eq(&self, other: &BodyPattern) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for BodyPattern {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_found_anywhere_in_the_beginning_of_a_body_which_need_not_be_text() {
+        let pattern = BodyPattern::parse("(?i)\\bup\\b").unwrap();
+        for (body, is_match) in [("all UP now", true), ("upside", false), ("", false)] {
+            assert_eq!(pattern.matches(body.as_bytes()), is_match, "{body:?}");
+        }
+        assert!(pattern.matches(b"\xff\xfe up \xff"));
+        let mut body = vec![b' '; BodyPattern::MAX_BODY - 2];
+        body.extend(b"up");
+        assert!(pattern.matches(&body));
+        body.insert(0, b' ');
+        assert!(!pattern.matches(&body), "its end is not looked at");
+    }
+
+    #[test]
+    fn a_wrong_pattern_is_refused_in_one_line() {
+        let refused = |text: &str| BodyPattern::parse(text).unwrap_err();
+        assert_eq!(refused("(up"), "unclosed group");
+        assert_eq!(refused("x{1000}{1000}"), "it is too large");
+        assert_eq!(refused("(?=up)"), "look-around, including look-ahead and look-behind, is not supported");
+    }
+}
