@@ -1,10 +1,12 @@
 //! The two sides of a transfer: sockets, or streams of HTTP/2 that look like one.
 
+use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
 use convey_proxy::{More, ServerStream, poll_read, poll_write};
 use rustix::net::{Shutdown, shutdown};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::http2::{IncomingStream, OutgoingStream};
@@ -44,6 +46,15 @@ impl ClientEnd<'_> {
     /// Whether it speaks HTTP/2.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self, ClientEnd::Stream(_))
+    }
+
+    /// Waits until the client has closed its side of the connection, or reset that or the stream. What it has sent stays unread.
+    pub(crate) async fn left(&mut self) {
+        match self {
+            // Nobody asks for urgent data, so this tells of the end alone, also behind bytes that wait.
+            ClientEnd::Socket(socket) => _ = socket.ready(Interest::PRIORITY).await,
+            ClientEnd::Stream(stream) => _ = poll_fn(|cx| stream.poll_reset(cx)).await,
+        }
     }
 }
 

@@ -100,7 +100,13 @@ impl Forwarding<'_, '_> {
         loop {
             let newest = || self.client.newest_pool(&pool);
             let connect_time = self.timeouts.connect;
-            let mut permit = match attempts.next_in_turn(&downstream, &pool, connect_time, newest).await {
+            let turn = attempts.next_in_turn(&downstream, &pool, connect_time, newest);
+            let turn = tokio::select! {
+                biased;
+                turn = turn => turn,
+                () = self.end.left() => return RequestEnd::Broken(Counter::ClientReset),
+            };
+            let mut permit = match turn {
                 Ok(permit) => permit,
                 Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
             };

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -200,4 +201,62 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
     });
     assert_eq!(ask(lab.vip(), Version::Http1, "GET"), Outcome::Body("ok".into()));
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// The only slot is taken. Others wait for it, and are gone: in each of the ways.
+pub(super) fn a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up() {
+    let lab = Loopback::new();
+    let (answers, may_answer) = std::sync::mpsc::channel::<()>();
+    let may_answer = Mutex::new(may_answer);
+    let server = TestHttpServer::start(lab.server(1), move |request, stream| {
+        if request.line.starts_with("GET /slow ") {
+            may_answer.lock().unwrap().recv().map_err(io::Error::other)?;
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    });
+    let setup = Setup::new(&lab).frontend(HTTP).timeouts("connect = 60");
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), "max_connections = 1"));
+    let waiting = "/backends/pool/waiting_connections";
+    let mut first = Client::new(lab.vip());
+    first.0.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    balancer.wait_for_stat("/backends/pool/current_connections", 1);
+
+    for resets in [false, true] {
+        let mut client = connect(lab.vip());
+        client.write_all(b"PUT /late HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf").unwrap();
+        balancer.wait_for_stat(waiting, 1);
+        if resets {
+            reset(client)
+        } else {
+            drop(client)
+        }
+        balancer.wait_for_stat(waiting, 0);
+    }
+    block_on(async {
+        let wait_for_waiting = async |n: u64| {
+            while balancer.stat(waiting) != n {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let client = Http2Client::connect(lab.vip()).await;
+        let (_response, mut stream) =
+            client.begin(Request::put("http://a/late").body(()).unwrap(), false).await;
+        stream.send_data(Bytes::from_static(b"half"), false).unwrap();
+        wait_for_waiting(1).await;
+        stream.send_reset(h2::Reason::CANCEL);
+        wait_for_waiting(0).await;
+        // This one leaves with its connection.
+        let _response = client.begin(Request::get("http://a/late").body(()).unwrap(), true).await;
+        wait_for_waiting(1).await;
+    });
+    balancer.wait_for_stat(waiting, 0);
+    balancer.wait_for_stat("/frontends/web/ended/client_reset", 2);
+
+    let mut next = Client::new(lab.vip());
+    next.0.write_all(b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    balancer.wait_for_stat(waiting, 1);
+    answers.send(()).unwrap();
+    assert_eq!([first.read().status, next.read().status], [200; 2]);
+    let seen: Vec<String> = server.seen().into_iter().map(|seen| seen.line).collect();
+    assert_eq!(seen, ["GET /slow HTTP/1.1", "GET /next HTTP/1.1"]);
 }

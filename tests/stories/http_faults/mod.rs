@@ -33,6 +33,7 @@ stories!("http_faults":
     a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_is_told,
     what_a_client_sends_behind_its_body_is_no_request,
     a_client_that_never_reads_is_not_waited_for_long,
+    a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up,
 );
 
 /// How a server fails, once it has the head of a request.

@@ -46,17 +46,29 @@ impl IncomingStream {
 
     /// Reads some of the request's body. When that is over, waits until the client resets the stream.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        if let Some(body) = &mut self.body {
-            match ready!(body.poll_read(cx, buffer))? {
-                0 => self.body = None,
-                n => return Poll::Ready(Ok(n)),
-            }
+        match ready!(self.poll_rest(cx, buffer))? {
+            0 => self.poll_reset(cx).map(Err),
+            n => Poll::Ready(Ok(n)),
         }
+    }
+
+    /// Reads some of what is left of the request's body; 0: nothing is.
+    pub(super) fn poll_rest(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Ok(0)) };
+        let n = ready!(body.poll_read(cx, buffer))?;
+        if n == 0 {
+            self.body = None;
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    /// Waits until the client resets the stream.
+    pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match &mut self.response {
-            Response::Body(body) => body.poll_reset(cx).map(Err),
+            Response::Body(body) => body.poll_reset(cx),
             Response::Head { .. } => self.respond.poll_reset(cx).map(|reason| match reason {
-                Ok(_) => Err(io::ErrorKind::ConnectionReset.into()),
-                Err(error) => Err(broken(error)),
+                Ok(_) => io::ErrorKind::ConnectionReset.into(),
+                Err(error) => broken(error),
             }),
         }
     }
@@ -89,9 +101,8 @@ impl IncomingStream {
         }
     }
 
-    /// All of the response was written. Of a request that is not whole nobody wants the rest: the library says so by a reset without an
-    /// error (RFC 9113, section 8.1), once the response is on its way. A reset of our own would take the place of what waits.
-    pub(super) fn finish(mut self) {
+    /// All of the response was written.
+    pub(super) fn finish(&mut self) {
         if let Response::Body(body) = &mut self.response {
             body.finish();
         }
