@@ -2,9 +2,10 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::ends::{ClientEnd, ServerEnd};
+use crate::http2::Taken;
 use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
@@ -134,36 +136,31 @@ impl Forwarding<'_, '_> {
 
     /// A connection to the server of the permit, and whether it has served a request before. `None`: there is none to be had.
     async fn connection(&self, permit: &mut Permit, attempts: &mut Attempts) -> Option<(ServerEnd, bool)> {
-        let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
         let speaks_http2 = self.speaks_http2(permit);
-        let kept = match speaks_http2 {
-            // One that has ended is never found. To open others for what a server refuses would make it worse.
-            true => Box::pin(http2::take(self.place(permit)))
-                .await
-                .map(|stream| (ServerEnd::Stream(Box::new(stream)), false)),
-            // After a failure nothing that has waited is believed in.
-            false if attempts.have_begun() => None,
-            false => idle::take(self.place(permit), most).map(|kept| (ServerEnd::Socket(kept), true)),
-        };
-        if kept.is_some() {
-            permit.opened();
-            return kept;
+        // After a failure nothing that has waited is believed in.
+        if !speaks_http2 && !attempts.have_begun() {
+            let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
+            if let Some(kept) = idle::take(self.place(permit), most) {
+                permit.opened();
+                return Some((ServerEnd::Socket(kept), true));
+            }
         }
         let began = Instant::now();
-        let opened = match self.client.connect(permit, self.timeouts.connect).await {
-            Ok(server) if speaks_http2 => {
-                let within = self.timeouts.connect;
-                // What HTTP/1.1 does without shall not be a part of each of its requests.
-                Box::pin(http2::connect(self.place(permit), server, within))
-                    .await
-                    .map(|stream| ServerEnd::Stream(Box::new(stream)))
+        let opened = match speaks_http2 {
+            // What HTTP/1.1 does without shall not be a part of each of its requests.
+            true => Box::pin(self.stream(permit)).await,
+            false => {
+                let server = self.client.connect(permit, self.timeouts.connect).await;
+                server.map(|server| (ServerEnd::Socket(server), true))
             }
-            Ok(server) => Ok(ServerEnd::Socket(server)),
-            Err(error) => Err(error),
         };
         match opened {
-            Ok(server) => {
-                permit.connected(began.elapsed());
+            Ok((server, is_new)) => {
+                if is_new {
+                    permit.connected(began.elapsed());
+                } else {
+                    permit.opened();
+                }
                 Some((server, false))
             }
             Err(error) => {
@@ -175,6 +172,20 @@ impl Forwarding<'_, '_> {
                 None
             }
         }
+    }
+
+    /// A stream to the server of the permit, and whether its connection is new.
+    async fn stream(&self, permit: &Permit) -> io::Result<(ServerEnd, bool)> {
+        let within = self.timeouts.connect;
+        // A connection that has ended is never found. To open others for what a server refuses would make it worse.
+        let (stream, is_new) = match http2::take(self.place(permit), within).await? {
+            Taken::Stream(stream) => (stream, false),
+            Taken::Nothing(opening) => {
+                let server = self.client.connect(permit, within).await?;
+                (http2::connect(opening, server, within).await?, true)
+            }
+        };
+        Ok((ServerEnd::Stream(stream), is_new))
     }
 
     /// Whether the server of the permit is asked by HTTP/2.

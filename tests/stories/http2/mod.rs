@@ -1,7 +1,7 @@
 //! Mode http over HTTP/2, on both sides.
 
 pub(crate) mod client;
-mod server;
+pub(crate) mod server;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -24,6 +24,7 @@ stories!("http2":
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
     clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
     what_convey_answers_itself_it_says_in_either_version,
+    no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait,
     who_reads_a_stream_slowly_slows_its_server_alone,
     who_resets_streams_over_and_over_is_told_to_calm_down,
     a_convey_that_stops_lets_streams_end,
@@ -102,6 +103,35 @@ fn a_call_of_grpc_streams_both_ways_and_ends_with_its_status() {
     assert_eq!(head.headers()["te"], "trailers");
     assert_eq!(head.uri(), "http://svc.example/pkg.Echo/Talk");
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 51);
+}
+
+/// The server takes one stream a connection.
+fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait() {
+    const MOST: usize = 32;
+    let lab = Loopback::new();
+    let mut builder = h2::server::Builder::new();
+    let server = EchoServer::with(lab.server(1), builder.max_concurrent_streams(1).clone());
+    let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let mut calls = Vec::new();
+        for _ in 0..MOST + 8 {
+            let request = Request::post("http://svc.example/").body(()).unwrap();
+            calls.push(client.begin(request, false).await);
+        }
+        while server.connections() < MOST {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Until now none of them is over.
+        for (_, stream) in &mut calls {
+            stream.send_data(Bytes::new(), true).unwrap();
+        }
+        for (response, _) in calls {
+            assert_eq!(read(response.await.unwrap()).await.status, 200);
+        }
+    });
+    assert_eq!((server.connections(), server.seen().len()), (MOST, MOST + 8));
 }
 
 fn clients_and_servers_of_both_versions_meet_in_all_ways() {

@@ -12,14 +12,19 @@ use http::{HeaderMap, Request, Response};
 use tokio::sync::oneshot;
 
 /// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`.
-pub(super) struct EchoServer {
+pub(crate) struct EchoServer {
     connections: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<Request<()>>>>,
     _stop: oneshot::Sender<()>,
 }
 
 impl EchoServer {
-    pub(super) fn start(addr: SocketAddr) -> EchoServer {
+    pub(crate) fn start(addr: SocketAddr) -> EchoServer {
+        EchoServer::with(addr, server::Builder::new())
+    }
+
+    /// One whose connections are as this builder has them.
+    pub(crate) fn with(addr: SocketAddr, builder: server::Builder) -> EchoServer {
         let listener = TcpListener::bind(addr).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (connections, seen) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<_>>>::default());
@@ -32,7 +37,7 @@ impl EchoServer {
                     loop {
                         let (stream, _) = listener.accept().await.unwrap();
                         count.fetch_add(1, Ordering::Relaxed);
-                        tokio::spawn(serve(stream, requests.clone()));
+                        tokio::spawn(serve(stream, builder.clone(), requests.clone()));
                     }
                 };
                 tokio::select! {
@@ -45,18 +50,18 @@ impl EchoServer {
     }
 
     /// How many connections were made to it.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// The heads of the requests so far.
-    pub(super) fn seen(&self) -> Vec<Request<()>> {
+    pub(crate) fn seen(&self) -> Vec<Request<()>> {
         self.seen.lock().unwrap().clone()
     }
 }
 
-async fn serve(stream: tokio::net::TcpStream, seen: Arc<Mutex<Vec<Request<()>>>>) {
-    let Ok(mut connection) = server::handshake(stream).await else { return };
+async fn serve(stream: tokio::net::TcpStream, builder: server::Builder, seen: Arc<Mutex<Vec<Request<()>>>>) {
+    let Ok(mut connection) = builder.handshake(stream).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
         let (head, body) = request.into_parts();
         seen.lock().unwrap().push(Request::from_parts(head, ()));

@@ -3,9 +3,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use bytes::{Bytes, BytesMut};
 use convey_proxy::ServerStream;
 use h2::client::{Builder, SendRequest};
 use log::debug;
-use tokio::time::{Instant, timeout};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::body::broken;
 use super::io::Connection;
@@ -38,8 +40,54 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Most bytes of a response's head.
 const MAX_HEAD: u32 = 64 * 1024;
 
+/// Most connections to one server that take streams. Once all have as many as they may, further streams wait on the one with the fewest.
+const MAX_CONNECTIONS: usize = 32;
+
+/// What the library says of how many streams a server allows, until the server has said it.
+const UNTOLD: usize = usize::MAX - 1;
+
+/// A server, by its number and where it is.
+type ServerPlace = (u32, SocketAddr);
+
 thread_local! {
-    static KEPT: RefCell<HashMap<(u32, SocketAddr), Vec<Kept>>> = RefCell::default();
+    static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
+}
+
+/// Those to one server.
+#[derive(Default)]
+struct Connections {
+    kept: Vec<Kept>,
+    /// Those that are being opened, until their server has said how many streams it allows.
+    opening: usize,
+    /// Requests that wait for one of these.
+    waiting: usize,
+    /// Wakes them.
+    opened: Arc<Notify>,
+}
+
+/// What there is for a request.
+enum Found {
+    Place(StreamPlace),
+    /// There may be another connection.
+    Nothing(OpeningConnection),
+    /// One is being opened that may have room.
+    Wait(Waiting),
+}
+
+/// What a request gets.
+pub(crate) enum Taken {
+    Stream(Box<OutgoingStream>),
+    /// No connection has room: the caller opens one.
+    Nothing(OpeningConnection),
+}
+
+/// A connection that is being opened. Dropped, those that wait for it look again.
+pub(crate) struct OpeningConnection(ServerPlace);
+
+/// A request that waits until a connection has been opened.
+struct Waiting {
+    server: ServerPlace,
+    opened: Arc<Notify>,
 }
 
 /// A connection, among others of its server.
@@ -60,10 +108,26 @@ pub(super) struct StreamPlace {
     _stream: Arc<()>,
 }
 
-/// A stream on a connection that is open to this server, if one has room.
-pub(crate) async fn take(server: (u32, SocketAddr)) -> Option<OutgoingStream> {
-    let place = KEPT.with_borrow_mut(|kept| kept.get_mut(&server)?.iter_mut().find_map(Kept::place))?;
-    begin(place).await.ok()
+/// A stream on a connection to this server. Waits so long for one that is being opened.
+///
+/// # Errors
+/// None has been opened in time.
+pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<Taken> {
+    let until = Instant::now() + within;
+    loop {
+        let found = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server));
+        match found {
+            Found::Place(place) => {
+                let is_over = place.is_over.clone();
+                if let Ok(stream) = begin(place).await {
+                    return Ok(Taken::Stream(stream));
+                }
+                is_over.store(true, Ordering::Relaxed);
+            }
+            Found::Nothing(opening) => return Ok(Taken::Nothing(opening)),
+            Found::Wait(waiting) => timeout_at(until, waiting.opened.notified()).await?,
+        }
+    }
 }
 
 /// A stream on this new connection to the server. Others find it from now on.
@@ -71,48 +135,61 @@ pub(crate) async fn take(server: (u32, SocketAddr)) -> Option<OutgoingStream> {
 /// # Errors
 /// The server does not speak HTTP/2.
 pub(crate) async fn connect(
-    server: (u32, SocketAddr),
+    opening: OpeningConnection,
     stream: ServerStream,
     within: Duration,
-) -> io::Result<OutgoingStream> {
+) -> io::Result<Box<OutgoingStream>> {
     let io = Connection::new(stream, BytesMut::new());
     let mut builder = Builder::new();
     builder
         .enable_push(false)
+        .initial_max_send_streams(UNTOLD)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEAD);
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let tell = is_over.clone();
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            debug!("a connection to a server over HTTP/2 is over: {error}");
-        }
-        tell.store(true, Ordering::Relaxed);
-    });
-    let mut kept = Kept { send, streams: Arc::default(), is_over, unused: None };
+    let (server, is_over) = (opening.0, Arc::new(AtomicBool::new(false)));
+    let mut kept = Kept { send, streams: Arc::default(), is_over: is_over.clone(), unused: None };
     let place = kept.place().ok_or(io::ErrorKind::ConnectionReset)?;
-    KEPT.with_borrow_mut(|all| all.entry(server).or_default().push(kept));
+    tokio::spawn(run(connection, (opening, kept.send.clone()), is_over));
+    SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().kept.push(kept));
     begin(place).await
+}
+
+/// Moves the frames of a connection until it is over. It has been opened once the server has said how many streams it allows.
+async fn run(
+    connection: impl Future<Output = Result<(), h2::Error>> + Send + 'static,
+    opening: (OpeningConnection, SendRequest<Bytes>),
+    is_over: Arc<AtomicBool>,
+) {
+    let (mut connection, mut opening) = (pin!(connection), Some(opening));
+    let ended = poll_fn(|cx| {
+        let polled = connection.as_mut().poll(cx);
+        drop(opening.take_if(|(_, send)| send.current_max_send_streams() != UNTOLD));
+        polled
+    });
+    if let Err(error) = ended.await {
+        debug!("a connection to a server over HTTP/2 is over: {error}");
+    }
+    is_over.store(true, Ordering::Relaxed);
 }
 
 /// Closes connections that are over or have had no stream for long. To be called once a second.
 pub(crate) fn sweep() {
     let now = Instant::now();
-    KEPT.with_borrow_mut(|kept| {
-        kept.retain(|_, of_server| {
-            of_server.retain_mut(|one| one.stays(now));
-            !of_server.is_empty()
+    SERVERS.with_borrow_mut(|servers| {
+        servers.retain(|_, connections| {
+            connections.kept.retain_mut(|one| one.stays(now));
+            !connections.kept.is_empty() || connections.opening + connections.waiting > 0
         });
     });
 }
 
 /// Waits until the connection lets a stream begin.
-async fn begin(mut place: StreamPlace) -> io::Result<OutgoingStream> {
+async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
     poll_fn(|cx| place.send.poll_ready(cx)).await.map_err(broken)?;
-    Ok(OutgoingStream::new(place))
+    Ok(Box::new(OutgoingStream::new(place)))
 }
 
 impl StreamPlace {
@@ -126,19 +203,73 @@ impl StreamPlace {
     }
 }
 
+impl Connections {
+    /// What there is for a request to this server.
+    fn find(&mut self, server: ServerPlace) -> Found {
+        if let Some(place) = self.kept.iter_mut().find_map(Kept::place) {
+            return Found::Place(place);
+        }
+        // Who opens a connection has a stream of it, too.
+        if self.opening * MAX_STREAMS > self.opening + self.waiting {
+            return self.wait(server);
+        }
+        let opened = self.kept.iter().filter(|kept| kept.limit().is_some()).count();
+        if opened + self.opening < MAX_CONNECTIONS {
+            self.opening += 1;
+            return Found::Nothing(OpeningConnection(server));
+        }
+        match self.kept.iter_mut().filter(|kept| kept.limit().is_some()).min_by_key(|kept| kept.open()) {
+            Some(kept) => Found::Place(kept.another()),
+            None => self.wait(server),
+        }
+    }
+
+    fn wait(&mut self, server: ServerPlace) -> Found {
+        self.waiting += 1;
+        Found::Wait(Waiting { server, opened: self.opened.clone() })
+    }
+}
+
+impl Drop for OpeningConnection {
+    fn drop(&mut self) {
+        let _ = SERVERS.try_with(|servers| {
+            if let Some(connections) = servers.borrow_mut().get_mut(&self.0) {
+                connections.opening -= 1;
+                connections.opened.notify_waiters();
+            }
+        });
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = SERVERS.try_with(|servers| {
+            if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
+                connections.waiting -= 1;
+            }
+        });
+    }
+}
+
 impl Kept {
     /// Room for another stream, if there is.
     fn place(&mut self) -> Option<StreamPlace> {
-        let most = MAX_STREAMS.min(self.send.current_max_send_streams());
-        if self.is_over.load(Ordering::Relaxed) || self.open() >= most {
-            return None;
-        }
+        let is_first = !self.is_over.load(Ordering::Relaxed) && self.open() == 0;
+        let has_room = self.limit().is_some_and(|most| self.open() < most);
+        (is_first || has_room).then(|| self.another())
+    }
+
+    /// Most streams at once; `None`: it takes none, or none yet.
+    fn limit(&self) -> Option<usize> {
+        let told = self.send.current_max_send_streams();
+        let takes_streams = !self.is_over.load(Ordering::Relaxed) && told != UNTOLD;
+        takes_streams.then_some(told.min(MAX_STREAMS))
+    }
+
+    /// Another stream.
+    fn another(&mut self) -> StreamPlace {
         self.unused = None;
-        Some(StreamPlace {
-            send: self.send.clone(),
-            is_over: self.is_over.clone(),
-            _stream: self.streams.clone(),
-        })
+        StreamPlace { send: self.send.clone(), is_over: self.is_over.clone(), _stream: self.streams.clone() }
     }
 
     fn open(&self) -> usize {
