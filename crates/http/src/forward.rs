@@ -267,7 +267,7 @@ impl Forwarding<'_, '_> {
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let end = &mut *self.end;
-        let is_counted = end.is_stream();
+        let (is_counted, watch) = (end.is_stream(), client.watch_server(permit));
         let end = poll_fn(|cx| {
             let polled = transfer.poll(cx, Ends { client: end, server });
             if transfer.status.is_some() && !is_told {
@@ -286,8 +286,11 @@ impl Forwarding<'_, '_> {
                 time_limit.renew(if transfer.status.is_some() { idle } else { silence });
             }
             let is_awaited = transfer.awaits_client && transfer.status.is_none();
+            let is_down =
+                |cx: &mut Context<'_>| watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready());
             match polled {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
+                Poll::Pending if is_down(cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
                 Poll::Pending => time_limit.poll_over(cx).map(|()| None),
             }
@@ -323,16 +326,23 @@ impl Forwarding<'_, '_> {
                 attempts.repeat();
                 return Attempt::Again(AnswerReason::ServerReset);
             }
-            TransferEnd::ServerReset | TransferEnd::ServerRefused | TransferEnd::Whole => {
-                AnswerReason::ServerReset
-            }
+            TransferEnd::ServerReset
+            | TransferEnd::ServerRefused
+            | TransferEnd::ServerDown
+            | TransferEnd::Whole => AnswerReason::ServerReset,
         };
         if exchange.has_answered() {
-            return Attempt::Over(RequestEnd::Broken(Counter::ServerReset));
+            let is_down = end == TransferEnd::ServerDown;
+            let reason = if is_down { Counter::ServerGone } else { Counter::ServerReset };
+            return Attempt::Over(RequestEnd::Broken(reason));
         }
         attempts.repeat();
         let is_broken_off = reason == AnswerReason::ServerReset;
-        if is_kept && is_broken_off {
+        let was_closed = is_kept && is_broken_off && end != TransferEnd::ServerDown;
+        if end == TransferEnd::ServerDown {
+            // Health knows.
+            attempts.pass_over(permit);
+        } else if was_closed {
             // The server had closed it before: no fault, and no other of these is better.
             idle::forget(self.place(permit));
         } else {
@@ -340,7 +350,7 @@ impl Forwarding<'_, '_> {
             attempts.pass_over(permit);
         }
         if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
-            return if is_kept { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
+            return if was_closed { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
         Attempt::Over(unanswered(reason))
     }

@@ -34,6 +34,8 @@ pub(crate) enum TransferEnd {
     ServerReset,
     /// The server has done nothing of what was asked, and says so.
     ServerRefused,
+    /// The server has gone down, by its health.
+    ServerDown,
     /// What the server sent is no response, or only a part of one.
     ServerFault(ServerFault),
 }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::connect::Opening;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::Origin;
+use super::server_watch::ServerWatch;
 use super::session::{TcpSession, reason_of};
 use super::socket::Leg;
 use super::watch::WatchedServer;
@@ -165,8 +166,7 @@ impl ClientStream {
         same.unwrap_or(pool).clone()
     }
 
-    /// Waits until something else than the two sides ends the connection: a reload denies the client, an operator ends it, its server
-    /// is down.
+    /// Waits until something else than the two sides ends the connection: a reload denies the client, or an operator ends it.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
         let over = self.session.watched.over();
         async move { reason_of(over.await).unwrap_or(Counter::Cut) }
@@ -215,7 +215,16 @@ impl ClientStream {
             names: permit.names(),
             addr: self.address_of(permit),
             seen_from: server.local,
+            is_only: false,
         });
+    }
+
+    /// Tells when the server of the permit is down, if its requests are to end then (`on_down`).
+    pub fn watch_server(&self, permit: &Permit) -> Option<ServerWatch> {
+        // What is published from now on is told; what was before is looked up.
+        permit.ends_when_down().then(|| {
+            ServerWatch::new(permit.server().live.id, permit.is_down_in(&self.session.context.snapshot()))
+        })
     }
 
     /// Where the server of a permit is.

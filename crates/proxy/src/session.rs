@@ -465,6 +465,7 @@ impl TcpSession {
             names: permit.names(),
             addr: permit.server().config.addr_for(self.downstream.vip.port()),
             seen_from: leg.stream.local_addr().ok(),
+            is_only: true,
         });
         if let Some(end) = self.watched.end() {
             return end;

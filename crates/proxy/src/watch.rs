@@ -69,6 +69,8 @@ pub(super) struct WatchedServer {
     pub(super) addr: SocketAddr,
     /// Where it sees the connection come from.
     pub(super) seen_from: Option<SocketAddr>,
+    /// Whether the client's connection ends with it. In mode http its request does.
+    pub(super) is_only: bool,
 }
 
 /// A connection of this thread.
@@ -168,7 +170,7 @@ impl Drop for Watched {
 /// Ends this thread's connections to these servers.
 pub(super) fn end(servers: &BTreeSet<u32>) {
     end_where(RelayEnd::ServerGone, |entry| {
-        entry.server.as_ref().is_some_and(|server| servers.contains(&server.id))
+        entry.server.as_ref().is_some_and(|server| server.is_only && servers.contains(&server.id))
     });
 }
 
@@ -227,20 +229,21 @@ mod tests {
 
     fn server(id: u32) -> WatchedServer {
         let addr = SocketAddr::from(([10, 1, 0, 1], 80));
-        WatchedServer { id, names: ("web".into(), "a".into()), addr, seen_from: None }
+        WatchedServer { id, names: ("web".into(), "a".into()), addr, seen_from: None, is_only: true }
     }
 
     #[test]
     fn connections_of_a_server_that_is_given_up_end_and_no_others() {
-        let [first, second, other, waits] = [(); 4].map(|()| watched(1, 6, false));
+        let [first, second, other, waits, of_http] = [(); 5].map(|()| watched(1, 6, false));
+        of_http.set_server(WatchedServer { is_only: false, ..server(7) });
         [(&first, 7), (&second, 7), (&other, 8)]
             .into_iter()
             .for_each(|(watched, id)| watched.set_server(server(id)));
         assert!(first.over().now_or_never().is_none());
         end(&BTreeSet::from([7, 9]));
         assert!(first.over().now_or_never().is_some() && second.over().now_or_never().is_some());
-        assert!(other.end().is_none() && waits.end().is_none());
-        drop((first, second, other, waits));
+        assert!([&other, &waits, &of_http].into_iter().all(|watched| watched.end().is_none()));
+        drop((first, second, other, waits, of_http));
         assert!(OPEN.with_borrow(Slab::is_empty));
     }
 

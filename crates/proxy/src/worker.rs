@@ -22,7 +22,9 @@ use tokio::time::Instant;
 use super::client_stream::ServeStream;
 use super::handover::HandedSession;
 use super::own_sockets::Towards;
-use super::{ClientLines, Clients, LocalPorts, OwnSockets, flow_desk, listener, pipe, udp, watch};
+use super::{
+    ClientLines, Clients, LocalPorts, OwnSockets, flow_desk, listener, pipe, server_watch, udp, watch,
+};
 use convey_access_log::AccessLog;
 use convey_model::{
     Access, ConnectFailures, Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId, Protocol, Timestamp,
@@ -262,7 +264,10 @@ struct Operators {
 impl Operators {
     fn obey(self, command: WorkerCommand) {
         match command {
-            WorkerCommand::EndConnections { servers } => watch::end(&servers),
+            WorkerCommand::EndConnections { servers } => {
+                watch::end(&servers);
+                server_watch::end(&servers);
+            }
             WorkerCommand::EndDenied { access } => watch::end_denied(&access),
             WorkerCommand::ListFlows { query, answer } => {
                 flow_desk::begin_list(self.worker, self.started, query, answer);

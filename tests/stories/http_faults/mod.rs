@@ -3,6 +3,7 @@
 
 mod clients;
 mod outcome;
+mod server_down;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -17,6 +18,7 @@ use super::http::HTTP;
 use super::http::client::read_head;
 use clients::*;
 use outcome::{Outcome, Version, ask};
+use server_down::*;
 
 stories!("http_faults":
     a_server_that_refuses_is_passed_over,
@@ -29,6 +31,8 @@ stories!("http_faults":
     what_a_server_sends_behind_its_response_reaches_nobody,
     an_early_response_arrives_whole,
     a_server_of_http2_that_has_done_nothing_is_asked_anew,
+    a_response_of_a_server_that_goes_down_is_broken_off,
+    who_waits_for_a_server_that_goes_down_is_served_by_another,
     a_client_that_is_gone_takes_no_blame_to_the_server,
     a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_is_told,
     what_a_client_sends_behind_its_body_is_no_request,
