@@ -17,6 +17,7 @@ stories!("http_limits":
     a_source_that_asks_too_fast_is_told_to_slow_down_on_any_connection,
     a_route_has_a_limit_of_its_own_which_holds_for_http2_too [Need::CURL],
     a_body_that_is_too_long_is_refused_whatever_its_framing [Need::CURL],
+    who_uploads_too_much_is_told_so_in_the_midst_of_it [Need::CURL],
     a_body_that_trickles_is_given_up,
     a_connection_ends_after_so_many_requests_and_after_a_time_without,
     a_head_may_be_as_long_as_the_file_says [Need::CURL],
@@ -112,6 +113,26 @@ fn a_body_that_is_too_long_is_refused_whatever_its_framing() {
     }
     assert!(server.seen().iter().all(|seen| seen.body.len() == 1_000));
     assert_eq!(balancer.stat("/frontends/web/requests/answered/malformed"), 4);
+}
+
+/// More than all buffers on the way hold.
+fn who_uploads_too_much_is_told_so_in_the_midst_of_it() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &one(&lab, "http.max_body_size = 100_000"));
+    let (path, url) = (file(&lab, &"x".repeat(12 << 20)), format!("http://{}/", lab.vip()));
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        for framing in ["X: 1", "Expect:", "Transfer-Encoding: chunked", "Content-Length:"] {
+            // Without either field it is no body in HTTP/1.1.
+            if (version, framing) == ("--http1.1", "Content-Length:") {
+                continue;
+            }
+            for _ in 0..3 {
+                let status = ["-o", "/dev/null", "-w", "%{http_code}", "-H", framing, "-T", &path, &url];
+                assert_eq!(curl(&[&[version], &status[..]].concat()), "413", "{version} {framing}");
+            }
+        }
+    }
 }
 
 /// The path of a file that has this text.

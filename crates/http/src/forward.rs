@@ -297,7 +297,11 @@ impl Forwarding<'_, '_> {
         })
         .await;
         let is_clean = transfer.is_with_server() && !transfer.has_surplus;
-        let Transfer { exchange, status, .. } = transfer;
+        let is_torn = transfer.is_torn();
+        let Transfer { mut exchange, status, .. } = transfer;
+        if is_torn {
+            exchange.has_passed_part();
+        }
         Transferred { end, exchange, status, is_clean, sent }
     }
 

@@ -10,11 +10,18 @@ use rustix::net::{Shutdown, shutdown};
 use crate::buffer;
 use crate::time_limit::TimeLimit;
 
-/// How long such a connection is still read from.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long such a connection, or stream, is still read from.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// Most bytes that are read then.
-const MAX_LINGERING: usize = 256 * 1024;
+/// Most bytes that are read then of a connection: more than the buffers of both hosts hold by default. A client whose bytes are not
+/// taken is reset.
+const MAX_OF_CONNECTION: usize = 16 * 1024 * 1024;
+
+/// The same of a stream of HTTP/2, whose window is smaller.
+pub(crate) const MAX_OF_STREAM: usize = 256 * 1024;
+
+/// Reads before the thread's other connections get a turn.
+const TURNS: usize = 8;
 
 /// Says that nothing else comes, and reads on for a while, so that the last bytes arrive: a client that still sends would be reset else,
 /// and might lose them.
@@ -23,15 +30,17 @@ pub(crate) async fn close(client: &ClientStream, time_limit: &mut TimeLimit) {
         return;
     }
     time_limit.renew(LINGER);
-    let mut left = MAX_LINGERING;
+    let mut left = MAX_OF_CONNECTION;
     poll_fn(|cx| {
-        loop {
+        for _ in 0..TURNS {
             match buffer::with(|buffer| poll_read(client.stream(), cx, buffer)) {
                 Poll::Ready(Ok(n)) if n > 0 && n < left => left -= n,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return time_limit.poll_over(cx),
             }
         }
+        cx.waker().wake_by_ref();
+        time_limit.poll_over(cx)
     })
     .await;
 }

@@ -143,6 +143,11 @@ impl<'a> Transfer<'a> {
         !self.server_takes_nothing && self.to_server.left() == 0 && self.up.is_empty()
     }
 
+    /// Whether the client has got a part of what waits for it, and cannot get another answer.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.to_client.sent > 0 && self.to_client.left() > 0
+    }
+
     /// Moves what there is to move, until the client has the whole response, or cannot have it.
     pub(crate) fn poll<C: End, S: End>(
         &mut self,

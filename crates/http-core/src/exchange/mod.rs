@@ -28,8 +28,10 @@ pub struct Exchange {
     response: Response,
     /// Whether bytes of the request's body were passed on.
     has_sent_body: bool,
-    /// Whether the client has got anything.
+    /// Whether the client has got anything of the last response.
     has_answered: bool,
+    /// Whether it has got an interim one.
+    has_passed_interim: bool,
     interim: u8,
     client: ClientConnection,
     server_keeps_alive: bool,
@@ -85,6 +87,7 @@ impl Exchange {
             response: Response::Head(HeadReader::default()),
             has_sent_body: false,
             has_answered: false,
+            has_passed_interim: false,
             interim: 0,
             client: ClientConnection::Closes,
             server_keeps_alive: false,
@@ -235,9 +238,14 @@ impl Exchange {
         matches!(self.response, Response::Changed)
     }
 
-    /// Whether the client has got anything of an answer: then it cannot have another one.
+    /// Whether the client has got anything of an answer: then it cannot have another one. After an interim response it can.
     pub fn has_answered(&self) -> bool {
         self.has_answered
+    }
+
+    /// The client has got a part of an interim response alone: nothing else can follow it.
+    pub fn has_passed_part(&mut self) {
+        self.has_answered = true;
     }
 
     /// Whether not a byte of a response has come.
@@ -253,7 +261,7 @@ impl Exchange {
 
     /// The same after a server that has done nothing of what was asked.
     pub fn may_be_sent_elsewhere(&self) -> bool {
-        !self.has_answered && !self.has_sent_body
+        !self.has_answered && !self.has_passed_interim && !self.has_sent_body
     }
 
     /// What becomes of the connections. To be asked when the response is whole.
@@ -272,7 +280,7 @@ impl Exchange {
         }
         if self.is_http11 {
             write_response(head, &FieldRules::default(), ClientConnection::Stays, out);
-            self.has_answered = true;
+            self.has_passed_interim = true;
         }
         Ok(())
     }

@@ -132,6 +132,14 @@ fn interim_responses_reach_clients_that_know_them() {
 }
 
 #[test]
+fn after_an_interim_response_the_client_may_have_another_answer_but_no_other_server_is_asked() {
+    let mut told = tell(GET, "HTTP/1.1 103 Early Hints\r\n\r\n", &[]).unwrap();
+    assert!(!told.exchange.has_answered() && !told.exchange.may_be_sent_elsewhere());
+    told.exchange.has_passed_part();
+    assert!(told.exchange.has_answered());
+}
+
+#[test]
 fn a_connection_changes_only_if_the_client_asked_for_it() {
     let changes =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nframes";

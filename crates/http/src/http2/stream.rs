@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{FieldRules, HttpMethod, RequestHead};
@@ -21,6 +21,7 @@ use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
+use crate::{buffer, linger};
 
 /// Serves a stream. Returns whether the client has reset it.
 pub(super) async fn serve<S: DecideRequest>(
@@ -46,19 +47,33 @@ pub(super) async fn serve<S: DecideRequest>(
         RequestEnd::Broken(reason) => Some(reason),
         RequestEnd::Unanswered(answer) => write(client, &answer, head, &mut stream, &mut record).await.err(),
     };
-    match broken {
-        None => stream.finish(),
-        Some(reason) => {
-            record.broke(reason);
-            stream.reset(if reason == Counter::ClientReset {
-                Reason::CANCEL
-            } else {
-                Reason::INTERNAL_ERROR
-            });
-        }
+    if let Some(reason) = broken {
+        record.broke(reason);
+        stream.reset(if reason == Counter::ClientReset { Reason::CANCEL } else { Reason::INTERNAL_ERROR });
     }
     record.end(client, head);
+    if broken.is_none() {
+        stream.finish();
+        take_rest(stream).await;
+    }
     broken == Some(Counter::ClientReset)
+}
+
+/// Takes what the client still sends of its request, for a while: some clients lose a response that a reset follows at once.
+///
+/// Of a request that is not whole then nobody wants the rest: the library says so by a reset without an error, once the stream is dropped
+/// (RFC 9113, section 8.1). A reset of our own would take the place of what is left of the response.
+async fn take_rest(mut stream: IncomingStream) {
+    let mut left = linger::MAX_OF_STREAM;
+    let rest = poll_fn(|cx| {
+        loop {
+            match ready!(buffer::with(|buffer| stream.poll_rest(cx, buffer))) {
+                Ok(n) if n > 0 && n < left => left -= n,
+                Ok(_) | Err(_) => return Poll::Ready(()),
+            }
+        }
+    });
+    let _ = timeout(linger::LINGER, rest).await;
 }
 
 /// Decides on a request, and has a server answer it.
