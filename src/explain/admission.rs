@@ -3,6 +3,7 @@
 use super::access::why;
 use super::choice::gives_way;
 use super::question::AskedPlace;
+use super::route::AskedLimit;
 use super::{ClientVerdict, End, ExplainSources, Steps};
 use crate::forward::ClientShare;
 use crate::model::{DropReason, Prefix, Protocol, client_of};
@@ -137,6 +138,23 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     match counts.may_begin(ip, limits, sources.now) {
         Ok(()) => steps.note("source", says),
         Err(excess) => steps.refuse("source", excess_counter(excess).label(), says),
+    }
+}
+
+/// How fast its source may send the request that is asked about.
+pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
+    let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
+    if !limits.is_empty() && place.frontend.config.trusts(ip) {
+        return steps.note("requests", format!("{ip} is in trusted_clients: it may send any number"));
+    }
+    for AskedLimit { of, limit } in limits {
+        let Some(rate) = limit.rate() else { continue };
+        let (left, who) = (limit.left(ip, sources.now), source(limit.source_of(ip)));
+        let says = format!("{who}: {left} more may be sent at once, at {rate} a second ({of})");
+        match left {
+            0 => steps.refuse("requests", Counter::AnsweredRateLimit.answer_label(), says),
+            _ => steps.note("requests", says),
+        }
     }
 }
 

@@ -268,6 +268,7 @@ fn of_proxy(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) 
     if let Some(choice) = choice::by_route(place, steps) {
         return choice;
     }
+    admission::check_requests(sources, place, steps);
     let choice = choice::explain(place, None, steps);
     choice::note_way(place, choice.server(), steps);
     choice

@@ -10,7 +10,7 @@ use convey_http_core::{HeadLimits, HeadReader, RequestHead};
 use super::question::AskedPlace;
 use super::{End, Unanswerable};
 use crate::model::Redirect;
-use crate::snapshot::{Frontend, HttpAction};
+use crate::snapshot::{Frontend, HttpAction, HttpRoute, RequestLimit};
 
 /// A request by its URL, read as the data path reads it.
 #[derive(Debug, Clone)]
@@ -23,6 +23,15 @@ pub(super) struct AskedRoute {
     pub(super) says: String,
     /// What becomes of it here; `None`: a server of the place's backend gets it.
     pub(super) end: Option<End>,
+    /// How fast one source may send such requests.
+    pub(super) limits: Vec<AskedLimit>,
+}
+
+/// A limit of requests.
+pub(super) struct AskedLimit {
+    /// What it is of: `route api.example/v1`.
+    pub(super) of: String,
+    pub(super) limit: RequestLimit,
 }
 
 /// By what it asks for.
@@ -74,7 +83,8 @@ impl AskedPlace {
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
         let of = format!("a request for {host}{path}");
-        let (says, pool, end) = match http.route(head.host(), head.path()) {
+        let route = http.route(head.host(), head.path());
+        let (says, pool, end) = match route {
             None => (format!("{of} has no route, and gets a 404"), None, Some(End::NO_ROUTE)),
             Some(route) => match &route.action {
                 HttpAction::Redirect(Redirect::Https) => (
@@ -88,7 +98,8 @@ impl AskedPlace {
                 }
             },
         };
-        let asked = Some(AskedRoute { says, end });
+        let limits = self.limits(route.filter(|_| end.is_none()).map(|route| &**route));
+        let asked = Some(AskedRoute { says, end, limits });
         let Frontend { config, pool: own, sources, live, .. } = &*self.frontend;
         let frontend = Arc::new(Frontend {
             config: config.clone(),
@@ -98,6 +109,17 @@ impl AskedPlace {
             live: live.clone(),
         });
         Ok(AskedPlace { frontend, asked, ..self })
+    }
+
+    /// The limits of requests that take this route, in the order in which they are looked at. Requests without a server take nothing of them.
+    fn limits(&self, route: Option<&HttpRoute>) -> Vec<AskedLimit> {
+        let Some(route) = route else { return Vec::new() };
+        let of_route =
+            route.limit.clone().map(|limit| AskedLimit { of: format!("route {}", route.name), limit });
+        let of_frontend = self.frontend.http.as_ref().and_then(|http| http.limit.clone());
+        let of_frontend = of_frontend
+            .map(|limit| AskedLimit { of: format!("frontend {}", self.frontend.config.name), limit });
+        of_route.into_iter().chain(of_frontend).collect()
     }
 }
 

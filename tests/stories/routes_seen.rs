@@ -1,14 +1,18 @@
 //! What operators see of routes: metrics, times, traces.
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TestHttpServer, stories};
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Setup, TestHttpServer, connect_from, stories, wait_for,
+};
 
 use super::curl::curl;
+use super::http::client::Client;
 use super::operator::{tell, told};
 
 stories!("routes_seen":
     each_route_has_its_responses_and_times_and_keeps_them_over_a_reload [Need::CURL],
     a_trace_is_passed_on_or_begun_and_the_log_names_it [Need::CURL],
     explain_says_which_route_and_server_a_request_gets [Need::CURL],
+    explain_says_how_many_requests_a_source_may_send_now,
     the_next_request_obeys_who_adds_and_removes_servers [Need::CURL],
 );
 
@@ -120,4 +124,35 @@ fn explain_says_which_route_and_server_a_request_gets() {
     );
     let wrong = tell(&balancer, "explain 127.0.0.1 web http://a/../b");
     assert!(wrong.code == Some(2) && wrong.stderr.contains("convey refuses it"), "{wrong:?}");
+}
+
+fn explain_says_how_many_requests_a_source_may_send_now() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let routes = "mode = \"http\"\nlimits = { requests_per_source = 1000, request_burst = 50 }\n\
+         routes = [{ path = \"/login\", backend = \"pool\", requests_per_source = 1, request_burst = 2 }]";
+    let balancer =
+        BalancerProcess::start(&lab, &Setup::new(&lab).frontend(routes).server("a", lab.server(1), ""));
+    let ask = |path: &str| tell(&balancer, &format!("explain {} web http://a{path}", lab.ip(5)));
+    let of_route =
+        |left: u32| format!("{}: {left} more may be sent at once, at 1 a second (route */login)", lab.ip(5));
+    let of_frontend = format!("{}: 50 more may be sent at once, at 1000 a second (frontend web)", lab.ip(5));
+    let before = ask("/login");
+    assert_eq!(before.code, Some(0), "{before:?}");
+    assert!(before.stdout.contains(&of_route(2)) && before.stdout.contains(&of_frontend), "{before:?}");
+    let elsewhere = ask("/");
+    assert!(
+        elsewhere.stdout.contains(&of_frontend) && !elsewhere.stdout.contains("*/login"),
+        "{elsewhere:?}"
+    );
+
+    let mut client = Client(connect_from(lab.ip(5), lab.vip()).unwrap());
+    wait_for("a request to be refused, and explained to be", || {
+        let is_refused = client.get("a", "/login").status == 429;
+        let after = ask("/login");
+        let is_said = after.code == Some(3)
+            && after.stdout.contains("is refused: rate_limit")
+            && after.stdout.contains(&of_route(0));
+        (is_refused && is_said).then_some(())
+    });
 }

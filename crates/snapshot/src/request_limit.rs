@@ -1,9 +1,10 @@
 //! A limit of the requests of each source, with the counts of all workers together.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use convey_model::{Limits, Sources, Timestamp};
+use convey_model::{Limits, Prefix, Sources, Timestamp};
 
 /// How fast each source may send requests, and how fast it does. Clones share the counts.
 #[derive(Debug, Clone)]
@@ -24,6 +25,21 @@ impl RequestLimit {
         self.sources.begin(client, &self.limits, now).is_ok()
     }
 
+    /// How many requests the client's source may send now, one after the other. Nothing is taken.
+    pub fn left(&self, client: IpAddr, now: Timestamp) -> u32 {
+        self.sources.left_of_rate(client, &self.limits, now).unwrap_or(u32::MAX)
+    }
+
+    /// Requests that a source may send a second.
+    pub fn rate(&self) -> Option<NonZeroU32> {
+        self.limits.rate_per_source
+    }
+
+    /// The source that a client belongs to.
+    pub fn source_of(&self, client: IpAddr) -> Prefix {
+        self.sources.source_of(client)
+    }
+
     /// The request that was taken last came to nothing: the source may send one more.
     pub fn give_back(&self, client: IpAddr) {
         self.sources.give_back(client, &self.limits);
@@ -32,8 +48,6 @@ impl RequestLimit {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -48,7 +62,9 @@ mod tests {
         assert!(!take(&RequestLimit::new(of(1), Some(first.clone()))));
         let others = Limits { ipv4_prefix: 24, ..of(2) };
         assert!(take(&RequestLimit::new(others, Some(first.clone()))), "these are other sources");
+        assert_eq!(first.left(client, Timestamp(SECOND)), 0);
         first.give_back(client);
+        assert_eq!(first.left(client, Timestamp(SECOND)), 1);
         assert_eq!([take(&first), take(&first)], [true, false]);
     }
 }
