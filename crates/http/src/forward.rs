@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::ends::{ClientEnd, ServerEnd};
-use crate::http2::Taken;
+use crate::http2::FoundStream;
 use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
@@ -179,8 +179,8 @@ impl Forwarding<'_, '_> {
         let within = self.timeouts.connect;
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
         let (stream, is_new) = match http2::take(self.place(permit), within).await? {
-            Taken::Stream(stream) => (stream, false),
-            Taken::Nothing(opening) => {
+            FoundStream::Stream(stream) => (stream, false),
+            FoundStream::Nothing(opening) => {
                 let server = self.client.connect(permit, within).await?;
                 (http2::connect(opening, server, within).await?, true)
             }

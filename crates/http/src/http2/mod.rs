@@ -19,7 +19,7 @@ use convey_http_core::{HeadLimits, Malformed, RequestHead};
 pub(crate) use client::{has_preface, serve};
 pub(crate) use incoming::IncomingStream;
 pub(crate) use outgoing::OutgoingStream;
-pub(crate) use servers::{Taken, connect, sweep, take};
+pub(crate) use servers::{FoundStream, connect, sweep, take};
 
 /// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.
 ///

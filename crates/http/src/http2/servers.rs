@@ -75,7 +75,7 @@ enum Found {
 }
 
 /// What a request gets.
-pub(crate) enum Taken {
+pub(crate) enum FoundStream {
     Stream(Box<OutgoingStream>),
     /// No connection has room: the caller opens one.
     Nothing(OpeningConnection),
@@ -112,7 +112,7 @@ pub(super) struct StreamPlace {
 ///
 /// # Errors
 /// None has been opened in time.
-pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<Taken> {
+pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<FoundStream> {
     let until = Instant::now() + within;
     loop {
         let found = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server));
@@ -120,11 +120,11 @@ pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<Ta
             Found::Place(place) => {
                 let is_over = place.is_over.clone();
                 if let Ok(stream) = begin(place).await {
-                    return Ok(Taken::Stream(stream));
+                    return Ok(FoundStream::Stream(stream));
                 }
                 is_over.store(true, Ordering::Relaxed);
             }
-            Found::Nothing(opening) => return Ok(Taken::Nothing(opening)),
+            Found::Nothing(opening) => return Ok(FoundStream::Nothing(opening)),
             Found::Wait(waiting) => timeout_at(until, waiting.opened.notified()).await?,
         }
     }
