@@ -65,9 +65,8 @@ impl Client {
         read(response.await.unwrap()).await
     }
 
-    /// Waits until convey has ended the connection.
+    /// Waits until convey has ended the connection. The client might still send requests, so it does not end that itself.
     pub(crate) async fn ended(self) -> Result<(), h2::Error> {
-        drop(self.send);
         self.connection.await.unwrap()
     }
 }
