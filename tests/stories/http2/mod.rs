@@ -25,6 +25,7 @@ stories!("http2":
     clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
     what_convey_answers_itself_it_says_in_either_version,
     no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait,
+    a_server_that_says_nothing_on_a_connection_is_asked_on_another,
     who_reads_a_stream_slowly_slows_its_server_alone,
     who_resets_streams_over_and_over_is_told_to_calm_down,
     a_convey_that_stops_lets_streams_end,
@@ -204,6 +205,20 @@ fn what_convey_answers_itself_it_says_in_either_version() {
     });
     balancer.wait_for_stat("/frontends/web/requests/answered/connect_failed", 1);
     balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1);
+}
+
+fn a_server_that_says_nothing_on_a_connection_is_asked_on_another() {
+    let lab = Loopback::new();
+    let server = EchoServer::start(lab.server(1));
+    server.be_silent(true);
+    let setup = setup(&lab, "h2").timeouts("connect = 1\nidle = 1").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        assert_eq!(client.get("http://site.example/").await.status, 504);
+        server.be_silent(false);
+        assert_eq!(client.get("http://site.example/").await.status, 200);
+    });
 }
 
 fn who_reads_a_stream_slowly_slows_its_server_alone() {

@@ -1,7 +1,7 @@
 //! A server of HTTP/2, as those of gRPC are: it streams, and says at the end how it went.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 /// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`.
 pub(crate) struct EchoServer {
     connections: Arc<AtomicUsize>,
+    is_silent: Arc<AtomicBool>,
     seen: Arc<Mutex<Vec<Request<()>>>>,
     _stop: oneshot::Sender<()>,
 }
@@ -29,14 +30,21 @@ impl EchoServer {
         listener.set_nonblocking(true).unwrap();
         let (connections, seen) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (count, requests) = (connections.clone(), seen.clone());
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let says_nothing = is_silent.clone();
         let (stop, stopped) = oneshot::channel();
         thread::spawn(move || {
             super::block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let mut held = Vec::new();
                 let accept = async {
                     loop {
                         let (stream, _) = listener.accept().await.unwrap();
                         count.fetch_add(1, Ordering::Relaxed);
+                        if says_nothing.load(Ordering::Relaxed) {
+                            held.push(stream);
+                            continue;
+                        }
                         tokio::spawn(serve(stream, builder.clone(), requests.clone()));
                     }
                 };
@@ -46,7 +54,12 @@ impl EchoServer {
                 }
             });
         });
-        EchoServer { connections, seen, _stop: stop }
+        EchoServer { connections, is_silent, seen, _stop: stop }
+    }
+
+    /// Whether it says nothing, now and later, on connections that it accepts from now on.
+    pub(crate) fn be_silent(&self, is_silent: bool) {
+        self.is_silent.store(is_silent, Ordering::Relaxed);
     }
 
     /// How many connections were made to it.

@@ -16,7 +16,7 @@ use convey_proxy::ServerStream;
 use h2::client::{Builder, SendRequest};
 use log::debug;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::body::broken;
 use super::io::Connection;
@@ -152,21 +152,27 @@ pub(crate) async fn connect(
     let (server, is_over) = (opening.0, Arc::new(AtomicBool::new(false)));
     let mut kept = Kept { send, streams: Arc::default(), is_over: is_over.clone(), unused: None };
     let place = kept.place().ok_or(io::ErrorKind::ConnectionReset)?;
-    tokio::spawn(run(connection, (opening, kept.send.clone()), is_over));
+    tokio::spawn(run(connection, (opening, kept.send.clone()), is_over, within));
     SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().kept.push(kept));
     begin(place).await
 }
 
-/// Moves the frames of a connection until it is over. It has been opened once the server has said how many streams it allows.
+/// Moves the frames of a connection until it is over. It has been opened once the server has said how many streams it allows. One that
+/// does not in time gets no further streams.
 async fn run(
     connection: impl Future<Output = Result<(), h2::Error>> + Send + 'static,
     opening: (OpeningConnection, SendRequest<Bytes>),
     is_over: Arc<AtomicBool>,
+    within: Duration,
 ) {
-    let (mut connection, mut opening) = (pin!(connection), Some(opening));
+    let (mut connection, mut opening, mut time) = (pin!(connection), Some(opening), pin!(sleep(within)));
     let ended = poll_fn(|cx| {
         let polled = connection.as_mut().poll(cx);
         drop(opening.take_if(|(_, send)| send.current_max_send_streams() != UNTOLD));
+        if opening.is_some() && time.as_mut().poll(cx).is_ready() {
+            is_over.store(true, Ordering::Relaxed);
+            opening = None;
+        }
         polled
     });
     if let Err(error) = ended.await {
