@@ -244,7 +244,11 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
         flow: sources.flows.told(),
         open_flows: sources.flows.counted(),
         steps: steps.all,
-        servers: servers::notes(sources, place, &choice, end.is_none()),
+        // A request that its route answers is of no server.
+        servers: match place.asked.as_ref().and_then(|asked| asked.end) {
+            None => servers::notes(sources, place, &choice, end.is_none()),
+            Some(_) => Vec::new(),
+        },
     }
 }
 

@@ -56,7 +56,10 @@ impl FromStr for AskedRequest {
         let mut head = BytesMut::from(&*format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         let read = HeadReader::default().request(&mut head, &HeadLimits::default());
         match read {
-            Ok(Some(head)) if !host.is_empty() => Ok(AskedRequest { head: Arc::new(head) }),
+            // A scheme that is none of ours leaves its colon.
+            Ok(Some(head)) if !host.is_empty() && !host.ends_with(':') => {
+                Ok(AskedRequest { head: Arc::new(head) })
+            }
             Ok(_) => Err(expected()),
             Err(malformed) => Err(format!("{}: convey refuses it ({})", expected(), malformed.label())),
         }
@@ -139,7 +142,7 @@ mod tests {
             let head = &asked.head;
             assert_eq!((head.host(), head.path()), (host.as_bytes(), path.as_bytes()), "{text}");
         }
-        for wrong in ["", "/v1", "http://", "http://a/b c", "http://a b/", "http://a/../b"] {
+        for wrong in ["", "/v1", "http://", "http://a/b c", "http://a b/", "http://a/../b", "ftp://a/b"] {
             let told = wrong.parse::<AskedRequest>().unwrap_err();
             assert!(told.starts_with("URL: found"), "{told}");
         }

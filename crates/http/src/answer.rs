@@ -208,7 +208,7 @@ impl AnswerReason {
             AnswerReason::ConnectFailed | AnswerReason::NoLocalPort => "no server could be reached",
             AnswerReason::QueueTimeout => "every server is busy",
             AnswerReason::ServerReset => "the server broke off",
-            AnswerReason::ServerFault(_) => "the server's answer is none",
+            AnswerReason::ServerFault(_) => "what the server answered is no HTTP",
             AnswerReason::ServerTimeout => "the server did not answer in time",
         }
     }

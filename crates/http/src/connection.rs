@@ -101,7 +101,10 @@ enum Read {
 impl<S: DecideRequest> Connection<S> {
     fn new(mut client: ClientStream, stack: S) -> Connection<S> {
         let received = BytesMut::from(&client.take_early()[..]);
-        let time_limit = TimeLimit::new(client.frontend().config.http_limits().head_timeout);
+        let config = &client.frontend().config;
+        let head_timeout = config.http_limits().head_timeout;
+        let first_byte = config.limits.first_byte_timeout.filter(|_| received.is_empty());
+        let time_limit = TimeLimit::new(first_byte.map_or(head_timeout, |time| time.min(head_timeout)));
         Connection { client, stack, received, time_limit, requests: 0 }
     }
 
@@ -162,8 +165,15 @@ impl<S: DecideRequest> Connection<S> {
         loop {
             match http2::has_preface(&self.received) {
                 Some(is_http2) => return is_http2,
-                None if !matches!(self.read(false).await, Read::Some) => return false,
-                None => {}
+                None => {
+                    let begins = self.received.is_empty();
+                    if !matches!(self.read(false).await, Read::Some) {
+                        return false;
+                    }
+                    if begins {
+                        self.time_limit.renew(self.client.frontend().config.http_limits().head_timeout);
+                    }
+                }
             }
         }
     }
@@ -178,14 +188,14 @@ impl<S: DecideRequest> Connection<S> {
         after
     }
 
-    /// The head of the next request.
+    /// The head of the next request. The time for the first one has begun already.
     async fn next(&mut self, is_first: bool) -> Next {
         let mut reader = HeadReader::default();
         let mut has_begun = is_first;
-        let config = &self.client.frontend().config;
-        let (limits, first_byte) = (config.http_limits(), config.limits.first_byte_timeout);
-        let first_byte = first_byte.map_or(limits.head_timeout, |time| time.min(limits.head_timeout));
-        self.time_limit.renew(if is_first { first_byte } else { limits.keep_alive });
+        let limits = self.client.frontend().config.http_limits();
+        if !is_first {
+            self.time_limit.renew(limits.keep_alive);
+        }
         loop {
             match reader.request(&mut self.received, &limits.head) {
                 Ok(Some(head)) => return Next::Request(Arc::new(head)),

@@ -114,12 +114,12 @@ impl Forwarding<'_, '_> {
             };
             self.record.tries(&permit, self.client.address_of(&permit));
             let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
-                Some(found) => {
+                Ok(found) => {
                     self.record.connected();
                     found
                 }
-                None => {
-                    failed = Some(AnswerReason::ConnectFailed);
+                Err(reason) => {
+                    failed = Some(reason);
                     pool = self.client.newest_pool(&pool);
                     continue;
                 }
@@ -134,15 +134,22 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// A connection to the server of the permit, and whether it has served a request before. `None`: there is none to be had.
-    async fn connection(&self, permit: &mut Permit, attempts: &mut Attempts) -> Option<(ServerEnd, bool)> {
+    /// A connection to the server of the permit, and whether it has served a request before.
+    ///
+    /// # Errors
+    /// There is none to be had, for this reason.
+    async fn connection(
+        &self,
+        permit: &mut Permit,
+        attempts: &mut Attempts,
+    ) -> Result<(ServerEnd, bool), AnswerReason> {
         let speaks_http2 = self.speaks_http2(permit);
         // After a failure nothing that has waited is believed in.
         if !speaks_http2 && !attempts.have_begun() {
             let most = if self.may_go_twice() { Duration::MAX } else { FRESH };
             if let Some(kept) = idle::take(self.place(permit), most) {
                 permit.opened();
-                return Some((ServerEnd::Socket(kept), true));
+                return Ok((ServerEnd::Socket(kept), true));
             }
         }
         let began = Instant::now();
@@ -151,17 +158,21 @@ impl Forwarding<'_, '_> {
             true => Box::pin(self.stream(permit)).await,
             false => {
                 let server = self.client.connect(permit, self.timeouts.connect).await;
-                server.map(|server| (ServerEnd::Socket(server), true))
+                server.map(|server| Some((ServerEnd::Socket(server), true)))
             }
         };
         match opened {
-            Ok((server, is_new)) => {
+            Ok(None) => {
+                attempts.pass_over(permit);
+                Err(AnswerReason::QueueTimeout)
+            }
+            Ok(Some((server, is_new))) => {
                 if is_new {
                     permit.connected(began.elapsed());
                 } else {
                     permit.opened();
                 }
-                Some((server, false))
+                Ok((server, false))
             }
             Err(error) => {
                 let client = self.client.client();
@@ -169,13 +180,13 @@ impl Forwarding<'_, '_> {
                 let ServerAnswer { took, now, .. } = answer_now(self.client, None, began);
                 permit.failed_after(took, now);
                 attempts.failed(permit, &error, self.client.failures());
-                None
+                Err(AnswerReason::ConnectFailed)
             }
         }
     }
 
-    /// A stream to the server of the permit, and whether its connection is new.
-    async fn stream(&self, permit: &Permit) -> io::Result<(ServerEnd, bool)> {
+    /// A stream to the server of the permit, and whether its connection is new. `None`: its connections have no room.
+    async fn stream(&self, permit: &Permit) -> io::Result<Option<(ServerEnd, bool)>> {
         let within = self.timeouts.connect;
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
         let (stream, is_new) = match http2::take(self.place(permit), within).await? {
@@ -184,8 +195,9 @@ impl Forwarding<'_, '_> {
                 let server = self.client.connect(permit, within).await?;
                 (http2::connect(opening, server, within).await?, true)
             }
+            FoundStream::Full => return Ok(None),
         };
-        Ok((ServerEnd::Stream(stream), is_new))
+        Ok(Some((ServerEnd::Stream(stream), is_new)))
     }
 
     /// Whether the server of the permit is asked by HTTP/2.
@@ -261,6 +273,9 @@ impl Forwarding<'_, '_> {
         let mut pace = BodyPace::new(limits.body_rate);
         let mut transfer =
             Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
+        if let ServerEnd::Stream(_) = server {
+            transfer.keep_body();
+        }
         let idle = self.timeouts.idle;
         let silence = RESPONSE_TIME.min(idle);
         self.time_limit.renew(silence);
@@ -298,9 +313,13 @@ impl Forwarding<'_, '_> {
         .await;
         let is_clean = transfer.is_with_server() && !transfer.has_surplus;
         let is_torn = transfer.is_torn();
+        let has_body_back = end == Some(TransferEnd::ServerRefused) && transfer.take_body_back();
         let Transfer { mut exchange, status, .. } = transfer;
         if is_torn {
             exchange.has_passed_part();
+        }
+        if has_body_back {
+            exchange.has_body_back();
         }
         Transferred { end, exchange, status, is_clean, sent }
     }
@@ -325,9 +344,8 @@ impl Forwarding<'_, '_> {
                 AnswerReason::ServerReset
             }
             TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
-            TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
+            TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
                 // No fault: it ends its connection in order, or has too much to do on it.
-                attempts.repeat();
                 return Attempt::Again(AnswerReason::ServerReset);
             }
             TransferEnd::ServerReset

@@ -18,6 +18,9 @@ const MAX_AHEAD: usize = 16 * 1024;
 /// Bytes that a head usually gets longer by.
 const ADDED: usize = 256;
 
+/// Most bytes of a body that are kept for a server that may refuse the request once it has them.
+const MAX_KEPT: usize = 16 * 1024;
+
 /// Turns of one transfer before the thread's other connections get one.
 const TURNS: usize = 8;
 
@@ -71,6 +74,8 @@ pub(crate) struct Transfer<'a> {
     pub(crate) awaits_client: bool,
     /// Whether something came behind the response.
     pub(crate) has_surplus: bool,
+    /// What was taken of the client's body, as long as another server might have to get it.
+    kept: Option<BytesMut>,
     to_server: Outgoing,
     to_client: Outgoing,
     /// Large parts of the response on their way.
@@ -126,6 +131,7 @@ impl<'a> Transfer<'a> {
             status: None,
             awaits_client: false,
             has_surplus: false,
+            kept: None,
             to_server: Outgoing { bytes: head, sent: 0 },
             to_client: Outgoing::default(),
             down: Bulk::default(),
@@ -135,6 +141,26 @@ impl<'a> Transfer<'a> {
             server_takes_nothing: false,
             server_is_done: false,
         }
+    }
+
+    /// Keeps the beginning of the body: the server may refuse a request after it has begun to take it.
+    pub(crate) fn keep_body(&mut self) {
+        self.kept = Some(BytesMut::new());
+    }
+
+    /// Puts what the refused server was sent of the body back to what the client has sent. Whether all of that was kept.
+    pub(crate) fn take_body_back(&mut self) -> bool {
+        let Some(mut kept) = self.kept.take() else { return false };
+        kept.extend_from_slice(self.received);
+        *self.received = kept;
+        true
+    }
+
+    fn keep(&mut self, body: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(body);
+        }
+        self.kept.take_if(|kept| kept.len() > MAX_KEPT || self.status.is_some());
     }
 
     /// Whether the server has the whole request. What is still on its way is lost with this, and the server would take the next request
@@ -208,6 +234,7 @@ impl<'a> Transfer<'a> {
             let n = self.exchange.from_client(self.received).map_err(TransferEnd::ClientFault);
             let body = self.received.split_to(n?);
             self.body += body.len() as u64;
+            self.keep(&body);
             self.to_server.put(&body);
             return Poll::Ready(Ok(Step::Moved));
         }
@@ -237,6 +264,7 @@ impl<'a> Transfer<'a> {
             self.moved.0 += n as u64;
             let body = self.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
             self.body += body as u64;
+            self.keep(&buffer[..body]);
             self.received.extend_from_slice(&buffer[body..n]);
             self.up.has_read(n, self.exchange.opaque_from_client());
             if !self.server_takes_nothing

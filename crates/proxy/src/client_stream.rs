@@ -25,7 +25,7 @@ use super::socket::Leg;
 use super::watch::WatchedServer;
 use super::{Downstream, Permit};
 use convey_access_log::AccessLog;
-use convey_model::{ConnectFailures, Timeouts, Timestamp};
+use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
 
@@ -147,6 +147,13 @@ impl ClientStream {
             self.generation = snapshot.generation;
         }
         is_there
+    }
+
+    /// Whether the newest snapshot has its frontend.
+    pub fn is_served(&self) -> bool {
+        let (frontend, snapshot) = (&self.session.frontend, self.session.context.snapshot());
+        let at_address = snapshot.listeners.get(&Endpoint::tcp(self.session.downstream.vip));
+        at_address.is_some_and(|other| Arc::ptr_eq(&other.live, &frontend.live)) || is_in(frontend, &snapshot)
     }
 
     /// The frontend as it is now, for one of several requests at once.

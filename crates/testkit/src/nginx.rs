@@ -23,14 +23,31 @@ impl Nginx {
         nginx
     }
 
+    /// The same over HTTP/2 without TLS. It ends each connection in order after so many requests.
+    pub fn start_http2(lab: &Loopback, name: &str, addr: SocketAddr, requests: u32) -> Nginx {
+        let of = Listening { options: " http2", lines: &format!("keepalive_requests {requests};") };
+        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, addr), of);
+        wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
+        nginx
+    }
+
     /// Starts it with a command that is not simply its name, below a directory.
-    pub fn spawn(mut command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
+    pub fn spawn(command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
+        Nginx::run(command, directory, (name, addr), Listening { options: "", lines: "" })
+    }
+
+    fn run(
+        mut command: Command,
+        directory: &Path,
+        (name, addr): (&str, SocketAddr),
+        of: Listening<'_>,
+    ) -> Nginx {
         let prefix = directory.join(name);
         let www = prefix.join("www");
         fs::create_dir_all(&www).unwrap();
         fs::write(www.join("up"), "up\n").unwrap();
         let config = prefix.join("nginx.conf");
-        fs::write(&config, configuration(name, addr, &prefix)).unwrap();
+        fs::write(&config, configuration(name, addr, &prefix, of)).unwrap();
         let errors = prefix.join("error.log");
         command.arg("-p").arg(&prefix).arg("-c").arg(&config).arg("-e").arg(&errors);
         let process = Process::spawn(command.stderr(Stdio::null()));
@@ -48,9 +65,16 @@ impl Nginx {
     }
 }
 
+/// How it listens, and further lines of its server.
+struct Listening<'a> {
+    options: &'a str,
+    lines: &'a str,
+}
+
 /// A single process, so that killing it leaves no worker behind, as whoever runs the tests, and writing
 /// nowhere but into its directory.
-fn configuration(name: &str, addr: SocketAddr, prefix: &Path) -> String {
+fn configuration(name: &str, addr: SocketAddr, prefix: &Path, of: Listening<'_>) -> String {
+    let Listening { options, lines } = of;
     let dir = prefix.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
@@ -65,7 +89,8 @@ http {{
     access_log off;
 {temporary}
     server {{
-        listen {addr} backlog=4096;
+        listen {addr}{options} backlog=4096;
+        {lines}
         root {dir}/www;
         location = / {{ return 200 \"{name}\\n\"; }}
         location = /up {{ try_files /up =503; }}

@@ -14,6 +14,9 @@ pub(crate) struct Client {
     connection: tokio::task::JoinHandle<Result<(), h2::Error>>,
 }
 
+/// A request that has begun: its response, and its body.
+pub(crate) type Call = (client::ResponseFuture, SendStream<Bytes>);
+
 /// A response that came whole.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -33,11 +36,7 @@ impl Client {
     }
 
     /// Begins a request. `ends`: it has no body.
-    pub(crate) async fn begin(
-        &self,
-        request: Request<()>,
-        ends: bool,
-    ) -> (client::ResponseFuture, SendStream<Bytes>) {
+    pub(crate) async fn begin(&self, request: Request<()>, ends: bool) -> Call {
         let mut send = self.send.clone().ready().await.unwrap();
         send.send_request(request, ends).unwrap()
     }

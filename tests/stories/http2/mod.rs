@@ -8,13 +8,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, TestHttpServer, stories};
+use convey_testkit::{BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, TestHttpServer, stories};
 use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Request};
 use rustix::process::Signal;
 
 use super::curl::curl;
-use client::{Client, read};
+use client::{Call, Client, read};
 use server::EchoServer;
 
 const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwind/h2spec/cmd/h2spec@latest");
@@ -25,7 +25,9 @@ stories!("http2":
     clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
     what_convey_answers_itself_it_says_in_either_version,
     no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait,
+    a_request_that_has_waited_in_vain_for_room_never_reaches_the_server,
     a_server_that_says_nothing_on_a_connection_is_asked_on_another,
+    a_server_that_ends_its_connections_in_order_fails_no_request [Need::NGINX],
     who_reads_a_stream_slowly_slows_its_server_alone,
     who_resets_streams_over_and_over_is_told_to_calm_down,
     a_convey_that_stops_lets_streams_end,
@@ -106,33 +108,61 @@ fn a_call_of_grpc_streams_both_ways_and_ends_with_its_status() {
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 51);
 }
 
-/// The server takes one stream a connection.
+/// Connections of a worker to a server over HTTP/2.
+const MOST: usize = 32;
+
+/// As many calls as there may be connections to a server that takes one stream on each. None of them is over.
+async fn calls(client: &Client, server: &EchoServer, more: usize) -> Vec<Call> {
+    let mut calls = Vec::new();
+    for _ in 0..MOST + more {
+        let request = Request::post("http://svc.example/").body(()).unwrap();
+        calls.push(client.begin(request, false).await);
+    }
+    while server.connections() < MOST {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    calls
+}
+
+async fn end(mut calls: Vec<Call>) {
+    for (_, stream) in &mut calls {
+        stream.send_data(Bytes::new(), true).unwrap();
+    }
+    for (response, _) in calls {
+        assert_eq!(read(response.await.unwrap()).await.status, 200);
+    }
+}
+
+/// A server that takes one stream on a connection.
+fn narrow_server(lab: &Loopback) -> EchoServer {
+    EchoServer::with(lab.server(1), h2::server::Builder::new().max_concurrent_streams(1).clone())
+}
+
 fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait() {
-    const MOST: usize = 32;
     let lab = Loopback::new();
-    let mut builder = h2::server::Builder::new();
-    let server = EchoServer::with(lab.server(1), builder.max_concurrent_streams(1).clone());
+    let server = narrow_server(&lab);
     let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
     let _balancer = BalancerProcess::start(&lab, &setup);
     block_on(async {
         let client = Client::connect(lab.vip()).await;
-        let mut calls = Vec::new();
-        for _ in 0..MOST + 8 {
-            let request = Request::post("http://svc.example/").body(()).unwrap();
-            calls.push(client.begin(request, false).await);
-        }
-        while server.connections() < MOST {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        // Until now none of them is over.
-        for (_, stream) in &mut calls {
-            stream.send_data(Bytes::new(), true).unwrap();
-        }
-        for (response, _) in calls {
-            assert_eq!(read(response.await.unwrap()).await.status, 200);
-        }
+        end(calls(&client, &server, 8).await).await;
     });
     assert_eq!((server.connections(), server.seen().len()), (MOST, MOST + 8));
+}
+
+fn a_request_that_has_waited_in_vain_for_room_never_reaches_the_server() {
+    let lab = Loopback::new();
+    let server = narrow_server(&lab);
+    let setup = setup(&lab, "h2").health("kind = \"none\"").timeouts("connect = 1");
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let calls = calls(&client, &server, 0).await;
+        assert_eq!(client.get("http://svc.example/late").await.status, 503);
+        end(calls).await;
+    });
+    assert_eq!(server.seen().len(), MOST);
+    balancer.wait_for_stat("/frontends/web/requests/answered/queue_timeout", 1);
 }
 
 fn clients_and_servers_of_both_versions_meet_in_all_ways() {
@@ -205,6 +235,24 @@ fn what_convey_answers_itself_it_says_in_either_version() {
     });
     balancer.wait_for_stat("/frontends/web/requests/answered/connect_failed", 1);
     balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1);
+}
+
+/// It takes half as many requests on a connection as convey has at once, and refuses the rest: also those whose bodies have begun.
+fn a_server_that_ends_its_connections_in_order_fails_no_request() {
+    let lab = Loopback::new();
+    let _server = Nginx::start_http2(&lab, "a", lab.server(1), 50);
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    let body = "x".repeat(2_000);
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        for _ in 0..10 {
+            let posts = (0..100)
+                .map(|_| client.post(Request::post("http://site.example/").body(()).unwrap(), &body, None));
+            assert!(join_all(posts).await.iter().all(|answer| answer.status == 200));
+        }
+    });
+    balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 1_000);
+    assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true);
 }
 
 fn a_server_that_says_nothing_on_a_connection_is_asked_on_another() {

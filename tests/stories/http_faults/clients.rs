@@ -135,6 +135,21 @@ pub(super) fn a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_
     balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 2);
 }
 
+pub(super) fn a_client_has_a_time_for_its_first_byte_and_another_for_its_head() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let frontend = format!("{HTTP}\nlimits.first_byte_timeout = 1\nhttp.head_timeout = 30");
+    let setup = Setup::new(&lab).frontend(&frontend).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let (mut slow, mut silent) = (Client::new(lab.vip()), Client::new(lab.vip()));
+    slow.0.write_all(b"G").unwrap();
+    assert!(silent.is_closed());
+    // The coarse clock may be a second late.
+    sleep(Duration::from_secs(2));
+    assert_eq!(slow.send("ET /slow HTTP/1.1\r\nHost: a\r\n\r\n").body, "a GET /slow 0");
+    balancer.wait_for_stat("/frontends/web/ended/first_byte_timeout", 1);
+}
+
 pub(super) fn what_a_client_sends_behind_its_body_is_no_request() {
     let lab = Loopback::new();
     let server = TestHttpServer::named("a", lab.server(1));

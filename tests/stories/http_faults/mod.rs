@@ -35,6 +35,7 @@ stories!("http_faults":
     who_waits_for_a_server_that_goes_down_is_served_by_another,
     a_client_that_is_gone_takes_no_blame_to_the_server,
     a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_is_told,
+    a_client_has_a_time_for_its_first_byte_and_another_for_its_head,
     what_a_client_sends_behind_its_body_is_no_request,
     a_client_that_never_reads_is_not_waited_for_long,
     a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up,

@@ -248,6 +248,11 @@ impl Exchange {
         self.has_answered = true;
     }
 
+    /// What was passed on of the request's body is at hand again: as if none had been.
+    pub fn has_body_back(&mut self) {
+        self.has_sent_body = false;
+    }
+
     /// Whether not a byte of a response has come.
     pub fn has_sent_nothing_back(&self) -> bool {
         matches!(&self.response, Response::Head(reader) if reader.is_new()) && self.interim == 0

@@ -82,7 +82,8 @@ pub(crate) async fn serve<S: DecideRequest>(
                 Some(Ok((request, respond))) => {
                     begun += 1;
                     streams.push(stream::serve(client, stack.clone(), request, respond));
-                    if begun >= u64::from(newest().requests) && !is_ending {
+                    // A frontend that is gone takes those that are on their way.
+                    if (begun >= u64::from(newest().requests) || !client.is_served()) && !is_ending {
                         is_ending = true;
                         connection.graceful_shutdown();
                     }

@@ -40,7 +40,8 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Most bytes of a response's head.
 const MAX_HEAD: u32 = 64 * 1024;
 
-/// Most connections to one server that take streams. Once all have as many as they may, further streams wait on the one with the fewest.
+/// Most connections to one server that take streams. Once all have as many as they may, further requests wait here: what the library has
+/// got reaches the server, even if the client no longer waits.
 const MAX_CONNECTIONS: usize = 32;
 
 /// What the library says of how many streams a server allows, until the server has said it.
@@ -59,10 +60,10 @@ struct Connections {
     kept: Vec<Kept>,
     /// Those that are being opened, until their server has said how many streams it allows.
     opening: usize,
-    /// Requests that wait for one of these.
+    /// Requests that wait for one of these, or for room.
     waiting: usize,
-    /// Wakes them.
-    opened: Arc<Notify>,
+    /// Wakes them: all when a connection has been opened, one when a stream is over.
+    changed: Arc<Notify>,
 }
 
 /// What there is for a request.
@@ -70,7 +71,7 @@ enum Found {
     Place(StreamPlace),
     /// There may be another connection.
     Nothing(OpeningConnection),
-    /// One is being opened that may have room.
+    /// One is being opened that may have room, or all are full.
     Wait(Waiting),
 }
 
@@ -79,15 +80,17 @@ pub(crate) enum FoundStream {
     Stream(Box<OutgoingStream>),
     /// No connection has room: the caller opens one.
     Nothing(OpeningConnection),
+    /// All have as many streams as they may, and no other may be opened.
+    Full,
 }
 
 /// A connection that is being opened. Dropped, those that wait for it look again.
 pub(crate) struct OpeningConnection(ServerPlace);
 
-/// A request that waits until a connection has been opened.
+/// A request that waits until a connection has been opened, or a stream is over.
 struct Waiting {
     server: ServerPlace,
-    opened: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 /// A connection, among others of its server.
@@ -95,6 +98,8 @@ struct Kept {
     send: SendRequest<Bytes>,
     /// Each stream has a share of it.
     streams: Arc<()>,
+    /// Told when a stream is over.
+    freed: Arc<Notify>,
     /// No other stream begins on it.
     is_over: Arc<AtomicBool>,
     /// Since when there is no stream.
@@ -106,9 +111,10 @@ pub(super) struct StreamPlace {
     send: SendRequest<Bytes>,
     is_over: Arc<AtomicBool>,
     _stream: Arc<()>,
+    freed: Arc<Notify>,
 }
 
-/// A stream on a connection to this server. Waits so long for one that is being opened.
+/// A stream on a connection to this server. Waits so long for one that is being opened, or for room.
 ///
 /// # Errors
 /// None has been opened in time.
@@ -125,7 +131,11 @@ pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<Fo
                 is_over.store(true, Ordering::Relaxed);
             }
             Found::Nothing(opening) => return Ok(FoundStream::Nothing(opening)),
-            Found::Wait(waiting) => timeout_at(until, waiting.opened.notified()).await?,
+            Found::Wait(waiting) => match timeout_at(until, waiting.changed.notified()).await {
+                Ok(()) => {}
+                Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
+                Err(late) => return Err(late.into()),
+            },
         }
     }
 }
@@ -150,10 +160,8 @@ pub(crate) async fn connect(
         .max_header_list_size(MAX_HEAD);
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
     let (server, is_over) = (opening.0, Arc::new(AtomicBool::new(false)));
-    let mut kept = Kept { send, streams: Arc::default(), is_over: is_over.clone(), unused: None };
-    let place = kept.place().ok_or(io::ErrorKind::ConnectionReset)?;
-    tokio::spawn(run(connection, (opening, kept.send.clone()), is_over, within));
-    SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().kept.push(kept));
+    tokio::spawn(run(connection, (opening, send.clone()), is_over.clone(), within));
+    let place = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().keep(send, is_over));
     begin(place).await
 }
 
@@ -209,6 +217,12 @@ impl StreamPlace {
     }
 }
 
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.freed.notify_one();
+    }
+}
+
 impl Connections {
     /// What there is for a request to this server.
     fn find(&mut self, server: ServerPlace) -> Found {
@@ -224,15 +238,21 @@ impl Connections {
             self.opening += 1;
             return Found::Nothing(OpeningConnection(server));
         }
-        match self.kept.iter_mut().filter(|kept| kept.limit().is_some()).min_by_key(|kept| kept.open()) {
-            Some(kept) => Found::Place(kept.another()),
-            None => self.wait(server),
-        }
+        self.wait(server)
+    }
+
+    /// Has others find a new connection. The first stream on it.
+    fn keep(&mut self, send: SendRequest<Bytes>, is_over: Arc<AtomicBool>) -> StreamPlace {
+        let freed = self.changed.clone();
+        let mut kept = Kept { send, streams: Arc::default(), freed, is_over, unused: None };
+        let first = kept.another();
+        self.kept.push(kept);
+        first
     }
 
     fn wait(&mut self, server: ServerPlace) -> Found {
         self.waiting += 1;
-        Found::Wait(Waiting { server, opened: self.opened.clone() })
+        Found::Wait(Waiting { server, changed: self.changed.clone() })
     }
 }
 
@@ -241,9 +261,18 @@ impl Drop for OpeningConnection {
         let _ = SERVERS.try_with(|servers| {
             if let Some(connections) = servers.borrow_mut().get_mut(&self.0) {
                 connections.opening -= 1;
-                connections.opened.notify_waiters();
+                connections.changed.notify_waiters();
             }
         });
+    }
+}
+
+impl Waiting {
+    /// Whether no connection is being opened.
+    fn is_for_room(&self) -> bool {
+        SERVERS.with_borrow(|servers| {
+            servers.get(&self.server).is_none_or(|connections| connections.opening == 0)
+        })
     }
 }
 
@@ -275,7 +304,12 @@ impl Kept {
     /// Another stream.
     fn another(&mut self) -> StreamPlace {
         self.unused = None;
-        StreamPlace { send: self.send.clone(), is_over: self.is_over.clone(), _stream: self.streams.clone() }
+        StreamPlace {
+            send: self.send.clone(),
+            is_over: self.is_over.clone(),
+            _stream: self.streams.clone(),
+            freed: self.freed.clone(),
+        }
     }
 
     fn open(&self) -> usize {

@@ -21,10 +21,16 @@ use convey_snapshot::{Pick, Pool};
 /// Servers tried for one client's connection or datagram: the first and three others.
 const MAX_ATTEMPTS: u32 = 4;
 
+/// Servers may refuse a request so often, having done nothing of it: one that ends its connections in order refuses all that were on
+/// their way.
+const MAX_REFUSALS: u32 = 16;
+
 /// What one client has tried. It allocates only once a server has failed.
 #[derive(Debug, Default)]
 pub struct Attempts {
     used: u32,
+    /// How often it was refused in order.
+    refusals: u32,
     /// The server that is tried first, by id.
     preferred: Option<u32>,
     /// Servers that are not tried again, by id.
@@ -97,6 +103,12 @@ impl Attempts {
     /// The same server is tried again.
     pub fn repeat(&mut self) {
         self.used += 1;
+    }
+
+    /// The server has done nothing of the request, and says so: no failure. Whether it may be asked once more.
+    pub fn was_refused(&mut self) -> bool {
+        self.refusals += 1;
+        self.refusals <= MAX_REFUSALS
     }
 
     /// Whether one has failed already.
