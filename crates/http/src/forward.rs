@@ -260,17 +260,22 @@ impl Forwarding<'_, '_> {
         self.broken(end, &exchange, (&permit, is_kept), attempts)
     }
 
-    /// Moves the request and its response, until that ends or nothing moves for too long.
-    async fn transfer(&mut self, permit: &Permit, server: &mut ServerEnd) -> Transferred {
+    /// What goes where. The body may have so many bytes at most.
+    fn exchange(&self, max_body: Option<u64>) -> Exchange {
         let mut exchange = Exchange::new(self.request.head());
         if self.is_last {
             exchange.is_last();
         }
-        let limits = self.request.frontend().config.http_limits();
-        if let Some(most) = limits.body {
+        if let Some(most) = max_body {
             exchange.limit_body(most);
         }
-        let mut pace = BodyPace::new(limits.body_rate);
+        exchange
+    }
+
+    /// Moves the request and its response, until that ends or nothing moves for too long.
+    async fn transfer(&mut self, permit: &Permit, server: &mut ServerEnd) -> Transferred {
+        let limits = self.request.frontend().config.http_limits();
+        let (exchange, mut pace) = (self.exchange(limits.body), BodyPace::new(limits.body_rate));
         let mut transfer =
             Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
         if let ServerEnd::Stream(_) = server {
@@ -313,13 +318,15 @@ impl Forwarding<'_, '_> {
         .await;
         let is_clean = transfer.is_with_server() && !transfer.has_surplus;
         let is_torn = transfer.is_torn();
-        let has_body_back = end == Some(TransferEnd::ServerRefused) && transfer.take_body_back();
+        let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
+        let body_back = if did_nothing { transfer.take_body_back() } else { None };
         let Transfer { mut exchange, status, .. } = transfer;
         if is_torn {
             exchange.has_passed_part();
         }
-        if has_body_back {
+        if let Some(len) = body_back {
             exchange.has_body_back();
+            self.record.took_back(len);
         }
         Transferred { end, exchange, status, is_clean, sent }
     }
@@ -345,11 +352,16 @@ impl Forwarding<'_, '_> {
             }
             TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
             TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
-                // No fault: it ends its connection in order, or has too much to do on it.
+                // No fault: it ends its connection in order.
+                return Attempt::Again(AnswerReason::ServerReset);
+            }
+            TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
+                attempts.repeat();
                 return Attempt::Again(AnswerReason::ServerReset);
             }
             TransferEnd::ServerReset
             | TransferEnd::ServerRefused
+            | TransferEnd::ServerBusy
             | TransferEnd::ServerDown
             | TransferEnd::Whole => AnswerReason::ServerReset,
         };

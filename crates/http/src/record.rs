@@ -105,6 +105,11 @@ impl RequestRecord {
         self.bytes.1 += tx;
     }
 
+    /// So many bytes of the client's are counted anew.
+    pub(crate) fn took_back(&mut self, rx: u64) {
+        self.bytes.0 = self.bytes.0.saturating_sub(rx);
+    }
+
     /// A server has answered with this status.
     pub(crate) fn has_status(&mut self, status: u16) {
         self.status = Some(status);

@@ -35,8 +35,10 @@ pub(crate) enum TransferEnd {
     ClientFault(Malformed),
     /// The server reset its connection.
     ServerReset,
-    /// The server has done nothing of what was asked, and says so.
+    /// The server ends its connection, and has done nothing of what was asked.
     ServerRefused,
+    /// The server has too much to do on its connection, and has done nothing of what was asked.
+    ServerBusy,
     /// The server has gone down, by its health.
     ServerDown,
     /// What the server sent is no response, or only a part of one.
@@ -148,15 +150,17 @@ impl<'a> Transfer<'a> {
         self.kept = Some(BytesMut::new());
     }
 
-    /// Puts what the refused server was sent of the body back to what the client has sent. Whether all of that was kept.
-    pub(crate) fn take_body_back(&mut self) -> bool {
-        let Some(mut kept) = self.kept.take() else { return false };
+    /// Puts what the server was sent of the body back to what the client has sent. Returns its length; `None`: not all of that was kept.
+    pub(crate) fn take_body_back(&mut self) -> Option<u64> {
+        let mut kept = self.kept.take()?;
+        let len = kept.len() as u64;
         kept.extend_from_slice(self.received);
         *self.received = kept;
-        true
+        Some(len)
     }
 
-    fn keep(&mut self, body: &[u8]) {
+    fn takes_body(&mut self, body: &[u8]) {
+        self.body += body.len() as u64;
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(body);
         }
@@ -233,8 +237,7 @@ impl<'a> Transfer<'a> {
         if !self.received.is_empty() {
             let n = self.exchange.from_client(self.received).map_err(TransferEnd::ClientFault);
             let body = self.received.split_to(n?);
-            self.body += body.len() as u64;
-            self.keep(&body);
+            self.takes_body(&body);
             self.to_server.put(&body);
             return Poll::Ready(Ok(Step::Moved));
         }
@@ -263,8 +266,7 @@ impl<'a> Transfer<'a> {
             };
             self.moved.0 += n as u64;
             let body = self.exchange.from_client(&buffer[..n]).map_err(TransferEnd::ClientFault)?;
-            self.body += body as u64;
-            self.keep(&buffer[..body]);
+            self.takes_body(&buffer[..body]);
             self.received.extend_from_slice(&buffer[body..n]);
             self.up.has_read(n, self.exchange.opaque_from_client());
             if !self.server_takes_nothing
@@ -399,6 +401,7 @@ impl<'a> Transfer<'a> {
 fn server_broke(error: &io::Error) -> TransferEnd {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => TransferEnd::ServerRefused,
+        io::ErrorKind::ResourceBusy => TransferEnd::ServerBusy,
         _ => TransferEnd::ServerReset,
     }
 }

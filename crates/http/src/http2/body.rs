@@ -182,15 +182,17 @@ impl BodyOut {
     }
 }
 
-/// What a fault of a stream is for those who move bytes. `ConnectionRefused`: the other side has done nothing of what was asked (RFC 9113,
-/// section 8.7).
+/// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and `ResourceBusy` the other side has done nothing of
+/// what was asked (RFC 9113, section 8.7): it ends the connection, or has too much to do on it.
 pub(super) fn broken(error: h2::Error) -> io::Error {
     // Of a connection that ends in order, the library tells only streams that the other side has not taken.
-    let is_refused =
-        error.is_remote() && (error.reason() == Some(Reason::REFUSED_STREAM) || error.is_go_away());
+    let kind = match error.is_remote() {
+        true if error.is_go_away() => io::ErrorKind::ConnectionRefused,
+        true if error.reason() == Some(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy,
+        _ => io::ErrorKind::ConnectionReset,
+    };
     match error.is_io() {
-        true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
-        false if is_refused => io::Error::new(io::ErrorKind::ConnectionRefused, error),
-        false => io::Error::new(io::ErrorKind::ConnectionReset, error),
+        true => error.into_io().unwrap_or_else(|| kind.into()),
+        false => io::Error::new(kind, error),
     }
 }
