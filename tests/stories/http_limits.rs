@@ -185,7 +185,7 @@ fn a_head_may_be_as_long_as_the_file_says() {
     let lab = Loopback::new();
     let _server = TestHttpServer::named("a", lab.server(1));
     let limits = "http = { max_head_size = 2000, max_head_fields = 10, head_timeout = 1 }";
-    let _balancer = BalancerProcess::start(&lab, &one(&lab, limits));
+    let balancer = BalancerProcess::start(&lab, &one(&lab, limits));
     let (long, many) = (format!("X: {}\r\n", "x".repeat(2_000)), "X: 1\r\n".repeat(10));
     for fields in [long, many] {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
@@ -195,6 +195,9 @@ fn a_head_may_be_as_long_as_the_file_says() {
     let fields: Vec<&str> = fields.iter().flat_map(|field| ["-H", field]).collect();
     assert_eq!(status_of(&lab, "/", &fields), "2 431");
     assert_eq!(status_of(&lab, "/", &fields[..10]), "2 200");
+    let long = format!("X: {}", "x".repeat(20_000));
+    assert_eq!(status_of(&lab, "/", &["-H", &long]), "2 431");
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 4);
     let mut slow = Client::new(lab.vip());
     slow.0.write_all(b"GET").unwrap();
     assert_eq!(slow.read().status, 408);

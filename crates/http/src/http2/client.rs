@@ -40,6 +40,9 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Most bytes that a stream keeps on their way to the client.
 const SEND_BUFFER: usize = 64 * 1024;
 
+/// How much more of a head the library takes than convey does, which answers what is too long. It counts 32 bytes more for each field.
+const HEAD_ROOM: u32 = 64 * 1024;
+
 /// Whether a client that has sent this speaks HTTP/2; `None`: too little has come to say so.
 pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
     let len = received.len().min(PREFACE.len());
@@ -121,7 +124,7 @@ fn builder(limits: &HttpLimits) -> Builder {
         .max_concurrent_streams(limits.streams)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(limits.head.bytes as u32)
+        .max_header_list_size(limits.head.bytes as u32 + HEAD_ROOM)
         .max_send_buffer_size(SEND_BUFFER);
     builder
 }
