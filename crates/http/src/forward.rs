@@ -237,6 +237,9 @@ impl Forwarding<'_, '_> {
             }
             return Attempt::Over(timed_out(&exchange, awaits_server));
         };
+        if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &server) {
+            stream.was_refused();
+        }
         if end == TransferEnd::Whole {
             let ExchangeEnd { client_stays, server_stays } = exchange.end();
             if let ServerEnd::Socket(mut server) = server {

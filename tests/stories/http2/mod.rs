@@ -250,8 +250,13 @@ fn a_server_that_ends_its_connections_in_order_fails_no_request() {
                 .map(|_| client.post(Request::post("http://site.example/").body(()).unwrap(), &body, None));
             assert!(join_all(posts).await.iter().all(|answer| answer.status == 200));
         }
+        // By now it is known how many requests it takes on a connection: those with long bodies, which nobody keeps, go where there is room.
+        let long = "x".repeat(50_000);
+        let posts = (0..100)
+            .map(|_| client.post(Request::post("http://site.example/").body(()).unwrap(), &long, None));
+        assert!(join_all(posts).await.iter().all(|answer| answer.status == 200));
     });
-    balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 1_000);
+    balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 1_100);
     assert_eq!(balancer.stat("/backends/pool/servers/a/up"), true);
 }
 

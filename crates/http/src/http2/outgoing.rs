@@ -118,6 +118,11 @@ impl OutgoingStream {
         self.place.retire();
     }
 
+    /// The server has ended the connection in order before it took this stream.
+    pub(crate) fn was_refused(&self) {
+        self.place.was_refused();
+    }
+
     /// Begins the stream.
     fn ask(&mut self, head: &RequestHead) -> io::Result<()> {
         let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -44,6 +44,9 @@ const MAX_HEAD: u32 = 64 * 1024;
 /// got reaches the server, even if the client no longer waits.
 const MAX_CONNECTIONS: usize = 32;
 
+/// For how long it is remembered how many requests a server takes on a connection: it may be told otherwise.
+const MEMORY: Duration = Duration::from_secs(300);
+
 /// What the library says of how many streams a server allows, until the server has said it.
 const UNTOLD: usize = usize::MAX - 1;
 
@@ -60,6 +63,9 @@ struct Connections {
     kept: Vec<Kept>,
     /// Those that are being opened, until their server has said how many streams it allows.
     opening: usize,
+    /// How many requests the server takes on a connection before it ends it in order, and when that was seen. No further ones begin there:
+    /// it would refuse them.
+    takes: Option<(usize, Instant)>,
     /// Requests that wait for one of these, or for room.
     waiting: usize,
     /// Wakes them: all when a connection has been opened, one when a stream is over.
@@ -97,7 +103,7 @@ struct Waiting {
 struct Kept {
     send: SendRequest<Bytes>,
     /// Each stream has a share of it.
-    streams: Arc<()>,
+    streams: Arc<Streams>,
     /// Told when a stream is over.
     freed: Arc<Notify>,
     /// No other stream begins on it.
@@ -108,10 +114,19 @@ struct Kept {
 
 /// A stream's place on a connection.
 pub(super) struct StreamPlace {
+    server: ServerPlace,
     send: SendRequest<Bytes>,
     is_over: Arc<AtomicBool>,
-    _stream: Arc<()>,
+    streams: Arc<Streams>,
     freed: Arc<Notify>,
+}
+
+/// The streams of one connection so far.
+#[derive(Default)]
+struct Streams {
+    begun: AtomicUsize,
+    /// Those that its end in order has refused.
+    refused: AtomicUsize,
 }
 
 /// A stream on a connection to this server. Waits so long for one that is being opened, or for room.
@@ -161,7 +176,8 @@ pub(crate) async fn connect(
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
     let (server, is_over) = (opening.0, Arc::new(AtomicBool::new(false)));
     tokio::spawn(run(connection, (opening, send.clone()), is_over.clone(), within));
-    let place = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().keep(send, is_over));
+    let place =
+        SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().keep(server, send, is_over));
     begin(place).await
 }
 
@@ -195,6 +211,7 @@ pub(crate) fn sweep() {
     SERVERS.with_borrow_mut(|servers| {
         servers.retain(|_, connections| {
             connections.kept.retain_mut(|one| one.stays(now));
+            connections.takes.take_if(|(_, seen)| now - *seen >= MEMORY);
             !connections.kept.is_empty() || connections.opening + connections.waiting > 0
         });
     });
@@ -215,6 +232,15 @@ impl StreamPlace {
     pub(super) fn retire(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
+
+    /// The server has ended the connection in order, and refused this stream.
+    pub(super) fn was_refused(&self) {
+        let refused = self.streams.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        let taken = self.streams.begun.load(Ordering::Relaxed).saturating_sub(refused).max(1);
+        SERVERS.with_borrow_mut(|servers| {
+            servers.entry(self.server).or_default().takes = Some((taken, Instant::now()));
+        });
+    }
 }
 
 impl Drop for StreamPlace {
@@ -226,7 +252,8 @@ impl Drop for StreamPlace {
 impl Connections {
     /// What there is for a request to this server.
     fn find(&mut self, server: ServerPlace) -> Found {
-        if let Some(place) = self.kept.iter_mut().find_map(Kept::place) {
+        let most = self.takes.map(|(most, _)| most);
+        if let Some(place) = self.kept.iter_mut().find_map(|kept| kept.place(server, most)) {
             return Found::Place(place);
         }
         // Who opens a connection has a stream of it, too.
@@ -242,10 +269,15 @@ impl Connections {
     }
 
     /// Has others find a new connection. The first stream on it.
-    fn keep(&mut self, send: SendRequest<Bytes>, is_over: Arc<AtomicBool>) -> StreamPlace {
+    fn keep(
+        &mut self,
+        server: ServerPlace,
+        send: SendRequest<Bytes>,
+        is_over: Arc<AtomicBool>,
+    ) -> StreamPlace {
         let freed = self.changed.clone();
         let mut kept = Kept { send, streams: Arc::default(), freed, is_over, unused: None };
-        let first = kept.another();
+        let first = kept.another(server, None);
         self.kept.push(kept);
         first
     }
@@ -287,11 +319,11 @@ impl Drop for Waiting {
 }
 
 impl Kept {
-    /// Room for another stream, if there is.
-    fn place(&mut self) -> Option<StreamPlace> {
+    /// Room for another stream, if there is. `most`: so many requests in all.
+    fn place(&mut self, server: ServerPlace, most: Option<usize>) -> Option<StreamPlace> {
         let is_first = !self.is_over.load(Ordering::Relaxed) && self.open() == 0;
         let has_room = self.limit().is_some_and(|most| self.open() < most);
-        (is_first || has_room).then(|| self.another())
+        (is_first || has_room).then(|| self.another(server, most))
     }
 
     /// Most streams at once; `None`: it takes none, or none yet.
@@ -301,13 +333,18 @@ impl Kept {
         takes_streams.then_some(told.min(MAX_STREAMS))
     }
 
-    /// Another stream.
-    fn another(&mut self) -> StreamPlace {
+    /// Another stream, the last one if there are as many as may be then.
+    fn another(&mut self, server: ServerPlace, most: Option<usize>) -> StreamPlace {
         self.unused = None;
+        let begun = self.streams.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        if most.is_some_and(|most| begun >= most) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
         StreamPlace {
+            server,
             send: self.send.clone(),
             is_over: self.is_over.clone(),
-            _stream: self.streams.clone(),
+            streams: self.streams.clone(),
             freed: self.freed.clone(),
         }
     }
