@@ -77,6 +77,13 @@ struct Transferred {
     sent: Instant,
 }
 
+/// Why a request has no connection to its server.
+enum Unreached {
+    /// Another server may have one; else this is answered.
+    Answer(AnswerReason),
+    ClientLeft,
+}
+
 /// What became of one attempt.
 enum Attempt {
     Over(RequestEnd),
@@ -118,7 +125,8 @@ impl Forwarding<'_, '_> {
                     self.record.connected();
                     found
                 }
-                Err(reason) => {
+                Err(Unreached::ClientLeft) => return RequestEnd::Broken(Counter::ClientReset),
+                Err(Unreached::Answer(reason)) => {
                     failed = Some(reason);
                     pool = self.client.newest_pool(&pool);
                     continue;
@@ -139,10 +147,10 @@ impl Forwarding<'_, '_> {
     /// # Errors
     /// There is none to be had, for this reason.
     async fn connection(
-        &self,
+        &mut self,
         permit: &mut Permit,
         attempts: &mut Attempts,
-    ) -> Result<(ServerEnd, bool), AnswerReason> {
+    ) -> Result<(ServerEnd, bool), Unreached> {
         let speaks_http2 = self.speaks_http2(permit);
         // After a failure nothing that has waited is believed in.
         if !speaks_http2 && !attempts.have_begun() {
@@ -158,15 +166,15 @@ impl Forwarding<'_, '_> {
             true => Box::pin(self.stream(permit)).await,
             false => {
                 let server = self.client.connect(permit, self.timeouts.connect).await;
-                server.map(|server| Some((ServerEnd::Socket(server), true)))
+                server.map(|server| Ok((ServerEnd::Socket(server), true)))
             }
         };
         match opened {
-            Ok(None) => {
+            Ok(Err(unreached)) => {
                 attempts.pass_over(permit);
-                Err(AnswerReason::QueueTimeout)
+                Err(unreached)
             }
-            Ok(Some((server, is_new))) => {
+            Ok(Ok((server, is_new))) => {
                 if is_new {
                     permit.connected(began.elapsed());
                 } else {
@@ -180,24 +188,25 @@ impl Forwarding<'_, '_> {
                 let ServerAnswer { took, now, .. } = answer_now(self.client, None, began);
                 permit.failed_after(took, now);
                 attempts.failed(permit, &error, self.client.failures());
-                Err(AnswerReason::ConnectFailed)
+                Err(Unreached::Answer(AnswerReason::ConnectFailed))
             }
         }
     }
 
-    /// A stream to the server of the permit, and whether its connection is new. `None`: its connections have no room.
-    async fn stream(&self, permit: &Permit) -> io::Result<Option<(ServerEnd, bool)>> {
+    /// A stream to the server of the permit, and whether its connection is new.
+    async fn stream(&mut self, permit: &Permit) -> io::Result<Result<(ServerEnd, bool), Unreached>> {
         let within = self.timeouts.connect;
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
-        let (stream, is_new) = match http2::take(self.place(permit), within).await? {
+        let (stream, is_new) = match http2::take(self.place(permit), within, self.end.left()).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
                 let server = self.client.connect(permit, within).await?;
                 (http2::connect(opening, server, within).await?, true)
             }
-            FoundStream::Full => return Ok(None),
+            FoundStream::Full => return Ok(Err(Unreached::Answer(AnswerReason::QueueTimeout))),
+            FoundStream::ClientLeft => return Ok(Err(Unreached::ClientLeft)),
         };
-        Ok(Some((ServerEnd::Stream(stream), is_new)))
+        Ok(Ok((ServerEnd::Stream(stream), is_new)))
     }
 
     /// Whether the server of the permit is asked by HTTP/2.

@@ -25,7 +25,7 @@ stories!("http2":
     clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
     what_convey_answers_itself_it_says_in_either_version,
     no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait,
-    a_request_that_has_waited_in_vain_for_room_never_reaches_the_server,
+    a_request_that_waits_for_room_in_vain_or_without_its_client_reaches_no_server,
     a_server_that_says_nothing_on_a_connection_is_asked_on_another,
     a_server_that_ends_its_connections_in_order_fails_no_request [Need::NGINX],
     who_reads_a_stream_slowly_slows_its_server_alone,
@@ -150,7 +150,7 @@ fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_stre
     assert_eq!((server.connections(), server.seen().len()), (MOST, MOST + 8));
 }
 
-fn a_request_that_has_waited_in_vain_for_room_never_reaches_the_server() {
+fn a_request_that_waits_for_room_in_vain_or_without_its_client_reaches_no_server() {
     let lab = Loopback::new();
     let server = narrow_server(&lab);
     let setup = setup(&lab, "h2").health("kind = \"none\"").timeouts("connect = 1");
@@ -159,6 +159,13 @@ fn a_request_that_has_waited_in_vain_for_room_never_reaches_the_server() {
         let client = Client::connect(lab.vip()).await;
         let calls = calls(&client, &server, 0).await;
         assert_eq!(client.get("http://svc.example/late").await.status, 503);
+        let left = Request::post("http://svc.example/left").body(()).unwrap();
+        let call = client.begin(left, true).await;
+        while balancer.stat("/frontends/web/requests/total") != MOST + 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(call);
+        // On the same connection, so convey hears it later.
         end(calls).await;
     });
     assert_eq!(server.seen().len(), MOST);

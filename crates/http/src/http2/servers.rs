@@ -88,6 +88,8 @@ pub(crate) enum FoundStream {
     Nothing(OpeningConnection),
     /// All have as many streams as they may, and no other may be opened.
     Full,
+    /// The client has left meanwhile.
+    ClientLeft,
 }
 
 /// A connection that is being opened. Dropped, those that wait for it look again.
@@ -129,12 +131,17 @@ struct Streams {
     refused: AtomicUsize,
 }
 
-/// A stream on a connection to this server. Waits so long for one that is being opened, or for room.
+/// A stream on a connection to this server. Waits so long for one that is being opened, or for room, but for room only until the client has
+/// `left`.
 ///
 /// # Errors
 /// None has been opened in time.
-pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<FoundStream> {
-    let until = Instant::now() + within;
+pub(crate) async fn take(
+    server: ServerPlace,
+    within: Duration,
+    left: impl Future<Output = ()>,
+) -> io::Result<FoundStream> {
+    let (until, mut left) = (Instant::now() + within, pin!(left));
     loop {
         let found = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server));
         match found {
@@ -146,10 +153,14 @@ pub(crate) async fn take(server: ServerPlace, within: Duration) -> io::Result<Fo
                 is_over.store(true, Ordering::Relaxed);
             }
             Found::Nothing(opening) => return Ok(FoundStream::Nothing(opening)),
-            Found::Wait(waiting) => match timeout_at(until, waiting.changed.notified()).await {
-                Ok(()) => {}
-                Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
-                Err(late) => return Err(late.into()),
+            Found::Wait(waiting) => tokio::select! {
+                biased;
+                changed = timeout_at(until, waiting.changed.notified()) => match changed {
+                    Ok(()) => {}
+                    Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
+                    Err(late) => return Err(late.into()),
+                },
+                () = &mut left, if waiting.is_for_room() => return Ok(FoundStream::ClientLeft),
             },
         }
     }
