@@ -79,9 +79,17 @@ struct Transferred {
 
 /// Why a request has no connection to its server.
 enum Unreached {
-    /// Another server may have one; else this is answered.
-    Answer(AnswerReason),
+    /// There is none to be had.
+    Failed(io::Error),
+    /// Those over HTTP/2 had no room in time.
+    Full,
     ClientLeft,
+}
+
+impl From<io::Error> for Unreached {
+    fn from(error: io::Error) -> Unreached {
+        Unreached::Failed(error)
+    }
 }
 
 /// What became of one attempt.
@@ -125,9 +133,12 @@ impl Forwarding<'_, '_> {
                     self.record.connected();
                     found
                 }
-                Err(Unreached::ClientLeft) => return RequestEnd::Broken(Counter::ClientReset),
-                Err(Unreached::Answer(reason)) => {
-                    failed = Some(reason);
+                Err(unreached) => {
+                    failed = Some(match unreached {
+                        Unreached::Failed(_) => AnswerReason::ConnectFailed,
+                        Unreached::Full => AnswerReason::QueueTimeout,
+                        Unreached::ClientLeft => return RequestEnd::Broken(Counter::ClientReset),
+                    });
                     pool = self.client.newest_pool(&pool);
                     continue;
                 }
@@ -166,15 +177,11 @@ impl Forwarding<'_, '_> {
             true => Box::pin(self.stream(permit)).await,
             false => {
                 let server = self.client.connect(permit, self.timeouts.connect).await;
-                server.map(|server| Ok((ServerEnd::Socket(server), true)))
+                server.map(|server| (ServerEnd::Socket(server), true)).map_err(Unreached::Failed)
             }
         };
         match opened {
-            Ok(Err(unreached)) => {
-                attempts.pass_over(permit);
-                Err(unreached)
-            }
-            Ok(Ok((server, is_new))) => {
+            Ok((server, is_new)) => {
                 if is_new {
                     permit.connected(began.elapsed());
                 } else {
@@ -182,19 +189,23 @@ impl Forwarding<'_, '_> {
                 }
                 Ok((server, false))
             }
-            Err(error) => {
+            Err(Unreached::Failed(error)) => {
                 let client = self.client.client();
                 debug!("{client}: cannot connect to server {}: {error}", permit.name());
                 let ServerAnswer { took, now, .. } = answer_now(self.client, None, began);
                 permit.failed_after(took, now);
                 attempts.failed(permit, &error, self.client.failures());
-                Err(Unreached::Answer(AnswerReason::ConnectFailed))
+                Err(Unreached::Failed(error))
+            }
+            Err(unreached) => {
+                attempts.pass_over(permit);
+                Err(unreached)
             }
         }
     }
 
     /// A stream to the server of the permit, and whether its connection is new.
-    async fn stream(&mut self, permit: &Permit) -> io::Result<Result<(ServerEnd, bool), Unreached>> {
+    async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
         let (stream, is_new) = match http2::take(self.place(permit), within, self.end.left()).await? {
@@ -203,10 +214,10 @@ impl Forwarding<'_, '_> {
                 let server = self.client.connect(permit, within).await?;
                 (http2::connect(opening, server, within).await?, true)
             }
-            FoundStream::Full => return Ok(Err(Unreached::Answer(AnswerReason::QueueTimeout))),
-            FoundStream::ClientLeft => return Ok(Err(Unreached::ClientLeft)),
+            FoundStream::Full => return Err(Unreached::Full),
+            FoundStream::ClientLeft => return Err(Unreached::ClientLeft),
         };
-        Ok(Ok((ServerEnd::Stream(stream), is_new)))
+        Ok((ServerEnd::Stream(stream), is_new))
     }
 
     /// Whether the server of the permit is asked by HTTP/2.

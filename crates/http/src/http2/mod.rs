@@ -9,6 +9,7 @@ mod client;
 mod heads;
 mod incoming;
 mod io;
+mod kept;
 mod outgoing;
 mod servers;
 mod stream;

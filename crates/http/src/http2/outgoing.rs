@@ -13,7 +13,7 @@ use http::{Response, StatusCode, header};
 
 use super::body::{BodyIn, BodyOut, broken};
 use super::heads;
-use super::servers::StreamPlace;
+use super::kept::StreamPlace;
 
 /// A stream to a server, as a connection of HTTP/1.1 for one request.
 pub(crate) struct OutgoingStream {
@@ -115,7 +115,7 @@ impl OutgoingStream {
 
     /// Has no other stream begin on the same connection: nothing came from it for too long.
     pub(crate) fn retire_connection(&self) {
-        self.place.retire();
+        self.place.state().retire();
     }
 
     /// The server has ended the connection in order before it took this stream.

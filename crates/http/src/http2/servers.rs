@@ -8,7 +8,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -20,13 +19,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::body::broken;
 use super::io::Connection;
+use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
-
-/// Most streams at once on a connection; a server may allow less. With more, another connection is opened.
-const MAX_STREAMS: usize = 100;
-
-/// How long a connection without streams is kept.
-const LIFETIME: Duration = Duration::from_secs(30);
 
 /// How much of a response a stream may bring before it is taken.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -47,11 +41,8 @@ const MAX_CONNECTIONS: usize = 32;
 /// For how long it is remembered how many requests a server takes on a connection: it may be told otherwise.
 const MEMORY: Duration = Duration::from_secs(300);
 
-/// What the library says of how many streams a server allows, until the server has said it.
-const UNTOLD: usize = usize::MAX - 1;
-
 /// A server, by its number and where it is.
-type ServerPlace = (u32, SocketAddr);
+pub(super) type ServerPlace = (u32, SocketAddr);
 
 thread_local! {
     static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
@@ -60,7 +51,7 @@ thread_local! {
 /// Those to one server.
 #[derive(Default)]
 struct Connections {
-    kept: Vec<Kept>,
+    kept: Vec<KeptConnection>,
     /// Those that are being opened, until their server has said how many streams it allows.
     opening: usize,
     /// How many requests the server takes on a connection before it ends it in order, and when that was seen. No further ones begin there:
@@ -101,36 +92,6 @@ struct Waiting {
     changed: Arc<Notify>,
 }
 
-/// A connection, among others of its server.
-struct Kept {
-    send: SendRequest<Bytes>,
-    /// Each stream has a share of it.
-    streams: Arc<Streams>,
-    /// Told when a stream is over.
-    freed: Arc<Notify>,
-    /// No other stream begins on it.
-    is_over: Arc<AtomicBool>,
-    /// Since when there is no stream.
-    unused: Option<Instant>,
-}
-
-/// A stream's place on a connection.
-pub(super) struct StreamPlace {
-    server: ServerPlace,
-    send: SendRequest<Bytes>,
-    is_over: Arc<AtomicBool>,
-    streams: Arc<Streams>,
-    freed: Arc<Notify>,
-}
-
-/// The streams of one connection so far.
-#[derive(Default)]
-struct Streams {
-    begun: AtomicUsize,
-    /// Those that its end in order has refused.
-    refused: AtomicUsize,
-}
-
 /// A stream on a connection to this server. Waits so long for one that is being opened, or for room, but for room only until the client has
 /// `left`.
 ///
@@ -146,11 +107,11 @@ pub(crate) async fn take(
         let found = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server));
         match found {
             Found::Place(place) => {
-                let is_over = place.is_over.clone();
+                let state = place.state().clone();
                 if let Ok(stream) = begin(place).await {
                     return Ok(FoundStream::Stream(stream));
                 }
-                is_over.store(true, Ordering::Relaxed);
+                state.retire();
             }
             Found::Nothing(opening) => return Ok(FoundStream::Nothing(opening)),
             Found::Wait(waiting) => tokio::select! {
@@ -185,11 +146,16 @@ pub(crate) async fn connect(
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEAD);
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
-    let (server, is_over) = (opening.0, Arc::new(AtomicBool::new(false)));
-    tokio::spawn(run(connection, (opening, send.clone()), is_over.clone(), within));
-    let place =
-        SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().keep(server, send, is_over));
-    begin(place).await
+    let server = opening.0;
+    let (kept, first) = SERVERS.with_borrow_mut(|servers| {
+        let connections = servers.entry(server).or_default();
+        let mut kept = KeptConnection::new(server, send.clone(), connections.changed.clone());
+        let (state, first) = (kept.state().clone(), kept.another(None));
+        connections.kept.push(kept);
+        (state, first)
+    });
+    tokio::spawn(run(connection, (opening, send), kept, within));
+    begin(first).await
 }
 
 /// Moves the frames of a connection until it is over. It has been opened once the server has said how many streams it allows. One that
@@ -197,7 +163,7 @@ pub(crate) async fn connect(
 async fn run(
     connection: impl Future<Output = Result<(), h2::Error>> + Send + 'static,
     opening: (OpeningConnection, SendRequest<Bytes>),
-    is_over: Arc<AtomicBool>,
+    kept: Arc<KeptState>,
     within: Duration,
 ) {
     let (mut connection, mut opening, mut time) = (pin!(connection), Some(opening), pin!(sleep(within)));
@@ -205,7 +171,7 @@ async fn run(
         let polled = connection.as_mut().poll(cx);
         drop(opening.take_if(|(_, send)| send.current_max_send_streams() != UNTOLD));
         if opening.is_some() && time.as_mut().poll(cx).is_ready() {
-            is_over.store(true, Ordering::Relaxed);
+            kept.retire();
             opening = None;
         }
         polled
@@ -213,7 +179,14 @@ async fn run(
     if let Err(error) = ended.await {
         debug!("a connection to a server over HTTP/2 is over: {error}");
     }
-    is_over.store(true, Ordering::Relaxed);
+    kept.retire();
+}
+
+/// A server has ended a connection in order once it had taken so many requests.
+pub(super) fn note_that_it_takes(server: ServerPlace, requests: usize) {
+    SERVERS.with_borrow_mut(|servers| {
+        servers.entry(server).or_default().takes = Some((requests, Instant::now()));
+    });
 }
 
 /// Closes connections that are over or have had no stream for long. To be called once a second.
@@ -230,41 +203,15 @@ pub(crate) fn sweep() {
 
 /// Waits until the connection lets a stream begin.
 async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
-    poll_fn(|cx| place.send.poll_ready(cx)).await.map_err(broken)?;
+    poll_fn(|cx| place.send().poll_ready(cx)).await.map_err(broken)?;
     Ok(Box::new(OutgoingStream::new(place)))
-}
-
-impl StreamPlace {
-    pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {
-        &mut self.send
-    }
-
-    /// Has no other stream begin on this connection. Those that have begun go on.
-    pub(super) fn retire(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
-    }
-
-    /// The server has ended the connection in order, and refused this stream.
-    pub(super) fn was_refused(&self) {
-        let refused = self.streams.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        let taken = self.streams.begun.load(Ordering::Relaxed).saturating_sub(refused).max(1);
-        SERVERS.with_borrow_mut(|servers| {
-            servers.entry(self.server).or_default().takes = Some((taken, Instant::now()));
-        });
-    }
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.freed.notify_one();
-    }
 }
 
 impl Connections {
     /// What there is for a request to this server.
     fn find(&mut self, server: ServerPlace) -> Found {
         let most = self.takes.map(|(most, _)| most);
-        if let Some(place) = self.kept.iter_mut().find_map(|kept| kept.place(server, most)) {
+        if let Some(place) = self.kept.iter_mut().find_map(|kept| kept.place(most)) {
             return Found::Place(place);
         }
         // Who opens a connection has a stream of it, too.
@@ -277,20 +224,6 @@ impl Connections {
             return Found::Nothing(OpeningConnection(server));
         }
         self.wait(server)
-    }
-
-    /// Has others find a new connection. The first stream on it.
-    fn keep(
-        &mut self,
-        server: ServerPlace,
-        send: SendRequest<Bytes>,
-        is_over: Arc<AtomicBool>,
-    ) -> StreamPlace {
-        let freed = self.changed.clone();
-        let mut kept = Kept { send, streams: Arc::default(), freed, is_over, unused: None };
-        let first = kept.another(server, None);
-        self.kept.push(kept);
-        first
     }
 
     fn wait(&mut self, server: ServerPlace) -> Found {
@@ -326,50 +259,5 @@ impl Drop for Waiting {
                 connections.waiting -= 1;
             }
         });
-    }
-}
-
-impl Kept {
-    /// Room for another stream, if there is. `most`: so many requests in all.
-    fn place(&mut self, server: ServerPlace, most: Option<usize>) -> Option<StreamPlace> {
-        let is_first = !self.is_over.load(Ordering::Relaxed) && self.open() == 0;
-        let has_room = self.limit().is_some_and(|most| self.open() < most);
-        (is_first || has_room).then(|| self.another(server, most))
-    }
-
-    /// Most streams at once; `None`: it takes none, or none yet.
-    fn limit(&self) -> Option<usize> {
-        let told = self.send.current_max_send_streams();
-        let takes_streams = !self.is_over.load(Ordering::Relaxed) && told != UNTOLD;
-        takes_streams.then_some(told.min(MAX_STREAMS))
-    }
-
-    /// Another stream, the last one if there are as many as may be then.
-    fn another(&mut self, server: ServerPlace, most: Option<usize>) -> StreamPlace {
-        self.unused = None;
-        let begun = self.streams.begun.fetch_add(1, Ordering::Relaxed) + 1;
-        if most.is_some_and(|most| begun >= most) {
-            self.is_over.store(true, Ordering::Relaxed);
-        }
-        StreamPlace {
-            server,
-            send: self.send.clone(),
-            is_over: self.is_over.clone(),
-            streams: self.streams.clone(),
-            freed: self.freed.clone(),
-        }
-    }
-
-    fn open(&self) -> usize {
-        Arc::strong_count(&self.streams) - 1
-    }
-
-    fn stays(&mut self, now: Instant) -> bool {
-        let is_unused = self.open() == 0;
-        let since = *self.unused.get_or_insert(now);
-        if !is_unused {
-            self.unused = None;
-        }
-        !self.is_over.load(Ordering::Relaxed) && (!is_unused || now - since < LIFETIME)
     }
 }
