@@ -1,0 +1,22 @@
+//! The name of a host (RFC 6066 3, RFC 1035 2.3.4).
+
+use std::net::IpAddr;
+
+use super::HelloFault;
+
+/// Most bytes of a name, and of its parts between dots.
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+
+/// The name in small letters and without a dot at its end; `None`: it is an address.
+pub(super) fn host(bytes: &[u8]) -> Result<Option<Box<str>>, HelloFault> {
+    let text = std::str::from_utf8(bytes).map_err(|_| HelloFault::ServerName)?;
+    if text.parse::<IpAddr>().is_ok() {
+        return Ok(None);
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_of_label = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(is_of_label);
+    let is_name = name.len() <= MAX_NAME && name.split('.').all(is_label);
+    if is_name { Ok(Some(name.to_ascii_lowercase().into())) } else { Err(HelloFault::ServerName) }
+}

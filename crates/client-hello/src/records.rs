@@ -1,0 +1,114 @@
+//! The records that hold the first message of a handshake (RFC 8446 5.1).
+
+use std::borrow::Cow;
+
+use super::{HelloFault, MAX_MESSAGE, MAX_RECORDS, RECORD_HEADER};
+
+/// The content type of records with handshake messages.
+const HANDSHAKE: u8 = 22;
+
+/// The first byte of the version, in all versions of TLS. The second one says nothing: RFC 8446 has it ignored.
+const TLS: u8 = 3;
+
+/// The type of the message.
+const CLIENT_HELLO: u8 = 1;
+
+/// Length of type and length before a message.
+const MESSAGE_HEADER: usize = 4;
+
+/// Most bytes of a record.
+const MAX_RECORD: usize = 16_384;
+
+/// Why there is no message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoMessage {
+    /// The first bytes are of something else.
+    NotTls,
+    Fault(HelloFault),
+}
+
+impl From<HelloFault> for NoMessage {
+    fn from(fault: HelloFault) -> NoMessage {
+        NoMessage::Fault(fault)
+    }
+}
+
+/// The ClientHello without its header; `None`: more bytes are needed. Each byte is judged as soon as it is there.
+pub(super) fn message(bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, NoMessage> {
+    let (mut rest, mut message) = (bytes, Message::default());
+    loop {
+        if message.fragments.len() == MAX_RECORDS {
+            return Err(HelloFault::TooManyRecords.into());
+        }
+        let Some(len) = record_length(rest, message.fragments.is_empty())? else { return Ok(None) };
+        let body = &rest[RECORD_HEADER..];
+        let here = body.len().min(len);
+        message.add(&body[..here], len)?;
+        if here < len {
+            return Ok(None);
+        }
+        if let Some(whole) = message.whole() {
+            return Ok(Some(whole));
+        }
+        rest = &body[len..];
+    }
+}
+
+/// The length of the record that begins here; `None`: its header is not whole.
+fn record_length(bytes: &[u8], is_first: bool) -> Result<Option<usize>, NoMessage> {
+    let other = if is_first { NoMessage::NotTls } else { HelloFault::Interleaved.into() };
+    let is_it = [HANDSHAKE, TLS].iter().zip(bytes).all(|(expected, byte)| expected == byte);
+    if !is_it {
+        return Err(other);
+    }
+    let Some([_, _, _, high, low]) = bytes.first_chunk::<RECORD_HEADER>() else { return Ok(None) };
+    match u16::from_be_bytes([*high, *low]).into() {
+        0 => Err(HelloFault::EmptyRecord.into()),
+        len if len > MAX_RECORD => Err(HelloFault::RecordTooLong.into()),
+        len => Ok(Some(len)),
+    }
+}
+
+/// What has come of a message.
+#[derive(Default)]
+struct Message<'a> {
+    fragments: Vec<&'a [u8]>,
+    /// Its type and its length, as far as they have come.
+    header: Vec<u8>,
+    /// Bytes of the records so far, the last one counted whole.
+    announced: usize,
+}
+
+impl<'a> Message<'a> {
+    /// Takes what has come of a record with this length.
+    fn add(&mut self, fragment: &'a [u8], len: usize) -> Result<(), HelloFault> {
+        let missing = MESSAGE_HEADER - self.header.len();
+        self.header.extend(fragment.iter().take(missing));
+        self.fragments.push(fragment);
+        self.announced += len;
+        if self.header.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+            return Err(HelloFault::OtherMessage);
+        }
+        match self.len() {
+            Some(len) if len > MAX_MESSAGE => Err(HelloFault::TooLong),
+            Some(len) if self.announced > len => Err(HelloFault::Trailing),
+            _ => Ok(()),
+        }
+    }
+
+    /// Its length with its header, once that is known.
+    fn len(&self) -> Option<usize> {
+        let [_, length @ ..] = self.header.first_chunk::<MESSAGE_HEADER>()?;
+        let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        Some(MESSAGE_HEADER + length)
+    }
+
+    /// Its body, if the records are all that it needs.
+    fn whole(&self) -> Option<Cow<'a, [u8]>> {
+        let is_whole = self.len()? == self.announced;
+        is_whole.then(|| match self.fragments[..] {
+            [only] => Cow::Borrowed(&only[MESSAGE_HEADER..]),
+            ref all => Cow::Owned(all.concat().split_off(MESSAGE_HEADER)),
+        })
+    }
+}
