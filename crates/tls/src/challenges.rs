@@ -1,0 +1,155 @@
+//! What a certificate authority finds while an order runs: tokens by HTTP (RFC 8555, section 8.3), and certificates by a handshake of
+//! their own protocol (RFC 8737). Whoever orders puts them here, and frontends show them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use foldhash::HashMap;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{Error, ServerConfig};
+
+use crate::versions;
+use convey_client_hello::{ClientHello, HelloVerdict, parse};
+use convey_model::TlsVersion;
+
+/// The protocol (ALPN) of handshakes that prove a name (RFC 8737, section 6.2).
+pub const ACME_TLS: &str = "acme-tls/1";
+
+/// What is shown now. All frontends share it.
+#[derive(Default)]
+pub struct AcmeChallenges {
+    /// How many there are: without any, nobody waits for a lock.
+    count: AtomicUsize,
+    shown: RwLock<Shown>,
+}
+
+#[derive(Default)]
+struct Shown {
+    /// Key authorizations by token.
+    tokens: HashMap<String, Arc<str>>,
+    /// How to shake hands, by name in lower case.
+    handshakes: HashMap<String, Arc<ServerConfig>>,
+}
+
+/// What proves a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AcmeProof {
+    /// A text that is read by HTTP.
+    Token {
+        /// The end of the path.
+        token: String,
+        /// What is read there.
+        text: String,
+    },
+    /// A certificate that is shown in a handshake.
+    Certificate {
+        /// The name that is asked for.
+        name: String,
+        /// The certificate, in DER.
+        chain: Vec<u8>,
+        /// Its key, in PKCS#8.
+        key: Vec<u8>,
+    },
+}
+
+impl AcmeChallenges {
+    /// The path of tokens.
+    pub const PATH: &'static str = "/.well-known/acme-challenge/";
+
+    /// Shows exactly these from now on.
+    ///
+    /// # Errors
+    /// A certificate cannot be used. Nothing has changed then.
+    pub fn show(&self, proofs: Vec<AcmeProof>) -> Result<(), Error> {
+        let (mut shown, count) = (Shown::default(), proofs.len());
+        for proof in proofs {
+            match proof {
+                AcmeProof::Token { token, text } => _ = shown.tokens.insert(token, text.into()),
+                AcmeProof::Certificate { name, chain, key } => {
+                    _ = shown.handshakes.insert(name, Arc::new(handshake(chain, key)?));
+                }
+            }
+        }
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = shown;
+        self.count.store(count, Ordering::Release);
+        Ok(())
+    }
+
+    /// What is read at this path; `None`: nothing of ours.
+    pub fn answer(&self, path: &[u8]) -> Option<Arc<str>> {
+        let token = path.strip_prefix(AcmeChallenges::PATH.as_bytes())?;
+        if !self.are_shown() {
+            return None;
+        }
+        let token = std::str::from_utf8(token).ok()?;
+        self.shown.read().unwrap_or_else(PoisonError::into_inner).tokens.get(token).cloned()
+    }
+
+    /// Whether anything is shown.
+    pub fn are_shown(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// How to shake hands with the client that begins like this, if it is an authority that looks for one of these certificates.
+    /// `usual`: as with all others. `None`: its hello has not come whole.
+    pub(crate) fn choose(&self, begins: &[u8], usual: &Arc<ServerConfig>) -> Option<Arc<ServerConfig>> {
+        match parse(begins) {
+            HelloVerdict::NeedMore => None,
+            HelloVerdict::Hello(hello) => Some(self.of(&hello).unwrap_or_else(|| usual.clone())),
+            // The usual handshake says what is wrong.
+            HelloVerdict::NotTls | HelloVerdict::Malformed(_) => Some(usual.clone()),
+        }
+    }
+
+    fn of(&self, hello: &ClientHello) -> Option<Arc<ServerConfig>> {
+        if !hello.alpn().eq([ACME_TLS.as_bytes()]) {
+            return None;
+        }
+        let name = hello.server_name.as_deref()?;
+        self.shown.read().unwrap_or_else(PoisonError::into_inner).handshakes.get(name).cloned()
+    }
+}
+
+impl fmt::Debug for AcmeChallenges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcmeChallenges").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+fn handshake(chain: Vec<u8>, key: Vec<u8>) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
+    let key =
+        CertifiedKey::new(vec![CertificateDer::from(chain)], provider.key_provider.load_private_key(key)?);
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions::from(TlsVersion::V1_2))?;
+    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.alpn_protocols = vec![ACME_TLS.as_bytes().to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_answered_only_while_it_is_shown() {
+        let challenges = AcmeChallenges::default();
+        let answer = |path: &str| challenges.answer(path.as_bytes()).map(|text| text.to_string());
+        assert_eq!(answer("/.well-known/acme-challenge/abc"), None);
+        let proof = AcmeProof::Token { token: "abc".to_owned(), text: "abc.key".to_owned() };
+        challenges.show(vec![proof]).unwrap();
+        assert_eq!(answer("/.well-known/acme-challenge/abc").as_deref(), Some("abc.key"));
+        for other in ["/.well-known/acme-challenge/abcd", "/.well-known/acme-challenge/", "/abc", "/"] {
+            assert_eq!(answer(other), None, "{other}");
+        }
+        challenges.show(Vec::new()).unwrap();
+        assert_eq!(answer("/.well-known/acme-challenge/abc"), None);
+    }
+}

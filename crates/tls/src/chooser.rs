@@ -1,0 +1,78 @@
+//! Which certificate a client gets: by the name that it asks for (SNI, RFC 6066, section 3).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use foldhash::{HashMap, HashMapExt};
+use rustls::SignatureScheme;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::Certificate;
+
+thread_local! {
+    /// The name that the last hello on this thread had: the library tells nobody else of it.
+    static ASKED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The name that the hello had which has just come, in lower case.
+pub(crate) fn take_asked_name() -> Option<String> {
+    ASKED.take()
+}
+
+/// The certificates of a frontend.
+#[derive(Debug)]
+pub(crate) struct CertificateChooser {
+    /// By name, in lower case; a wildcard as it is written. Those of one name in the order of the file: keys may be of several kinds.
+    by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
+    /// For clients that ask for no name, or for another one.
+    default: Vec<Arc<CertifiedKey>>,
+    /// Whether a client that asks for a name that no certificate has is refused.
+    refuses_unknown: bool,
+}
+
+impl CertificateChooser {
+    /// Of these; the first one, and all others with the same names, are the default.
+    pub(crate) fn new(certificates: &[Certificate], refuses_unknown: bool) -> CertificateChooser {
+        let mut by_name: HashMap<String, Vec<Arc<CertifiedKey>>> = HashMap::new();
+        for certificate in certificates {
+            for name in &certificate.names {
+                by_name.entry(name.clone()).or_default().push(certificate.key.clone());
+            }
+        }
+        let first = certificates.first();
+        let is_default = |other: &&Certificate| first.is_some_and(|first| first.names == other.names);
+        let default = certificates.iter().filter(is_default).map(|certificate| certificate.key.clone());
+        CertificateChooser { by_name, default: default.collect(), refuses_unknown }
+    }
+
+    /// The candidates for a name, in lower case; `None`: the client asked for none.
+    fn candidates(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
+        let Some(name) = name else { return &self.default };
+        if let Some(found) = self.by_name.get(name) {
+            return found;
+        }
+        // A wildcard stands for one label (RFC 9525, section 6.3).
+        let found = name.split_once('.').and_then(|(_, rest)| self.by_name.get(&format!("*.{rest}")));
+        match found {
+            Some(found) => found,
+            None if self.refuses_unknown => &[],
+            None => &self.default,
+        }
+    }
+}
+
+impl ResolvesServerCert for CertificateChooser {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().map(|name| name.trim_end_matches('.').to_ascii_lowercase());
+        let chosen = choose(self.candidates(name.as_deref()), hello.signature_schemes());
+        ASKED.set(name);
+        chosen
+    }
+}
+
+/// The first one that the client can verify, or else the first one.
+fn choose(candidates: &[Arc<CertifiedKey>], offered: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+    let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(offered).is_some();
+    candidates.iter().find(fits).or(candidates.first()).cloned()
+}

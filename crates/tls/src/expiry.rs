@@ -1,0 +1,84 @@
+//! When operators are told that a certificate is about to expire. Pure.
+
+use foldhash::{HashMap, HashMapExt};
+
+use crate::Validity;
+
+/// Days before the end at which they are told, each once.
+const WARNINGS: [i64; 3] = [30, 7, 1];
+
+/// Remembers what was told.
+#[derive(Debug, Default)]
+pub struct ExpiryWatch {
+    /// By name and end: the smallest number of days that was told; -1: that it is over.
+    told: HashMap<(String, i64), i64>,
+}
+
+/// That a certificate is about to expire, or has expired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expiry {
+    /// Which, as it was named.
+    pub name: String,
+    /// Whole days that are left; `None`: it has expired.
+    pub days_left: Option<i64>,
+}
+
+impl ExpiryWatch {
+    /// Looks at all certificates, each with a name, at this time in seconds since 1970. Returns what has not been told.
+    pub fn look(&mut self, certificates: &[(String, Validity)], now: i64) -> Vec<Expiry> {
+        let mut told = HashMap::new();
+        let mut new = Vec::new();
+        for (name, validity) in certificates {
+            let key = (name.clone(), validity.until);
+            let before = self.told.get(&key).or(told.get(&key)).copied();
+            let Some(due) = due(validity.days_left(now)) else { continue };
+            if before.is_none_or(|before| due < before) {
+                let days_left = (due >= 0).then(|| validity.days_left(now));
+                new.push(Expiry { name: name.clone(), days_left });
+            }
+            told.insert(key, due);
+        }
+        // Of certificates that are gone nothing is remembered.
+        self.told = told;
+        new
+    }
+}
+
+/// The warning that is due with so many days left: the smallest that is not smaller; -1: it is over.
+fn due(days_left: i64) -> Option<i64> {
+    if days_left < 0 { Some(-1) } else { WARNINGS.into_iter().rev().find(|days| days_left < *days) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 24 * 60 * 60;
+
+    #[test]
+    fn each_warning_is_told_once_and_a_new_certificate_begins_anew() {
+        let mut watch = ExpiryWatch::default();
+        let mut look = |until: i64, now: i64| {
+            let all = [("site".to_owned(), Validity { from: 0, until: until * DAY })];
+            watch.look(&all, now * DAY + 1).into_iter().map(|expiry| expiry.days_left).collect::<Vec<_>>()
+        };
+        assert_eq!(look(90, 0), []);
+        assert_eq!(look(90, 59), []);
+        assert_eq!(look(90, 60), [Some(29)]);
+        assert_eq!(look(90, 61), []);
+        assert_eq!(look(90, 84), [Some(5)]);
+        assert_eq!(look(90, 85), []);
+        assert_eq!(look(90, 89), [Some(0)]);
+        assert_eq!(look(90, 90), [None]);
+        assert_eq!(look(90, 91), []);
+        assert_eq!(look(180, 91), []);
+        assert_eq!(look(180, 179), [Some(0)], "one warning, not three");
+    }
+
+    #[test]
+    fn certificates_are_told_apart_by_their_names() {
+        let certificates = ["a", "b"].map(|name| (name.to_owned(), Validity { from: 0, until: 0 }));
+        let told = ExpiryWatch::default().look(&certificates, DAY);
+        assert_eq!(told.iter().map(|expiry| &*expiry.name).collect::<Vec<_>>(), ["a", "b"]);
+    }
+}

@@ -1,0 +1,75 @@
+//! How a frontend shakes hands over QUIC (RFC 9001), for HTTP/3.
+
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache};
+use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite};
+
+use crate::{SessionTickets, TlsFault, certificate};
+use convey_model::FrontendTls;
+
+/// The name of HTTP/3 in a handshake (ALPN, RFC 9114, section 3.1).
+const HTTP3: &str = "h3";
+
+/// Most sessions that clients of a frontend may go on with by early data. The oldest one gives way.
+const MAX_EARLY_SESSIONS: usize = 16 * 1024;
+
+/// The subject of the first of these certificates, which a client has shown; empty without one.
+pub fn client_subject(chain: &[CertificateDer<'_>]) -> String {
+    chain.first().map(|der| certificate::subject(der)).unwrap_or_default()
+}
+
+/// The settings of a frontend over TCP, as they are over QUIC. Only TLS 1.3 is spoken there.
+///
+/// # Errors
+/// They allow none of its suites.
+pub(crate) fn config(
+    tcp: &ServerConfig,
+    tls: &FrontendTls,
+    tickets: Option<&SessionTickets>,
+) -> Result<ServerConfig, TlsFault> {
+    if !tcp.crypto_provider().cipher_suites.iter().any(|suite| suite.tls13().is_some()) {
+        return Err(TlsFault::Setting(
+            "http3",
+            "cipher_suites has none of TLS 1.3, which HTTP/3 needs".to_owned(),
+        ));
+    }
+    let mut config = ServerConfig::clone(tcp);
+    config.alpn_protocols = vec![HTTP3.as_bytes().to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    match tickets {
+        // A ticket that is a key into a store can be used once: what was recorded cannot be repeated (RFC 8446, section 8.1).
+        Some(_) if tls.early_data => {
+            config.session_storage = ServerSessionMemoryCache::new(MAX_EARLY_SESSIONS);
+            // QUIC bounds early data by its own limits (RFC 9001, section 4.6.1).
+            config.max_early_data_size = u32::MAX;
+        }
+        Some(tickets) => config.ticketer = tickets.producer(),
+        None => config.send_tls13_tickets = 0,
+    }
+    Ok(config)
+}
+
+/// The suite that first packets are encrypted with, whatever the frontend allows (RFC 9001, section 5.2).
+pub fn initial_suite() -> Option<rustls::quic::Suite> {
+    let suites = rustls::crypto::ring::ALL_CIPHER_SUITES.iter();
+    let is_initial = |suite: &&SupportedCipherSuite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256;
+    suites.copied().find(|suite| is_initial(&suite))?.tls13()?.quic_suite()
+}
+
+/// Fills these bytes with what nobody can guess. `None`: the host has no randomness.
+pub fn fill_random(bytes: &mut [u8]) -> Option<()> {
+    use ring::rand::{SecureRandom, SystemRandom};
+    SystemRandom::new().fill(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_suite_for_first_packets() {
+        assert!(initial_suite().is_some());
+    }
+}

@@ -1,0 +1,335 @@
+//! One side of a TLS connection. Bytes in, bytes out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus,
+};
+use rustls::{ClientConfig, CommonState, Error, ServerConfig};
+
+use crate::chooser;
+use crate::{AcmeChallenges, OutgoingRecords, SessionFacts, TlsAcceptor};
+
+/// Most plaintext of one record (RFC 8446, section 5.1).
+const MAX_RECORD: usize = 16 * 1024;
+
+/// More than a record adds to its plaintext: header, content type, tag and, of TLS 1.2, nonce.
+const RECORD_OVERHEAD: usize = 64;
+
+/// Longest alert, encrypted.
+const ALERT: usize = 128;
+
+/// One side of a connection.
+pub struct TlsSession {
+    side: Side,
+    /// The name that the client asked for.
+    server_name: Option<Box<str>>,
+    /// Bytes of a record, or of a message of the handshake, that has not come whole. The library remembers where in them it is, so it always
+    /// gets them back.
+    unfinished: Vec<u8>,
+    /// It has failed: the library is asked nothing more.
+    has_failed: bool,
+    /// Until the client's hello has come, while an authority may look for a certificate of its own.
+    undecided: Option<Box<Undecided>>,
+}
+
+/// How to shake hands with a client that has not said who it is.
+struct Undecided {
+    challenges: Arc<AcmeChallenges>,
+    usual: Arc<ServerConfig>,
+}
+
+enum Side {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// What has become of bytes that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Received {
+    /// The handshake is over: both sides may send.
+    pub is_open: bool,
+    /// The other side sends nothing more (`close_notify`).
+    pub is_closed: bool,
+}
+
+impl TlsSession {
+    /// Most bytes that a session keeps: those of an unfinished message of the handshake (RFC 8446, section 4) and of a record.
+    pub const MAX_UNFINISHED: usize = 72 * 1024;
+
+    /// The side of the server.
+    ///
+    /// # Errors
+    /// The library has no memory or randomness.
+    pub fn accept(acceptor: &TlsAcceptor) -> Result<TlsSession, Error> {
+        let session = TlsSession::new(Side::Server(UnbufferedServerConnection::new(acceptor.config())?));
+        let undecided = acceptor
+            .challenges()
+            .map(|challenges| Box::new(Undecided { challenges, usual: acceptor.config() }));
+        Ok(TlsSession { undecided, ..session })
+    }
+
+    /// The side of the client, which asks for this name.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn connect(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsSession, Error> {
+        Ok(TlsSession::new(Side::Client(UnbufferedClientConnection::new(config, name)?)))
+    }
+
+    fn new(side: Side) -> TlsSession {
+        TlsSession { side, server_name: None, unfinished: Vec::new(), has_failed: false, undecided: None }
+    }
+
+    /// How many bytes of an unfinished message it keeps.
+    pub fn unfinished(&self) -> usize {
+        self.unfinished.len()
+    }
+
+    /// Takes what has come of the other side. `incoming` begins with room for [`TlsSession::unfinished`] bytes; what has come is behind it,
+    /// and is decrypted in place. `plaintext` gets what that says, and `out` what is to be sent back: also with an error, for the other
+    /// side is told.
+    ///
+    /// # Errors
+    /// The connection is over: the other side breaks the protocol, or is not who it should be.
+    pub fn receive(
+        &mut self,
+        incoming: &mut [u8],
+        out: &mut OutgoingRecords,
+        plaintext: impl FnMut(&[u8]),
+    ) -> Result<Received, Error> {
+        self.check()?;
+        incoming[..self.unfinished.len()].copy_from_slice(&self.unfinished);
+        if self.decide(incoming)? {
+            return Ok(Received::default());
+        }
+        let mut taken = 0;
+        let received = match &mut self.side {
+            Side::Server(connection) => {
+                let received = receive(connection, incoming, &mut taken, out, plaintext);
+                if let Some(name) = chooser::take_asked_name() {
+                    self.server_name = Some(name.into());
+                }
+                received
+            }
+            Side::Client(connection) => receive(connection, incoming, &mut taken, out, plaintext),
+        };
+        let left = &incoming[taken.min(incoming.len())..];
+        self.has_failed = received.is_err() || left.len() > TlsSession::MAX_UNFINISHED;
+        self.unfinished = if self.has_failed { Vec::new() } else { left.to_vec() };
+        let received = received?;
+        self.check().map(|()| received)
+    }
+
+    /// Decides how to shake hands with a client of which so much has come. Returns whether its hello has not come whole: the bytes are
+    /// kept.
+    fn decide(&mut self, incoming: &[u8]) -> Result<bool, Error> {
+        let Some(Undecided { challenges, usual }) = self.undecided.as_deref() else { return Ok(false) };
+        let Some(config) = challenges.choose(incoming, usual) else {
+            self.has_failed = incoming.len() > TlsSession::MAX_UNFINISHED;
+            self.unfinished = incoming.to_vec();
+            return self.check().map(|()| true);
+        };
+        if !Arc::ptr_eq(&config, usual) {
+            self.side = Side::Server(UnbufferedServerConnection::new(config)?);
+        }
+        self.undecided = None;
+        Ok(false)
+    }
+
+    /// Encrypts bytes for the other side, once the session is open.
+    ///
+    /// # Errors
+    /// The session is not open, is over, or has used up its keys.
+    pub fn send(&mut self, plaintext: &[u8], out: &mut OutgoingRecords) -> Result<(), Error> {
+        self.transmit(Some(plaintext), out)
+    }
+
+    /// Tells the other side that nothing more is sent (`close_notify`, RFC 8446, section 6.1).
+    ///
+    /// # Errors
+    /// Those of [`TlsSession::send`].
+    pub fn close(&mut self, out: &mut OutgoingRecords) -> Result<(), Error> {
+        self.transmit(None, out)
+    }
+
+    fn transmit(&mut self, plaintext: Option<&[u8]>, out: &mut OutgoingRecords) -> Result<(), Error> {
+        self.check()?;
+        let (unfinished, mut taken) = (&mut self.unfinished, 0);
+        let sent = match &mut self.side {
+            Side::Server(connection) => send(connection, unfinished, &mut taken, plaintext, out),
+            Side::Client(connection) => send(connection, unfinished, &mut taken, plaintext, out),
+        };
+        self.has_failed = sent.is_err();
+        self.unfinished.drain(..taken.min(self.unfinished.len()));
+        sent
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self.has_failed {
+            false => Ok(()),
+            true => Err(Error::General("the TLS session has failed".to_owned())),
+        }
+    }
+
+    /// What the handshake has agreed on.
+    pub fn facts(&self) -> SessionFacts {
+        SessionFacts::of(self.state(), self.server_name.as_deref())
+    }
+
+    /// The protocol that both sides speak within (ALPN, RFC 7301), if they have agreed on one.
+    pub fn protocol(&self) -> Option<&[u8]> {
+        self.state().alpn_protocol()
+    }
+
+    fn state(&self) -> &CommonState {
+        match &self.side {
+            Side::Server(connection) => connection,
+            Side::Client(connection) => connection,
+        }
+    }
+}
+
+impl fmt::Debug for TlsSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSession").field("facts", &self.facts()).finish()
+    }
+}
+
+/// A connection of the library.
+trait Unbuffered {
+    type Data;
+
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+
+    /// Returns whether something waits to be encoded: [`Unbuffered::process`] hands it out before it reads anything.
+    fn wants_write(&self) -> bool;
+}
+
+impl Unbuffered for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+
+    fn wants_write(&self) -> bool {
+        CommonState::wants_write(self)
+    }
+}
+
+impl Unbuffered for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+
+    fn wants_write(&self) -> bool {
+        CommonState::wants_write(self)
+    }
+}
+
+/// `taken` counts bytes of `incoming` that are done with.
+fn receive(
+    connection: &mut impl Unbuffered,
+    incoming: &mut [u8],
+    taken: &mut usize,
+    out: &mut OutgoingRecords,
+    mut plaintext: impl FnMut(&[u8]),
+) -> Result<Received, Error> {
+    let mut received = Received::default();
+    loop {
+        let UnbufferedStatus { mut discard, state } = connection.process(&mut incoming[*taken..]);
+        let mut waits = false;
+        match state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                while let Some(record) = traffic.next_record() {
+                    let record = record?;
+                    plaintext(record.payload);
+                    discard += record.discard;
+                }
+            }
+            Ok(ConnectionState::EncodeTlsData(data)) => encode(data, out)?,
+            Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+            Ok(ConnectionState::PeerClosed) => received.is_closed = true,
+            Ok(ConnectionState::WriteTraffic(_)) => (received.is_open, waits) = (true, true),
+            Ok(ConnectionState::Closed) => (received.is_closed, waits) = (true, true),
+            Ok(ConnectionState::BlockedHandshake) => waits = true,
+            // 0-RTT is off: no state of its own can come.
+            Ok(_) => return Err(Error::General("unexpected state of a TLS session".to_owned())),
+            Err(error) => {
+                *taken += discard;
+                encode_alert(connection, &mut incoming[*taken..], out);
+                return Err(error);
+            }
+        }
+        *taken += discard;
+        if waits {
+            return Ok(received);
+        }
+    }
+}
+
+/// Takes the alert of a connection that has just failed, and what was to be sent before it. It reads nothing more: the library would fail
+/// once more, and send a second alert.
+fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut OutgoingRecords) {
+    while connection.wants_write() {
+        match connection.process(incoming).state {
+            Ok(ConnectionState::EncodeTlsData(data)) if encode(data, out).is_ok() => {}
+            // It is over anyway.
+            _ => return,
+        }
+    }
+}
+
+/// Encrypts bytes, or says that there are no more. `taken` counts bytes of `unfinished` that are done with.
+fn send(
+    connection: &mut impl Unbuffered,
+    unfinished: &mut [u8],
+    taken: &mut usize,
+    plaintext: Option<&[u8]>,
+    out: &mut OutgoingRecords,
+) -> Result<(), Error> {
+    loop {
+        let UnbufferedStatus { discard, state } = connection.process(&mut unfinished[*taken..]);
+        match state? {
+            ConnectionState::EncodeTlsData(data) => encode(data, out)?,
+            ConnectionState::TransmitTlsData(data) => data.done(),
+            ConnectionState::PeerClosed => {}
+            ConnectionState::WriteTraffic(mut traffic) => {
+                let sent = match plaintext {
+                    Some(bytes) => {
+                        let room = bytes.len() + bytes.len().div_ceil(MAX_RECORD).max(1) * RECORD_OVERHEAD;
+                        out.add(room, |free| traffic.encrypt(bytes, free))
+                    }
+                    None => out.add(ALERT, |free| traffic.queue_close_notify(free)),
+                };
+                *taken += discard;
+                return sent.map(drop).map_err(cannot_encrypt);
+            }
+            _ => return Err(Error::General("the TLS session takes no bytes".to_owned())),
+        }
+        *taken += discard;
+    }
+}
+
+fn encode<D>(mut data: EncodeTlsData<'_, D>, out: &mut OutgoingRecords) -> Result<(), Error> {
+    let room = match out.add(0, |free| data.encode(free)) {
+        Ok(_) => return Ok(()),
+        Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => required_size,
+        Err(error) => return Err(Error::General(error.to_string())),
+    };
+    out.add(room, |free| data.encode(free)).map(drop).map_err(|error| Error::General(error.to_string()))
+}
+
+fn cannot_encrypt(error: EncryptError) -> Error {
+    Error::General(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;
