@@ -1,0 +1,69 @@
+//! What proves that a name is ours: a text by HTTP, or a certificate with a mark. Nodes share it as a file.
+
+use convey_model::AcmeChallenge;
+use convey_tls::AcmeProof;
+use instant_acme::KeyAuthorization;
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use serde::{Deserialize, Serialize};
+
+/// As nodes share it. A certificate each makes itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SharedProof {
+    /// The text at a token's path.
+    Token { token: String, text: String },
+    /// The mark of a certificate: the digest of the key authorization (RFC 8737, section 3).
+    Certificate { name: String, digest: Vec<u8> },
+}
+
+impl SharedProof {
+    pub(crate) fn new(kind: AcmeChallenge, name: &str, token: &str, key: &KeyAuthorization) -> SharedProof {
+        match kind {
+            AcmeChallenge::Http01 => {
+                SharedProof::Token { token: token.to_owned(), text: key.as_str().to_owned() }
+            }
+            AcmeChallenge::TlsAlpn01 => {
+                let digest = key.digest().as_ref().to_vec();
+                SharedProof::Certificate { name: name.to_owned(), digest }
+            }
+        }
+    }
+
+    /// What frontends show.
+    ///
+    /// # Errors
+    /// The certificate cannot be made.
+    pub(crate) fn proof(self) -> Result<AcmeProof, rcgen::Error> {
+        Ok(match self {
+            SharedProof::Token { token, text } => AcmeProof::Token { token, text },
+            SharedProof::Certificate { name, digest } => {
+                let mut params = CertificateParams::new([name.clone()])?;
+                params.distinguished_name = DistinguishedName::new();
+                let digest: &[u8; 32] =
+                    digest.as_slice().try_into().map_err(|_| rcgen::Error::CouldNotParseCertificate)?;
+                params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+                let key = KeyPair::generate()?;
+                let chain = params.self_signed(&key)?.der().to_vec();
+                AcmeProof::Certificate { name, chain, key: key.serialize_der() }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use convey_tls::AcmeChallenges;
+
+    use super::*;
+
+    #[test]
+    fn a_shared_certificate_can_be_shown() {
+        let shared = SharedProof::Certificate { name: "a.example".to_owned(), digest: vec![7; 32] };
+        let proof = serde_json::from_str::<SharedProof>(&serde_json::to_string(&shared).unwrap()).unwrap();
+        let challenges = AcmeChallenges::default();
+        challenges.show(vec![proof.proof().unwrap()]).unwrap();
+        assert!(challenges.are_shown());
+        let cut = SharedProof::Certificate { name: "a.example".to_owned(), digest: vec![7; 31] };
+        assert!(cut.proof().is_err());
+    }
+}

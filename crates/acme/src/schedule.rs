@@ -1,0 +1,201 @@
+//! Which certificate is due when. Pure: times are seconds since 1970, chance is a number from 0 to 1 that the caller draws.
+
+use std::collections::BTreeMap;
+
+use convey_tls::Validity;
+use serde::{Deserialize, Serialize};
+
+/// Seconds until an order that has failed once is tried again. Let's Encrypt allows five failures an hour for each name.
+const FIRST_PAUSE: i64 = 5 * 60;
+
+/// Most seconds from one try to the next, unless the authority asks for more.
+const MAX_PAUSE: i64 = 24 * 60 * 60;
+
+/// Most seconds that an authority may ask for.
+const MAX_RETRY_AFTER: i64 = 7 * MAX_PAUSE;
+
+/// Renewals are spread over this part of a certificate's life, after two thirds of it: one in so many.
+const SPREAD: f64 = 50.0;
+
+/// The names that need a certificate, and what is known of each.
+#[derive(Debug, Clone, Default)]
+pub struct RenewalSchedule {
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Entry {
+    certificate: Option<Validity>,
+    /// From 0 to 1: when in the spread this certificate is renewed.
+    chance: f64,
+    failure: Option<OrderFailure>,
+}
+
+/// That the last order of a name has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderFailure {
+    /// How many in a row.
+    pub count: u32,
+    /// When the next try is due.
+    pub next: i64,
+    /// Why, in words for an operator.
+    pub error: String,
+}
+
+impl RenewalSchedule {
+    /// Has exactly these names. What is known of a name stays.
+    pub fn set_names<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        let mut before = std::mem::take(&mut self.entries);
+        self.entries = names.map(|name| (name.clone(), before.remove(name).unwrap_or_default())).collect();
+    }
+
+    /// Takes what the store has of a name. `chance` is drawn for a certificate that is new here.
+    pub fn found(
+        &mut self,
+        name: &str,
+        certificate: Option<Validity>,
+        failure: Option<OrderFailure>,
+        chance: impl FnOnce() -> f64,
+    ) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if entry.certificate != certificate {
+            entry.chance = chance();
+        }
+        (entry.certificate, entry.failure) = (certificate, failure);
+    }
+
+    /// When the certificate of a name is ordered next. `None`: nobody wants one.
+    pub fn due(&self, name: &str) -> Option<i64> {
+        self.entries.get(name).map(Entry::due)
+    }
+
+    /// The names that are due now, first the one that has been due for longest.
+    pub fn due_now(&self, now: i64) -> Vec<&str> {
+        let mut due: Vec<(i64, &str)> =
+            self.entries.iter().map(|(name, entry)| (entry.due(), &**name)).collect();
+        due.retain(|(at, _)| *at <= now);
+        due.sort_unstable();
+        due.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Each name, its certificate, and why its last order has failed.
+    pub fn names(&self) -> impl Iterator<Item = (&str, Option<Validity>, Option<&OrderFailure>)> {
+        self.entries.iter().map(|(name, entry)| (&**name, entry.certificate, entry.failure.as_ref()))
+    }
+}
+
+impl Entry {
+    fn due(&self) -> i64 {
+        let renewal = self.certificate.map_or(i64::MIN, |validity| renewal(validity, self.chance));
+        renewal.max(self.failure.as_ref().map_or(i64::MIN, |failure| failure.next))
+    }
+}
+
+impl OrderFailure {
+    /// One more failure. `retry_after`: seconds that the authority asks for.
+    pub fn after(
+        before: Option<&OrderFailure>,
+        error: String,
+        retry_after: Option<u64>,
+        now: i64,
+        chance: f64,
+    ) -> OrderFailure {
+        let count = before.map_or(0, |before| before.count).saturating_add(1);
+        let doublings = (count - 1).min(16);
+        let pause = (FIRST_PAUSE << doublings).min(MAX_PAUSE);
+        // From three quarters on, so that nodes and names do not try in step.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a day of seconds")]
+        let pause = (pause as f64 * (0.75 + chance.clamp(0.0, 1.0) / 4.0)) as i64;
+        let asked = retry_after.and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
+        let next = now.saturating_add(pause.max(asked.min(MAX_RETRY_AFTER)));
+        OrderFailure { count, next, error }
+    }
+}
+
+/// When a certificate is renewed: once two thirds of its life are over, or up to a fiftieth later.
+#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "lives of certificates fit")]
+fn renewal(Validity { from, until }: Validity, chance: f64) -> i64 {
+    let life = until.saturating_sub(from).max(0);
+    let spread = (life as f64 / SPREAD * chance.clamp(0.0, 1.0)) as i64;
+    from.saturating_add(life / 3 * 2 + life % 3 * 2 / 3).saturating_add(spread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 24 * 60 * 60;
+
+    fn schedule(names: &[&str]) -> RenewalSchedule {
+        let mut schedule = RenewalSchedule::default();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        schedule.set_names(names.iter());
+        schedule
+    }
+
+    #[test]
+    fn a_name_without_a_certificate_is_due_at_once_and_a_certificate_at_two_thirds_of_its_life() {
+        let mut schedule = schedule(&["a", "b"]);
+        assert_eq!(schedule.due_now(0), ["a", "b"]);
+        let validity = Validity { from: 0, until: 90 * DAY };
+        schedule.found("a", Some(validity), None, || 0.0);
+        assert_eq!((schedule.due_now(0), schedule.due("a")), (vec!["b"], Some(60 * DAY)));
+        assert_eq!(schedule.due_now(60 * DAY - 1), ["b"]);
+        assert_eq!(schedule.due_now(60 * DAY), ["b", "a"], "who has none goes first");
+        // The same certificate keeps its time; a new one draws another.
+        schedule.found("a", Some(validity), None, || 1.0);
+        assert_eq!(schedule.due("a"), Some(60 * DAY));
+        let renewed = Validity { from: 60 * DAY, until: 150 * DAY };
+        schedule.found("a", Some(renewed), None, || 1.0);
+        assert_eq!(schedule.due("a"), Some(120 * DAY + 90 * DAY / 50));
+    }
+
+    #[test]
+    fn lives_of_all_lengths_are_renewed_after_two_thirds_and_before_the_end() {
+        for life in [3, 60, 3_600, 6 * DAY, 90 * DAY, 400 * DAY] {
+            let at = |chance| renewal(Validity { from: 1_000, until: 1_000 + life }, chance) - 1_000;
+            assert_eq!(at(0.0), life * 2 / 3);
+            assert!((at(0.0)..=life * 7 / 10).contains(&at(1.0)), "{life}: {}", at(1.0));
+        }
+        assert_eq!(renewal(Validity { from: 5, until: 0 }, 0.5), 5, "one that ends before it begins");
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_day_and_an_authority_may_ask_for_more() {
+        let (mut now, mut failure) = (0, None);
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            let next = OrderFailure::after(failure.as_ref(), "no".to_owned(), None, now, 1.0);
+            pauses.push((next.next - now) / 60);
+            (now, failure) = (next.next, Some(next));
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440, 1440]);
+        assert_eq!(failure.as_ref().map(|failure| failure.count), Some(12));
+        let after = |asked, chance| OrderFailure::after(None, String::new(), asked, 0, chance).next;
+        assert_eq!((after(None, 0.0), after(None, 1.0)), (225, 300));
+        assert_eq!((after(Some(10), 1.0), after(Some(7_200), 1.0)), (300, 7_200));
+        assert_eq!(after(Some(u64::MAX), 1.0), 300, "no time that there is");
+        assert_eq!(after(Some(1 << 40), 1.0), 7 * DAY);
+    }
+
+    #[test]
+    fn a_failure_holds_back_a_renewal_and_never_hastens_it() {
+        let mut schedule = schedule(&["a"]);
+        let failure = |next| OrderFailure { count: 1, next, error: "no".to_owned() };
+        schedule.found("a", None, Some(failure(100)), || 0.0);
+        assert_eq!(schedule.due("a"), Some(100));
+        let validity = Validity { from: 0, until: 90 * DAY };
+        schedule.found("a", Some(validity), Some(failure(100)), || 0.0);
+        assert_eq!(schedule.due("a"), Some(60 * DAY));
+        schedule.found("a", Some(validity), Some(failure(61 * DAY)), || 0.0);
+        assert_eq!(schedule.due("a"), Some(61 * DAY));
+    }
+
+    #[test]
+    fn a_name_that_nobody_wants_any_more_is_forgotten() {
+        let mut schedule = schedule(&["a", "b"]);
+        schedule.found("a", None, Some(OrderFailure { count: 1, next: 9, error: String::new() }), || 0.0);
+        schedule.set_names(["a".to_owned()].iter());
+        assert_eq!((schedule.due("a"), schedule.due("b")), (Some(9), None));
+    }
+}

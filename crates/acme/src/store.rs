@@ -1,0 +1,317 @@
+//! What is kept of an authority: the account, certificates, orders that run, failures. Files are written whole and then renamed, so a
+//! crash leaves the old one or the new one. Several nodes may share the folder.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use convey_model::AcmeConfig;
+use convey_tls::{AcmeProof, Certificate, Validity};
+use rustls::crypto::ring;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::OrderFailure;
+use crate::proof::SharedProof;
+
+/// Longest file that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// The folder of one authority's directory.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+/// An order that has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingOrder {
+    /// Where the authority has it.
+    pub url: String,
+    /// The key of the certificate, in PEM.
+    pub key: String,
+}
+
+impl Store {
+    /// The one in this folder.
+    pub fn new(folder: &Path) -> Store {
+        Store { folder: folder.to_owned() }
+    }
+
+    /// Makes the folders that are missing: nobody but this user may enter them.
+    ///
+    /// # Errors
+    /// They cannot be made, or nothing can be written there: the text has the folder.
+    pub fn prepare(&self) -> io::Result<()> {
+        for folder in [self.folder.clone(), self.certificates(), self.orders(), self.proofs_folder()] {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+            made.map_err(|error| told("cannot make", &folder, &error))?;
+        }
+        let probe = self.folder.join(".write-test");
+        self.write(&probe, b"").map_err(|error| told("cannot write in", &self.folder, &error))?;
+        fs::remove_file(probe)
+    }
+
+    /// The file that a lock is on.
+    pub fn lock_path(&self) -> PathBuf {
+        self.folder.join("lock")
+    }
+
+    /// When the certificate of a name is good; `None`: there is none that can be used.
+    pub fn certificate(&self, name: &str) -> Option<Validity> {
+        let pem = read(&self.certificate_path(name)).ok()?;
+        let certificate = Certificate::from_pem(&pem, &pem, &ring::default_provider()).ok()?;
+        certificate.names.iter().any(|other| other == name).then_some(certificate.validity)
+    }
+
+    /// Keeps a certificate: key and chain in one file, so that they always fit.
+    ///
+    /// # Errors
+    /// It cannot be written, or is none.
+    pub fn save_certificate(&self, name: &str, chain: &str, key: &str) -> io::Result<Validity> {
+        let pem = format!("{}\n{chain}", key.trim_end());
+        let certificate = Certificate::from_pem(pem.as_bytes(), pem.as_bytes(), &ring::default_provider())
+            .map_err(|fault| io::Error::new(ErrorKind::InvalidData, fault.to_string()))?;
+        self.write(&self.certificate_path(name), pem.as_bytes())?;
+        Ok(certificate.validity)
+    }
+
+    /// The account, as it was saved.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn account<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
+        read_json(&self.account_path())
+    }
+
+    /// Keeps the account.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_account(&self, account: &impl Serialize) -> io::Result<()> {
+        self.write_json(&self.account_path(), account)
+    }
+
+    /// Forgets the account: the authority does not know it.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn forget_account(&self) -> io::Result<()> {
+        remove(&self.account_path())
+    }
+
+    /// The order of a name that has begun.
+    pub fn order(&self, name: &str) -> Option<PendingOrder> {
+        read_json(&self.order_path(name)).ok().flatten()
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_order(&self, name: &str, order: &PendingOrder) -> io::Result<()> {
+        self.write_json(&self.order_path(name), order)
+    }
+
+    /// Forgets it.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn forget_order(&self, name: &str) -> io::Result<()> {
+        remove(&self.order_path(name))
+    }
+
+    /// The failures of all names. A file that cannot be read is one without any.
+    pub fn failures(&self) -> BTreeMap<String, OrderFailure> {
+        read_json(&self.failures_path()).ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps the failure of a name; `None`: it has none any more.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_failure(&self, name: &str, failure: Option<OrderFailure>) -> io::Result<()> {
+        let mut all = self.failures();
+        match failure {
+            Some(failure) => _ = all.insert(name.to_owned(), failure),
+            None if all.remove(name).is_none() => return Ok(()),
+            None => {}
+        }
+        self.write_json(&self.failures_path(), &all)
+    }
+
+    /// Forgets all failures: what has caused them may be over.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub fn forget_failures(&self) -> io::Result<()> {
+        remove(&self.failures_path())
+    }
+
+    /// What the order that runs has authorities look for, on whichever node it runs.
+    pub fn proofs(&self) -> Vec<AcmeProof> {
+        let Ok(entries) = fs::read_dir(self.proofs_folder()) else { return Vec::new() };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let files = paths.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+        let shared = files.filter_map(|path| read_json::<SharedProof>(&path).ok().flatten());
+        shared.filter_map(|proof| proof.proof().ok()).collect()
+    }
+
+    /// Has all nodes show this.
+    pub(crate) fn share_proof(&self, name: &str, proof: &SharedProof) -> io::Result<()> {
+        self.write_json(&self.proofs_folder().join(format!("{name}.json")), proof)
+    }
+
+    /// Has no node show anything any more.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn forget_proofs(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.proofs_folder())? {
+            remove(&entry?.path())?;
+        }
+        Ok(())
+    }
+
+    fn write_json(&self, path: &Path, value: &impl Serialize) -> io::Result<()> {
+        let json = serde_json::to_vec_pretty(value)?;
+        self.write(path, &json).map_err(|error| told("cannot write", path, &error))
+    }
+
+    /// Writes a file whole, for this user alone, and has the disk keep it before the old one goes. Until then it has another name, and
+    /// is in no folder that is watched.
+    fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        // One node writes at a time: it has the lock.
+        let new = self.folder.join(format!(".{}.new", name.to_string_lossy()));
+        remove(&new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        File::open(folder)?.sync_all()
+    }
+
+    fn certificates(&self) -> PathBuf {
+        self.folder.join(AcmeConfig::CERTIFICATES)
+    }
+
+    fn orders(&self) -> PathBuf {
+        self.folder.join("orders")
+    }
+
+    fn proofs_folder(&self) -> PathBuf {
+        self.folder.join("challenges")
+    }
+
+    fn certificate_path(&self, name: &str) -> PathBuf {
+        self.certificates().join(format!("{name}.pem"))
+    }
+
+    fn order_path(&self, name: &str) -> PathBuf {
+        self.orders().join(format!("{name}.json"))
+    }
+
+    fn account_path(&self) -> PathBuf {
+        self.folder.join("account.json")
+    }
+
+    fn failures_path(&self) -> PathBuf {
+        self.folder.join("failures.json")
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if fs::metadata(path)?.len() > MAX_FILE {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    fs::read(path)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match read(path) {
+        Ok(bytes) => match serde_json::from_slice(&bytes) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(told("cannot read", path, &error.into())),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(told("cannot read", path, &error)),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn told(what: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(&folder.path().join("a/b"));
+        store.prepare().unwrap();
+        (folder, store)
+    }
+
+    #[test]
+    fn nobody_else_may_look_into_it() {
+        let (_folder, store) = store();
+        store.save_order("a.example", &PendingOrder { url: String::new(), key: String::new() }).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for folder in [&store.folder, &store.certificates(), &store.orders(), &store.proofs_folder()] {
+            assert_eq!(mode(folder), 0o700, "{}", folder.display());
+        }
+        assert_eq!(mode(&store.order_path("a.example")), 0o600);
+    }
+
+    #[test]
+    fn a_certificate_is_kept_with_its_key_in_one_file_and_only_if_they_fit() {
+        let (_folder, store) = store();
+        let issue = || rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let (one, other) = (issue(), issue());
+        let wrong = store.save_certificate("a.example", &one.cert.pem(), &other.signing_key.serialize_pem());
+        assert!(wrong.unwrap_err().to_string().contains("does not belong"));
+        assert_eq!(store.certificate("a.example"), None);
+        let key = one.signing_key.serialize_pem();
+        let validity = store.save_certificate("a.example", &one.cert.pem(), &key).unwrap();
+        assert_eq!(store.certificate("a.example"), Some(validity));
+        fs::copy(store.certificate_path("a.example"), store.certificate_path("b.example")).unwrap();
+        assert_eq!(store.certificate("b.example"), None, "it is for another name");
+        fs::write(store.certificate_path("a.example"), "nothing").unwrap();
+        assert_eq!(store.certificate("a.example"), None);
+    }
+
+    #[test]
+    fn what_was_saved_is_found_again_and_what_cannot_be_read_is_told_or_forgotten() {
+        let (_folder, store) = store();
+        let order = PendingOrder { url: "https://a/1".to_owned(), key: "k".to_owned() };
+        store.save_order("a", &order).unwrap();
+        assert_eq!((store.order("a"), store.order("b")), (Some(order), None));
+        store.forget_order("a").unwrap();
+        store.forget_order("a").unwrap();
+        assert_eq!(store.order("a"), None);
+        let failure = OrderFailure { count: 2, next: 7, error: "no".to_owned() };
+        store.save_failure("a", Some(failure.clone())).unwrap();
+        assert_eq!(store.failures(), BTreeMap::from([("a".to_owned(), failure)]));
+        store.save_failure("a", None).unwrap();
+        assert!(store.failures().is_empty());
+        fs::write(store.failures_path(), "{").unwrap();
+        assert!(store.failures().is_empty());
+        fs::write(store.account_path(), "{").unwrap();
+        assert!(store.account::<String>().unwrap_err().to_string().contains("account.json"));
+    }
+}
