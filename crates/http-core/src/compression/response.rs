@@ -1,0 +1,96 @@
+//! The head of a response, as far as compression goes by it.
+
+use super::CompressionRules;
+
+/// What the lines of a head say.
+#[derive(Debug, Default)]
+pub(super) struct ResponseFacts<'a> {
+    pub(super) content_type: Option<&'a [u8]>,
+    pub(super) length: Option<u64>,
+    pub(super) etag: Option<&'a [u8]>,
+    /// It is chunked already.
+    pub(super) is_chunked: bool,
+    /// `Vary` names `Accept-Encoding`, or everything.
+    pub(super) varies: bool,
+    /// It must stay as it is: it is compressed already, a part, forbidden to change, or comes with a digest of its bytes.
+    is_fixed: bool,
+    /// It is for one client.
+    is_private: bool,
+}
+
+/// Fields that say what a body's bytes are. `Digest` and `Content-MD5` are those of old; RFC 9530 has the others.
+const DIGESTS: [&[u8]; 4] = [b"content-digest", b"content-md5", b"digest", b"repr-digest"];
+
+impl<'a> ResponseFacts<'a> {
+    /// Reads a head that convey has written: the start line, fields, and an empty line.
+    pub(super) fn of(head: &'a [u8]) -> ResponseFacts<'a> {
+        let mut facts = ResponseFacts::default();
+        for (name, value) in lines(head).filter_map(field) {
+            facts.take(name, value);
+        }
+        facts
+    }
+
+    fn take(&mut self, name: &'a [u8], value: &'a [u8]) {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        // Most names differ in their length.
+        match name.len() {
+            4 if is("etag") => self.etag = Some(value),
+            4 if is("vary") => {
+                self.varies |=
+                    elements(value).any(|one| is_word(one, "*") || is_word(one, "accept-encoding"));
+            }
+            7 if is("trailer") => self.is_fixed |= elements(value).any(is_digest),
+            10 if is("set-cookie") => self.is_private = true,
+            12 if is("content-type") => self.content_type = Some(value),
+            13 if is("cache-control") => {
+                for directive in elements(value) {
+                    self.is_fixed |= is_word(directive, "no-transform");
+                    let name = directive.split(|byte| *byte == b'=').next().unwrap_or_default();
+                    self.is_private |= is_word(name, "private");
+                }
+            }
+            13 if is("content-range") => self.is_fixed = true,
+            14 if is("content-length") => {
+                self.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            }
+            16 if is("content-encoding") => self.is_fixed = true,
+            17 if is("transfer-encoding") => self.is_chunked = true,
+            _ if is_digest(name) => self.is_fixed = true,
+            _ => {}
+        }
+    }
+
+    /// Whether some client could get it compressed.
+    pub(super) fn is_compressible(&self, rules: &CompressionRules) -> bool {
+        !self.is_fixed
+            && (rules.with_credentials || !self.is_private)
+            && self.length.is_none_or(|len| len > 0 && len >= rules.min_size)
+            && self.content_type.is_some_and(|value| rules.take_type(value))
+    }
+}
+
+/// The lines of a head, with their ends, without the empty one.
+pub(super) fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    head.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\r\n")
+}
+
+/// A line as a field; `None`: it is the start line.
+pub(super) fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = line.iter().position(|byte| *byte == b':')?;
+    // A start line may have a colon too, but a space before it.
+    (!line[..at].contains(&b' ')).then(|| (&line[..at], line[at + 1..].trim_ascii()))
+}
+
+/// The elements of a list, without spaces.
+pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+fn is_word(one: &[u8], other: &str) -> bool {
+    one.eq_ignore_ascii_case(other.as_bytes())
+}
+
+fn is_digest(name: &[u8]) -> bool {
+    DIGESTS.iter().any(|digest| name.eq_ignore_ascii_case(digest))
+}

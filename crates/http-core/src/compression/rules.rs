@@ -1,0 +1,119 @@
+//! What an operator says of compression.
+
+use std::fmt;
+
+use crate::ContentCoding;
+use crate::body::is_token;
+
+/// Which responses are compressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompressionRules {
+    /// The media types that get shorter.
+    pub types: Vec<MediaPattern>,
+    /// Fewest bytes of a body whose length is known.
+    pub min_size: u64,
+    /// What may be used, the one first that is chosen among those that a client likes as much.
+    pub encodings: Vec<ContentCoding>,
+    /// Whether responses are compressed that may bear a secret of one client: a request with `Authorization`, `Cookie` or a client's
+    /// certificate, a response with `Set-Cookie` or `Cache-Control: private`.
+    pub with_credentials: bool,
+}
+
+/// One media type, `text/html`, or several: `text/*`, `*+json`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaPattern(Box<str>);
+
+/// Types of text, and others that get shorter. Of all others nothing is known, or they are compressed already.
+const DEFAULT_TYPES: [&str; 22] = [
+    "text/*",
+    "*+json",
+    "*+xml",
+    "application/javascript",
+    "application/json",
+    "application/json-seq",
+    "application/ndjson",
+    "application/rtf",
+    "application/sql",
+    "application/toml",
+    "application/vnd.ms-fontobject",
+    "application/wasm",
+    "application/x-javascript",
+    "application/x-ndjson",
+    "application/xml",
+    "application/yaml",
+    "font/collection",
+    "font/otf",
+    "font/sfnt",
+    "font/ttf",
+    "image/bmp",
+    "image/vnd.microsoft.icon",
+];
+
+impl CompressionRules {
+    /// Fewest bytes that are compressed unless the operator says otherwise: shorter ones take one packet either way.
+    pub const MIN_SIZE: u64 = 1_024;
+
+    /// Whether a value of `Content-Type` is of a type that is compressed. That of gRPC never is: its messages say themselves how they are
+    /// compressed.
+    pub(super) fn take_type(&self, value: &[u8]) -> bool {
+        const GRPC: &[u8] = b"application/grpc";
+        let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let is_grpc = media.get(..GRPC.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(GRPC));
+        !is_grpc && self.types.iter().any(|pattern| pattern.matches(media))
+    }
+}
+
+impl Default for CompressionRules {
+    fn default() -> CompressionRules {
+        CompressionRules {
+            types: DEFAULT_TYPES.iter().map(|text| MediaPattern((*text).into())).collect(),
+            min_size: CompressionRules::MIN_SIZE,
+            encodings: ContentCoding::ALL.to_vec(),
+            with_credentials: false,
+        }
+    }
+}
+
+impl fmt::Display for CompressionRules {
+    /// Such as `zstd, br, gzip from 1024 bytes`. Types only if they are not the usual ones.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let encodings: Vec<&str> = self.encodings.iter().map(|coding| coding.name()).collect();
+        write!(f, "{} from {} bytes", encodings.join(", "), self.min_size)?;
+        if self.types != CompressionRules::default().types {
+            let types: Vec<String> = self.types.iter().map(ToString::to_string).collect();
+            write!(f, " of {}", types.join(", "))?;
+        }
+        f.write_str(if self.with_credentials { ", with credentials" } else { "" })
+    }
+}
+
+impl MediaPattern {
+    /// Reads `TYPE/SUBTYPE`, `TYPE/*` or `*+SUFFIX`, in any letters; `None`: it is none of them.
+    pub fn parse(text: &str) -> Option<MediaPattern> {
+        let is_name =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| is_token(byte) && byte != b'*');
+        let is_right = match (text.strip_prefix("*+"), text.split_once('/')) {
+            (Some(suffix), _) => is_name(suffix),
+            (None, Some((main, sub))) => is_name(main) && (sub == "*" || is_name(sub)),
+            (None, None) => false,
+        };
+        is_right.then(|| MediaPattern(text.to_ascii_lowercase().into()))
+    }
+
+    /// Whether a media type, without parameters, is one of these.
+    fn matches(&self, media: &[u8]) -> bool {
+        let pattern = self.0.as_bytes();
+        let is = |one: Option<&[u8]>, other: &[u8]| one.is_some_and(|one| one.eq_ignore_ascii_case(other));
+        match (pattern.strip_prefix(b"*"), pattern.strip_suffix(b"*")) {
+            (Some(suffix), _) => is(media.len().checked_sub(suffix.len()).map(|at| &media[at..]), suffix),
+            (None, Some(prefix)) => is(media.get(..prefix.len()), prefix),
+            (None, None) => media.eq_ignore_ascii_case(pattern),
+        }
+    }
+}
+
+impl fmt::Display for MediaPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,250 @@
+use bytes::BytesMut;
+
+use super::*;
+use crate::{ContentCoding, HeadLimits, HeadReader, RequestHead};
+
+fn request(fields: &str) -> RequestHead {
+    request_line(&format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}"))
+}
+
+fn request_line(text: &str) -> RequestHead {
+    let mut bytes = BytesMut::from(&*format!("{text}\r\n"));
+    HeadReader::default().request(&mut bytes, &HeadLimits::default()).unwrap().unwrap()
+}
+
+/// What becomes of a response, and its head after the start line.
+fn decided(
+    rules: &CompressionRules,
+    request: &RequestHead,
+    status: u16,
+    fields: &str,
+) -> (CompressionOutcome, String) {
+    let mut head = format!("HTTP/1.1 {status} a: b\r\n{fields}\r\n").into_bytes();
+    let outcome = CompressionOffer::new(rules, request, false).decide(status, &mut head, |_, _| true);
+    let text = String::from_utf8(head).unwrap();
+    (outcome, text.strip_prefix(&format!("HTTP/1.1 {status} a: b\r\n")).unwrap().to_owned())
+}
+
+fn coding(outcome: CompressionOutcome) -> Option<&'static str> {
+    match outcome {
+        CompressionOutcome::Compressed(coding) => Some(coding.name()),
+        CompressionOutcome::AsItIs | CompressionOutcome::NoRoom => None,
+    }
+}
+
+const TEXT: &str = "Content-Type: text/html; charset=utf-8\r\nContent-Length: 5000\r\n";
+const VARY: &str = "Vary: Accept-Encoding\r\n";
+
+#[test]
+fn a_page_is_compressed_as_the_client_likes_it_best() {
+    let rules = CompressionRules::default();
+    for (accepted, expected) in [
+        ("Accept-Encoding: gzip, deflate, br, zstd\r\n", Some("zstd")),
+        ("Accept-Encoding: gzip, br\r\n", Some("br")),
+        ("Accept-Encoding: gzip\r\nAccept-Encoding: br;q=0.1\r\n", Some("gzip")),
+        ("Accept-Encoding: deflate\r\n", None),
+        ("Accept-Encoding: identity, gzip;q=0.5\r\n", None),
+        ("", None),
+    ] {
+        let (outcome, head) = decided(&rules, &request(accepted), 200, TEXT);
+        assert_eq!(coding(outcome), expected, "{accepted}");
+        assert!(head.contains(VARY), "{accepted}: {head}");
+        assert_eq!(head.contains("Content-Length: 5000"), expected.is_none(), "{accepted}: {head}");
+    }
+    let one = CompressionRules { encodings: vec![ContentCoding::Gzip], ..rules };
+    let all = request("Accept-Encoding: gzip, deflate, br, zstd\r\n");
+    assert_eq!(coding(decided(&one, &all, 200, TEXT).0), Some("gzip"));
+}
+
+#[test]
+fn the_head_says_what_the_body_is_now() {
+    let rules = CompressionRules::default();
+    let gzip = request("Accept-Encoding: gzip\r\n");
+    let (outcome, head) = decided(
+        &rules,
+        &gzip,
+        200,
+        "Content-Type: text/css\r\nETag: \"v1\"\r\nAccept-Ranges: bytes\r\nVary: Origin\r\nContent-Length: 2000\r\n\
+         Connection: close\r\n",
+    );
+    assert_eq!(outcome, CompressionOutcome::Compressed(ContentCoding::Gzip));
+    assert_eq!(
+        head,
+        "Content-Type: text/css\r\nETag: W/\"v1\"\r\nVary: Origin\r\nConnection: close\r\nContent-Encoding: gzip\r\n\
+         Transfer-Encoding: chunked\r\nVary: Accept-Encoding\r\n\r\n"
+    );
+    let (outcome, head) = decided(
+        &rules,
+        &gzip,
+        404,
+        "content-type: TEXT/HTML\r\netag: W/\"v1\"\r\nvary: origin, accept-encoding\r\nTransfer-Encoding: chunked\r\n",
+    );
+    assert_eq!(outcome, CompressionOutcome::Compressed(ContentCoding::Gzip));
+    assert_eq!(
+        head,
+        "content-type: TEXT/HTML\r\netag: W/\"v1\"\r\nvary: origin, accept-encoding\r\nTransfer-Encoding: chunked\r\n\
+         Content-Encoding: gzip\r\n\r\n"
+    );
+}
+
+#[test]
+fn what_must_not_change_goes_as_it_is() {
+    let (rules, gzip) = (CompressionRules::default(), request("Accept-Encoding: gzip\r\n"));
+    for (status, fields) in [
+        (200, "Content-Encoding: br\r\n"),
+        (200, "Cache-Control: public, No-Transform\r\n"),
+        (200, "Content-Range: bytes 0-4999/9000\r\n"),
+        (200, "Set-Cookie: sid=1\r\n"),
+        (200, "Cache-Control: max-age=3, private\r\n"),
+        (200, "Cache-Control: private=\"x-a\"\r\n"),
+        (200, "Repr-Digest: sha-256=:AAAA:\r\n"),
+        (200, "Content-MD5: AAAA\r\n"),
+        (200, "Trailer: X-A, Content-Digest\r\n"),
+        (206, ""),
+        (205, ""),
+        (204, ""),
+        (302, ""),
+        (101, ""),
+        (304, "ETag: \"v1\"\r\n"),
+    ] {
+        let fields = format!("{TEXT}{fields}");
+        let decided = decided(&rules, &gzip, status, &fields);
+        assert_eq!(decided, (CompressionOutcome::AsItIs, format!("{fields}\r\n")), "{status}");
+    }
+    for (fields, expected) in [
+        ("Content-Type: text/html\r\nContent-Length: 1024\r\n", true),
+        ("Content-Type: text/html\r\nContent-Length: 1023\r\n", false),
+        ("Content-Type: text/html\r\nContent-Length: 0\r\n", false),
+        ("Content-Type: text/html\r\n", true),
+        ("Content-Type: text/event-stream\r\nCache-Control: no-cache, no-store\r\n", true),
+        ("Content-Type: application/problem+json\r\n", true),
+        ("Content-Type: image/svg+xml\r\n", true),
+        ("Content-Type: application/wasm\r\n", true),
+        ("Content-Type: image/png\r\n", false),
+        ("Content-Type: application/octet-stream\r\n", false),
+        ("Content-Type: application/grpc\r\n", false),
+        ("Content-Type: application/grpc+json\r\n", false),
+        ("Content-Type: text\r\n", false),
+        ("Content-Type:\r\n", false),
+        ("", false),
+    ] {
+        let (outcome, head) = decided(&rules, &gzip, 200, fields);
+        assert_eq!((coding(outcome).is_some(), head.contains(VARY)), (expected, expected), "{fields}");
+    }
+}
+
+#[test]
+fn no_answer_that_may_bear_a_secret_is_compressed_unless_the_operator_says_so() {
+    let safe = CompressionRules::default();
+    let all = CompressionRules { with_credentials: true, ..safe.clone() };
+    for (of_request, of_response) in [
+        ("Cookie: sid=1\r\n", ""),
+        ("authorization: Basic YTpi\r\n", ""),
+        ("", "Set-Cookie: sid=1\r\n"),
+        ("", "Cache-Control: private\r\n"),
+    ] {
+        let request = request(&format!("Accept-Encoding: gzip\r\n{of_request}"));
+        let fields = format!("{TEXT}{of_response}");
+        assert_eq!(coding(decided(&safe, &request, 200, &fields).0), None, "{of_request}{of_response}");
+        assert_eq!(
+            coding(decided(&all, &request, 200, &fields).0),
+            Some("gzip"),
+            "{of_request}{of_response}"
+        );
+    }
+    let (request, mut head) =
+        (request("Accept-Encoding: gzip\r\n"), format!("HTTP/1.1 200 OK\r\n{TEXT}\r\n").into_bytes());
+    let offer = CompressionOffer::new(&safe, &request, true);
+    assert_eq!(
+        offer.decide(200, &mut head, |_, _| true),
+        CompressionOutcome::AsItIs,
+        "a client's certificate"
+    );
+    // Another client could get it compressed: caches have to know.
+    assert!(String::from_utf8(head).unwrap().contains(VARY));
+}
+
+#[test]
+fn a_client_of_http_1_0_gets_no_chunks() {
+    let old = request_line("GET / HTTP/1.0\r\nHost: a\r\nAccept-Encoding: gzip\r\n");
+    let (outcome, head) = decided(&CompressionRules::default(), &old, 200, TEXT);
+    assert_eq!((outcome, head), (CompressionOutcome::AsItIs, format!("{TEXT}{VARY}\r\n")));
+}
+
+#[test]
+fn head_tells_what_get_would() {
+    let head = request_line("HEAD / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n");
+    let rules = CompressionRules::default();
+    let decided = decided(&rules, &head, 200, &format!("{TEXT}ETag: \"v1\"\r\n"));
+    let expected = "Content-Type: text/html; charset=utf-8\r\nETag: W/\"v1\"\r\nContent-Encoding: gzip\r\n\
+                    Vary: Accept-Encoding\r\n\r\n";
+    assert_eq!(decided, (CompressionOutcome::AsItIs, expected.to_owned()));
+}
+
+#[test]
+fn a_client_that_has_a_compressed_body_is_told_of_it_as_it_knows_it() {
+    let rules = CompressionRules::default();
+    for (known, expected) in [
+        ("If-None-Match: \"v0\", W/\"v1\"\r\n", "ETag: W/\"v1\"\r\nVary: Accept-Encoding\r\n\r\n"),
+        ("If-None-Match: \"v1\"\r\n", "ETag: \"v1\"\r\n\r\n"),
+        ("If-None-Match: *\r\n", "ETag: \"v1\"\r\n\r\n"),
+        ("", "ETag: \"v1\"\r\n\r\n"),
+    ] {
+        let request = request(&format!("Accept-Encoding: gzip\r\n{known}"));
+        let decided = decided(&rules, &request, 304, "ETag: \"v1\"\r\n");
+        assert_eq!(decided, (CompressionOutcome::AsItIs, expected.to_owned()), "{known}");
+    }
+}
+
+#[test]
+fn without_room_a_page_goes_as_it_is() {
+    let (rules, gzip) = (CompressionRules::default(), request("Accept-Encoding: gzip\r\n"));
+    let mut heads = format!(
+        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\n{TEXT}ETag: \"v1\"\r\n\r\n"
+    )
+    .into_bytes();
+    let before = String::from_utf8(heads.clone()).unwrap();
+    let offer = CompressionOffer::new(&rules, &gzip, false);
+    assert_eq!(offer.decide(200, &mut heads, |_, _| false), CompressionOutcome::NoRoom);
+    let after = String::from_utf8(heads.clone()).unwrap();
+    assert_eq!(after, before.replace("\"v1\"\r\n", "\"v1\"\r\nVary: Accept-Encoding\r\n"));
+    // What came before the last head stays what it was.
+    assert_eq!(coding(offer.decide(200, &mut heads, |_, _| true)), Some("gzip"));
+    let after = String::from_utf8(heads).unwrap();
+    assert!(after.starts_with("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\n"));
+    assert!(after.ends_with("Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"), "{after}");
+}
+
+#[test]
+fn where_the_best_coding_has_no_room_the_next_one_may_have() {
+    let (rules, all) = (CompressionRules::default(), request("Accept-Encoding: gzip, br, zstd\r\n"));
+    let (mut head, mut asked) = (format!("HTTP/1.1 200 OK\r\n{TEXT}\r\n").into_bytes(), Vec::new());
+    let outcome = CompressionOffer::new(&rules, &all, false).decide(200, &mut head, |coding, len| {
+        asked.push((coding.name(), len));
+        coding == ContentCoding::Gzip
+    });
+    assert_eq!(coding(outcome), Some("gzip"));
+    assert_eq!(asked, [("zstd", Some(5_000)), ("br", Some(5_000)), ("gzip", Some(5_000))]);
+}
+
+#[test]
+fn an_operator_names_types() {
+    for (text, yes, no) in [
+        ("text/HTML", "Text/html;charset=x", "text/htmlx"),
+        ("text/*", "text/anything", "texts/x"),
+        ("*+json", "application/ld+json", "application/json"),
+    ] {
+        let types = vec![MediaPattern::parse(text).unwrap()];
+        let rules = CompressionRules { types, ..CompressionRules::default() };
+        let takes = |value: &str| rules.take_type(value.as_bytes());
+        assert!(takes(yes) && !takes(no), "{text}");
+        assert_eq!(rules.types[0].to_string(), text.to_ascii_lowercase());
+    }
+    for wrong in
+        ["", "*", "text", "*/*", "*/json", "text/", "/html", "text/h*", "*+", "a b/c", "text/html; q=1"]
+    {
+        assert_eq!(MediaPattern::parse(wrong), None, "{wrong:?}");
+    }
+    let types = CompressionRules::default().types;
+    assert!(types.iter().all(|pattern| MediaPattern::parse(&pattern.to_string()).as_ref() == Some(pattern)));
+}
