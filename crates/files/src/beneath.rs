@@ -1,0 +1,274 @@
+//! Opening files beneath a root: `openat2` follows no name and no symbolic link out of it (Linux 5.6).
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fstat, openat, openat2, stat,
+};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
+
+use crate::listing::{ListedFile, MAX_LISTED};
+
+/// Whether a call may wait for a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskWait {
+    /// It may: it is called in a thread that nobody waits for.
+    Allowed,
+    /// It must not: what is not in memory fails with `EAGAIN`.
+    Never,
+}
+
+/// Which state of which file it is. A file that is replaced or written to has another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStamp {
+    /// Device and inode.
+    pub id: (u64, u64),
+    /// Bytes.
+    pub len: u64,
+    /// When its content was modified, in seconds and nanoseconds since 1970.
+    pub modified: (i64, u32),
+    /// When anything of it was changed: nobody can set that.
+    pub changed: (i64, u32),
+}
+
+/// What is at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoundKind {
+    /// A file with content.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A device, a FIFO, a socket: never served.
+    Other,
+}
+
+/// Opens a file or directory for reading. `name` has no slash at its begin, as [`FileName`](crate::FileName) has it; an empty one is the
+/// root itself. The root may be a symbolic link.
+///
+/// # Errors
+/// The kernel's: `EXDEV` for what leads out of the root, `EAGAIN` where waiting would be needed.
+pub fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<OwnedFd> {
+    let root = openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let name = if name.is_empty() { b"." } else { name };
+    // Of a FIFO nobody waits for the writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let how = match wait {
+        DiskWait::Allowed => how,
+        DiskWait::Never => how | ResolveFlags::CACHED,
+    };
+    loop {
+        match openat2(&root, name, flags, Mode::empty(), how) {
+            // Linux before 5.12 cannot tell what is in memory.
+            Err(Errno::INVAL) if wait == DiskWait::Never => return Err(Errno::AGAIN),
+            // Something was renamed meanwhile, so that the kernel cannot tell whether the name has led out.
+            Err(Errno::AGAIN) if wait == DiskWait::Allowed => {}
+            other => return other,
+        }
+    }
+}
+
+/// The state of what is open.
+///
+/// # Errors
+/// The kernel's.
+pub fn stamp(file: impl AsFd) -> rustix::io::Result<(FileStamp, FoundKind)> {
+    fstat(file).map(|found| of_stat(&found))
+}
+
+/// The state of what is at a path, which may lead anywhere: good for telling whether it is still the same, and for nothing else.
+///
+/// # Errors
+/// The kernel's.
+pub fn stamp_at(path: &CStr) -> rustix::io::Result<FileStamp> {
+    stat(path).map(|found| of_stat(&found).0)
+}
+
+/// Reads a part of a file into a buffer. Returns how much; 0: there is no more.
+///
+/// # Errors
+/// The kernel's. `EAGAIN` where it would have to wait, or cannot tell.
+pub fn read_at(file: impl AsFd, buffer: &mut [u8], at: u64, wait: DiskWait) -> rustix::io::Result<usize> {
+    match wait {
+        DiskWait::Allowed => pread(file, buffer, at),
+        DiskWait::Never => {
+            let mut into = [io::IoSliceMut::new(buffer)];
+            match preadv2(file, &mut into, at, ReadWriteFlags::NOWAIT) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(Errno::AGAIN),
+                read => read,
+            }
+        }
+    }
+}
+
+/// Reads a file whole, if it has at most so many bytes.
+///
+/// # Errors
+/// The kernel's. `EFBIG`: it has more.
+pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Result<Vec<u8>> {
+    // A byte more tells whether it has grown.
+    let (mut content, mut filled) = (vec![0; len + 1], 0);
+    while filled < content.len() {
+        match read_at(file.as_fd(), &mut content[filled..], filled as u64, wait)? {
+            0 => {
+                content.truncate(filled);
+                return Ok(content);
+            }
+            read => filled += read,
+        }
+    }
+    Err(Errno::FBIG)
+}
+
+/// What a directory has, and whether that is more than is told. Dot files are told if they are served; what is neither a file nor a
+/// directory never is, nor what leads out of the root. To be called where waiting is right.
+///
+/// # Errors
+/// The kernel's.
+pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<(Vec<ListedFile>, bool)> {
+    let mut files = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") || (name.starts_with(b".") && !with_dot_files) {
+            continue;
+        }
+        if files.len() == MAX_LISTED {
+            return Ok((files, true));
+        }
+        // A link that leads out of the directory is not told of: whether it leaves the root cannot be told from here.
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let Ok(found) = openat2(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) else {
+            continue;
+        };
+        let (stamp, kind) = stamp(&found)?;
+        if kind != FoundKind::Other {
+            files.push(ListedFile {
+                name: name.to_vec(),
+                is_directory: kind == FoundKind::Directory,
+                len: stamp.len,
+            });
+        }
+    }
+    Ok((files, false))
+}
+
+fn of_stat(found: &Stat) -> (FileStamp, FoundKind) {
+    #[allow(
+        clippy::unnecessary_cast,
+        clippy::cast_sign_loss,
+        reason = "their types differ between processors"
+    )]
+    let stamp = FileStamp {
+        id: (found.st_dev as u64, found.st_ino as u64),
+        len: u64::try_from(found.st_size).unwrap_or(0),
+        modified: (found.st_mtime as i64, found.st_mtime_nsec as u32),
+        changed: (found.st_ctime as i64, found.st_ctime_nsec as u32),
+    };
+    let kind = match FileType::from_raw_mode(found.st_mode as RawMode) {
+        FileType::RegularFile => FoundKind::Regular,
+        FileType::Directory => FoundKind::Directory,
+        _ => FoundKind::Other,
+    };
+    (stamp, kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn text(root: &Path, name: &str) -> Result<String, Errno> {
+        let file = open(root, name.as_bytes(), DiskWait::Allowed)?;
+        let (stamp, _) = stamp(&file)?;
+        Ok(String::from_utf8(read_whole(&file, stamp.len as usize, DiskWait::Allowed)?).unwrap())
+    }
+
+    #[test]
+    fn nothing_leads_out_of_the_root() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir_all(at("root/sub")).unwrap();
+        fs::write(at("secret"), "secret").unwrap();
+        fs::write(at("root/a"), "a").unwrap();
+        symlink(at("secret"), at("root/out")).unwrap();
+        symlink("../../secret", at("root/sub/up")).unwrap();
+        symlink("../a", at("root/sub/in")).unwrap();
+        symlink("/proc/self/root/etc/hostname", at("root/magic")).unwrap();
+        symlink("..", at("root/sub/parent")).unwrap();
+        symlink("root", at("link")).unwrap();
+        let root = at("root");
+        assert_eq!(text(&root, "a").as_deref(), Ok("a"));
+        assert_eq!(text(&root, "sub/in").as_deref(), Ok("a"));
+        assert_eq!(text(&at("link"), "a").as_deref(), Ok("a"), "the root itself may be a link");
+        for name in [
+            "out",
+            "sub/up",
+            "magic",
+            "../secret",
+            "sub/../../secret",
+            "/etc/hostname",
+            "sub/parent/../secret",
+        ] {
+            assert_eq!(text(&root, name), Err(Errno::XDEV), "{name}");
+        }
+        assert_eq!(text(&root, "none"), Err(Errno::NOENT));
+        assert_eq!(text(&root, "a/"), Err(Errno::NOTDIR));
+        assert_eq!(stamp(open(&root, b"", DiskWait::Allowed).unwrap()).unwrap().1, FoundKind::Directory);
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_or_replaced_has_another_stamp() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let c_path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        fs::write(&path, "one").unwrap();
+        let first = stamp_at(&c_path).unwrap();
+        assert_eq!(first, stamp(open(directory.path(), b"a", DiskWait::Allowed).unwrap()).unwrap().0);
+        fs::write(directory.path().join("b"), "two").unwrap();
+        fs::rename(directory.path().join("b"), &path).unwrap();
+        let second = stamp_at(&c_path).unwrap();
+        assert_ne!(first, second);
+        fs::write(&path, "three").unwrap();
+        assert_ne!(stamp_at(&c_path).unwrap(), second);
+    }
+
+    #[test]
+    fn a_file_that_grows_while_it_is_read_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a"), "12345").unwrap();
+        let file = open(directory.path(), b"a", DiskWait::Allowed).unwrap();
+        assert_eq!(read_whole(&file, 5, DiskWait::Allowed).unwrap(), b"12345");
+        assert_eq!(read_whole(&file, 9, DiskWait::Allowed).unwrap(), b"12345");
+        assert_eq!(read_whole(&file, 4, DiskWait::Allowed), Err(Errno::FBIG));
+    }
+
+    #[test]
+    fn a_directory_is_listed_without_dot_files_devices_and_ways_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("sub")).unwrap();
+        fs::write(at("a"), "12345").unwrap();
+        fs::write(at(".hidden"), "").unwrap();
+        symlink("/etc/hostname", at("out")).unwrap();
+        symlink("a", at("link")).unwrap();
+        rustix::fs::mkfifoat(CWD, at("fifo"), Mode::RUSR).unwrap();
+        let names = |with_dot_files| {
+            let opened = open(directory.path(), b"", DiskWait::Allowed).unwrap();
+            let (files, is_cut) = list(&opened, with_dot_files).unwrap();
+            assert!(!is_cut);
+            let mut names: Vec<_> =
+                files.into_iter().map(|file| (String::from_utf8(file.name).unwrap(), file.len)).collect();
+            names.sort();
+            names.retain(|(name, _)| name != "sub");
+            names
+        };
+        assert_eq!(names(false), [("a".to_owned(), 5), ("link".to_owned(), 5)]);
+        assert_eq!(names(true).len(), 3);
+    }
+}

@@ -1,0 +1,155 @@
+//! What was used last, within a number of entries and of bytes. Pure.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+
+use lru::LruCache;
+
+/// How much a cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheBounds {
+    /// Most entries.
+    pub entries: usize,
+    /// Most bytes of all of them.
+    pub bytes: usize,
+}
+
+/// Entries with a cost in bytes. What was used longest ago gives way.
+#[derive(Debug)]
+pub struct BoundedCache<K: Hash + Eq, V> {
+    entries: LruCache<K, (V, usize)>,
+    bytes: usize,
+    bounds: CacheBounds,
+}
+
+impl<K: Hash + Eq, V> BoundedCache<K, V> {
+    /// An empty one.
+    pub fn new(bounds: CacheBounds) -> BoundedCache<K, V> {
+        BoundedCache { entries: LruCache::unbounded(), bytes: 0, bounds }
+    }
+
+    /// An entry, which is used now.
+    pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key).map(|(value, _)| value)
+    }
+
+    /// Puts an entry of so many bytes in, in place of one with its key. One that is larger than all may be is not taken. Returns how many
+    /// others gave way.
+    pub fn put(&mut self, key: K, value: V, bytes: usize) -> usize {
+        if bytes > self.bounds.bytes || self.bounds.entries == 0 {
+            return 0;
+        }
+        self.bytes += bytes;
+        if let Some((_, (_, before))) = self.entries.push(key, (value, bytes)) {
+            self.bytes -= before;
+        }
+        let mut evicted = 0;
+        while self.bytes > self.bounds.bytes || self.entries.len() > self.bounds.entries {
+            let Some((_, (_, bytes))) = self.entries.pop_lru() else { break };
+            self.bytes -= bytes;
+            evicted += 1;
+        }
+        evicted
+    }
+
+    /// Takes entries out that were used longest ago, as long as they are `old`.
+    pub fn expire(&mut self, is_old: impl Fn(&V) -> bool) {
+        while self.entries.peek_lru().is_some_and(|(_, (value, _))| is_old(value)) {
+            if let Some((_, (_, bytes))) = self.entries.pop_lru() {
+                self.bytes -= bytes;
+            }
+        }
+    }
+
+    /// Takes an entry out.
+    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (value, bytes) = self.entries.pop(key)?;
+        self.bytes -= bytes;
+        Some(value)
+    }
+
+    /// Entries now.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of all entries now.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cache(entries: usize, bytes: usize) -> BoundedCache<String, u32> {
+        BoundedCache::new(CacheBounds { entries, bytes })
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_gives_way_to_entries_and_to_bytes() {
+        let mut three = cache(3, 100);
+        for (key, value) in [("a", 1), ("b", 2), ("c", 3)] {
+            three.put(key.into(), value, 10);
+        }
+        assert_eq!(three.get("a").copied(), Some(1));
+        assert_eq!(three.put("d".into(), 4, 10), 1);
+        assert_eq!(
+            (three.get("b").copied(), three.get("a").copied(), three.len(), three.bytes()),
+            (None, Some(1), 3, 30)
+        );
+        assert_eq!(three.put("e".into(), 5, 95), 3);
+        assert_eq!(
+            (three.get("e").copied(), three.get("a").copied(), three.len(), three.bytes()),
+            (Some(5), None, 1, 95)
+        );
+    }
+
+    #[test]
+    fn an_entry_replaces_the_one_with_its_key_and_one_that_is_too_large_is_none() {
+        let mut one = cache(3, 100);
+        one.put("a".into(), 1, 60);
+        one.put("a".into(), 2, 70);
+        assert_eq!((one.get("a").copied(), one.bytes()), (Some(2), 70));
+        one.put("b".into(), 3, 101);
+        assert_eq!((one.get("b").copied(), one.len()), (None, 1));
+        assert_eq!((one.remove("a"), one.remove("a"), one.bytes(), one.is_empty()), (Some(2), None, 0, true));
+    }
+
+    #[test]
+    fn what_is_old_goes_from_the_one_that_was_used_longest_ago_on() {
+        let mut three = cache(3, 100);
+        for (key, value) in [("a", 1), ("b", 2), ("c", 3)] {
+            three.put(key.into(), value, 10);
+        }
+        three.expire(|value| *value < 3);
+        assert_eq!((three.len(), three.bytes(), three.get("c").copied()), (1, 10, Some(3)));
+    }
+
+    proptest! {
+        #[test]
+        fn the_bounds_hold_whatever_is_put_in_and_taken_out(steps in prop::collection::vec((0..20_u8, 0..60_usize, any::<bool>()), 0..200)) {
+            let mut cache: BoundedCache<u8, usize> = BoundedCache::new(CacheBounds { entries: 8, bytes: 100 });
+            for (key, bytes, puts) in steps {
+                if puts { cache.put(key, bytes, bytes); } else { cache.remove(&key); }
+                prop_assert!(cache.len() <= 8 && cache.bytes() <= 100);
+                let sum: usize = cache.entries.iter().map(|(_, (_, bytes))| bytes).sum();
+                prop_assert_eq!(sum, cache.bytes());
+            }
+        }
+    }
+}

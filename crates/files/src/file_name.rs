@@ -1,0 +1,188 @@
+//! Which file the path of a request names. Pure.
+
+use percent_encoding::percent_decode;
+
+/// The name of a file, relative to its root: parts with one slash between them, none at either end. Empty: the root itself.
+///
+/// No part is `.` or `..`, and none has a NUL, a backslash or a control character. `openat2` keeps it beneath the root all the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileName {
+    name: Vec<u8>,
+    /// The path ends with a slash: it names a directory.
+    is_directory: bool,
+}
+
+/// Why a path names no file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameFault {
+    /// It does not begin with a slash, has an escape that is none, or escapes a character that no name has: a slash, a backslash, a NUL.
+    Malformed,
+    /// A part is `.` or `..`, in whichever spelling. Clients resolve these before they ask (RFC 3986, section 5.2.4).
+    Traversal,
+    /// A part begins with a dot.
+    DotFile,
+}
+
+impl FileName {
+    /// Reads the path of a request, without its query. It is unescaped once.
+    ///
+    /// # Errors
+    /// It names no file that may be served.
+    pub fn of(path: &[u8], with_dot_files: bool) -> Result<FileName, NameFault> {
+        let rest = path.strip_prefix(b"/").ok_or(NameFault::Malformed)?;
+        let mut name = Vec::with_capacity(rest.len());
+        // Many slashes in a row are one, as for the kernel.
+        for part in rest.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            if !name.is_empty() {
+                name.push(b'/');
+            }
+            let start = name.len();
+            match part.contains(&b'%') {
+                false => name.extend_from_slice(part),
+                true if is_escaped_right(part) => name.extend(percent_decode(part)),
+                true => return Err(NameFault::Malformed),
+            }
+            check(&name[start..], with_dot_files)?;
+        }
+        Ok(FileName { name, is_directory: rest.is_empty() || rest.ends_with(b"/") })
+    }
+
+    /// The name.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Whether the path names a directory.
+    pub fn is_directory(&self) -> bool {
+        self.is_directory
+    }
+
+    /// The name of this file in the directory.
+    pub fn child(&self, file: &str) -> Vec<u8> {
+        let mut name = Vec::with_capacity(self.name.len() + 1 + file.len());
+        name.extend_from_slice(&self.name);
+        if !name.is_empty() {
+            name.push(b'/');
+        }
+        name.extend_from_slice(file.as_bytes());
+        name
+    }
+}
+
+/// Each `%` has two hexadecimal digits behind it.
+fn is_escaped_right(part: &[u8]) -> bool {
+    part.iter().enumerate().filter(|(_, byte)| **byte == b'%').all(|(at, _)| {
+        part.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
+}
+
+/// Checks a part, unescaped.
+fn check(part: &[u8], with_dot_files: bool) -> Result<(), NameFault> {
+    if part.iter().any(|byte| matches!(byte, b'/' | b'\\') || byte.is_ascii_control()) {
+        return Err(NameFault::Malformed);
+    }
+    match part {
+        b"." | b".." => Err(NameFault::Traversal),
+        [b'.', ..] if !with_dot_files => Err(NameFault::DotFile),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn named(path: &str) -> Result<String, NameFault> {
+        FileName::of(path.as_bytes(), false).map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned())
+    }
+
+    #[test]
+    fn a_path_names_a_file_beneath_the_root() {
+        for (path, name, is_directory) in [
+            ("/", "", true),
+            ("/a", "a", false),
+            ("/a/b.css", "a/b.css", false),
+            ("/a/", "a", true),
+            ("//a///b//", "a/b", true),
+            ("/a%20b/%C3%A4.html", "a b/ä.html", false),
+            ("/%61", "a", false),
+            ("/a..b/c..", "a..b/c..", false),
+            ("/a.", "a.", false),
+            // Unescaped once: this is a file with a percent sign in its name.
+            ("/%252e%252e", "%2e%2e", false),
+        ] {
+            let found = FileName::of(path.as_bytes(), false).unwrap();
+            assert_eq!(
+                (&*String::from_utf8_lossy(found.as_bytes()), found.is_directory),
+                (name, is_directory)
+            );
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_a_traversal_names_a_file() {
+        use NameFault::{DotFile, Malformed, Traversal};
+        for (path, fault) in [
+            ("/..", Traversal),
+            ("/../etc/passwd", Traversal),
+            ("/a/../../etc/passwd", Traversal),
+            ("/a/..", Traversal),
+            ("/./a", Traversal),
+            ("/%2e%2e/etc/passwd", Traversal),
+            ("/%2E%2e/etc/passwd", Traversal),
+            ("/.%2e/etc/passwd", Traversal),
+            ("/a/%2e%2e%2fb", Malformed),
+            ("/..%2f..%2fetc/passwd", Malformed),
+            ("/a%2fb", Malformed),
+            ("/..\\..\\etc\\passwd", Malformed),
+            ("/..%5c..%5cetc", Malformed),
+            ("/%2e%2e%5cetc", Malformed),
+            ("/a%00.html", Malformed),
+            ("/a%0ab", Malformed),
+            ("/a%", Malformed),
+            ("/a%2", Malformed),
+            ("/%zz", Malformed),
+            ("/%u002e%u002e/", Malformed),
+            ("*", Malformed),
+            ("", Malformed),
+            ("http://host/a", Malformed),
+            ("/.git/config", DotFile),
+            ("/%2egit/config", DotFile),
+            ("/a/.htaccess", DotFile),
+            ("/...", DotFile),
+            ("/....//", DotFile),
+            ("/..;/manager", DotFile),
+        ] {
+            assert_eq!(named(path), Err(fault), "{path}");
+        }
+    }
+
+    #[test]
+    fn dot_files_are_served_where_the_operator_says_so_and_traversals_nowhere() {
+        let named = |path: &str| FileName::of(path.as_bytes(), true).map(|name| name.name);
+        assert_eq!(named("/.well-known/security.txt"), Ok(b".well-known/security.txt".to_vec()));
+        assert_eq!(named("/..;/a"), Ok(b"..;/a".to_vec()));
+        assert_eq!(named("/../a"), Err(NameFault::Traversal));
+    }
+
+    #[test]
+    fn a_file_of_a_directory_has_its_name_before_its_own() {
+        let child = |path: &str| FileName::of(path.as_bytes(), false).unwrap().child("index.html");
+        assert_eq!(child("/"), b"index.html");
+        assert_eq!(child("/a/"), b"a/index.html");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_client_writes_no_part_leads_up(path in "/[./%2efF5c\\\\a]{0,24}") {
+            if let Ok(name) = FileName::of(path.as_bytes(), true) {
+                for part in name.name.split(|byte| *byte == b'/') {
+                    prop_assert!(!matches!(part, b"." | b".."));
+                    prop_assert!(!part.iter().any(|byte| matches!(byte, 0 | b'\\')));
+                }
+            }
+        }
+    }
+}
