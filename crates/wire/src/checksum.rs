@@ -98,6 +98,11 @@ pub(super) fn pseudo_header_sum(src: &Addr, dst: &Addr, protocol: u8, payload_le
     fold(addresses + u64::from(protocol) + payload_len as u64)
 }
 
+/// The sum, and what adds to it of each of these, of which all but the last have a length that is even.
+pub(super) fn sum_onto(before: u16, parts: &[&[u8]]) -> u16 {
+    fold(parts.iter().map(|part| sum(part)).sum::<u64>() + u64::from(before))
+}
+
 /// Makes a [`Checksum::Partial`] field complete, as whoever sends the packet on a wire does: `payload` is what
 /// the IP packet carries, `at` is where in it the field is.
 pub(super) fn complete(payload: &mut [u8], at: usize) {

@@ -31,6 +31,7 @@ mod split;
 #[cfg(test)]
 mod testing;
 mod translate;
+mod tunnel;
 mod vip_probe;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
@@ -46,4 +47,5 @@ pub use rewrite::{renumber, rewrite};
 pub use segments::segments;
 pub use split::{Split, is_simple, split};
 pub use translate::{is_from, source};
+pub use tunnel::{Envelope, OuterHeaders, complete_checksum, enclose};
 pub use vip_probe::{VipAnswer, VipProbe};

@@ -105,7 +105,7 @@ impl VipProbe {
     fn key(&self) -> FlowKey {
         let to = match self.dsr {
             DsrKind::L3 => self.server,
-            DsrKind::L2 => self.vip,
+            DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => self.vip,
         };
         FlowKey::tcp(self.client, to)
     }

@@ -12,7 +12,7 @@ fn probe(dsr: DsrKind, v6: bool) -> VipProbe {
     };
     let client = match dsr {
         DsrKind::L3 => addr("100]:40000"),
-        DsrKind::L2 => addr("1]:40000"),
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => addr("1]:40000"),
     };
     VipProbe { client, vip: addr("100]:80"), server: addr("11]:80"), dsr, seq: u32::MAX }
 }
@@ -24,7 +24,7 @@ fn probes() -> impl Iterator<Item = (VipProbe, SocketAddr)> {
             let probe = probe(dsr, v6);
             let to = match dsr {
                 DsrKind::L3 => probe.server,
-                DsrKind::L2 => probe.vip,
+                DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => probe.vip,
             };
             (probe, to)
         },

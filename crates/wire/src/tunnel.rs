@@ -1,0 +1,172 @@
+//! Putting a packet whole into another one: IP in IP (RFC 2003, RFC 2473, RFC 4213) and Generic UDP Encapsulation, version 0
+//! (draft-ietf-intarea-gue-09).
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::checksum::{Checksum, complete, header_checksum, pseudo_header_sum, sum_onto};
+use super::fields::{ETHERNET_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, ethernet, ipv4, ipv6, put_u16, put_u32, udp};
+use super::headers::{Headers, Kind};
+use super::rewrite::checksum_at;
+use convey_model::{Addr, Encapsulation, FlowKey, Tunnel, UDP};
+
+/// The hop limit of outer packets (RFC 2003, section 3.1).
+const TTL: u8 = 64;
+
+/// The protocol numbers of a packet of IPv4, and of IPv6, within another one.
+const IPV4_INSIDE: u8 = 4;
+const IPV6_INSIDE: u8 = 41;
+
+/// The first of the ports that GUE comes from; there are 16,384 (RFC 6335, section 6: dynamic ports).
+const FIRST_PORT: u16 = 49_152;
+
+/// The tunnel that a packet goes through, and what its flow is known by there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Envelope {
+    /// The tunnel.
+    pub tunnel: Tunnel,
+    /// The same for all packets of a flow: it decides on the outer source, the port and the flow label, so that routers and receive
+    /// queues keep a flow together and spread the flows.
+    pub hash: u32,
+}
+
+/// The headers that go before a packet.
+#[derive(Debug, Clone, Copy)]
+pub struct OuterHeaders {
+    bytes: [u8; Tunnel::MAX_OVERHEAD],
+    len: usize,
+}
+
+impl Envelope {
+    /// For the packets of a client with this key.
+    pub fn new(tunnel: &Tunnel, key: &FlowKey) -> Envelope {
+        let mut bytes = [0; 36];
+        bytes[..16].copy_from_slice(key.src.bytes());
+        bytes[16..32].copy_from_slice(key.dst.bytes());
+        put_u16(&mut bytes, 32, key.src_port);
+        put_u16(&mut bytes, 34, key.dst_port);
+        let hash = xxh3_64(&bytes);
+        Envelope { tunnel: *tunnel, hash: (hash >> 32) as u32 ^ hash as u32 }
+    }
+
+    /// The headers to put before `packet`, which begins with its IP header and has no padding. Outer packets are not cut into fragments on
+    /// their way; they have the traffic class of the inner one, its ECN bits too (RFC 6040, normal mode). The UDP checksum is
+    /// computed over IPv6, where receivers may insist on it, and left out over IPv4.
+    ///
+    /// The caller has seen to it that `packet` is one of IP, and that both together are no longer than 65,535 bytes.
+    pub fn headers(&self, packet: &[u8]) -> OuterHeaders {
+        let (src, dst) = (self.tunnel.source_of(self.hash), self.tunnel.server);
+        let is_v4 = packet.first().is_some_and(|version| version >> 4 == 4);
+        let inside = if is_v4 { IPV4_INSIDE } else { IPV6_INSIDE };
+        let class = match packet {
+            [_, class, ..] if is_v4 => *class,
+            [upper, lower, ..] => upper << 4 | lower >> 4,
+            _ => 0,
+        };
+        let len = self.tunnel.overhead() as usize;
+        let mut outer = OuterHeaders { bytes: [0; Tunnel::MAX_OVERHEAD], len };
+        let ip_len = if dst.is_v4() { IPV4_LEN } else { IPV6_LEN };
+        let (ip, rest) = outer.bytes[..len].split_at_mut(ip_len);
+        let protocol = match self.tunnel.encapsulation {
+            Encapsulation::Ipip => inside,
+            Encapsulation::Gue { port } => {
+                self.put_gue(rest, (&src, &dst), (port, inside), packet);
+                UDP
+            }
+        };
+        let payload_len = rest.len() + packet.len();
+        match dst.is_v4() {
+            true => put_v4(ip, (&src, &dst), (class, protocol), payload_len),
+            false => self.put_v6(ip, (&src, &dst), (class, protocol), payload_len),
+        }
+        outer
+    }
+
+    fn put_gue(
+        &self,
+        bytes: &mut [u8],
+        (src, dst): (&Addr, &Addr),
+        (port, inside): (u16, u8),
+        packet: &[u8],
+    ) {
+        let len = bytes.len() + packet.len();
+        put_u16(bytes, 0, FIRST_PORT | self.hash as u16 & !FIRST_PORT);
+        put_u16(bytes, 2, port);
+        put_u16(bytes, udp::LEN, len as u16);
+        // Version 0, no control message, no further fields.
+        bytes[UDP_LEN + 1] = inside;
+        if !dst.is_v4() {
+            let sum = sum_onto(pseudo_header_sum(src, dst, UDP, len), &[bytes, packet]);
+            put_u16(bytes, udp::CHECKSUM, if !sum == 0 { 0xffff } else { !sum });
+        }
+    }
+
+    fn put_v6(
+        &self,
+        ip: &mut [u8],
+        (src, dst): (&Addr, &Addr),
+        (class, protocol): (u8, u8),
+        payload_len: usize,
+    ) {
+        // RFC 6438: routers that spread flows look at the label.
+        let label = self.hash & 0xf_ffff;
+        put_u32(ip, ipv6::VERSION, 6 << 28 | u32::from(class) << 20 | label);
+        put_u16(ip, ipv6::PAYLOAD_LEN, payload_len as u16);
+        ip[ipv6::NEXT_HEADER] = protocol;
+        ip[ipv6::HOP_LIMIT] = TTL;
+        ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
+        ip[ipv6::DST..].copy_from_slice(dst.bytes());
+    }
+}
+
+/// A packet that is never cut needs no number (RFC 6864, section 4.1).
+fn put_v4(ip: &mut [u8], (src, dst): (&Addr, &Addr), (class, protocol): (u8, u8), payload_len: usize) {
+    ip[ipv4::VERSION_AND_LEN] = 0x45;
+    ip[ipv4::VERSION_AND_LEN + 1] = class;
+    put_u16(ip, ipv4::TOTAL_LEN, (IPV4_LEN + payload_len) as u16);
+    put_u16(ip, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
+    ip[ipv4::TTL] = TTL;
+    ip[ipv4::PROTOCOL] = protocol;
+    put_u32(ip, ipv4::SRC, u32::from_be_bytes(src.v4_bytes()));
+    put_u32(ip, ipv4::DST, u32::from_be_bytes(dst.v4_bytes()));
+    let checksum = header_checksum(ip);
+    put_u16(ip, ipv4::CHECKSUM, checksum);
+}
+
+impl OuterHeaders {
+    /// The bytes that go between the Ethernet header and the packet.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The EtherType of the outer packet.
+    pub fn ether_type(&self) -> u16 {
+        if self.bytes[0] >> 4 == 4 { ethernet::IPV4 } else { ethernet::IPV6 }
+    }
+}
+
+/// Puts the packet that begins at `at` in `frame`, right after its Ethernet header, and ends with it into a tunnel.
+///
+/// # Panics
+/// If there is no Ethernet header before it.
+pub fn enclose(frame: &mut Vec<u8>, at: usize, envelope: &Envelope) {
+    let outer = envelope.headers(&frame[at..]);
+    frame.splice(at..at, outer.bytes().iter().copied());
+    put_u16(&mut frame[at - ETHERNET_LEN..at], ethernet::TYPE, outer.ether_type());
+}
+
+/// Completes a checksum that was left to whoever sends the frame on a wire: within a tunnel nobody looks for it.
+///
+/// # Panics
+/// If `headers` are not those of `frame`.
+pub fn complete_checksum(frame: &mut [u8], headers: &Headers, checksum: Checksum) {
+    let is_left = match checksum {
+        Checksum::Partial => headers.kind == Kind::Whole,
+        Checksum::Complete => false,
+    };
+    if is_left {
+        complete(&mut frame[headers.l4..headers.end], checksum_at(headers.key.protocol));
+    }
+}
+
+#[cfg(test)]
+mod tests;
