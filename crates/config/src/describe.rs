@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::diff::{list, or};
-use super::{AccessLogConfig, Config, LogConfig};
+use super::{AccessLogConfig, Config, LogConfig, acme, announce};
 use convey_http_core::FieldRules;
 use convey_model::{
-    BackendConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig, HttpLimits, Mode,
-    NamedServer, OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RequestRate, RouteConfig,
-    ServerAddr, ServerConfig, ServerSettings, Timeouts,
+    BackendConfig, Encapsulation, FilesConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig,
+    HttpLimits, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RequestRate,
+    RouteCompression, RouteConfig, ServerAddr, ServerConfig, ServerSettings, Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -40,6 +40,10 @@ pub fn describe(config: &Config) -> String {
             "dsr servers answer clients themselves, with the frontend's address: see tc/README.md\n",
         );
     }
+    if let Some(acme) = &config.acme {
+        text.push_str(&acme::describe(acme));
+    }
+    text.push_str(&announce::describe(config));
     if config.log != LogConfig::default() {
         let LogConfig { level, format, output } = &config.log;
         text.push_str(&format!("log {} and above as {} to {output}\n", level.name(), format.name()));
@@ -98,7 +102,11 @@ fn snat(config: &Config) -> String {
 /// A frontend, and below it its routes.
 fn frontend_rows(frontend: &FrontendConfig) -> impl Iterator<Item = [String; 4]> {
     let routes = frontend.http.iter().flat_map(|http| &http.routes).map(route_row);
-    [frontend_row(frontend)].into_iter().chain(routes)
+    let sni_routes = frontend.sni_routes.iter().map(|route| {
+        let to = format!("-> backend {}", route.backend);
+        [format!("  route {}", route.name), String::new(), String::new(), to]
+    });
+    [frontend_row(frontend)].into_iter().chain(routes).chain(sni_routes)
 }
 
 fn route_row(route: &RouteConfig) -> [String; 4] {
@@ -106,7 +114,11 @@ fn route_row(route: &RouteConfig) -> [String; 4] {
     let host = route.rewrite_host.as_ref().map(|host| format!(", host becomes {host}"));
     let rewrites: String = path.into_iter().chain(host).collect();
     let rate = route.rate.map_or(String::new(), |rate| format!("; a source has {}", requests(rate)));
-    let to = format!("-> {}{rewrites}{}{rate}", route.action, headers(&route.headers));
+    let compression = match &route.compression {
+        RouteCompression::OfFrontend => String::new(),
+        own => format!("; compression: {own}"),
+    };
+    let to = format!("-> {}{rewrites}{}{rate}{compression}", route.action, headers(&route.headers));
     [format!("  route {}", route.name), String::new(), String::new(), to]
 }
 
@@ -125,7 +137,8 @@ fn default_way(frontend: &FrontendConfig) -> String {
     match (of_http, &frontend.backend) {
         (Some(action), _) => action.to_string(),
         (None, Some(backend)) => format!("backend {backend}"),
-        (None, None) => "404".to_owned(),
+        (None, None) if frontend.mode.is_http() => "404".to_owned(),
+        (None, None) => "refused".to_owned(),
     }
 }
 
@@ -139,8 +152,10 @@ fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     let traces = if http.begin_traces { ", traces are begun" } else { "" };
     let pages = http.error_pages.statuses().map(|status| status.to_string()).collect::<Vec<_>>();
     let pages = if pages.is_empty() { String::new() } else { format!("; error pages: {}", pages.join(", ")) };
+    let compressed =
+        http.compression.as_ref().map_or(String::new(), |rules| format!("; compression: {rules}"));
     let (headers, limits) = (headers(&http.headers), http_limits(&http.limits));
-    format!("{believed}{forwarded}{traces}{headers}{limits}{pages}")
+    format!("{believed}{forwarded}{traces}{headers}{limits}{pages}{compressed}")
 }
 
 /// The limits of requests that are not the usual ones.
@@ -171,11 +186,29 @@ fn frontend_row(frontend: &FrontendConfig) -> [String; 4] {
         format!("{} {}", frontend.mode.name(), frontend.protocol.name()),
         listen.join(", "),
         format!(
-            "-> {}{limit}{per_client}{proxies}{times}{access}{}{http}",
+            "-> {}{limit}{per_client}{proxies}{times}{access}{}{}{http}",
             default_way(frontend),
-            of_sources(frontend)
+            of_sources(frontend),
+            tls(frontend)
         ),
     ]
+}
+
+/// How clients shake hands.
+fn tls(frontend: &FrontendConfig) -> String {
+    let Some(tls) = &frontend.tls else { return String::new() };
+    let certificates = match tls.certificates.len() {
+        1 => "1 certificate".to_owned(),
+        0 => "no certificate yet".to_owned(),
+        count => format!("{count} certificates"),
+    };
+    let clients = match tls.client_ca.as_ref().map(|ca| ca.is_required) {
+        None => "",
+        Some(true) => ", clients need a certificate",
+        Some(false) => ", clients may have a certificate",
+    };
+    let http3 = if tls.http3 { ", HTTP/3" } else { "" };
+    format!("; tls {} and later, {certificates}{clients}{http3}", tls.min_version.name())
 }
 
 /// The limits of one source.
@@ -195,6 +228,11 @@ fn requests(rate: RequestRate) -> String {
 
 /// `modes` are those of the frontends that use it.
 fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
+    let note = if modes.is_empty() { ", used by no frontend" } else { "" };
+    if let Some(files) = &backend.files {
+        let times = own_timeouts("; ", &backend.timeouts);
+        return format!("backend {} ({}{times}{note})\n", backend.name, files_of(files));
+    }
     let hash = match backend.algorithm.hashes() {
         true => format!(" by {}{}", backend.hash_name(), hash_key(backend.hash_key)),
         false => String::new(),
@@ -208,12 +246,16 @@ fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
         _ => "; on down reset, proxied keep".to_owned(),
     };
     let dsr = match modes.iter().any(|mode| mode.is_dsr()) {
-        true => format!("; dsr {}", backend.dsr.name()),
+        true => format!("; dsr {}", dsr_of(backend)),
         false => String::new(),
     };
     let header =
         backend.send_proxy.map_or(String::new(), |version| format!("; PROXY header {}", version.name()));
-    let note = if modes.is_empty() { ", used by no frontend" } else { "" };
+    let tls = match backend.tls.as_ref().map(|tls| tls.skip_verify) {
+        None => "",
+        Some(false) => "; tls",
+        Some(true) => "; tls, certificates not verified",
+    };
     let slow_start = match backend.time_to_warm_up() {
         Duration::ZERO => String::new(),
         time => format!(", slow start {time:?}"),
@@ -229,9 +271,42 @@ fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
     let (algorithm, check) = (backend.algorithm.name(), probe(&backend.health_check));
     let times = own_timeouts("; ", &backend.timeouts);
     format!(
-        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{header}{times}{note})\n",
+        "backend {} ({algorithm}{hash}{slow_start}; {check}{outliers}{on_down}{dsr}{header}{tls}{times}{note})\n",
         backend.name
     )
+}
+
+/// Such as `gue to port 6080, from 10.0.0.0/24`.
+fn dsr_of(backend: &BackendConfig) -> String {
+    let mut text = backend.dsr.name().to_owned();
+    let Some(encapsulation) = backend.dsr.encapsulation(&backend.tunnel) else { return text };
+    if let Encapsulation::Gue { port } = encapsulation {
+        text.push_str(&format!(" to port {port}"));
+    }
+    if let Some(source) = backend.tunnel.source {
+        text.push_str(&format!(", from {source}"));
+    }
+    text
+}
+
+/// Such as `files /srv/www, index index.html, listed`.
+fn files_of(files: &FilesConfig) -> String {
+    let FilesConfig { root, index, listing, dot_files, precompressed, not_found, cache_control } = files;
+    let mut words = vec![format!("files {}", root.display())];
+    if !index.is_empty() {
+        words.push(format!("index {}", index.join(" or ")));
+    }
+    let mut say = |is_so: bool, what: &str| words.extend(is_so.then(|| what.to_owned()));
+    say(*listing, "listed");
+    say(*dot_files, "with dot files");
+    say(!*precompressed, "precompressed forms ignored");
+    words.extend(not_found.iter().map(|path| format!("404 is {path}")));
+    match cache_control.len() {
+        0 => {}
+        1 => words.push("1 rule for caches".to_owned()),
+        rules => words.push(format!("{rules} rules for caches")),
+    }
+    words.join(", ")
 }
 
 /// Nothing, unless some are set.

@@ -1,18 +1,20 @@
 //! How two configurations differ, in words for the log. Pure.
 
+mod files;
 mod http;
 mod limits;
 mod servers;
+mod tls;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{AdminToken, Config, Stats, access_log, logs, privileges};
+use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
 use convey_model::{
     BackendConfig, FlowTimeouts, FrontendConfig, HealthCheck, OnDown, OutlierDetection, OwnTimeouts,
-    PacketSettings, ProbeKind, ProxyVersion, Timeouts,
+    PacketSettings, ProbeKind, ProxyVersion, SniRouteConfig, Timeouts,
 };
 
 /// A line for each thing that differs; none exactly when both are equal.
@@ -24,6 +26,8 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
         log,
         access_log,
         privileges,
+        acme: of_acme,
+        announce: of_announcing,
         stats,
         timeouts,
         passthrough,
@@ -50,6 +54,8 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<String> {
     changes.extend(logs::changes(log, &new.log));
     changes.extend(access_log::changes(access_log, &new.access_log));
     changes.extend(privileges::changes(privileges, &new.privileges));
+    changes.extend(acme::changes(of_acme.as_deref(), new.acme.as_deref()));
+    changes.extend(announce::changes(of_announcing.as_deref(), new.announce.as_deref()));
     changes.extend(stats_changes(stats, &new.stats));
     changes.extend(passthrough_changes(passthrough, &new.passthrough));
     changes
@@ -91,6 +97,9 @@ fn about_frontend(frontend: &FrontendConfig) -> String {
 }
 
 fn about_backend(backend: &BackendConfig) -> String {
+    if let Some(files) = &backend.files {
+        return format!("files {}", files.root.display());
+    }
     format!("{}, servers {}", backend.algorithm.name(), servers::servers(backend).join(", "))
 }
 
@@ -101,6 +110,7 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         protocol,
         listen,
         backend,
+        sni_routes,
         max_connections,
         max_connections_per_client: per_client,
         trusted_clients,
@@ -109,6 +119,7 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         timeouts,
         access,
         limits: of_sources,
+        tls,
         http: of_requests,
     } = old;
     let mut changes: Vec<String> = change("mode", mode.name(), new.mode.name()).into_iter().collect();
@@ -122,6 +133,7 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     let [before, after] = [backend, &new.backend].map(|backend| or(backend.as_deref(), "none"));
     changes.extend(change("backend", before, after));
+    changes.extend(sni_route_changes(sni_routes, &new.sni_routes));
     changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
     let per_client = [*per_client, new.max_connections_per_client].map(|most| or(most, "automatic"));
     let [before, after] = per_client;
@@ -137,8 +149,22 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         changes.push(format!("access + {added} - {gone} networks"));
     }
     changes.extend(limits::changes(of_sources, &new.limits));
+    changes.extend(tls::changes(tls.as_deref(), new.tls.as_deref()));
     changes.extend(http::changes(of_requests.as_deref(), new.http.as_deref()));
     changes
+}
+
+/// Routes that come, go and lead elsewhere.
+fn sni_route_changes(old: &[SniRouteConfig], new: &[SniRouteConfig]) -> Vec<String> {
+    let told = pair(old, new, |a, b| a.name == b.name).into_iter().filter_map(|routes| match routes {
+        (None, Some(after)) => Some(format!("+ route {} to backend {}", after.name, after.backend)),
+        (Some(before), None) => Some(format!("- route {}", before.name)),
+        (Some(before), Some(after)) => {
+            change(&format!("route {} backend", before.name), &before.backend, &after.backend)
+        }
+        (None, None) => None,
+    });
+    told.collect()
 }
 
 fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
@@ -153,8 +179,11 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
         slow_start,
         on_down,
         dsr,
+        tunnel,
         send_proxy,
         protocol,
+        tls,
+        files: of_files,
         timeouts,
         servers: _,
         named: _,
@@ -169,17 +198,22 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let [before, after] = [*on_down, new.on_down].map(|on_down| or(on_down.map(OnDown::name), "automatic"));
     changes.extend(change("on_down", before, after));
     changes.extend(change("dsr", dsr.name(), new.dsr.name()));
+    changes.extend(change("gue_port", tunnel.gue_port, new.tunnel.gue_port));
+    let [before, after] = [*tunnel, new.tunnel].map(|tunnel| or(tunnel.source, "automatic"));
+    changes.extend(change("tunnel_source", before, after));
     let versions = [*send_proxy, new.send_proxy].map(|version| or(version.map(ProxyVersion::name), "none"));
     let [before, after] = versions;
     changes.extend(change("send_proxy", before, after));
     changes.extend(change("protocol", protocol.name(), new.protocol.name()));
+    changes.extend(tls::backend_changes(tls.as_deref(), new.tls.as_deref()));
+    changes.extend(files::changes(of_files.as_ref(), new.files.as_ref()));
     changes.extend(own_timeout_changes(timeouts, &new.timeouts));
     changes
 }
 
 fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
-    // The last is the backend's.
-    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _ } = old;
+    // The last two are the backend's.
+    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _, tls: _ } = old;
     let mut changes = Vec::new();
     changes.extend(change("health check", probe(kind), probe(&new.kind)));
     if headers(kind) != headers(&new.kind) && probe(kind) == probe(&new.kind) {
@@ -288,7 +322,7 @@ pub(super) fn list<T: Display>(values: &[T]) -> String {
     list_or(values, "automatic")
 }
 
-fn list_or<T: Display>(values: &[T], none: &str) -> String {
+pub(super) fn list_or<T: Display>(values: &[T], none: &str) -> String {
     let values: Vec<String> = values.iter().map(ToString::to_string).collect();
     if values.is_empty() { none.to_owned() } else { values.join(", ") }
 }
@@ -304,7 +338,7 @@ pub(super) fn change<T: Display + PartialEq>(what: &str, old: T, new: T) -> Opti
     (old != new).then(|| format!("{what} {old} -> {new}"))
 }
 
-fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
+pub(super) fn duration(what: &str, old: Duration, new: Duration) -> Option<String> {
     let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
     change(what, seconds(old), seconds(new))
 }

@@ -2,41 +2,52 @@
 //! `validate` checks what follows from several of them together.
 
 pub(super) mod access;
+mod backend_tls;
+mod compression;
 mod error_pages;
+mod files;
 mod frontend;
 mod http;
 mod http_limits;
 mod limits;
 mod probe;
 mod server;
+mod sni;
 mod timeouts;
+mod tls;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+pub(super) use self::backend_tls::authorities;
 pub(super) use self::frontend::ParsedFrontend;
 pub(super) use self::frontend::REQUIRED;
 use self::frontend::by_backend;
-pub(super) use self::http::one_of;
+pub(super) use self::http::{ParsedRoute, one_of};
 pub(super) use self::server::ParsedServer;
 pub(super) use self::timeouts::{OwnLimits, TimeLimits};
+pub(super) use self::tls::ParsedTls;
+use super::acme::ParsedAcme;
+use super::announce::{self, ParsedAnnounce};
 use super::document::INCLUDE;
 use super::include;
 use super::problem::{Place, Placed, Report};
 use super::reader::TomlTable;
 use super::values::{
-    MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, port, seconds,
+    MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, network, port, seconds,
     snat_address, snat_ports, string,
 };
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_http_core::RequestField;
 use convey_model::{
-    self as model, Algorithm, DsrKind, FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode,
-    Offload, OnDown, OutlierDetection, PacketSettings, ProbeKind, ProbeVia, Protocol, ProxyVersion,
+    self as model, AcmeConfig, Algorithm, BackendTls, CertificatePair, DsrKind, FilesConfig, FlowTimeouts,
+    HashKey, HashOn, HealthCheck, HttpVersion, Mode, Offload, OnDown, OutlierDetection, PacketSettings,
+    Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion, TunnelConfig,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -53,6 +64,8 @@ pub(super) struct ParsedFile {
     log: LogConfig,
     access_log: AccessLogConfig,
     privileges: Privileges,
+    acme: Option<ParsedAcme>,
+    pub(super) announce: Option<ParsedAnnounce>,
 }
 
 /// `[dns]`
@@ -81,8 +94,12 @@ pub(super) struct ParsedBackend {
     pub(super) hash: Option<Placed<Hashed>>,
     pub(super) hash_key: Option<Placed<HashKey>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
+    pub(super) gue_port: Option<Placed<u16>>,
+    pub(super) tunnel_source: Option<Placed<Prefix>>,
     pub(super) send_proxy: Option<Placed<ProxyVersion>>,
     pub(super) protocol: Option<Placed<HttpVersion>>,
+    pub(super) tls: Option<Placed<Arc<BackendTls>>>,
+    pub(super) files: Option<Placed<FilesConfig>>,
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<ParsedServer>,
@@ -132,6 +149,7 @@ impl ParsedFile {
         let mut root = TomlTable::root(root.get_ref(), report);
         root.require("frontends", NO_FRONTEND);
         root.any_number(INCLUDE, |value| include::check(&string(value)?));
+        let acme = ParsedAcme::read(&mut root, report);
         let mode = root.or("mode", Mode::default(), choice(&Mode::ALL, Mode::name));
         let frontends = root.table("frontends");
         if frontends.is_empty() {
@@ -140,7 +158,7 @@ impl ParsedFile {
         let frontends: Vec<ParsedFrontend> = frontends
             .named()
             .into_iter()
-            .map(|(name, t)| ParsedFrontend::read(name, t, mode, report))
+            .map(|(name, t)| ParsedFrontend::read(name, t, (mode, acme.as_ref()), report))
             .collect();
         let of_backend = by_backend(&frontends);
         let read_backend = |(name, table): (String, TomlTable<'_>)| {
@@ -160,6 +178,8 @@ impl ParsedFile {
             log: logs::read(root.table("log")),
             access_log: access_log::read(root.table("access_log"), report),
             privileges: privileges::read(root.table("privileges")),
+            acme,
+            announce: announce::read(&mut root),
         };
         root.finish();
         file
@@ -191,12 +211,26 @@ impl ParsedFile {
             log: LogConfig::default(),
             access_log: AccessLogConfig::default(),
             privileges: Privileges::default(),
+            acme: None,
+            announce: None,
         }
+    }
+
+    /// Reports what does not fit about the certificates that convey is to order.
+    pub(super) fn check_acme(&self, report: &Report<'_>) {
+        let Some(acme) = &self.acme else { return };
+        let mode = |frontend: &ParsedFrontend| value(&frontend.mode).unwrap_or(self.mode);
+        let frontends: Vec<_> = self.frontends.iter().map(|f| f.model(mode(f))).collect();
+        acme.check(&self.frontends, &frontends, report);
     }
 
     /// What the program uses if each frontend has this mode. Right only if nothing was reported.
     pub(super) fn config(&self, mode_of: impl Fn(&ParsedFrontend) -> Mode) -> Config {
-        let frontends: Vec<_> = self.frontends.iter().map(|f| f.model(mode_of(f))).collect();
+        let mut frontends: Vec<_> = self.frontends.iter().map(|f| f.model(mode_of(f))).collect();
+        let acme = self.acme.as_ref().map(|acme| acme.model(&frontends));
+        if let Some(acme) = &acme {
+            frontends.iter_mut().for_each(|frontend| keep_wanted(acme, frontend));
+        }
         let packets = frontends.iter().filter(|frontend| frontend.mode.forwards_packets());
         let gets_packets: HashSet<&str> = packets.flat_map(|frontend| frontend.backends()).collect();
         let model = |backend: &ParsedBackend| backend.model(gets_packets.contains(&*backend.name));
@@ -206,6 +240,8 @@ impl ParsedFile {
             log: self.log.clone(),
             access_log: self.access_log.clone(),
             privileges: self.privileges.clone(),
+            acme,
+            announce: self.announce.as_ref().map(|announce| announce.config.clone()),
             stats: self.stats.clone(),
             timeouts: self.timeouts.model(),
             passthrough: self.passthrough.model(),
@@ -229,8 +265,14 @@ impl ParsedBackend {
             slow_start: value(&self.slow_start).unwrap_or(default.slow_start),
             on_down: self.on_down,
             dsr: value(&self.dsr).unwrap_or(default.dsr),
+            tunnel: TunnelConfig {
+                gue_port: value(&self.gue_port).unwrap_or(default.tunnel.gue_port),
+                source: value(&self.tunnel_source),
+            },
             send_proxy,
             protocol: value(&self.protocol).unwrap_or(default.protocol),
+            tls: self.tls.as_ref().map(|tls| tls.value.clone()),
+            files: self.files.as_ref().map(|files| files.value.clone()),
             timeouts: self.timeouts.model(),
             servers: self.servers.iter().filter_map(ParsedServer::model).collect(),
             named: self.servers.iter().filter_map(ParsedServer::named).collect(),
@@ -248,6 +290,22 @@ impl Passthrough {
             ..self.settings.clone()
         }
     }
+}
+
+/// Of the certificates that convey has ordered, a frontend has those of names that are still wanted, in the order of these.
+fn keep_wanted(acme: &AcmeConfig, frontend: &mut model::FrontendConfig) {
+    let Some(tls) = frontend.tls.as_mut().filter(|tls| tls.acme) else { return };
+    let folder = acme.folder.join(AcmeConfig::CERTIFICATES);
+    let wanted = |pair: &CertificatePair| match pair.chain_path.parent() == Some(&folder) {
+        true => {
+            let name = pair.chain_path.file_stem().unwrap_or_default();
+            acme.domains.iter().position(|domain| name == domain.as_str()).map(|place| place + 1)
+        }
+        false => Some(0),
+    };
+    let certificates = &mut Arc::make_mut(tls).certificates;
+    certificates.retain(|pair| wanted(pair).is_some());
+    certificates.sort_by_key(wanted);
 }
 
 /// What was found, wherever that was.
@@ -277,8 +335,12 @@ fn backend(
         slow_start: table.optional("slow_start", seconds(Duration::ZERO)),
         on_down: table.optional("on_down", choice(&OnDown::ALL, OnDown::name)).map(|found| found.value),
         dsr: dsr(&mut table, report),
+        gue_port: table.optional("gue_port", port),
+        tunnel_source: table.optional("tunnel_source", network),
         send_proxy: table.optional("send_proxy", choice(&ProxyVersion::ALL, ProxyVersion::name)),
         protocol: table.optional("protocol", choice(&HttpVersion::ALL, HttpVersion::name)),
+        tls: backend_tls::read(&mut table, report),
+        files: files::read(&mut table, report),
         timeouts: OwnLimits::read(table.table("timeouts")),
         servers: table
             .table("servers")

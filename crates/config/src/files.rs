@@ -13,6 +13,9 @@ use tokio::sync::oneshot;
 /// The most that is read of a file. A configuration with 100,000 servers has as much; people write a thousandth of it.
 pub(crate) const MAX_SIZE: u64 = 16 << 20;
 
+/// The most names that are read of a folder.
+const MAX_ENTRIES: usize = 100_000;
+
 /// A file that a configuration names, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadFile {
@@ -39,6 +42,19 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
         check(found)?;
         check_mode(found.permissions().mode() & 0o7777)
     })
+}
+
+/// The names in a folder, sorted, one in a line. Names that are not UTF-8 are left out.
+///
+/// # Errors
+/// It cannot be read, or is no folder.
+pub(crate) fn list(path: &Path) -> io::Result<Vec<u8>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path)?.take(MAX_ENTRIES) {
+        names.extend(entry?.file_name().into_string().ok().filter(|name| !name.contains('\n')));
+    }
+    names.sort();
+    Ok(names.join("\n").into_bytes())
 }
 
 fn read_checked(path: &Path, check: impl Fn(&Metadata) -> io::Result<()>) -> io::Result<Vec<u8>> {

@@ -11,6 +11,8 @@ pub fn config(frontends: Vec<FrontendConfig>, backends: Vec<BackendConfig>) -> C
         log: Default::default(),
         access_log: Default::default(),
         privileges: Default::default(),
+        acme: None,
+        announce: None,
         stats: Stats { listen: ([127, 0, 0, 1], 7000).into(), token: None },
         timeouts: fixture::timeouts(),
         passthrough: PacketSettings::default(),

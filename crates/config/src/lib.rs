@@ -2,6 +2,8 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access_log;
+mod acme;
+mod announce;
 mod describe;
 mod diff;
 mod document;
@@ -17,12 +19,15 @@ mod list;
 mod logs;
 mod loops;
 mod mode;
+mod pairs_before;
 mod privileges;
 mod problem;
 mod reader;
 mod reload;
 mod requests;
 mod resolved;
+mod roots;
+mod sni;
 mod steered;
 mod texts;
 mod token;
@@ -39,6 +44,7 @@ pub use hint::{did_you_mean, listed};
 pub use list::{ListSettings, load_list};
 pub use logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
 pub use mode::{HostNetwork, validate_mode};
+pub use pairs_before::PairsBefore;
 pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
@@ -46,15 +52,19 @@ pub use resolved::LeftOut;
 pub use steered::{ServerChange, check_server_address};
 pub use token::AdminToken;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use self::document::Document;
 use self::file::ParsedFile;
 use self::files::ReadFile;
 use self::problem::Report;
 use self::texts::Texts;
-use convey_model::{BackendConfig, FrontendConfig, Mode, PacketSettings, Timeouts};
+use convey_model::{
+    AcmeConfig, AnnounceConfig, BackendConfig, FrontendConfig, Mode, PacketSettings, Timeouts,
+};
 
 /// A validated configuration. Nothing downstream sees a string that could still be wrong, nor a default that
 /// depends on a mode.
@@ -70,6 +80,10 @@ pub struct Config {
     pub access_log: AccessLogConfig,
     /// What convey gives up once it has read the file.
     pub privileges: Privileges,
+    /// Certificates that convey orders itself.
+    pub acme: Option<Arc<AcmeConfig>>,
+    /// How the addresses of frontends are announced.
+    pub announce: Option<Arc<AnnounceConfig>>,
     /// Where statistics are served.
     pub stats: Stats,
     /// Time limits of the proxy.
@@ -92,6 +106,12 @@ impl Config {
     pub fn backend(&self, name: &str) -> Option<&BackendConfig> {
         let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));
         found.ok().map(|index| &self.backends[index])
+    }
+
+    /// The addresses that convey itself puts on an interface while it can serve.
+    pub fn announced(&self) -> BTreeSet<IpAddr> {
+        let announced = self.announce.iter().flat_map(|_| AnnounceConfig::addresses(&self.frontends));
+        announced.collect()
     }
 }
 
@@ -118,6 +138,8 @@ pub struct Loaded {
     pub config: Config,
     /// Things that hold nothing up but are hardly meant; in the order of the file.
     pub warnings: Vec<Problem>,
+    /// The chains of pairs in a folder of certificates that cannot be used. Of a reload only: at the start these are errors.
+    pub refused_certificates: Vec<PathBuf>,
     source: Source,
 }
 
@@ -131,7 +153,7 @@ struct Source {
 impl Loaded {
     fn new(texts: Texts, file: ParsedFile, warnings: Vec<Problem>) -> Loaded {
         let config = file.config(|frontend| file::value(&frontend.mode).unwrap_or(file.mode));
-        Loaded { config, warnings, source: Source { texts, file } }
+        Loaded { config, warnings, refused_certificates: Vec::new(), source: Source { texts, file } }
     }
 
     /// The same file, its frontends that do not say their mode in this one: that of the command line. If all say
@@ -157,14 +179,19 @@ impl Loaded {
 /// [`LoadError::Unreadable`] if there is nothing to read, [`LoadError::Invalid`] with everything that is
 /// wrong with the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    load_with_lists(path, &mut Vec::new())
+    load_with_lists(path, &mut Vec::new(), None)
 }
 
-/// The same. `lists` gets the files that it names otherwise (access lists, error pages), also if something is wrong with them.
+/// The same. `lists` gets the files that it names otherwise (access lists, error pages), also if something is wrong with them. `before`:
+/// a reload, for which a pair in a folder of certificates that cannot be used is no error. It keeps the one before, if there was one.
 ///
 /// # Errors
 /// Those of [`load`].
-pub fn load_with_lists(path: &Path, lists: &mut Vec<ReadFile>) -> Result<Loaded, LoadError> {
+pub fn load_with_lists(
+    path: &Path,
+    lists: &mut Vec<ReadFile>,
+    before: Option<&PairsBefore>,
+) -> Result<Loaded, LoadError> {
     let text = read(path)?;
     let patterns = include::patterns(&text);
     let mut texts = Texts::one(&path.display().to_string(), &text);
@@ -177,7 +204,9 @@ pub fn load_with_lists(path: &Path, lists: &mut Vec<ReadFile>) -> Result<Loaded,
         }
         texts.push(&file.display().to_string(), &text);
     }
-    parse_texts(texts, lists).map_err(LoadError::Invalid)
+    let loaded = parse_texts(texts, lists, before).map_err(LoadError::Invalid)?;
+    roots::check(&loaded).map_err(LoadError::Invalid)?;
+    Ok(loaded)
 }
 
 /// The folders that a file and those that it includes are read from, if it can be read. Where one of these is a link, also the
@@ -203,20 +232,25 @@ fn read(path: &Path) -> Result<String, LoadError> {
 /// Everything that is wrong, in the order of the file. After a syntax error the rest of the text is
 /// guesswork: from there on only further syntax errors are reported.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Vec<Problem>> {
-    parse_texts(Texts::one(file, text), &mut Vec::new())
+    parse_texts(Texts::one(file, text), &mut Vec::new(), None)
 }
 
-fn parse_texts(texts: Texts, lists: &mut Vec<ReadFile>) -> Result<Loaded, Vec<Problem>> {
-    let (file, warnings) = {
+fn parse_texts(
+    texts: Texts,
+    lists: &mut Vec<ReadFile>,
+    before: Option<&PairsBefore>,
+) -> Result<Loaded, Vec<Problem>> {
+    let (file, warnings, refused) = {
         let document = Document::parse(&texts, &|name| std::env::var(name));
-        let report = Report::of(&texts, &document);
+        let report = Report::of(&texts, &document).with_pairs(before);
         document.report(&report);
         let file = ParsedFile::read(&document.root, &report);
         *lists = report.take_lists();
+        let refused = report.take_refused();
         let warnings = check(&file, report)?;
-        (file, warnings)
+        (file, warnings, refused)
     };
-    Ok(Loaded::new(texts, file, warnings))
+    Ok(Loaded { refused_certificates: refused, ..Loaded::new(texts, file, warnings) })
 }
 
 /// Checks what was read of a text, each value right by itself. Returns what is odd.

@@ -6,11 +6,12 @@ mod timeouts;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, REQUIRED};
+use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, ParsedTls, REQUIRED};
 use super::problem::{Place, Placed, Problem, Report};
 use super::reader::join;
-use super::{Config, Loaded, hint, requests, validate};
-use convey_model::{Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
+use super::{Config, Loaded, hint, requests, sni, validate};
+use convey_model::{DsrKind, Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
+use convey_tls::TlsAcceptor;
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -95,6 +96,7 @@ impl Check<'_> {
         for (frontend, mode) in &self.frontends {
             self.first_byte(frontend, *mode);
             self.requests(frontend, *mode);
+            self.tls(frontend, *mode);
             match mode {
                 Mode::Proxy | Mode::Http => {}
                 Mode::Passthrough | Mode::Dsr => {
@@ -116,6 +118,26 @@ impl Check<'_> {
         }
         if self.has_snat() {
             self.snat();
+        }
+        self.announcing();
+    }
+
+    /// Packets come in where an address is, unless that is on the loopback interface or the file says where.
+    fn announcing(&self) {
+        let Some(announce) = &self.file.announce else { return };
+        let name = &announce.config.interface;
+        let is_loopback =
+            self.network.interfaces.iter().any(|interface| interface.loopback && interface.name == *name);
+        let forwarded = self.frontends.iter().find(|(_, mode)| mode.forwards_packets());
+        let Some((frontend, mode)) = forwarded else { return };
+        if !is_loopback && self.file.passthrough.interfaces.is_empty() {
+            let message = format!(
+                "needs passthrough.interfaces, such as [\"eth0\"]: frontend {:?} is in {} mode, and convey would look for its packets on \
+                 {name}; \"lo\" does without",
+                frontend.name,
+                mode.name()
+            );
+            self.report.error(announce.interface_place(), message);
         }
     }
 
@@ -172,9 +194,44 @@ impl Check<'_> {
     /// The mode may be another one than that of the file: then it goes without routes, and with a backend.
     fn requests(&self, frontend: &ParsedFrontend, mode: Mode) {
         requests::check(frontend, mode, self.report);
-        if frontend.backend.is_none() && !mode.is_http() {
+        sni::check(frontend, mode, self.report);
+        if frontend.backend.is_none() && sni::needs_backend(frontend, mode) {
             let place = Place { key: join(&frontend.place.key, "backend"), ..frontend.place.clone() };
             self.report.missing(&place, REQUIRED);
+        }
+    }
+
+    /// Packets pass as they are, and datagrams have no TLS of their own here. In mode `http` requests are all that is spoken within.
+    fn tls(&self, frontend: &ParsedFrontend, mode: Mode) {
+        let Some(tls) = &frontend.tls else { return };
+        if mode.forwards_packets() {
+            let message = format!(
+                "frontend {:?} is in {} mode, in which convey forwards packets and changes none of their bytes; tls needs mode = \"http\" or \"proxy\"",
+                frontend.name,
+                mode.name()
+            );
+            self.report.error(&tls.place, message);
+        } else if frontend.protocol() == Protocol::Udp {
+            self.report.error(&tls.place, "needs protocol = \"tcp\"; the frontend has \"udp\"");
+        }
+        let usual = TlsAcceptor::HTTP;
+        let other = tls.alpn.iter().flatten().find(|other| !usual.contains(&&*other.value));
+        if let Some(other) = other.filter(|_| mode.is_http()) {
+            let (found, allowed) = (&other.value, usual.join("\", \""));
+            self.report.error(&other.place, format!("found {found:?}; in http mode allowed: \"{allowed}\""));
+        }
+        self.http3(frontend, tls, mode);
+    }
+
+    /// Its clients come over UDP, where nobody says in a PROXY header for whom.
+    fn http3(&self, frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode) {
+        let Some(http3) = tls.http3.as_ref().filter(|http3| http3.value) else { return };
+        if !mode.is_http() {
+            let message = format!("needs mode = \"http\"; the frontend is in {} mode", mode.name());
+            self.report.error(&http3.place, message);
+        } else if frontend.accepts_proxy() {
+            let message = "has clients come over UDP, without the PROXY headers that the frontend asks for (accept_proxy); keep one of them";
+            self.report.error(&http3.place, message);
         }
     }
 
@@ -185,6 +242,23 @@ impl Check<'_> {
             self.report.warning(&timeout.place, format!("has no effect in {} mode", mode.name()));
         } else if frontend.protocol() == Protocol::Udp {
             self.report.warning(&timeout.place, "has no effect with protocol = \"udp\"");
+        }
+    }
+
+    /// The same with servers.
+    fn tls_with_servers(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
+        let Some(tls) = &backend.tls else { return };
+        let others = used
+            .iter()
+            .find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
+        if let Some((frontend, mode)) = others {
+            let message = format!(
+                "is for connections that convey ends; frontend {:?} is in {} mode with protocol {}",
+                frontend.name,
+                mode.name(),
+                frontend.protocol().name()
+            );
+            self.report.error(&tls.place, message);
         }
     }
 
@@ -206,7 +280,9 @@ impl Check<'_> {
     }
 
     fn concrete_vip(&self, vip: &Placed<Listen>) {
-        if self.holder(vip.value.ip()).is_none() {
+        // convey adds the address itself.
+        let is_announced = self.file.announce.is_some();
+        if self.holder(vip.value.ip()).is_none() && !is_announced {
             self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
         }
     }
@@ -214,6 +290,9 @@ impl Check<'_> {
     /// Packets keep their family: an address must have a server of its own family.
     fn one_family(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(first) = frontend.listen.first().map(|first| first.value.ip()) else { return };
+        if mode.is_dsr() && frontend.backends().all(|name| self.has_tunnel(&name.value)) {
+            return;
+        }
         let families = |found: IpAddr| {
             format!(
                 "{found} is {}, {first} is {}; in {} mode the addresses of a frontend and of its servers are of one family: \
@@ -237,11 +316,14 @@ impl Check<'_> {
         requests::algorithm(backend, used, self.report);
         requests::protocol(backend, used, self.report);
         requests::hash(backend, used, self.report);
+        self.tls_with_servers(backend, used);
+        requests::files(backend, used, self.report);
         let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value.needs_link());
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {
             self.report.warning(&l2.place, "has no effect: no frontend in dsr mode uses this backend");
         }
+        self.tunnel(backend, used);
         let via = backend.via.as_ref().filter(|via| via.value == ProbeVia::Vip);
         if let Some(via) = via.filter(|_| {
             !used.is_empty() && in_dsr().all(|(frontend, _)| frontend.protocol() != Protocol::Tcp)
@@ -269,6 +351,54 @@ impl Check<'_> {
             let message =
                 format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
             self.report.error(place, message);
+        }
+    }
+
+    /// Whether packets to a backend go within others, which may be of another family.
+    fn has_tunnel(&self, backend: &str) -> bool {
+        let dsr = self.backends.get(backend).and_then(|backend| backend.dsr.as_ref());
+        dsr.is_some_and(|dsr| dsr.value.has_tunnel())
+    }
+
+    /// Other modes than dsr know no tunnels, and rewrite packets in place.
+    fn tunnel(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
+        let kind = backend.dsr.as_ref().filter(|dsr| dsr.value.has_tunnel());
+        let has_none = |place: &Place, wanted: &str| {
+            self.report.warning(place, format!("has no effect without dsr = {wanted}"));
+        };
+        let has_port = kind.is_some_and(|dsr| match dsr.value {
+            DsrKind::Gue => true,
+            DsrKind::L3 | DsrKind::L2 | DsrKind::Ipip => false,
+        });
+        if let Some(port) = backend.gue_port.as_ref().filter(|_| !has_port) {
+            has_none(&port.place, "\"gue\"");
+        }
+        let Some(dsr) = kind else {
+            if let Some(source) = &backend.tunnel_source {
+                has_none(&source.place, "\"ipip\" or \"gue\"");
+            }
+            return;
+        };
+        if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_dsr()) {
+            let message = format!(
+                "{:?} is a tunnel, and those are for mode dsr; frontend {:?} uses this backend in {} mode: write a backend for each",
+                dsr.value.name(),
+                frontend.name,
+                mode.name()
+            );
+            self.report.error(&dsr.place, message);
+        }
+        let Some(source) = &backend.tunnel_source else { return };
+        let is_other = |server: &Placed<SocketAddr>| !is_like(server.value.ip(), source.value.first());
+        if let Some(server) = backend.servers.iter().filter_map(ParsedServer::ip).find(is_other) {
+            let message = format!(
+                "{} is {}, and server {} is {}: outer packets have addresses of one family",
+                source.value,
+                family(source.value.first()),
+                server.value.ip(),
+                family(server.value.ip())
+            );
+            self.report.error(&source.place, message);
         }
     }
 

@@ -13,6 +13,7 @@ use super::document::Document;
 use super::duplicates::Keys;
 use super::encoding;
 use super::files::{self, ReadFile};
+use super::pairs_before::PairsBefore;
 use super::texts::{Spot, Texts, position};
 use convey_model::Access;
 
@@ -114,14 +115,18 @@ pub(super) struct Report<'a> {
     lists: RefCell<Vec<ReadFile>>,
     /// Lists of networks that are made of them, or stand in it.
     access: RefCell<Vec<Access>>,
+    /// The certificates before; `None` at the start.
+    pub(super) before: Option<&'a PairsBefore>,
+    /// Chains of pairs that cannot be used, and are left out or as they were before.
+    refused: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Report<'a> {
     /// Of texts in which the parser found nothing wrong.
     pub(super) fn new(texts: &'a Texts) -> Self {
-        let (expanded, unknown, errors, warnings, lists, access) = Default::default();
+        let (expanded, unknown, errors, warnings, lists, access, refused) = Default::default();
         let lost_at = vec![None; texts.parts().count()];
-        Report { texts, lost_at, expanded, unknown, errors, warnings, lists, access }
+        Report { texts, lost_at, expanded, unknown, errors, warnings, lists, access, before: None, refused }
     }
 
     /// Of texts and what the parser made of them.
@@ -156,6 +161,11 @@ impl<'a> Report<'a> {
         }
         report.errors = RefCell::new(all);
         report
+    }
+
+    /// For a reload, which has certificates from before.
+    pub(super) fn with_pairs(self, before: Option<&'a PairsBefore>) -> Self {
+        Report { before, ..self }
     }
 
     /// Whether the value at `place` is from the environment: then it may be a number in quotes.
@@ -231,8 +241,8 @@ impl<'a> Report<'a> {
 
     /// The same of a file that is no text, or need not be.
     pub(super) fn read_bytes(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
-        let path = self.beside(place, path);
-        match self.read_once(&path) {
+        let (path, bytes) = self.try_bytes(place, path);
+        match bytes {
             Ok(bytes) => Some((path, bytes)),
             Err(error) => {
                 self.error(place, format!("cannot read {}: {error}", path.display()));
@@ -248,7 +258,65 @@ impl<'a> Report<'a> {
         Some((path, text))
     }
 
-    fn beside(&self, place: &Place, path: &str) -> PathBuf {
+    /// The same of a private key.
+    pub(super) fn read_key(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
+        let (path, key) = self.try_key(place, path);
+        match key {
+            Ok(bytes) => Some((path, bytes)),
+            Err(error) => {
+                self.error(place, format!("cannot read {}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    /// The same, for whoever says itself why it cannot be read.
+    pub(super) fn try_key(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
+        let path = self.beside(place, path);
+        let key = self.read_named(&path, files::read_secret);
+        (path, key)
+    }
+
+    /// The same of a file that is no text, or need not be.
+    pub(super) fn try_bytes(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
+        let path = self.beside(place, path);
+        let bytes = self.read_once(&path);
+        (path, bytes)
+    }
+
+    /// The pair with this chain cannot be used.
+    pub(super) fn refuse(&self, chain: PathBuf) {
+        self.refused.borrow_mut().push(chain);
+    }
+
+    /// All of these.
+    pub(super) fn take_refused(&self) -> Vec<PathBuf> {
+        self.refused.take()
+    }
+
+    /// The certificates of a folder that may be yet to come, each with its key in one file: only names that end in `.pem`.
+    pub(super) fn read_pairs(&self, folder: &Path) -> Vec<(PathBuf, io::Result<Vec<u8>>)> {
+        let names = self.read_named(folder, files::list).unwrap_or_default();
+        let names = String::from_utf8_lossy(&names).into_owned();
+        let files = names.lines().filter(|name| name.ends_with(".pem") && !name.starts_with('.'));
+        let paths = files.map(|name| folder.join(name));
+        paths.map(|path| (path.clone(), self.read_named(&path, files::read_secret))).collect()
+    }
+
+    /// The names in a folder that is named at `place`, sorted.
+    pub(super) fn list_folder(&self, place: &Place, path: &str) -> Option<Vec<String>> {
+        let path = self.beside(place, path);
+        match self.read_named(&path, files::list) {
+            Ok(names) => Some(String::from_utf8_lossy(&names).lines().map(str::to_owned).collect()),
+            Err(error) => {
+                self.error(place, format!("cannot read {}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    /// A path as the file means it that has it at `place`: a relative one begins at the directory of that file.
+    pub(super) fn beside(&self, place: &Place, path: &str) -> PathBuf {
         Path::new(self.texts.spot(place.at).file).with_file_name("").join(path)
     }
 

@@ -104,6 +104,15 @@ impl<'a> TomlTable<'a> {
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<Placed<T>> {
         self.require(key, "required, but missing");
+        self.at_least_one(key, parse)
+    }
+
+    /// The values of a key that may be absent and holds one value or an array of at least one. Without those that are wrong.
+    pub(super) fn at_least_one<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
+    ) -> Vec<Placed<T>> {
         let is_empty =
             |value: &&Spanned<DeValue<'_>>| value.get_ref().as_array().is_some_and(|a| a.is_empty());
         if let Some(value) = self.entries.and_then(|entries| entries.get(key)).filter(is_empty) {
@@ -208,6 +217,12 @@ impl<'a> TomlTable<'a> {
     /// Whether there are keys that nobody has asked for yet.
     pub(super) fn has_unknown(&self) -> bool {
         !self.unknown().is_empty()
+    }
+
+    /// Whether a key is there and has a table.
+    pub(super) fn has_table(&self, key: &str) -> bool {
+        let value = self.entries.and_then(|entries| entries.get(key));
+        value.is_some_and(|value| value.get_ref().as_table().is_some())
     }
 
     /// Reports a key that is not there, unless a misspelt one is.

@@ -39,6 +39,15 @@ pub(super) fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]
     }
 }
 
+/// Only mode `http` is asked for files.
+pub(super) fn files(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(Placed { place, .. }) = &backend.files else { return };
+    if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
+        let (name, mode) = (&frontend.name, mode.name());
+        report.error(place, format!("is for mode http; frontend {name:?} is in {mode} mode"));
+    }
+}
+
 /// Only mode `http` sees what requests say.
 pub(super) fn hash(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.hash else { return };

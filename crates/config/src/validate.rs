@@ -7,12 +7,14 @@ use super::file::{self, ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer}
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use super::requests;
+use super::{announce, requests, sni};
 use convey_model::{Algorithm, Endpoint, Listen, Mode, ProbeKind, Protocol, ProxyVersion, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
 pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     listen_addresses(file, report);
+    file.check_acme(report);
+    announce::check(file, report);
     let backends: HashMap<&str, &ParsedBackend> =
         file.backends.iter().map(|b| (b.name.as_str(), b)).collect();
     for frontend in &file.frontends {
@@ -20,6 +22,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
         frontend.backends().for_each(|name| is_there(name, &backends, report));
         proxies(frontend, mode, report);
         requests::check(frontend, mode, report);
+        sni::check(frontend, mode, report);
     }
     let used: HashSet<&str> =
         file.frontends.iter().flat_map(ParsedFrontend::backends).map(|name| name.value.as_str()).collect();
@@ -70,6 +73,9 @@ fn listen_addresses(file: &ParsedFile, report: &Report<'_>) {
     let mut all: Vec<(Protocol, &Placed<Listen>)> = Vec::new();
     for frontend in &file.frontends {
         all.extend(frontend.listen.iter().map(|listen| (frontend.protocol(), listen)));
+        if frontend.speaks_http3() {
+            all.extend(frontend.listen.iter().map(|listen| (Protocol::Udp, listen)));
+        }
     }
     all.sort_by_key(|(_, listen)| listen.place.at);
     let mut taken: HashMap<Endpoint, &Place> = HashMap::new();
@@ -153,6 +159,9 @@ fn version_fits(backend: &ParsedBackend, file: &ParsedFile, report: &Report<'_>)
 
 /// There is a server to choose, and it is clear which.
 fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
+    if let Some(files) = &backend.files {
+        return no_servers(backend, &files.place, report);
+    }
     let nobody = if backend.servers.is_empty() {
         Some("no servers; write [backends.NAME.servers.NAME] with addr")
     } else if backend.servers.iter().all(|server| server.settings.weight == 0) {
@@ -182,6 +191,18 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     addrs_of_examples(backend, report);
     names_of_servers(backend, report);
     probed_ports(backend, report);
+}
+
+/// A backend serves files or has servers.
+fn no_servers(backend: &ParsedBackend, files: &Place, report: &Report<'_>) {
+    let server = backend.servers.iter().find_map(|server| server.addr.as_ref());
+    if let Some(server) = server {
+        let line = report.line(files, &server.place);
+        report.error(
+            &server.place,
+            format!("{} is set too ({line}): a backend serves files or has servers", files.key),
+        );
+    }
 }
 
 /// Addresses that documentation uses, and nobody else (RFC 5737): those of the `config.toml` that comes with convey.

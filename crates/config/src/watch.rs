@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::file::access;
 use crate::files::{self, ReadFile};
 use crate::include;
+use crate::pairs_before::PairsBefore;
 
 /// From one look to the next. A changed file is read once it has stayed the same for so long: the save is over then.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -32,11 +33,13 @@ pub struct Watch {
     _stop: Sender<()>,
 }
 
-/// The files that a configuration names (access lists, error pages). The code that loads the configuration lists them.
+/// The files that a configuration names (access lists, error pages, certificates), and folders of them. The code that loads the configuration lists them.
 #[derive(Debug, Clone, Default)]
 pub struct NamedFiles {
     files: Arc<Mutex<Vec<ReadFile>>>,
     entries: Arc<Mutex<Entries>>,
+    /// The certificates of the configuration that was loaded last; `None` before the first.
+    pairs: Arc<Mutex<Option<PairsBefore>>>,
 }
 
 /// How many entries each file had when the configuration was last loaded.
@@ -62,6 +65,16 @@ impl NamedFiles {
         let mut all = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|known| lists.iter().all(|list| list.path != known.path));
         all.extend(lists);
+    }
+
+    /// Remembers the certificates of a configuration that was loaded.
+    pub fn keep_pairs(&self, pairs: PairsBefore) {
+        *self.pairs.lock().unwrap_or_else(PoisonError::into_inner) = Some(pairs);
+    }
+
+    /// The certificates that were loaded last; `None`: nothing was.
+    pub fn pairs(&self) -> Option<PairsBefore> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where they are.
@@ -240,7 +253,8 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 fn content(path: &Path) -> Option<Vec<u8>> {
-    files::read(path).ok().filter(|content| !content.is_empty())
+    let read = if path.is_dir() { files::list(path) } else { files::read(path) };
+    read.ok().filter(|content| !content.is_empty())
 }
 
 #[cfg(test)]

@@ -19,7 +19,8 @@ pub struct ErrorPage {
 
 impl ErrorPages {
     /// The statuses that convey itself answers with, and that may have a page.
-    pub const STATUSES: [u16; 12] = [400, 404, 405, 408, 413, 417, 429, 431, 502, 503, 504, 505];
+    pub const STATUSES: [u16; 16] =
+        [400, 403, 404, 405, 408, 412, 413, 416, 417, 429, 431, 500, 502, 503, 504, 505];
 
     /// Most bytes of a page.
     pub const MAX_SIZE: usize = 64 * 1024;

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::{
-    Access, Endpoint, ErrorPage, HttpConfig, HttpLimits, Limits, Listen, Mode, OwnTimeouts, Prefix, Protocol,
-    RouteConfig,
+    Access, Endpoint, ErrorPage, FrontendTls, HttpConfig, HttpLimits, Limits, Listen, Mode, OwnTimeouts,
+    Prefix, Protocol, RouteConfig, SniRouteConfig,
 };
 
 /// Where clients connect to, and the backend that serves them.
@@ -20,8 +21,12 @@ pub struct FrontendConfig {
     /// Addresses clients connect to (the VIPs); at least one, none shared with another frontend of the same
     /// protocol; sorted.
     pub listen: Vec<Listen>,
-    /// Name of the backend; in mode `http` the one of requests without a route. `None` only in mode `http`.
+    /// Name of the backend; with routes the one of requests and connections without a route. `None` only in mode `http` and with
+    /// routes.
     pub backend: Option<String>,
+    /// Where TLS connections go by the server name and the protocol that their clients ask for (proxy mode, TCP). Sorted by name. No
+    /// two have the same host and protocol.
+    pub sni_routes: Vec<SniRouteConfig>,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
     /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
@@ -40,6 +45,8 @@ pub struct FrontendConfig {
     pub access: Access,
     /// The limits of one source. Not for `trusted_clients`.
     pub limits: Limits,
+    /// How it shakes hands with clients; `None`: they speak no TLS with convey. Modes `proxy` and `http` only, TCP only.
+    pub tls: Option<Arc<FrontendTls>>,
     /// What becomes of requests. `Some` exactly in mode `http`.
     pub http: Option<Box<HttpConfig>>,
 }
@@ -53,6 +60,7 @@ impl FrontendConfig {
             protocol: Protocol::default(),
             listen,
             backend: Some(backend.to_owned()),
+            sni_routes: Vec::new(),
             max_connections: None,
             max_connections_per_client: None,
             trusted_clients: Vec::new(),
@@ -61,6 +69,7 @@ impl FrontendConfig {
             timeouts: OwnTimeouts::default(),
             access: Access::default(),
             limits: Limits::default(),
+            tls: None,
             http: mode.is_http().then(Box::default),
         }
     }
@@ -77,8 +86,9 @@ impl FrontendConfig {
 
     /// The backends that serve its clients, each once: its own, and those of its routes.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        let routes = self.http.iter().flat_map(|http| &http.routes);
-        let named = self.backend.as_deref().into_iter().chain(routes.filter_map(RouteConfig::backend));
+        let of_requests = self.http.iter().flat_map(|http| &http.routes).filter_map(RouteConfig::backend);
+        let of_names = self.sni_routes.iter().map(|route| &*route.backend);
+        let named = self.backend.as_deref().into_iter().chain(of_requests).chain(of_names);
         let mut seen = HashSet::new();
         named.filter(move |name| seen.insert(*name))
     }
@@ -99,7 +109,17 @@ impl FrontendConfig {
 
     /// Where it listens, port by port.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
-        self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr })
+        self.addrs().map(|addr| Endpoint { protocol: self.protocol, addr }).chain(self.http3_endpoints())
+    }
+
+    /// Where it takes HTTP/3.
+    pub fn http3_endpoints(&self) -> impl Iterator<Item = Endpoint> {
+        self.addrs().filter(|_| self.speaks_http3()).map(Endpoint::udp)
+    }
+
+    /// Whether it takes HTTP/3, over UDP beside TCP.
+    pub fn speaks_http3(&self) -> bool {
+        self.mode.is_http() && self.tls.as_ref().is_some_and(|tls| tls.http3)
     }
 
     /// Whether a client's connections are not counted one by one.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{ErrorPages, HttpLimits, RequestRate};
-use convey_http_core::{FieldRules, HostPattern, PathPrefix};
+use convey_http_core::{CompressionRules, FieldRules, HostPattern, PathPrefix};
 
 /// The settings of mode `http`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,6 +24,8 @@ pub struct HttpConfig {
     pub limits: HttpLimits,
     /// What convey's own answers say.
     pub error_pages: ErrorPages,
+    /// Which responses are compressed; `None`: no response is.
+    pub compression: Option<CompressionRules>,
 }
 
 /// Which requests go elsewhere than to the frontend's own backend.
@@ -45,6 +47,20 @@ pub struct RouteConfig {
     pub headers: HeaderRules,
     /// How many requests one source may send to it, beside the limit of the frontend; `None`: no limit.
     pub rate: Option<RequestRate>,
+    /// Which responses are compressed.
+    pub compression: RouteCompression,
+}
+
+/// Which responses of a route are compressed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RouteCompression {
+    /// As the frontend says.
+    #[default]
+    OfFrontend,
+    /// None of them.
+    Off,
+    /// By rules of its own.
+    Rules(CompressionRules),
 }
 
 /// What becomes of a request.
@@ -70,6 +86,16 @@ pub struct HeaderRules {
     pub request: FieldRules,
     /// Those of responses.
     pub response: FieldRules,
+}
+
+impl fmt::Display for RouteCompression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RouteCompression::OfFrontend => f.write_str("as the frontend"),
+            RouteCompression::Off => f.write_str("off"),
+            RouteCompression::Rules(rules) => write!(f, "{rules}"),
+        }
+    }
 }
 
 impl RouteConfig {
@@ -135,6 +161,7 @@ mod tests {
             rewrite_host: None,
             headers: HeaderRules::default(),
             rate: None,
+            compression: RouteCompression::OfFrontend,
         }
     }
 

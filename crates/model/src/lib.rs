@@ -3,10 +3,13 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod access;
+mod acme;
+mod announce;
 mod body_pattern;
 mod client;
 mod draining;
 mod error_pages;
+mod files_config;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod flow;
@@ -38,13 +41,19 @@ mod server;
 mod server_endpoints;
 mod shortage;
 mod slots;
+mod sni;
 mod sources;
+mod tls;
+mod tunnel;
 
 pub use access::{Access, AccessFile};
+pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
+pub use announce::AnnounceConfig;
 pub use body_pattern::BodyPattern;
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
+pub use files_config::{CacheRule, FilesConfig};
 pub use flow::{Addr, Endpoint, FlowKey, NextHop, Protocol, Rewrite, TCP, UDP};
 pub use flow_list::{
     ClientFilter, FlowActivity, FlowAnswer, FlowFacts, FlowFilter, FlowGroup, FlowGrouping, FlowKind,
@@ -52,7 +61,7 @@ pub use flow_list::{
 };
 pub use flow_timeouts::FlowTimeouts;
 pub use frontend::FrontendConfig;
-pub use http::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
+pub use http::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig};
 pub use http_check::{HttpCheck, TlsCheck};
 pub use http_limits::HttpLimits;
 pub use http_version::HttpVersion;
@@ -77,10 +86,14 @@ pub use server::{NamedServer, ServerAddr, ServerConfig, ServerSettings, is_servi
 pub use server_endpoints::ServerEndpoints;
 pub use shortage::{Handshakes, Shortage};
 pub use slots::Slots;
+pub use sni::SniRouteConfig;
 pub use sources::{CountedSource, Excess, Sources};
+pub use tls::{Authorities, BackendTls, CertificatePair, ClientCa, FrontendTls, SecretBytes, TlsVersion};
+pub use tunnel::{Encapsulation, Tunnel, TunnelConfig};
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use convey_http_core::RequestField;
@@ -109,14 +122,20 @@ pub struct BackendConfig {
     pub on_down: Option<OnDown>,
     /// How clients' packets get to the servers; DSR only.
     pub dsr: DsrKind,
+    /// What there is to say of a tunnel; read only where `dsr` is one.
+    pub tunnel: TunnelConfig,
     /// The PROXY header that goes before each connection or datagram to a server; `None`: none. Proxy mode only.
     pub send_proxy: Option<ProxyVersion>,
     /// How servers are spoken to. Mode `http` only.
     pub protocol: HttpVersion,
+    /// How convey shakes hands with servers; `None`: they speak no TLS with convey. Modes `proxy` and `http` only, TCP only.
+    pub tls: Option<Arc<BackendTls>>,
+    /// The files that are served in place of servers; `None`: servers are. Mode `http` only.
+    pub files: Option<FilesConfig>,
     /// Go before those of the file. Proxy mode only.
     pub timeouts: OwnTimeouts,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
-    /// If a frontend uses the backend there is one at least, here or in `named`.
+    /// If a frontend uses the backend there is one at least, here or in `named`, unless it has `files`.
     pub servers: Vec<ServerConfig>,
     /// Servers that are known by name, sorted by it; proxy mode only. While the backend runs, `servers` has those
     /// that the names stand for.
@@ -137,12 +156,31 @@ impl BackendConfig {
             slow_start: Duration::ZERO,
             on_down: None,
             dsr: DsrKind::default(),
+            tunnel: TunnelConfig::default(),
             send_proxy: None,
             protocol: HttpVersion::default(),
+            tls: None,
+            files: None,
             timeouts: OwnTimeouts::default(),
             servers: Vec::new(),
             named: Vec::new(),
         }
+    }
+
+    /// How a server of it is checked.
+    pub fn check_of(&self, server: &ServerConfig) -> HealthCheck {
+        let tls = self.tls.as_ref().map(|tls| CheckTls { tls: tls.clone(), name: self.tls_name(server) });
+        HealthCheck { tls, ..self.health_check.clone() }
+    }
+
+    /// The name that this server is asked for in a TLS handshake; `None`: its address. A server that is known by a name is asked for that.
+    pub fn tls_name(&self, server: &ServerConfig) -> Option<String> {
+        let of_lookup = || {
+            let (name, _) = server.name.rsplit_once('/')?;
+            let named = self.named.iter().find(|named| named.name == name)?;
+            (!is_service(&named.host)).then(|| named.host.clone())
+        };
+        self.tls.as_ref()?.server_name.clone().or_else(of_lookup)
     }
 
     /// What the hashing algorithms look at, as the configuration has it.
@@ -312,6 +350,18 @@ pub struct HealthCheck {
     pub via: ProbeVia,
     /// The PROXY header that the backend's servers expect. A check at another port than the server's sends none.
     pub send_proxy: Option<ProxyVersion>,
+    /// How the backend shakes hands with its servers. A check at another port than the server's does not; nor does one over HTTPS, which has
+    /// its own settings.
+    pub tls: Option<CheckTls>,
+}
+
+/// How a check shakes hands as clients' connections do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckTls {
+    /// The backend's settings.
+    pub tls: Arc<BackendTls>,
+    /// The name that the server is asked for; `None`: its address.
+    pub name: Option<String>,
 }
 
 impl HealthCheck {
@@ -326,13 +376,21 @@ impl HealthCheck {
             }
         };
         let (rise, fall, via) = (2, 3, ProbeVia::default());
-        HealthCheck { kind, port: None, interval, timeout, rise, fall, via, send_proxy: None }
+        HealthCheck { kind, port: None, interval, timeout, rise, fall, via, send_proxy: None, tls: None }
     }
 
     /// The PROXY header that goes before a check of a server at this address.
     pub fn proxy_header_at(&self, server: SocketAddr) -> Option<ProxyVersion> {
-        let is_servers_own = |port: u16| server.port() == 0 || server.port() == port;
-        self.send_proxy.filter(|_| self.port.is_none_or(is_servers_own))
+        self.send_proxy.filter(|_| self.is_at_own_port(server))
+    }
+
+    /// How a check of a server at this address shakes hands; `None`: it does not, or as its own settings say.
+    pub fn tls_at(&self, server: SocketAddr) -> Option<&CheckTls> {
+        self.tls.as_ref().filter(|_| self.is_at_own_port(server))
+    }
+
+    fn is_at_own_port(&self, server: SocketAddr) -> bool {
+        self.port.is_none_or(|port: u16| server.port() == 0 || server.port() == port)
     }
 }
 

@@ -93,32 +93,39 @@ pub enum DsrKind {
     /// It keeps its addresses (L2 DSR) and is sent to the server's link-layer address; the server has the VIP on its
     /// loopback interface. Servers must be on the link.
     L2,
+    /// It goes whole in a packet of IP to the server's address (RFC 2003, RFC 2473), so servers may be on other networks. The
+    /// server takes it out, and has the VIP as with [`DsrKind::L2`].
+    Ipip,
+    /// The same in a datagram of UDP (Generic UDP Encapsulation).
+    Gue,
 }
 
 impl DsrKind {
     /// Every kind, in the order the documentation lists them.
-    pub const ALL: [DsrKind; 2] = [DsrKind::L3, DsrKind::L2];
+    pub const ALL: [DsrKind; 4] = [DsrKind::L3, DsrKind::L2, DsrKind::Ipip, DsrKind::Gue];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             DsrKind::L3 => "l3",
             DsrKind::L2 => "l2",
+            DsrKind::Ipip => "ipip",
+            DsrKind::Gue => "gue",
         }
     }
 
     /// Whether packets keep the VIP and its port as their destination: servers listen there.
-    pub(crate) fn keeps_destination(self) -> bool {
+    pub fn keeps_destination(self) -> bool {
         match self {
             DsrKind::L3 => false,
-            DsrKind::L2 => true,
+            DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => true,
         }
     }
 
     /// Whether servers must be on the link: packets reach them by their link-layer address alone.
     pub fn needs_link(self) -> bool {
         match self {
-            DsrKind::L3 => false,
+            DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => false,
             DsrKind::L2 => true,
         }
     }

@@ -39,6 +39,20 @@ impl Prefix {
         self.len
     }
 
+    /// The address whose last bits, as many as are not those of the network, are those of a number.
+    pub fn member(&self, number: u128) -> IpAddr {
+        match self.ip {
+            IpAddr::V4(ip) => {
+                let rest = u32::MAX.checked_shr(self.len.into()).unwrap_or(0);
+                IpAddr::V4((ip.to_bits() | number as u32 & rest).into())
+            }
+            IpAddr::V6(ip) => {
+                let rest = u128::MAX.checked_shr(self.len.into()).unwrap_or(0);
+                IpAddr::V6((ip.to_bits() | number & rest).into())
+            }
+        }
+    }
+
     /// Its first and last address as numbers; `None` if it is of IPv6.
     pub(crate) fn v4_range(&self) -> Option<(u32, u32)> {
         let IpAddr::V4(ip) = self.ip else { return None };

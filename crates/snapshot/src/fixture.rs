@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::{
     Frontend, FrontendLive, Health, HttpFrontend, Pool, PoolLive, RequestLimit, Server, ServerLive, Snapshot,
+    SniRoutes,
 };
 use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
+use convey_tls::TlsAcceptor;
 
 pub use convey_model::fixture::{backend, server};
 
@@ -74,9 +76,12 @@ pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[
         Some(RequestLimit::new(rate.limits(&config.limits), None))
     };
     let of_route = |name: &str| others.iter().find(|other| other.config.name == name).unwrap_or(pool).clone();
-    let http =
-        http.map(|http| HttpFrontend::new(http, config.backend.as_deref(), &live.routes, of_route, limit));
-    Arc::new(Frontend { config, pool: pool.clone(), http, sources: None, live })
+    let backend = config.backend.as_deref();
+    let http = http.map(|http| HttpFrontend::new(&config, http, &live.routes, of_route, limit));
+    let tls = config.tls.as_ref().and_then(|tls| TlsAcceptor::new(tls, None).ok()).map(Arc::new);
+    let routes = &config.sni_routes;
+    let sni = (!routes.is_empty()).then(|| SniRoutes::new(routes, backend, &live.routes, of_route));
+    Arc::new(Frontend { config, pool: pool.clone(), http, tls, sni, challenges: None, sources: None, live })
 }
 
 /// A state of these frontends and pools, counted by one core.

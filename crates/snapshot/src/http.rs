@@ -1,11 +1,13 @@
 //! What a frontend in mode `http` does with requests, with the backends of its routes at hand.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
-use convey_http_core::{FieldRules, ForwardedFields, PathPrefix, RequestHead, RouteTable};
-use convey_model::{HeaderRules, HttpConfig, Redirect, RouteAction, RouteConfig};
+use convey_http_core::{CompressionRules, FieldRules, ForwardedFields, PathPrefix, RequestHead, RouteTable};
+use convey_model::{
+    FrontendConfig, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig,
+};
 
 /// The name of the route of requests that no other route is for. Names of others have a slash.
 const DEFAULT: &str = "default";
@@ -26,7 +28,7 @@ pub struct HttpFrontend {
     pub response: FieldRules,
     /// How fast one source may send requests; `None`: no limit.
     pub limit: Option<RequestLimit>,
-    /// The backends of all routes and of the default one, each once.
+    /// The backends with servers of all routes and of the default one, each once.
     pub(crate) pools: Vec<Arc<Pool>>,
 }
 
@@ -51,27 +53,33 @@ pub struct HttpRoute {
     pub response: FieldRules,
     /// How fast one source may send requests of it, beside the limit of the frontend; `None`: no limit.
     pub limit: Option<RequestLimit>,
+    /// Which responses are compressed; `None`: no response is.
+    pub compression: Option<Arc<CompressionRules>>,
 }
 
 /// Who answers a request.
 #[derive(Debug, Clone)]
 pub enum HttpAction {
-    /// A server of this backend.
+    /// A server of this backend, or one of its files.
     Forward(Arc<Pool>),
     /// convey itself, with a redirect.
     Redirect(Redirect),
 }
 
 impl HttpFrontend {
-    /// The routes of these settings. `backend` is the frontend's own, `lives` has what is counted of its routes, `pool` finds backends.
-    /// `limit` finds the limit of a route, by its name, or that of the frontend.
+    /// The routes of these settings of a frontend. `lives` has what is counted of its routes, `pool` finds backends. `limit` finds the limit
+    /// of a route, by its name, or that of the frontend.
     pub fn new(
+        frontend: &FrontendConfig,
         http: &HttpConfig,
-        backend: Option<&str>,
         lives: &RouteLives,
         pool: impl Fn(&str) -> Arc<Pool>,
         limit: impl Fn(Option<&str>) -> Option<RequestLimit>,
     ) -> HttpFrontend {
+        let headers = HeaderRules {
+            request: http.headers.request.clone(),
+            response: offers_of_http3(frontend).then(&http.headers.response),
+        };
         let mut pools: HashMap<String, Arc<Pool>> = HashMap::new();
         let mut action = |action: &RouteAction| match action {
             RouteAction::Redirect(to) => HttpAction::Redirect(*to),
@@ -79,7 +87,8 @@ impl HttpFrontend {
                 HttpAction::Forward(pools.entry(name.clone()).or_insert_with(|| pool(name)).clone())
             }
         };
-        let default = http.default_action(backend).map(|default| {
+        let of_frontend = http.compression.clone().map(Arc::new);
+        let default = http.default_action(frontend.backend.as_deref()).map(|default| {
             let name = Arc::from(DEFAULT);
             Arc::new(HttpRoute {
                 live: lives.get(&name),
@@ -88,26 +97,35 @@ impl HttpFrontend {
                 action: action(&default),
                 rewrite_path: None,
                 rewrite_host: None,
-                request: http.headers.request.clone(),
-                response: http.headers.response.clone(),
+                request: headers.request.clone(),
+                response: headers.response.clone(),
                 limit: None,
+                compression: of_frontend.clone(),
             })
         });
         let (mut routes, mut in_order) = (RouteTable::default(), Vec::new());
         for route in &http.routes {
             let limit = limit(Some(&route.name));
-            let to =
-                HttpRoute { limit, ..HttpRoute::new(route, action(&route.action), &http.headers, lives) };
+            let compression = match &route.compression {
+                RouteCompression::OfFrontend => of_frontend.clone(),
+                RouteCompression::Off => None,
+                RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
+            };
+            let to = HttpRoute::new(route, action(&route.action), &headers, lives);
+            let to = HttpRoute { limit, compression, ..to };
             // The configuration has no two routes with the same host and path.
             let to = Arc::new(to);
             in_order.push(to.clone());
             let _ = routes.add(&route.host, route.path.clone(), to);
         }
         lives.retain(|name| name == DEFAULT || http.routes.iter().any(|route| route.name == name));
-        let mut pools: Vec<Arc<Pool>> = pools.into_values().collect();
+        // What is asked of these is whether a server is left.
+        let mut pools: Vec<Arc<Pool>> =
+            pools.into_values().filter(|pool| pool.config.files.is_none()).collect();
         pools.sort_by(|a, b| a.config.name.cmp(&b.config.name));
-        let forwarded = ForwardedFields { forwarded: http.forwarded, ..ForwardedFields::default() };
-        let response = http.headers.response.clone();
+        let subject = frontend.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let forwarded = ForwardedFields { forwarded: http.forwarded, subject, ..ForwardedFields::default() };
+        let response = headers.response;
         HttpFrontend {
             routes,
             in_order,
@@ -138,6 +156,22 @@ impl HttpFrontend {
     }
 }
 
+/// How long a client remembers that it may come by HTTP/3: a day.
+const OFFER_LIFETIME: u32 = 86_400;
+
+/// What tells clients that they may come by HTTP/3, at the same ports (`Alt-Svc`, RFC 7838). An operator's own rules go after it.
+fn offers_of_http3(frontend: &FrontendConfig) -> FieldRules {
+    let mut rules = FieldRules::default();
+    let ports: BTreeSet<u16> = frontend.http3_endpoints().map(|at| at.addr.port()).collect();
+    if ports.is_empty() {
+        return rules;
+    }
+    let offers = ports.iter().map(|port| format!("h3=\":{port}\"; ma={OFFER_LIFETIME}"));
+    let set = rules.set("Alt-Svc", &offers.collect::<Vec<_>>().join(", "));
+    debug_assert!(set.is_ok(), "{set:?}");
+    rules
+}
+
 impl HttpRoute {
     fn new(
         route: &RouteConfig,
@@ -157,6 +191,7 @@ impl HttpRoute {
             request: of_frontend.request.then(&route.headers.request),
             response: of_frontend.response.then(&route.headers.response),
             limit: None,
+            compression: None,
         }
     }
 }
@@ -166,6 +201,7 @@ mod tests {
     use super::*;
     use crate::fixture;
     use convey_http_core::HostPattern;
+    use convey_model::Mode;
 
     fn route(host: Option<&str>, path: &str, action: RouteAction) -> RouteConfig {
         RouteConfig {
@@ -177,7 +213,13 @@ mod tests {
             rewrite_host: None,
             headers: HeaderRules::default(),
             rate: None,
+            compression: RouteCompression::OfFrontend,
         }
+    }
+
+    fn frontend(backend: Option<&str>) -> FrontendConfig {
+        let frontend = FrontendConfig::new("web", Mode::Http, Vec::new(), "site");
+        FrontendConfig { backend: backend.map(str::to_owned), ..frontend }
     }
 
     /// The route of a request, and where it leads.
@@ -206,7 +248,7 @@ mod tests {
         let pool = |name: &str| fixture::pool(name, Vec::new());
         let of = |name: &str, to: &str| Some((name.to_owned(), to.to_owned()));
         let lives = RouteLives::new(1);
-        let http = HttpFrontend::new(&config, Some("site"), &lives, pool, |_| None);
+        let http = HttpFrontend::new(&frontend(Some("site")), &config, &lives, pool, |_| None);
         assert_eq!(found(&http, "api.example", "/v1/a"), of("api.example/v1", "api"));
         assert_eq!(found(&http, "api.example", "/old"), of("*/old", "https"));
         assert_eq!(found(&http, "api.example", "/v2"), of("default", "site"));
@@ -221,7 +263,7 @@ mod tests {
             |http: &HttpFrontend| http.routes().map(|route| route.name.to_string()).collect::<Vec<_>>();
         assert_eq!(names(&http), ["api.example/v1", "*/old", "default"]);
         config.routes.pop();
-        let again = HttpFrontend::new(&config, Some("site"), &lives, pool, |_| None);
+        let again = HttpFrontend::new(&frontend(Some("site")), &config, &lives, pool, |_| None);
         assert!(Arc::ptr_eq(&again.route(b"api.example", b"/v1").unwrap().live, &route.live));
         assert_eq!(
             (names(&again), format!("{lives:?}")),
@@ -231,10 +273,13 @@ mod tests {
             )
         );
 
-        assert_eq!(found(&HttpFrontend::new(&config, None, &lives, pool, |_| None), "other", "/v2"), None);
+        assert_eq!(
+            found(&HttpFrontend::new(&frontend(None), &config, &lives, pool, |_| None), "other", "/v2"),
+            None
+        );
         config.redirect = Some(Redirect::Https);
         assert_eq!(
-            found(&HttpFrontend::new(&config, None, &lives, pool, |_| None), "other", "/v2"),
+            found(&HttpFrontend::new(&frontend(None), &config, &lives, pool, |_| None), "other", "/v2"),
             of("default", "https")
         );
     }

@@ -13,6 +13,7 @@ mod pool;
 mod request_limit;
 mod route_live;
 mod shortage;
+mod sni;
 pub mod stats;
 mod waiters;
 
@@ -23,6 +24,7 @@ pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};
 pub use request_limit::RequestLimit;
 pub use route_live::{RouteLive, RouteLives};
 pub use shortage::is_shortage;
+pub use sni::{SniRoute, SniRoutes};
 pub use waiters::{Waiters, Waits};
 
 use std::collections::{BTreeSet, HashMap};
@@ -35,9 +37,11 @@ use tokio::sync::Notify;
 
 use crate::stats::Traffic;
 use convey_model::{
-    self as model, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay, PacketSettings,
-    SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp, Unreachable,
+    self as model, AcmeConfig, AnnounceConfig, DrainingEndpoints, Endpoint, FlowTimeouts, NextHops, Overlay,
+    PacketSettings, SaidLogLevel, ServerEndpoints, ServerKey, Slots, Sources, Timeouts, Timestamp,
+    Unreachable,
 };
+use convey_tls::{AcmeChallenges, TlsAcceptor};
 
 /// Everything a new connection needs to know.
 #[derive(Debug)]
@@ -70,6 +74,10 @@ pub struct Snapshot {
     pub outlasting: BTreeSet<Endpoint>,
     /// The next hops of packets; empty in proxy mode.
     pub network: Arc<NextHops>,
+    /// The certificates that convey orders itself.
+    pub acme: Option<Arc<AcmeConfig>>,
+    /// How the addresses of frontends are announced; `None`: they are not.
+    pub announce: Option<Arc<AnnounceConfig>>,
     /// Time limits.
     pub timeouts: Timeouts,
     /// How long silent flows are remembered (packet modes).
@@ -85,11 +93,17 @@ pub struct Snapshot {
 pub struct Frontend {
     /// As configured.
     pub config: model::FrontendConfig,
-    /// The servers of its connections. In mode `http`: those of requests without a route; a pool without servers, which is not
-    /// among the snapshot's, if the frontend has no backend of its own.
+    /// The servers of its connections; with routes, those of requests and connections without one. A pool without servers, which is
+    /// not among the snapshot's, if the frontend has no backend of its own.
     pub pool: Arc<Pool>,
     /// What becomes of requests. `Some` exactly in mode `http`.
     pub http: Option<HttpFrontend>,
+    /// How clients shake hands; `None`: they speak no TLS with convey. One that its settings cannot make is missing, too: nobody comes in.
+    pub tls: Option<Arc<TlsAcceptor>>,
+    /// Where TLS connections go by what their clients ask for; `None` without such routes.
+    pub sni: Option<SniRoutes>,
+    /// What authorities look for by HTTP while convey orders a certificate; `None`: it orders none.
+    pub challenges: Option<Arc<AcmeChallenges>>,
     /// The counts of each source; `None` without limits for sources.
     pub sources: Option<Arc<Sources>>,
     /// The state that outlives this snapshot.
@@ -115,16 +129,17 @@ pub struct FrontendLive {
     pub share_changed: Notify,
     /// Connections that wait for a slot or for their client's share, without connections in the kernel's queue.
     pub waiters: Waiters,
-    /// What is counted of its routes (mode http).
+    /// What is counted of its routes.
     pub routes: RouteLives,
 }
 
 impl Frontend {
-    /// The backends that serve its clients, each once: in mode `http` those of its routes, too.
+    /// The backends whose servers serve its clients, each once: those of its routes, too. Backends with files have none.
     pub fn pools(&self) -> &[Arc<Pool>] {
-        match &self.http {
-            Some(http) => &http.pools,
-            None => slice::from_ref(&self.pool),
+        match (&self.http, &self.sni) {
+            (Some(http), _) => &http.pools,
+            (None, Some(sni)) => &sni.pools,
+            (None, None) => slice::from_ref(&self.pool),
         }
     }
 
@@ -222,6 +237,12 @@ impl Snapshot {
         ip.is_loopback() || self.own_addresses.contains(&ip)
     }
 
+    /// The pool of the backend that this one is of, as it is here; the same if there is none.
+    pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
+        let same = self.pools.iter().find(|other| Arc::ptr_eq(&other.live, &pool.live));
+        same.unwrap_or(pool).clone()
+    }
+
     /// The servers of L2 DSR that only routers lead to.
     pub fn off_link(&self) -> BTreeSet<ServerKey> {
         let needs_link = |frontend: &&Arc<Frontend>| {
@@ -265,6 +286,8 @@ impl Snapshot {
             stopping: false,
             outlasting: BTreeSet::new(),
             network: Arc::default(),
+            acme: None,
+            announce: None,
             timeouts: Timeouts {
                 connect: second,
                 idle: second,

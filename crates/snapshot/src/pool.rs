@@ -13,6 +13,7 @@ use crate::stats::{ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, SESSION_T
 use convey_balance::{self as balance, AnswerTimes, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
 use convey_http_core::RequestHead;
 use convey_model::{self as model, AdminState, HashOn, Slots, Timestamp};
+use convey_tls::TlsConnector;
 
 /// How exactly it is known when a server last answered.
 const ANSWER_PRECISION: Duration = Duration::from_millis(100);
@@ -21,6 +22,8 @@ const ANSWER_PRECISION: Duration = Duration::from_millis(100);
 pub struct Pool {
     /// As configured.
     pub config: Arc<model::BackendConfig>,
+    /// How its servers are shaken hands with; `None`: not at all, or its settings make none.
+    pub tls: Option<Arc<TlsConnector>>,
     /// In the order of the configuration; picks return indices into it.
     pub servers: Vec<Arc<Server>>,
     /// The state that outlives this snapshot.
@@ -95,6 +98,7 @@ pub struct ServerLive {
     pub answers: AnswerTimes,
     /// From a request to the head of its response (mode http).
     pub response_times: Histogram,
+    speaks_http2: AtomicBool,
     failures: AtomicU32,
     row: AtomicU32,
     ejections: AtomicU64,
@@ -199,8 +203,13 @@ impl Pool {
             Some(b) if b.members == members && b.config.algorithm == config.algorithm => b.balancer.clone(),
             _ => balance::build(config.algorithm, &members, live.turn.clone()).into(),
         };
+        let tls = config.tls.as_ref().and_then(|settings| match before {
+            Some(before) if before.config.tls == config.tls => before.tls.clone(),
+            // The configuration is checked before.
+            _ => TlsConnector::new(settings).ok().map(Arc::new),
+        });
         let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
-        Pool { config, servers, live, balancer, members, backups, passed_over, eligible, limited }
+        Pool { config, tls, servers, live, balancer, members, backups, passed_over, eligible, limited }
     }
 
     /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
@@ -342,6 +351,7 @@ impl ServerLive {
             slots: Arc::default(),
             answers: AnswerTimes::default(),
             response_times: Histogram::new(&ANSWER_TIMES, cores),
+            speaks_http2: AtomicBool::new(false),
             failures: AtomicU32::new(0),
             row: AtomicU32::new(0),
             ejections: AtomicU64::new(0),
@@ -353,6 +363,16 @@ impl ServerLive {
     /// The same with its name, for the access log.
     pub fn named(self, name: &str) -> Self {
         ServerLive { name: name.into(), ..self }
+    }
+
+    /// Whether it chose HTTP/2 when it was asked last (ALPN).
+    pub fn speaks_http2(&self) -> bool {
+        self.speaks_http2.load(Ordering::Relaxed)
+    }
+
+    /// It has chosen HTTP/2, or HTTP/1.1.
+    pub fn note_http2(&self, speaks_http2: bool) {
+        self.speaks_http2.store(speaks_http2, Ordering::Relaxed);
     }
 
     /// Names the present row of connects; for [`ServerLive::connect_failed`].

@@ -1,4 +1,4 @@
-//! What is counted of routes (mode http). Reloads keep it, by the routes' names.
+//! What is counted of routes. Reloads keep it, by the routes' names.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,9 +9,9 @@ use crate::stats::{ANSWER_TIMES, Histogram, Traffic};
 /// The part of a route that outlives snapshots.
 #[derive(Debug)]
 pub struct RouteLive {
-    /// Its requests, and the responses by the class of their status.
+    /// Its connections (proxy mode). Its requests, and the responses by the class of their status (mode http).
     pub traffic: Traffic,
-    /// From the head of a request to the last byte of its response.
+    /// From the head of a request to the last byte of its response (mode http).
     pub times: Histogram,
 }
 

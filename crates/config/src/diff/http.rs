@@ -1,14 +1,24 @@
 //! How what a frontend does with requests differs. Pure.
 
 use super::{change, or, pair};
-use convey_http_core::FieldRules;
+use convey_http_core::{CompressionRules, FieldRules};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 
 /// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
 pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec<String> {
     let none = HttpConfig::default();
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
-    let HttpConfig { routes, redirect, headers, forwarded, begin_traces, rate, limits, error_pages } = old;
+    let HttpConfig {
+        routes,
+        redirect,
+        headers,
+        forwarded,
+        begin_traces,
+        rate,
+        limits,
+        error_pages,
+        compression,
+    } = old;
     let mut changes = Vec::new();
     for routes in pair(routes, &new.routes, |a, b| a.name == b.name) {
         match routes {
@@ -27,6 +37,8 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     let limits = limits.named().into_iter().zip(new.limits.named());
     changes.extend(limits.filter_map(|((name, old), (_, new))| change(&format!("http.{name}"), old, new)));
     changes.extend(page_changes(error_pages, &new.error_pages));
+    let shown = |rules: &Option<CompressionRules>| or(rules.as_ref().map(ToString::to_string), "off");
+    changes.extend(change("compression", shown(compression), shown(&new.compression)));
     changes
 }
 
@@ -54,7 +66,17 @@ fn rate_changes(whose: &str, old: Option<RequestRate>, new: Option<RequestRate>)
 }
 
 fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
-    let RouteConfig { name, host: _, path: _, action, rewrite_path, rewrite_host, headers, rate } = old;
+    let RouteConfig {
+        name,
+        host: _,
+        path: _,
+        action,
+        rewrite_path,
+        rewrite_host,
+        headers,
+        rate,
+        compression,
+    } = old;
     let of = |what: &str| format!("route {name} {what}").trim_end().to_owned();
     let rewritten = |to: &Option<String>| or(to.clone(), "none");
     let mut changes = Vec::new();
@@ -63,6 +85,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(change(&of("rewrite_host"), rewritten(rewrite_host), rewritten(&new.rewrite_host)));
     changes.extend(header_changes(&of(""), headers, &new.headers));
     changes.extend(rate_changes(&format!("{} ", of("")), *rate, new.rate));
+    changes.extend(change(&of("compression"), compression.to_string(), new.compression.to_string()));
     changes
 }
 

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::http::ParsedHttp;
 use super::limits::{self, FrontendLimits};
 use super::timeouts::OwnLimits;
+use super::tls::ParsedTls;
 use super::{access, max_connections, value};
+use crate::acme::ParsedAcme;
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{anything, boolean, choice, integer, listen_address, network, string};
@@ -30,15 +33,16 @@ pub(crate) struct ParsedFrontend {
     pub(crate) timeouts: OwnLimits,
     access: Access,
     pub(crate) limits: FrontendLimits,
+    pub(crate) tls: Option<ParsedTls>,
     pub(crate) http: ParsedHttp,
 }
 
 impl ParsedFrontend {
-    /// Reads one of a file with this mode.
+    /// Reads one of a file with this mode, and these certificates to order.
     pub(super) fn read(
         name: String,
         mut table: TomlTable<'_>,
-        file_mode: Mode,
+        (file_mode, acme): (Mode, Option<&ParsedAcme>),
         report: &Report<'_>,
     ) -> ParsedFrontend {
         if table.has("xdp") {
@@ -50,8 +54,11 @@ impl ParsedFrontend {
             xdp.finish();
         }
         let mode = table.optional("mode", choice(&Mode::ALL, Mode::name));
+        let may_route = value(&mode).unwrap_or(file_mode).is_proxied();
         if !value(&mode).unwrap_or(file_mode).is_http() {
-            table.require("backend", REQUIRED);
+            if !may_route || !table.has("routes") {
+                table.require("backend", REQUIRED);
+            }
         } else if !table.has("routes") && !table.has("redirect") {
             table.require("backend", "required, but missing: there are neither routes nor redirect");
         }
@@ -71,6 +78,7 @@ impl ParsedFrontend {
             timeouts: OwnLimits::read(table.table("timeouts")),
             access: access::read(table.table("access"), report),
             limits: limits::read(table.table("limits"), http.limits_sources(), report),
+            tls: ParsedTls::read(&mut table, acme, report),
             http,
         };
         table.finish();
@@ -95,6 +103,7 @@ impl ParsedFrontend {
             timeouts: OwnLimits::default(),
             access: Access::default(),
             limits: FrontendLimits::default(),
+            tls: None,
             http: ParsedHttp::default(),
         }
     }
@@ -102,6 +111,16 @@ impl ParsedFrontend {
     /// TCP, unless it says otherwise.
     pub(crate) fn protocol(&self) -> Protocol {
         value(&self.protocol).unwrap_or_default()
+    }
+
+    /// Whether it asks for PROXY headers.
+    pub(crate) fn accepts_proxy(&self) -> bool {
+        value(&self.accept_proxy).unwrap_or_default()
+    }
+
+    /// Whether it takes HTTP/3, over UDP beside TCP.
+    pub(crate) fn speaks_http3(&self) -> bool {
+        self.tls.as_ref().and_then(|tls| value(&tls.http3)).unwrap_or_default()
     }
 
     /// The backends that it names: its own, and those of its routes.
@@ -124,6 +143,10 @@ impl ParsedFrontend {
             protocol: self.protocol(),
             listen: default.listen,
             backend: self.backend.as_ref().map(|backend| backend.value.clone()),
+            sni_routes: match mode {
+                Mode::Proxy => self.http.sni_routes(),
+                Mode::Http | Mode::Passthrough | Mode::Dsr => Vec::new(),
+            },
             max_connections: self.max_connections,
             max_connections_per_client: value(&self.max_connections_per_client),
             trusted_clients: self.trusted_clients.iter().map(|network| network.value).collect(),
@@ -132,6 +155,7 @@ impl ParsedFrontend {
             timeouts: self.timeouts.model(),
             access: self.access.clone(),
             limits: self.limits.limits,
+            tls: self.tls.as_ref().map(|tls| Arc::new(tls.model(mode))),
             http: mode.is_http().then(|| Box::new(self.http.model(self.limits.requests.model()))),
         }
     }

@@ -1,19 +1,36 @@
-//! What a frontend in mode `http` does with requests, as the file has it.
+//! What a frontend in mode `http` does with requests, as the file has it; and routes, which other modes have too.
 
 use toml::de::DeValue;
 
+use super::compression::ParsedCompression;
 use super::limits::ParsedRate;
+use super::sni::ParsedSni;
 use super::{error_pages, http_limits, value};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{boolean, choice, found, http_host, not_allowed, string};
 use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
 use convey_model::{
-    ErrorPages, HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteAction, RouteConfig,
+    ErrorPages, HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteAction, RouteCompression,
+    RouteConfig, SniRouteConfig,
 };
 
 /// The keys of a frontend that are for mode `http` alone.
-const KEYS: [&str; 7] = ["begin_traces", "error_pages", "forwarded", "headers", "http", "redirect", "routes"];
+const KEYS: [&str; 7] =
+    ["begin_traces", "compression", "error_pages", "forwarded", "headers", "http", "redirect"];
+
+/// The same of a route.
+const ROUTE_KEYS: [&str; 9] = [
+    "compression",
+    "headers",
+    "host",
+    "path",
+    "redirect",
+    "request_burst",
+    "requests_per_source",
+    "rewrite_host",
+    "rewrite_path",
+];
 
 /// Headers of requests that tell servers of clients: convey writes them itself.
 const OF_CLIENTS: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
@@ -26,6 +43,8 @@ const WITH_REDIRECT: &str = "has no effect with redirect";
 pub(crate) struct ParsedHttp {
     /// Where those stand that are there.
     pub(crate) keys: Vec<Place>,
+    /// Where `routes` stands, if it is there.
+    pub(crate) routes_at: Option<Place>,
     pub(crate) routes: Vec<ParsedRoute>,
     pub(crate) redirect: Option<Placed<Redirect>>,
     headers: HeaderRules,
@@ -33,12 +52,17 @@ pub(crate) struct ParsedHttp {
     begin_traces: bool,
     limits: HttpLimits,
     error_pages: ErrorPages,
+    compression: Option<ParsedCompression>,
 }
 
 /// `[[frontends.NAME.routes]]`
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedRoute {
     pub(crate) place: Place,
+    /// Where the keys stand that are for mode `http` alone.
+    pub(crate) http_keys: Vec<Place>,
+    /// The connections that it is for (proxy mode).
+    pub(crate) sni: ParsedSni,
     host: Option<Written<HostPattern>>,
     path: Option<Written<PathPrefix>>,
     /// Whether host and path are as they should be.
@@ -49,22 +73,25 @@ pub(crate) struct ParsedRoute {
     rewrite_host: Option<String>,
     headers: HeaderRules,
     rate: ParsedRate,
+    compression: Option<ParsedCompression>,
 }
 
 /// A pattern, and how it is written.
 #[derive(Debug, Clone)]
-struct Written<T> {
-    text: String,
-    pattern: T,
+pub(super) struct Written<T> {
+    pub(super) text: String,
+    pub(super) pattern: T,
 }
 
 impl ParsedHttp {
     /// Reads them of the table of a frontend.
     pub(super) fn read(table: &mut TomlTable<'_>, report: &Report<'_>) -> ParsedHttp {
         let keys = KEYS.iter().filter_map(|key| table.place_of(key)).collect();
+        let routes_at = table.place_of("routes");
         let routes = table.list("routes").into_iter().map(|route| ParsedRoute::read(route, report));
         ParsedHttp {
             keys,
+            routes_at,
             routes: routes.collect(),
             redirect: table.optional("redirect", choice(&Redirect::ALL, Redirect::name)),
             headers: headers(table.table("headers"), report),
@@ -72,6 +99,7 @@ impl ParsedHttp {
             begin_traces: table.or("begin_traces", false, boolean),
             limits: http_limits::read(table.table("http")),
             error_pages: error_pages::read(table.table("error_pages"), report),
+            compression: ParsedCompression::read(table, report),
         }
     }
 
@@ -80,9 +108,20 @@ impl ParsedHttp {
         self.routes.iter().any(|route| route.rate.is_set() && route.redirect.is_none())
     }
 
+    /// Where TLS connections go (proxy mode).
+    pub(super) fn sni_routes(&self) -> Vec<SniRouteConfig> {
+        let mut routes: Vec<SniRouteConfig> =
+            self.routes.iter().flat_map(ParsedRoute::sni_routes).map(|(_, route)| route).collect();
+        routes.sort_by(|a, b| a.name.cmp(&b.name));
+        routes
+    }
+
     /// `rate` is what the frontend's limits say of requests.
     pub(super) fn model(&self, rate: Option<RequestRate>) -> HttpConfig {
-        let mut routes: Vec<RouteConfig> = self.routes.iter().filter_map(ParsedRoute::model).collect();
+        let compression = self.compression.as_ref().and_then(ParsedCompression::of_frontend);
+        let has_rules = compression.is_some();
+        let routes = self.routes.iter().filter_map(|route| route.model(has_rules));
+        let mut routes: Vec<RouteConfig> = routes.collect();
         routes.sort_by(|a, b| a.name.cmp(&b.name));
         HttpConfig {
             routes,
@@ -93,6 +132,7 @@ impl ParsedHttp {
             rate,
             limits: self.limits,
             error_pages: self.error_pages.clone(),
+            compression,
         }
     }
 }
@@ -107,6 +147,8 @@ impl ParsedRoute {
         let has_pattern = is_right("host", host.is_some()) && is_right("path", path.is_some());
         let mut route = ParsedRoute {
             place: table.place.clone(),
+            http_keys: ROUTE_KEYS.iter().filter_map(|key| table.place_of(key)).collect(),
+            sni: ParsedSni::read(&mut table),
             host: host.map(|host| host.value),
             path: path.map(|path| path.value),
             has_pattern,
@@ -116,15 +158,23 @@ impl ParsedRoute {
             rewrite_host: rewritten(&mut table, "rewrite_host", http_host, report),
             headers: headers(table.table("headers"), report),
             rate: ParsedRate::read(&mut table, report),
+            compression: ParsedCompression::read(&mut table, report),
         };
         if table.has("redirect") {
             route.rate.places().for_each(|place| report.warning(place, WITH_REDIRECT));
+            let place = table.place_of("compression");
+            place.iter().for_each(|place| report.warning(place, WITH_REDIRECT));
         }
-        // A misspelt key may be either.
-        route.has_pattern &= !table.has_unknown();
+        // A misspelt key may be either. Those of proxy mode are errors where patterns matter.
+        route.has_pattern &= !table.has_unknown() && route.sni.keys.is_empty();
         table.finish();
         one_of(route.backend.as_ref(), route.redirect.as_ref(), report);
         route
+    }
+
+    /// The TLS connections that it is for, and where the file says so (proxy mode).
+    pub(crate) fn sni_routes(&self) -> impl Iterator<Item = (&Place, SniRouteConfig)> {
+        self.backend.iter().flat_map(|backend| self.sni.routes(&backend.value))
     }
 
     /// The requests that it is for; `None` if that is wrong, and reported.
@@ -137,7 +187,8 @@ impl ParsedRoute {
         self.has_pattern.then_some((host, path))
     }
 
-    fn model(&self) -> Option<RouteConfig> {
+    /// `is_compressed`: the frontend says what is compressed.
+    fn model(&self, is_compressed: bool) -> Option<RouteConfig> {
         let (host, path) = self.pattern()?;
         let action = match (&self.backend, &self.redirect) {
             (Some(backend), _) => RouteAction::Backend(backend.value.clone()),
@@ -154,6 +205,10 @@ impl ParsedRoute {
             rewrite_host: self.rewrite_host.clone(),
             headers: self.headers.clone(),
             rate: self.rate.model(),
+            compression: match &self.compression {
+                Some(own) => own.of_route(is_compressed),
+                None => RouteCompression::OfFrontend,
+            },
         })
     }
 }
@@ -185,7 +240,7 @@ fn rewritten(
     Some(found.value)
 }
 
-fn host_pattern(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
+pub(super) fn host_pattern(value: &DeValue<'_>) -> Result<Written<HostPattern>, String> {
     const ALLOWED: &str = "a host, such as www.example.com, or a glob, such as *.example.com";
     let Some(text) = value.as_str() else { return Err(not_allowed(value, ALLOWED)) };
     match HostPattern::parse(text) {

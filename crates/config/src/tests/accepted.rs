@@ -7,7 +7,7 @@ use super::{GOOD, errors, warnings};
 use convey_model::{
     Algorithm, BackendConfig, BodyPattern, DsrKind, FlowTimeouts, FrontendConfig, HashKey, HashOn,
     HealthCheck, HttpCheck, HttpVersion, Listen, Mode, Offload, OnDown, OutlierDetection, PacketSettings,
-    ProbeKind, ProbeVia, Protocol, ServerConfig, ServerSettings, Timeouts,
+    ProbeKind, ProbeVia, Protocol, ServerConfig, ServerSettings, Timeouts, TunnelConfig,
 };
 
 #[test]
@@ -29,6 +29,8 @@ fn a_small_file_is_filled_up_with_defaults() {
             timeouts: Default::default(),
             access: Default::default(),
             limits: Default::default(),
+            tls: None,
+            sni_routes: Vec::new(),
             http: None,
         }],
         backends: vec![BackendConfig {
@@ -46,14 +48,18 @@ fn a_small_file_is_filled_up_with_defaults() {
                 fall: 3,
                 via: ProbeVia::Server,
                 send_proxy: None,
+                tls: None,
             },
             outlier_detection: None,
             slow_start: Duration::ZERO,
             on_down: None,
             timeouts: Default::default(),
             dsr: DsrKind::L3,
+            tunnel: TunnelConfig { gue_port: 6_080, source: None },
             send_proxy: None,
+            files: None,
             protocol: HttpVersion::H1,
+            tls: None,
             servers: vec![ServerConfig {
                 name: "a".into(),
                 addr: "10.0.0.2:80".parse().unwrap(),
@@ -64,6 +70,8 @@ fn a_small_file_is_filled_up_with_defaults() {
         log: Default::default(),
         access_log: Default::default(),
         privileges: Default::default(),
+        acme: None,
+        announce: None,
         stats: Stats { listen: "127.0.0.1:7000".parse().unwrap(), token: None },
         timeouts: Timeouts {
             connect: Duration::from_secs(5),
@@ -176,6 +184,7 @@ fn everything_that_can_be_set_arrives() {
         fall: 5,
         via: ProbeVia::default(),
         send_proxy: None,
+        tls: None,
     };
     assert_eq!(backend.health_check, check);
     assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);

@@ -21,7 +21,7 @@ fn networks_of_the_file_and_of_lists_beside_it_are_one_list() {
         .unwrap();
     let path = write(directory.path(), "allow = [\"10.2.0.0/16\", \"@office.txt\"]\ndeny = \"10.1.2.3\"");
     let mut lists = Vec::new();
-    let loaded = load_with_lists(&path, &mut lists).unwrap();
+    let loaded = load_with_lists(&path, &mut lists, None).unwrap();
     let read = |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
     let expected = Access::new(read(&["10.2.0.0/16", "10.1.0.0/16", "2001:db8::/32"]), read(&["10.1.2.3"]));
     assert_eq!(loaded.config.frontends[0].access, expected);
@@ -43,7 +43,7 @@ fn a_list_that_many_frontends_name_is_read_and_kept_once() {
         .collect();
     let path = write(directory.path(), &format!("deny = \"@blocked.txt\"\n{more}"));
     let mut lists = Vec::new();
-    let config = load_with_lists(&path, &mut lists).unwrap().config;
+    let config = load_with_lists(&path, &mut lists, None).unwrap().config;
     let first = &config.frontends[0].access;
     assert!(!first.is_open() && config.frontends.len() == 50);
     assert!(config.frontends.iter().all(|frontend| frontend.access.shares_lists_with(first)));
@@ -60,7 +60,9 @@ fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_t
         "allow = \"@empty.txt\"\ndeny = [\"@bad.txt\", \"@none.txt\", \"@\", \"::ffff:10.0.0.0/104\"]",
     );
     let mut lists = Vec::new();
-    let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut lists) else { panic!("it is wrong") };
+    let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut lists, None) else {
+        panic!("it is wrong")
+    };
     let told: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
     for part in [
         "bad.txt:2:1: frontends.web.access.deny: found \"web\"; allowed: a network",

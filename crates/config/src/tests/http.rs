@@ -3,8 +3,10 @@
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
-use convey_http_core::{HostPattern, PathPrefix};
-use convey_model::{ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteConfig};
+use convey_http_core::{CompressionRules, ContentCoding, HostPattern, PathPrefix};
+use convey_model::{
+    ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteCompression, RouteConfig,
+};
 
 /// Lines 1 to 5, and behind them lines of the frontend.
 const FRONTEND: &str = "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
@@ -66,7 +68,7 @@ fn a_frontend_has_routes_redirects_and_headers() {
     assert_eq!(http.headers.response.to_string(), "remove server");
     let [glob, all, api] = &http.routes[..] else { panic!("{:?}", http.routes) };
     assert_eq!([&glob.name, &all.name, &api.name], ["*.example.com/", "*/static/", "api.localhost/v1"]);
-    let RouteConfig { name: _, host, path, action, rewrite_path, rewrite_host, headers, rate } = api.clone();
+    let RouteConfig { host, path, action, rewrite_path, rewrite_host, headers, rate, .. } = api.clone();
     assert_eq!(host, HostPattern::parse("api.localhost").unwrap());
     assert_eq!(path, PathPrefix::parse("/v1").unwrap());
     assert_eq!(action, RouteAction::Backend("api".into()));
@@ -107,21 +109,19 @@ fn the_mode_may_be_that_of_the_file() {
     let routed = text.replace("backend = 'site'", "routes = [{ path = '/a', backend = 'site' }]");
     let loaded = parse("config.toml", &routed).expect("valid").with_default_mode(Mode::Proxy);
     let network = HostNetwork { interfaces: &[], own: &Default::default(), hop_to: &|_| None };
-    let problems = validate_mode(&loaded, &network).expect_err("proxy mode has no routes");
+    let problems = validate_mode(&loaded, &network).expect_err("proxy mode sees no paths");
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(
         problems,
         [
-            "config.toml:2:1: frontends.web.backend: required, but missing",
-            "config.toml:4:10: frontends.web.routes: needs mode = \"http\"; the frontend is in proxy mode",
+            "config.toml:4:20: frontends.web.routes.path: needs mode = \"http\"; in proxy mode routes go by sni and alpn",
         ]
     );
 }
 
 #[test]
 fn only_mode_http_has_these_keys() {
-    let keys =
-        "forwarded = false\nredirect = 'https'\nheaders = {}\nroutes = []\nhttp = {}\nerror_pages = {}";
+    let keys = "forwarded = false\nredirect = 'https'\nheaders = {}\nhttp = {}\nerror_pages = {}";
     let text = format!("{FRONTEND}{keys}\n{BACKENDS}").replace("mode = 'http'\n", "");
     let needs = "needs mode = \"http\"; the frontend is in proxy mode";
     assert_eq!(
@@ -130,9 +130,8 @@ fn only_mode_http_has_these_keys() {
             format!("config.toml:4:13: frontends.web.forwarded: {needs}"),
             format!("config.toml:5:12: frontends.web.redirect: {needs}"),
             format!("config.toml:6:11: frontends.web.headers: {needs}"),
-            format!("config.toml:7:10: frontends.web.routes: {needs}"),
-            format!("config.toml:8:8: frontends.web.http: {needs}"),
-            format!("config.toml:9:15: frontends.web.error_pages: {needs}"),
+            format!("config.toml:7:8: frontends.web.http: {needs}"),
+            format!("config.toml:8:15: frontends.web.error_pages: {needs}"),
         ]
     );
 }
@@ -250,7 +249,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "pat = '/a', backend = 'api'",
-            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: backend, headers, host, path, redirect, request_burst, requests_per_source, rewrite_host, rewrite_path)",
+            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: alpn, backend, compression, headers, host, path, redirect, request_burst, requests_per_source, rewrite_host, rewrite_path, sni)",
         ),
     ] {
         assert_eq!(route(keys), [format!("{AT}{told}")], "{keys}");
@@ -357,6 +356,16 @@ fn a_reload_says_what_changes_of_requests() {
         ("remove = \"Server\"", "", "response headers (remove server) -> none"),
         ("forwarded = true", "", "forwarded true -> false"),
         ("forwarded = true", "forwarded = true\n    begin_traces = true", "begin_traces false -> true"),
+        (
+            "forwarded = true",
+            "forwarded = true\n    compression = true",
+            "compression off -> zstd, br, gzip from 1024 bytes",
+        ),
+        (
+            "rewrite_path = \"/\"",
+            "rewrite_path = \"/\"\n    compression = false",
+            "route api.localhost/v1 compression as the frontend -> off",
+        ),
         (
             "    backend = \"site\"\n    trusted",
             "    redirect = \"https\"\n    trusted",
@@ -473,14 +482,14 @@ fn error_pages_are_read_with_the_file_that_names_them() {
     };
     let mut lists = Vec::new();
     write("503 = '503.html', 502 = '503.html'");
-    let before = load_with_lists(&at("config.toml"), &mut lists).unwrap().config;
+    let before = load_with_lists(&at("config.toml"), &mut lists, None).unwrap().config;
     let page = before.frontends[0].error_page(503).unwrap();
     assert_eq!((&*page.body, page.path.clone()), (&b"<p>Back soon</p>"[..], at("503.html")));
     assert_eq!(lists.len(), 1, "it is watched, and read once");
     assert!(describe(&before).contains("-> backend site; error pages: 502, 503\n"), "{}", describe(&before));
     std::fs::write(at("503.html"), "<p>Back</p>").unwrap();
     write("503 = '503.html'");
-    let after = load_with_lists(&at("config.toml"), &mut lists).unwrap();
+    let after = load_with_lists(&at("config.toml"), &mut lists, None).unwrap();
     assert_eq!(
         after.reload(&before).1.changes,
         [format!(
@@ -489,9 +498,9 @@ fn error_pages_are_read_with_the_file_that_names_them() {
         )]
     );
     write("200 = '503.html', 502 = 'long.txt', 503 = 'gone.html'");
-    let told = load_with_lists(&at("config.toml"), &mut lists).unwrap_err().to_string();
+    let told = load_with_lists(&at("config.toml"), &mut lists, None).unwrap_err().to_string();
     for expected in [
-        "5:17: frontends.web.error_pages.200: convey answers nothing with \"200\"; allowed: 400, 404,"
+        "5:17: frontends.web.error_pages.200: convey answers nothing with \"200\"; allowed: 400, 403,"
             .to_owned(),
         format!(
             "5:41: frontends.web.error_pages.502: {} has 65537 bytes; an error page has 65536 at most",
@@ -504,4 +513,159 @@ fn error_pages_are_read_with_the_file_that_names_them() {
     ] {
         assert!(told.contains(&expected), "{expected}\n{told}");
     }
+}
+
+#[test]
+fn a_backend_has_servers_or_serves_files() {
+    let of = |lines: &str| format!("{FRONTEND}[backends.site]\n{lines}\n");
+    let all = "files = 'www/'\ntimeouts.idle = 9\n[backends.site.file_options]\nindex = ['index.html', 'index.txt']\n\
+               listing = true\ndot_files = true\nprecompressed = false\nnot_found = '/404.html'\n\
+               cache_control = [{ match = '*.css', value = 'max-age=60' }]";
+    let config = config(&of(all));
+    let files = config.backends[0].files.as_ref().unwrap();
+    assert_eq!(
+        (files.root.to_str(), &*files.index),
+        (Some("www"), &["index.html".to_owned(), "index.txt".into()][..])
+    );
+    assert_eq!(
+        (files.not_found.as_deref(), files.cache_control_of("a/b.css")),
+        (Some("404.html"), Some("max-age=60"))
+    );
+    let line = "backend site (files www, index index.html or index.txt, listed, with dot files, precompressed forms \
+                ignored, 404 is 404.html, 1 rule for caches; idle 9s)";
+    assert!(describe(&config).contains(line), "{}", describe(&config));
+    let at = "config.toml:";
+    for (lines, expected) in [
+        ("files = ''", "6:9: backends.site.files: found \"\"; allowed: a directory, such as /srv/www"),
+        (
+            "files = '/a'\nalgorithm = 'ring'",
+            "7:13: backends.site.algorithm: is for servers, and this backend has files (line 6); keep one of them",
+        ),
+        (
+            "files = '/a'\nservers.a.addr = '10.0.0.2:80'",
+            "7:18: backends.site.servers.a.addr: backends.site.files is set too (line 6): a backend serves files or has servers",
+        ),
+        (
+            "file_options.listing = true\nservers.a.addr = '10.0.0.2:80'",
+            "6:1: backends.site.file_options: needs files, such as files = \"/srv/www\"",
+        ),
+        (
+            "files = '/a'\nfile_options.not_found = '../404.html'",
+            "7:26: backends.site.file_options.not_found: found \"../404.html\"; allowed: a file of the root, such as /404.html",
+        ),
+        (
+            "files = '/a'\nfile_options.cache_control = [{ match = '[', value = 'no-store' }]",
+            "7:41: backends.site.file_options.cache_control.match: found \"[\"; allowed: a glob, such as *.css or assets/**: \
+             invalid range pattern",
+        ),
+    ] {
+        assert_eq!(errors(&of(lines)), [format!("{at}{expected}")], "{lines}");
+    }
+    let proxied = of("files = '/a'").replace("mode = 'http'\n", "").replace("10.0.0.1:80", "127.0.0.1:80");
+    assert_eq!(
+        told(&proxied, Mode::Proxy).unwrap_err(),
+        ["config.toml:5:9: backends.site.files: is for mode http; frontend \"web\" is in proxy mode"]
+    );
+}
+
+#[test]
+fn a_root_that_cannot_be_served_is_told_when_the_file_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::create_dir(at("www")).unwrap();
+    std::fs::write(at("file"), "").unwrap();
+    let told_of = |root: &str| {
+        std::fs::write(at("config.toml"), format!("{FRONTEND}[backends.site]\nfiles = '{root}'\n")).unwrap();
+        load_with_lists(&at("config.toml"), &mut Vec::new(), None)
+            .map(|loaded| loaded.config)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(told_of("www").unwrap().backends[0].files.as_ref().unwrap().root, at("www"));
+    for (root, why) in [("none", "No such file or directory"), ("file", "Not a directory")] {
+        let told = told_of(root).unwrap_err();
+        let expected = format!(":6:9: backends.site.files: cannot serve {}: {why}", at(root).display());
+        assert!(told.contains(&expected), "{told}");
+    }
+}
+
+#[test]
+fn compression_is_a_switch_or_a_table() {
+    let compression = |lines: &str| {
+        let text = format!("{FRONTEND}{lines}\n{BACKENDS}");
+        config(&text).frontends[0].http.clone().unwrap().compression
+    };
+    assert_eq!(compression(""), None);
+    assert_eq!(compression("compression = false"), None);
+    assert_eq!(compression("compression = true"), Some(CompressionRules::default()));
+    assert_eq!(compression("[frontends.web.compression]"), Some(CompressionRules::default()));
+    let table = "compression = { types = ['text/HTML', '*+json'], min_size = 0, encodings = ['gzip', 'zstd'], \
+                 with_credentials = true }";
+    let rules = compression(table).unwrap();
+    assert_eq!(rules.encodings, [ContentCoding::Gzip, ContentCoding::Zstd]);
+    assert_eq!(rules.to_string(), "gzip, zstd from 0 bytes of text/html, *+json, with credentials");
+    let text = describe(&config(&format!("{FRONTEND}{table}\n{BACKENDS}")));
+    assert!(text.lines().next().unwrap().ends_with(&format!("; compression: {rules}")), "{text}");
+    for (lines, expected) in [
+        (
+            "compression = 'on'",
+            "5:15: frontends.web.compression: found \"on\"; allowed: true, false, or a table, such as { min_size = 512 }",
+        ),
+        (
+            "compression = { types = 'html' }",
+            "5:25: frontends.web.compression.types: found \"html\"; allowed: a media type, such as text/html, text/* or *+json",
+        ),
+        (
+            "compression = { types = [] }",
+            "5:25: frontends.web.compression.types: found an empty array; allowed: one value or an array of them",
+        ),
+        (
+            "compression = { encodings = 'deflate' }",
+            "5:29: frontends.web.compression.encodings: found \"deflate\"; allowed: zstd, br, gzip",
+        ),
+        (
+            "compression = { encodings = ['br', 'br'] }",
+            "5:36: frontends.web.compression.encodings: has \"br\" twice",
+        ),
+        (
+            "compression = { min_size = -1 }",
+            "5:28: frontends.web.compression.min_size: found -1; allowed: an integer from 0 to 4294967295",
+        ),
+        (
+            "compression = { minsize = 1 }",
+            "5:17: frontends.web.compression.minsize: unknown key; did you mean `min_size`? (allowed here: encodings, min_size, types, with_credentials)",
+        ),
+    ] {
+        assert_eq!(of_frontend(lines), [format!("config.toml:{expected}")], "{lines}");
+    }
+    let proxy = format!("{FRONTEND}compression = true\n{BACKENDS}").replace("mode = 'http'\n", "");
+    let said = errors(&proxy);
+    assert!(said.len() == 1 && said[0].contains("frontends.web.compression: "), "{said:?}");
+}
+
+#[test]
+fn a_route_is_compressed_as_its_frontend_unless_it_has_its_own_say() {
+    let of_route = |frontend: &str, route: &str| {
+        let routes = format!("{frontend}\n[[frontends.web.routes]]\npath = '/a'\nbackend = 'api'\n{route}");
+        let config = config(&format!("{FRONTEND}{routes}\n{BACKENDS}"));
+        (config.frontends[0].http.as_ref().unwrap().routes[0].compression.clone(), describe(&config))
+    };
+    let own = CompressionRules { min_size: 7, ..CompressionRules::default() };
+    let table = "compression = { min_size = 7 }";
+    for (frontend, route, expected) in [
+        ("", "", RouteCompression::OfFrontend),
+        (table, "", RouteCompression::OfFrontend),
+        (table, "compression = true", RouteCompression::OfFrontend),
+        (table, "compression = false", RouteCompression::Off),
+        ("", "compression = true", RouteCompression::Rules(CompressionRules::default())),
+        ("compression = true", table, RouteCompression::Rules(own)),
+    ] {
+        let (compression, described) = of_route(frontend, route);
+        let shown = format!("-> backend api; compression: {compression}");
+        assert_eq!(described.contains(&shown), compression != RouteCompression::OfFrontend, "{described}");
+        assert_eq!(compression, expected, "{frontend} / {route}");
+    }
+    let redirect = "[[frontends.web.routes]]\npath = '/a'\nredirect = 'https'\ncompression = true";
+    let told = warnings(&format!("{FRONTEND}{redirect}\n{BACKENDS}"));
+    let expected = "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect";
+    assert_eq!(told[0], expected, "{told:?}");
 }

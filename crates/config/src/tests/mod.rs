@@ -2,6 +2,7 @@
 
 mod accepted;
 mod access;
+mod acme;
 mod environment;
 mod http;
 mod include;
@@ -9,6 +10,8 @@ mod modes;
 mod proxy_headers;
 mod refused;
 mod sample;
+mod sni;
+mod tls;
 
 use super::{Problem, parse};
 

@@ -2,10 +2,11 @@
 
 mod host;
 mod ports;
+mod tunnels;
 
 use std::net::IpAddr;
 
-use super::super::{Config, HostNetwork, Problem, parse, validate_mode};
+use super::super::{Config, HostNetwork, Loaded, Problem, parse, validate_mode};
 use super::GOOD;
 use convey_model::{Algorithm, HashOn, Interface, Mode, RouteHop};
 
@@ -19,6 +20,11 @@ fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
 /// What is wrong with a file, or odd about it, on a host between 10.0.0.0/24 on eth0 and 10.1.0.0/24 on eth1, without
 /// a default route. 10.2.0.0/16 is behind a router; 2001:db8:0::/48 is on eth0, 2001:db8:1::/48 on eth1.
 pub(super) fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
+    told_of(&parse("config.toml", text).expect("right in itself").with_default_mode(mode))
+}
+
+/// The same of one that is loaded.
+pub(super) fn told_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
     let interfaces = [
         interface(1, "lo", &["127.0.0.1", "::1"]),
         interface(2, "eth0", &["10.0.0.1", "fe80::1", "2001:db8::1"]),
@@ -42,9 +48,8 @@ pub(super) fn told(text: &str, mode: Mode) -> Result<Vec<String>, Vec<String>> {
     };
     let own = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect();
     let network = HostNetwork { interfaces: &interfaces, own: &own, hop_to: &hop_to };
-    let loaded = parse("config.toml", text).expect("right in itself").with_default_mode(mode);
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
-    validate_mode(&loaded, &network).map(lines).map_err(lines)
+    validate_mode(loaded, &network).map(lines).map_err(lines)
 }
 
 /// [`GOOD`] over IPv6.
@@ -253,4 +258,20 @@ fn a_server_known_by_name_is_for_proxy_mode_only() {
         );
     }
     assert_eq!(told(&GOOD.replace("10.0.0.2:80", "app.internal:80"), Mode::Proxy), Ok(vec![]));
+}
+
+#[test]
+fn an_announced_address_in_a_packet_mode_needs_to_be_where_packets_come_in() {
+    for mode in PACKETS {
+        let file = |more: &str| GOOD.replace("10.0.0.1:80", "10.5.0.1:80") + more;
+        let warns =
+            |told: &[String]| told.iter().any(|line| line.contains("is on no interface of this host"));
+        assert!(warns(&told(&file(""), mode).unwrap()));
+        assert!(!warns(&told(&file("[announce]\n"), mode).unwrap()));
+        let elsewhere = told(&file("[announce]\ninterface = 'vips'\n"), mode).unwrap_err();
+        assert!(elsewhere[0].contains("announce.interface: needs passthrough.interfaces"), "{elsewhere:?}");
+        let named = "[announce]\ninterface = 'vips'\n[passthrough]\ninterfaces = 'eth0'\n";
+        assert!(told(&file(named), mode).is_ok());
+    }
+    assert!(told(&(GOOD.to_owned() + "[announce]\ninterface = 'vips'\n"), Mode::Proxy).is_ok());
 }

@@ -37,8 +37,8 @@ idle = -1
         errors(text),
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr, http; did you mean `proxy`?",
-            "config.toml:2:1: colour: unknown key (allowed here: access_log, backends, dns, frontends, include, log, mode, passthrough, privileges, stats, timeouts)",
-            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, access, backend, begin_traces, error_pages, forwarded, headers, http, limits, listen_addr, max_connections, max_connections_per_client, mode, protocol, redirect, routes, timeouts, trusted_clients, trusted_proxies)",
+            "config.toml:2:1: colour: unknown key (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts)",
+            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, access, backend, begin_traces, compression, error_pages, forwarded, headers, http, limits, listen_addr, max_connections, max_connections_per_client, mode, protocol, redirect, routes, timeouts, tls, trusted_clients, trusted_proxies)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
             "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
@@ -120,7 +120,7 @@ fn a_number_out_of_range_is_refused_with_the_range() {
         ),
         (
             "[backends.web]\ndsr = \"l4\"",
-            "8:7: backends.web.dsr: found \"l4\"; allowed: l3, l2; did you mean `l2`?",
+            "8:7: backends.web.dsr: found \"l4\"; allowed: l3, l2, ipip, gue; did you mean `l2`?",
         ),
         (
             "[passthrough]\ncapture_stats_interval = 0.5",
@@ -250,7 +250,7 @@ fn a_file_without_a_frontend_serves_nobody() {
     assert_eq!(
         errors("[frontend.web]"),
         ["config.toml:1:2: frontend: unknown key; did you mean `frontends`? \
-          (allowed here: access_log, backends, dns, frontends, include, log, mode, passthrough, privileges, stats, timeouts)"]
+          (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts)"]
     );
     assert_eq!(errors("frontends = 3"), ["config.toml:1:13: frontends: found 3; allowed: a table"]);
     assert_eq!(errors("[[frontends]]"), ["config.toml:1:1: frontends: found an array; allowed: a table"]);

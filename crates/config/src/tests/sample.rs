@@ -1,13 +1,11 @@
 //! The annotated `config.toml`, and edits of it that nobody would make on purpose.
 
-use std::io::Write;
-
 use proptest::prelude::*;
-use tempfile::NamedTempFile;
+use tempfile::TempDir;
 
 use super::super::diff::differences;
 use super::super::parse;
-use super::{errors, warnings};
+use super::{errors, tls, warnings};
 use convey_model::OutlierDetection;
 
 const SAMPLE: &str = include_str!("../../../../config.toml");
@@ -24,12 +22,30 @@ fn sample_in_full() -> String {
     full.replace("\nkind = \"tcp\"", "\nkind = \"https\"")
 }
 
-/// The same with a token that is there, as long as the file is.
-fn sample_with_token() -> (String, NamedTempFile) {
-    let mut token = NamedTempFile::new().unwrap();
-    token.write_all(b"correct-horse-battery").unwrap();
-    let path = token.path().display().to_string();
-    (sample_in_full().replace("/etc/convey/token", &path), token)
+/// The same with the token and the certificates that it names, as long as the folder is there.
+fn sample_with_files() -> (String, TempDir) {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    tls::save_secret(&folder.path().join("token"), "correct-horse-battery");
+    tls::save_secret(&folder.path().join("eab.key"), "c2VjcmV0");
+    tls::save(folder.path(), "site", "site.example");
+    std::fs::create_dir(at("certificates")).unwrap();
+    tls::save(&folder.path().join("certificates"), "other", "other.example");
+    let mut text = sample_in_full().replace("/etc/convey/token", &at("token"));
+    for name in ["site.pem", "site.key", "certificates"] {
+        text = text.replace(&format!("= \"{name}\""), &format!("= {:?}", at(name)));
+    }
+    let others = [
+        ("clients.pem", "site.pem"),
+        ("ca.pem", "site.pem"),
+        ("convey.pem", "site.pem"),
+        ("convey.key", "site.key"),
+        ("eab.key", "eab.key"),
+    ];
+    for (name, file) in others {
+        text = text.replace(&format!("= \"{name}\""), &format!("= {:?}", at(file)));
+    }
+    (text, folder)
 }
 
 #[test]
@@ -51,9 +67,9 @@ fn the_annotated_sample_is_right_once_its_two_addresses_are() {
 #[test]
 fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
     let bare = parse("config.toml", SAMPLE).expect("valid").config;
-    let (full, token) = sample_with_token();
+    let (full, folder) = sample_with_files();
     let full = parse("config.toml", &full).expect("valid").config;
-    let token = format!("stats.token_file none -> {}", token.path().display());
+    let token = format!("stats.token_file none -> {}", folder.path().join("token").display());
     assert_eq!(full.backends[0].outlier_detection, Some(OutlierDetection::default()));
     assert_eq!(
         differences(&bare, &full),
@@ -63,15 +79,19 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
              timeouts.connect unset -> 2s, timeouts.idle unset -> 60s, timeouts.tcp_user_timeout unset -> 20s, \
              timeouts.udp_idle unset -> 30s, access + 2 - 0 networks, limits.connections_per_source none -> 100, \
              limits.rate_per_source none -> 20, limits.burst automatic -> 40, limits.first_byte_timeout none -> 10s",
-            "frontend site: added (http, 0.0.0.0:8081 -> backend web)",
+            "frontend https: added (proxy, 0.0.0.0:8443 -> backend web)",
+            "frontend site: added (http, 0.0.0.0:8081 -> backends web, www)",
             "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, \
              health check tcp -> https / (200-399), host app.internal, header X-Check, \
              body matching \"^OK\", health check port the server's -> 9000, outlier detection off -> on, \
-             on_down automatic -> reset, send_proxy none -> v2, timeouts.connect unset -> 0.5s, \
+             on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, tls off -> on, timeouts.connect unset -> 0.5s, \
              timeouts.idle unset -> 300s, timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
+            "backend www: added (files /srv/www)",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
             "access_log.output none -> /var/log/convey/access.log",
             "privileges.user none -> convey",
+            "acme: added",
+            "announce: addresses of frontends go on lo",
             &token,
             "passthrough.workers automatic -> 4",
             "passthrough.interfaces automatic -> eth0, eth1",
@@ -85,22 +105,26 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
 fn the_annotated_sample_shows_every_key() {
     // An unknown key in every table makes the reader tell what it would have accepted there.
     let mut text = String::from("q = 1\n");
-    let (full, _token) = sample_with_token();
+    let (full, _folder) = sample_with_files();
     for line in full.lines() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 25, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 36, "one for each table: {errors:#?}");
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");
         // The first server shows what the second one may have, too.
         let table = place.trim_end_matches('q').trim_end_matches('.').replace("servers.b", "servers.a");
         for key in allowed.trim_end_matches(')').split(", ") {
-            // The frontend in mode http shows what only this mode has.
+            // Each frontend shows what only its mode has, or its protocol.
+            let frontends = ["frontends.web", "frontends.site", "frontends.https"];
+            let own = frontends.into_iter().find(|frontend| table.starts_with(frontend)).unwrap_or(&table);
             let is_shown = shows(&text, &table, key)
-                || shows(&text, &table.replacen("frontends.web", "frontends.site", 1), key)
-                || shows(&text, &table.replacen("frontends.site", "frontends.web", 1), key);
+                || frontends.iter().any(|other| shows(&text, &table.replacen(own, other, 1), key))
+                // Some keys are of backends with servers, others of one with files.
+                || shows(&text, &table.replacen("backends.www", "backends.web", 1), key)
+                || shows(&text, &table.replacen("backends.web", "backends.www", 1), key);
             assert!(is_shown, "{key} of {error}");
         }
     }

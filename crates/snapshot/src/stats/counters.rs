@@ -54,6 +54,10 @@ pub enum Counter {
     ServerReset,
     /// Ended by us with a reset, because the server was down (packet modes).
     ServerGone,
+    /// Ended by us with a reset: the file became shorter, or could not be read any more, while it was sent (mode http).
+    FileChanged,
+    /// Ended by us with a reset: the response could not be compressed any further (mode http).
+    CompressionFailed,
     /// Ended with nothing sent: the connection came from convey itself.
     Loop,
     /// Ended with nothing sent: the client's address had as many connections as it may.
@@ -64,6 +68,24 @@ pub enum Counter {
     ProxyHeaderInvalid,
     /// Ended with nothing sent: its PROXY header did not come in time.
     ProxyHeaderTimeout,
+    /// Ended with nothing sent but an alert: the TLS handshake failed.
+    TlsHandshakeFailed,
+    /// Ended with nothing sent: the TLS handshake took too long.
+    TlsHandshakeTimeout,
+    /// Ended with nothing sent: the client's source had as many TLS handshakes at once as it may.
+    TlsHandshakeLimit,
+    /// Ended with nothing sent: its ClientHello did not come in time, where routes go by it.
+    HelloTimeout,
+    /// Ended with nothing sent: it began like TLS, but not with a ClientHello that can be read in one way only.
+    HelloInvalid,
+    /// Ended with nothing sent: it did not begin with TLS, and the frontend has a backend for TLS alone.
+    NotTls,
+    /// Ended with nothing sent: no route is for what its client asks for.
+    NoRoute,
+    /// Refused over QUIC: the frontend had as many connections as it may, or the client its share of them. Over TCP it may wait.
+    RefusedFull,
+    /// Ended once an authority had seen the certificate that it looked for (ACME, RFC 8737).
+    AcmeHandshake,
     /// Ended by us with a reset: a reload denied its client.
     AccessDenied,
     /// Ended by us with a reset: it was opened beyond the connections that its source may have (packet modes).
@@ -104,6 +126,10 @@ pub enum Counter {
     RefusedSourceConnections,
     /// The same: its source has begun too many of late.
     RefusedSourceRate,
+    /// TLS handshakes that began a session.
+    TlsHandshakes,
+    /// Those that went on with an earlier one.
+    TlsResumed,
     /// Requests whose head has come (mode http); at a server those that it was sent, retries included.
     Requests,
     /// Connections that changed their protocol (status 101).
@@ -128,6 +154,8 @@ pub enum Counter {
     AnsweredRedirect,
     /// The same: a service says so that an application has added to convey's own.
     AnsweredLayer,
+    /// The same: an authority looked for a token of an order that runs (ACME).
+    AnsweredAcme,
     /// The same: no server was up.
     AnsweredNoServer,
     /// The same: every server that was tried refused or timed out.
@@ -142,14 +170,50 @@ pub enum Counter {
     AnsweredServerFault,
     /// The same: the server did not answer in time.
     AnsweredServerTimeout,
+    /// The same: it got a file, or a part of one, or was told that it has it already.
+    AnsweredFile,
+    /// The same: there is no such file.
+    AnsweredFileNotFound,
+    /// The same: the file must not be read, or the directory not be listed.
+    AnsweredFileForbidden,
+    /// The same: files are got with `GET` and `HEAD` alone.
+    AnsweredFileMethod,
+    /// The same: the file is not the one that the request's condition is about.
+    AnsweredFilePrecondition,
+    /// The same: the file has none of the ranges.
+    AnsweredFileRange,
+    /// The same: the file could not be read, or this host has no descriptor for it.
+    AnsweredFileFailed,
+    /// Files of a backend that a worker had at hand, small ones in memory and others open.
+    FileCacheHits,
+    /// Those that it had to open.
+    FileCacheMisses,
+    /// Files that were no longer kept because others came for which there was no room.
+    FileCacheEvictions,
+    /// Bytes of memory that files took which a worker kept.
+    FileCacheBytesKept,
+    /// Of those, the bytes of files that are no longer kept.
+    FileCacheBytesDropped,
+    /// Responses that convey has begun to compress with `zstd` (mode http).
+    CompressedZstd,
+    /// The same with `br`.
+    CompressedBrotli,
+    /// The same with `gzip`.
+    CompressedGzip,
+    /// Responses that went as they were: there was no memory for another encoder.
+    CompressionNoRoom,
+    /// Bytes of bodies before they were compressed.
+    CompressionBytesIn,
+    /// Bytes of the same bodies afterwards.
+    CompressionBytesOut,
 }
 
 impl Counter {
-    const COUNT: usize = Counter::AnsweredServerTimeout as usize + 1;
+    const COUNT: usize = Counter::CompressionBytesOut as usize + 1;
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 19] = [
+    pub const ENDS: [(Counter, &'static str); 30] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
@@ -159,11 +223,22 @@ impl Counter {
         (Counter::ClientReset, "client_reset"),
         (Counter::ServerReset, "server_reset"),
         (Counter::ServerGone, "server_gone"),
+        (Counter::FileChanged, "file_changed"),
+        (Counter::CompressionFailed, "compression_failed"),
         (Counter::Loop, "loop"),
         (Counter::ClientLimit, "client_limit"),
         (Counter::ProxyUntrusted, "proxy_untrusted"),
         (Counter::ProxyHeaderInvalid, "proxy_header_invalid"),
         (Counter::ProxyHeaderTimeout, "proxy_header_timeout"),
+        (Counter::TlsHandshakeFailed, "tls_handshake_failed"),
+        (Counter::TlsHandshakeTimeout, "tls_handshake_timeout"),
+        (Counter::TlsHandshakeLimit, "tls_handshake_limit"),
+        (Counter::HelloTimeout, "hello_timeout"),
+        (Counter::HelloInvalid, "hello_invalid"),
+        (Counter::NotTls, "not_tls"),
+        (Counter::NoRoute, "no_route"),
+        (Counter::RefusedFull, "max_connections"),
+        (Counter::AcmeHandshake, "acme_challenge"),
         (Counter::AccessDenied, "access_denied"),
         (Counter::SourceConnections, "source_connections"),
         (Counter::Cut, "cut"),
@@ -203,13 +278,14 @@ impl Counter {
     ];
 
     /// Why convey answers a request itself, with the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 13] = [
+    pub const ANSWERS: [(Counter, &'static str); 21] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
         (Counter::AnsweredRateLimit, "rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredLayer, "layer"),
+        (Counter::AnsweredAcme, "acme_challenge"),
         (Counter::AnsweredNoServer, "no_server"),
         (Counter::AnsweredConnectFailed, "connect_failed"),
         (Counter::AnsweredNoLocalPort, "no_local_port"),
@@ -217,6 +293,20 @@ impl Counter {
         (Counter::AnsweredServerReset, "server_reset"),
         (Counter::AnsweredServerFault, "server_fault"),
         (Counter::AnsweredServerTimeout, "server_timeout"),
+        (Counter::AnsweredFile, "file"),
+        (Counter::AnsweredFileNotFound, "file_not_found"),
+        (Counter::AnsweredFileForbidden, "file_forbidden"),
+        (Counter::AnsweredFileMethod, "file_method"),
+        (Counter::AnsweredFilePrecondition, "file_precondition"),
+        (Counter::AnsweredFileRange, "file_range"),
+        (Counter::AnsweredFileFailed, "file_failed"),
+    ];
+
+    /// Responses that convey has compressed, by their `Content-Encoding`.
+    pub const COMPRESSED: [(Counter, &'static str); 3] = [
+        (Counter::CompressedZstd, "zstd"),
+        (Counter::CompressedBrotli, "br"),
+        (Counter::CompressedGzip, "gzip"),
     ];
 
     /// The counter of responses with this status.

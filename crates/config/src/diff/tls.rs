@@ -1,0 +1,103 @@
+//! How the TLS of a frontend, or of a backend, differs. Pure.
+
+use std::path::Path;
+
+use super::{change, duration, list_or, or, pair};
+use convey_model::{Authorities, BackendTls, CertificatePair, ClientCa, FrontendTls};
+
+/// What changes, as in the line of the frontend.
+pub(super) fn changes(old: Option<&FrontendTls>, new: Option<&FrontendTls>) -> Vec<String> {
+    let (old, new) = match both(old, new) {
+        Ok(both) => both,
+        Err(change) => return change.into_iter().collect(),
+    };
+    let FrontendTls {
+        certificates,
+        acme,
+        refuse_unknown_names,
+        min_version,
+        cipher_suites,
+        alpn,
+        client_ca,
+        session_tickets,
+        handshake_timeout,
+        max_handshakes_per_source,
+        http3,
+        early_data,
+    } = old;
+    let mut changes = certificate_changes(certificates, &new.certificates);
+    let told = [
+        change("acme", *acme, new.acme),
+        change("refuse_unknown_names", *refuse_unknown_names, new.refuse_unknown_names),
+        change("min_version", min_version.name(), new.min_version.name()),
+        change("cipher_suites", list_or(cipher_suites, "all"), list_or(&new.cipher_suites, "all")),
+        change("alpn", list_or(alpn, "none"), list_or(&new.alpn, "none")),
+        change("client_ca", ca(client_ca.as_ref()), ca(new.client_ca.as_ref())),
+        change("session_tickets", *session_tickets, new.session_tickets),
+        duration("handshake_timeout", *handshake_timeout, new.handshake_timeout),
+        change("max_handshakes_per_source", *max_handshakes_per_source, new.max_handshakes_per_source),
+        change("http3", *http3, new.http3),
+        change("early_data", *early_data, new.early_data),
+    ];
+    changes.extend(told.into_iter().flatten());
+    let bytes = |tls: &FrontendTls| tls.client_ca.as_ref().map(|ca| ca.certificates.clone());
+    if changes.is_empty() && bytes(old) != bytes(new) {
+        changes.push("client_ca: other authorities".to_owned());
+    }
+    changes.into_iter().map(|change| format!("tls.{change}")).collect()
+}
+
+/// Both, or whether TLS is switched on or off.
+fn both<'a, T>(old: Option<&'a T>, new: Option<&'a T>) -> Result<(&'a T, &'a T), Option<String>> {
+    let is_on = |tls: Option<&T>| if tls.is_some() { "on" } else { "off" };
+    old.zip(new).ok_or_else(|| change("tls", is_on(old), is_on(new)))
+}
+
+/// The pairs that come, go and have become others.
+fn certificate_changes(old: &[CertificatePair], new: &[CertificatePair]) -> Vec<String> {
+    let name = |path: &Path| format!("certificate {}", path.display());
+    let told =
+        pair(old, new, |a, b| a.chain_path == b.chain_path).into_iter().filter_map(|both| match both {
+            (None, Some(after)) => Some(format!("+ {}", name(&after.chain_path))),
+            (Some(before), None) => Some(format!("- {}", name(&before.chain_path))),
+            (Some(before), Some(after)) if before != after => {
+                Some(format!("{}: another one", name(&after.chain_path)))
+            }
+            _ => None,
+        });
+    told.collect()
+}
+
+/// How the TLS with servers differs, as in the line of the backend.
+pub(super) fn backend_changes(old: Option<&BackendTls>, new: Option<&BackendTls>) -> Vec<String> {
+    let (old, new) = match both(old, new) {
+        Ok(both) => both,
+        Err(change) => return change.into_iter().collect(),
+    };
+    let BackendTls { authorities, server_name, certificate, skip_verify, min_version } = old;
+    let mut changes = Vec::new();
+    let authorities_of =
+        |tls: &Authorities| or(tls.path.as_ref().map(|path| path.display().to_string()), "this host's");
+    changes.extend(change("ca", authorities_of(authorities), authorities_of(&new.authorities)));
+    if authorities.path == new.authorities.path
+        && authorities != &new.authorities
+        && !skip_verify
+        && !new.skip_verify
+    {
+        changes.push("ca: other authorities".to_owned());
+    }
+    let name = |name: &Option<String>| or(name.clone(), "the server's");
+    changes.extend(change("server_name", name(server_name), name(&new.server_name)));
+    changes.extend(certificate_changes(certificate.as_slice(), new.certificate.as_slice()));
+    changes.extend(change("skip_verify", *skip_verify, new.skip_verify));
+    changes.extend(change("min_version", min_version.name(), new.min_version.name()));
+    changes.into_iter().map(|change| format!("tls.{change}")).collect()
+}
+
+fn ca(ca: Option<&ClientCa>) -> String {
+    let named = ca.map(|ca| {
+        let wanted = if ca.is_required { "required" } else { "optional" };
+        format!("{} ({wanted})", ca.path.display())
+    });
+    or(named, "none")
+}

@@ -1,0 +1,119 @@
+//! `files` of a backend and `[backends.NAME.file_options]`: files in place of servers.
+
+use toml::de::DeValue;
+
+use super::super::problem::{Placed, Report};
+use super::super::reader::TomlTable;
+use super::super::values::{boolean, not_allowed, string};
+use convey_model::{CacheRule, FilesConfig};
+
+/// The keys of a backend that are of servers.
+const OF_SERVERS: [&str; 11] = [
+    "algorithm",
+    "dsr",
+    "hash",
+    "hash_key",
+    "health_check",
+    "on_down",
+    "outlier_detection",
+    "protocol",
+    "send_proxy",
+    "slow_start",
+    "tls",
+];
+
+/// Reads both, of the table of a backend. A relative root begins at the directory of the file.
+pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<FilesConfig>> {
+    let root = backend.optional("files", directory);
+    let options_are_at = backend.place_of("file_options");
+    let options = backend.table("file_options");
+    if let Some(place) = options_are_at.filter(|_| !backend.has("files")) {
+        report.error(&place, "needs files, such as files = \"/srv/www\"");
+    }
+    let of_root = options_of(options, report);
+    // One that is wrong is reported, and that there are no servers is meant.
+    let Placed { value: root, place } = match (root, backend.place_of("files")) {
+        (Some(root), _) => root,
+        (None, Some(place)) => return Some(Placed { value: of_root, place }),
+        (None, None) => return None,
+    };
+    for key in OF_SERVERS {
+        if let Some(other) = backend.place_of(key) {
+            let line = report.line(&place, &other);
+            let message = format!("is for servers, and this backend has files ({line}); keep one of them");
+            report.error(&other, message);
+        }
+    }
+    let root = report.beside(&place, &root).components().collect();
+    Some(Placed { value: FilesConfig { root, ..of_root }, place })
+}
+
+/// `[backends.NAME.file_options]`. The root is yet to come.
+fn options_of(mut table: TomlTable<'_>, report: &Report<'_>) -> FilesConfig {
+    let default = FilesConfig::new("");
+    let is_set = table.has("index");
+    let index: Vec<String> =
+        table.any_number("index", file_name).into_iter().map(|name| name.value).collect();
+    let options = FilesConfig {
+        index: if is_set { index } else { default.index },
+        listing: table.or("listing", default.listing, boolean),
+        dot_files: table.or("dot_files", default.dot_files, boolean),
+        precompressed: table.or("precompressed", default.precompressed, boolean),
+        not_found: table.optional("not_found", path_of_file).map(|path| path.value),
+        cache_control: table
+            .list("cache_control")
+            .into_iter()
+            .filter_map(|rule| cache_rule(rule, report))
+            .collect(),
+        root: default.root,
+    };
+    table.finish();
+    options
+}
+
+/// `[[backends.NAME.file_options.cache_control]]`
+fn cache_rule(mut table: TomlTable<'_>, report: &Report<'_>) -> Option<CacheRule> {
+    let (pattern, value) = (table.required("match", string), table.required("value", field_value));
+    table.finish();
+    let (pattern, value) = (pattern?, value?);
+    match CacheRule::new(&pattern.value, &value.value) {
+        Ok(rule) => Some(rule),
+        Err(why) => {
+            let message =
+                format!("found {:?}; allowed: a glob, such as *.css or assets/**: {why}", pattern.value);
+            report.error(&pattern.place, message);
+            None
+        }
+    }
+}
+
+fn directory(value: &DeValue<'_>) -> Result<String, String> {
+    let text = value.as_str().filter(|text| !text.is_empty() && !text.contains('\0'));
+    text.map(str::to_owned).ok_or_else(|| not_allowed(value, "a directory, such as /srv/www"))
+}
+
+fn file_name(value: &DeValue<'_>) -> Result<String, String> {
+    let is_name = |text: &&str| !matches!(*text, "" | "." | "..") && !text.contains(['/', '\0']);
+    let name = value.as_str().filter(is_name);
+    name.map(str::to_owned).ok_or_else(|| not_allowed(value, "the name of a file, such as index.html"))
+}
+
+/// Relative to the root, with or without a slash at its begin.
+fn path_of_file(value: &DeValue<'_>) -> Result<String, String> {
+    let is_file = |text: &&str| {
+        !text.contains('\0')
+            && !text.is_empty()
+            && text.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    };
+    let path = value.as_str().map(|text| text.strip_prefix('/').unwrap_or(text)).filter(is_file);
+    path.map(str::to_owned).ok_or_else(|| not_allowed(value, "a file of the root, such as /404.html"))
+}
+
+fn field_value(value: &DeValue<'_>) -> Result<String, String> {
+    let is_value = |text: &&str| {
+        !text.is_empty() && text.trim_ascii() == *text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+    };
+    let text = value.as_str().filter(is_value);
+    text.map(str::to_owned)
+        .ok_or_else(|| not_allowed(value, "a value of Cache-Control, such as max-age=3600"))
+}

@@ -1,0 +1,42 @@
+//! Whether the directories are there whose files backends serve. Looked at whenever a file is read, not when a text is parsed.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use super::Loaded;
+use super::problem::{Placed, Problem, Report};
+
+/// Opens each of them, as it will be when a request comes.
+///
+/// # Errors
+/// Those that cannot be served.
+pub(super) fn check(loaded: &Loaded) -> Result<(), Vec<Problem>> {
+    let report = Report::new(&loaded.source.texts);
+    for Placed { value: files, place } in
+        loaded.source.file.backends.iter().filter_map(|backend| backend.files.as_ref())
+    {
+        if let Err(error) = open(&files.root) {
+            let root = files.root.display();
+            report.error(place, format!("cannot serve {root}: {error}{}", remedy(&error)));
+        }
+    }
+    report.finish().map(drop)
+}
+
+fn open(root: &Path) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(root).map(drop)
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; the user of convey needs to read it, and with privileges.landlock a directory that was not served before needs a restart"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,58 @@
+//! Tunnels of backends, held against their frontends and servers.
+
+use super::*;
+
+fn with(lines: &str) -> String {
+    format!("{GOOD}[backends.web]\n{lines}\n")
+}
+
+#[test]
+fn servers_behind_a_tunnel_may_be_behind_routers_and_of_the_other_family() {
+    for kind in ["ipip", "gue"] {
+        let text = with(&format!("dsr = \"{kind}\""));
+        for server in ["10.2.0.2:80", "[2001:db8:1::2]:80"] {
+            assert_eq!(told(&text.replace("10.0.0.2:80", server), Mode::Dsr), Ok(vec![]), "{server}");
+        }
+    }
+    let other = told(&GOOD.replace("10.0.0.2:80", "[2001:db8:1::2]:80"), Mode::Dsr);
+    assert!(other.is_err_and(|lines| lines[0].contains("are of one family")));
+}
+
+#[test]
+fn other_modes_have_no_tunnels() {
+    for mode in [Mode::Proxy, Mode::Passthrough] {
+        assert_eq!(
+            told(&with("dsr = \"gue\""), mode),
+            Err(vec![format!(
+                "config.toml:8:7: backends.web.dsr: \"gue\" is a tunnel, and those are for mode dsr; frontend \"web\" uses this \
+                 backend in {} mode: write a backend for each",
+                mode.name()
+            )])
+        );
+    }
+}
+
+#[test]
+fn keys_of_tunnels_go_with_one_and_with_its_family() {
+    for (lines, said) in [
+        ("dsr = \"ipip\"\ngue_port = 7", "9:12: backends.web.gue_port: has no effect without dsr = \"gue\""),
+        (
+            "tunnel_source = \"10.0.0.0/24\"",
+            "8:17: backends.web.tunnel_source: has no effect without dsr = \"ipip\" or \"gue\"",
+        ),
+    ] {
+        assert_eq!(told(&with(lines), Mode::Dsr), Ok(vec![format!("config.toml:{said}")]));
+    }
+    assert_eq!(
+        told(&with("dsr = \"gue\"\ngue_port = 7\ntunnel_source = \"10.0.9.0/24\""), Mode::Dsr),
+        Ok(vec![])
+    );
+    assert_eq!(
+        told(&with("dsr = \"ipip\"\ntunnel_source = \"fd00::/64\""), Mode::Dsr),
+        Err(vec![
+            "config.toml:9:17: backends.web.tunnel_source: fd00::/64 is IPv6, and server 10.0.0.2 is IPv4: outer packets have \
+             addresses of one family"
+                .to_owned()
+        ])
+    );
+}

@@ -1,0 +1,68 @@
+//! Which addresses convey puts on an interface while it can serve, for routing daemons to announce. Pure.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::{FrontendConfig, Listen};
+
+/// `[announce]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnnounceConfig {
+    /// The interface that gets the addresses of frontends.
+    pub interface: String,
+    /// How long a frontend has to be unable to serve before its address is withdrawn, and able before it comes back.
+    pub hold: Duration,
+    /// A backend with fewer servers that can be chosen counts as one without. At least 1.
+    pub min_servers: u32,
+}
+
+impl Default for AnnounceConfig {
+    fn default() -> AnnounceConfig {
+        AnnounceConfig { interface: "lo".to_owned(), hold: Duration::from_secs(2), min_servers: 1 }
+    }
+}
+
+impl AnnounceConfig {
+    /// The addresses of these frontends that can be announced: no wildcard, and none that stays on this host or on the link.
+    pub fn addresses<'a>(frontends: impl IntoIterator<Item = &'a FrontendConfig>) -> BTreeSet<IpAddr> {
+        AnnounceConfig::addresses_of(frontends.into_iter().flat_map(|frontend| &frontend.listen))
+    }
+
+    /// The same of these places.
+    pub fn addresses_of<'a>(listens: impl IntoIterator<Item = &'a Listen>) -> BTreeSet<IpAddr> {
+        listens.into_iter().map(Listen::ip).filter(|ip| can_be_announced(*ip)).collect()
+    }
+}
+
+fn can_be_announced(ip: IpAddr) -> bool {
+    let stays = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || Ipv6Addr::to_ipv4_mapped(&ip).is_some(),
+    };
+    !(stays || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_lead_nowhere_else_are_not_announced() {
+        for (ip, expected) in [
+            ("10.0.0.1", true),
+            ("198.51.100.1", true),
+            ("2001:db8::1", true),
+            ("fd00::1", true),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("169.254.0.1", false),
+            ("fe80::1", false),
+            ("224.0.0.1", false),
+        ] {
+            assert_eq!(can_be_announced(ip.parse().unwrap()), expected, "{ip}");
+        }
+    }
+}
