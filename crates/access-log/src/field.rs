@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use humantime::format_rfc3339_millis;
 
-use super::{LoggedRequest, Record, ServedBy};
+use super::{LoggedRequest, LoggedTls, Record, ServedBy};
 
 macro_rules! fields {
     ($($variant:ident, $name:literal, $doc:literal;)+) => {
@@ -54,14 +54,19 @@ fields! {
     Retries, "retries", "Further servers that were tried.";
     Termination, "termination", "How it ended.";
     Reason, "reason", "Why it ended early.";
+    TlsVersion, "tls_version", "The version of TLS that the client speaks with convey.";
+    TlsCipher, "tls_cipher", "The cipher suite.";
+    TlsClient, "tls_client", "The subject of the client's certificate.";
+    Sni, "sni", "The name that a client of TLS asked for, where convey ends TLS or routes by the name.";
+    Route, "route", "The route that it took (frontends with routes).";
     Method, "method", "The request's method (mode http, as all that follow).";
     Host, "host", "The host that the request is for.";
     Target, "target", "The request's path and query.";
-    Route, "route", "The route that it took.";
     Status, "status", "The status that the client got.";
     AnsweredBy, "answered_by", "Who made the response: `server` or `convey`.";
-    HttpVersion, "http_version", "The version of HTTP that the client speaks: `1.0`, `1.1` or `2`.";
+    HttpVersion, "http_version", "The version of HTTP that the client speaks: `1.0`, `1.1`, `2` or `3`.";
     TraceId, "trace_id", "The trace that the request is a part of (W3C Trace Context).";
+    Compression, "compression", "How convey has compressed the response: `zstd`, `br` or `gzip`.";
 }
 
 /// What a field holds of a record.
@@ -113,16 +118,49 @@ impl Field {
             Field::Retries => Value::Number(record.retries.into()),
             Field::Termination => Value::Word(record.termination.name()),
             Field::Reason => record.reason.map_or(Value::None, Value::Word),
+            Field::TlsVersion | Field::TlsCipher | Field::TlsClient => {
+                record.tls.as_deref().map_or(Value::None, |tls| self.of_tls(tls))
+            }
+            Field::Sni => {
+                let of_hello = record.hello.as_ref().and_then(|hello| hello.sni.as_deref());
+                let of_tls = record.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty());
+                of_hello.or(of_tls).map_or(Value::None, Value::Word)
+            }
+            Field::Route => {
+                let of_request = record.request.as_ref().and_then(|request| request.route.as_deref());
+                let of_hello = record.hello.as_ref().and_then(|hello| hello.route.as_deref());
+                of_request.or(of_hello).map_or(Value::None, Value::Word)
+            }
             of_request => {
                 record.request.as_deref().map_or(Value::None, |request| of_request.of_request(request))
             }
         }
     }
 
-    /// Whether only requests have it.
-    pub(super) fn is_of_request(self) -> bool {
-        use Field::{AnsweredBy, Host, HttpVersion, Method, Route, Status, Target, TraceId};
-        matches!(self, Method | Host | Target | Route | Status | AnsweredBy | HttpVersion | TraceId)
+    /// Whether a record may have it: some are of requests, of connections that are routed, or of those within TLS.
+    pub(super) fn is_for(self, record: &Record) -> bool {
+        use Field::{
+            AnsweredBy, Compression, Host, HttpVersion, Method, Route, Sni, Status, Target, TraceId,
+        };
+        use Field::{TlsCipher, TlsClient, TlsVersion};
+        match self {
+            Method | Host | Target | Status | AnsweredBy | HttpVersion | TraceId | Compression => {
+                record.request.is_some()
+            }
+            TlsVersion | TlsCipher | TlsClient => record.tls.is_some(),
+            Sni => record.tls.is_some() || record.hello.is_some(),
+            Route => record.request.is_some() || record.hello.is_some(),
+            _ => true,
+        }
+    }
+
+    fn of_tls(self, tls: &LoggedTls) -> Value<'_> {
+        let said = match self {
+            Field::TlsVersion => tls.version,
+            Field::TlsCipher => &tls.cipher_suite,
+            _ => &tls.client_subject,
+        };
+        if said.is_empty() { Value::None } else { Value::Word(said) }
     }
 
     fn of_request(self, request: &LoggedRequest) -> Value<'_> {
@@ -130,9 +168,9 @@ impl Field {
             Field::Method => Value::Word(&request.method),
             Field::Host => Value::Word(&request.host),
             Field::Target => Value::Word(&request.target),
-            Field::Route => request.route.as_deref().map_or(Value::None, Value::Word),
             Field::HttpVersion => Value::Word(request.version),
             Field::TraceId => request.trace_id.as_deref().map_or(Value::None, Value::Word),
+            Field::Compression => request.compression.map_or(Value::None, Value::Word),
             Field::Status => request.status.map_or(Value::None, |status| Value::Number(status.into())),
             Field::AnsweredBy if request.status.is_some() => {
                 Value::Word(if request.is_answered_here { "convey" } else { "server" })

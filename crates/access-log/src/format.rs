@@ -15,6 +15,9 @@ const REQUEST_TEXT: &str = "{time} client_addr={client_addr} frontend={frontend}
     status={status} answered_by={answered_by} route={route} server={server} server_addr={server_addr} bytes_rx={bytes_rx} \
     bytes_tx={bytes_tx} total_ms={total_ms} retries={retries} termination={termination} reason={reason}";
 
+/// What follows [`TEXT`] where connections are routed.
+const ROUTED_TEXT: &str = " sni={sni} route={route}";
+
 /// Makes a line of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
@@ -23,6 +26,8 @@ pub struct Format {
     parts: Option<Vec<Part>>,
     /// Of requests, where these look different.
     of_requests: Option<Vec<Part>>,
+    /// What follows of connections that are routed.
+    of_routed: Vec<Part>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +50,8 @@ pub enum FormatError {
 impl Default for Format {
     fn default() -> Format {
         let (parts, of_requests) = (parse(TEXT).unwrap_or_default(), parse(REQUEST_TEXT).ok());
-        Format { source: "text".to_owned(), parts: Some(parts), of_requests }
+        let of_routed = parse(ROUTED_TEXT).unwrap_or_default();
+        Format { source: "text".to_owned(), parts: Some(parts), of_requests, of_routed }
     }
 }
 
@@ -66,7 +72,7 @@ impl Format {
                 Some(parts)
             }
         };
-        Ok(Format { source: source.to_owned(), parts, of_requests: None })
+        Ok(Format { source: source.to_owned(), parts, of_requests: None, of_routed: Vec::new() })
     }
 
     /// As the configuration has it.
@@ -77,8 +83,9 @@ impl Format {
     /// Appends the line of a record that ended at this time of the wall clock.
     pub fn write(&self, out: &mut String, record: &Record, ended: SystemTime) {
         let of_requests = self.of_requests.as_ref().filter(|_| record.request.is_some());
+        let of_routed = record.hello.iter().flat_map(|_| &self.of_routed);
         let written = match of_requests.or(self.parts.as_ref()) {
-            Some(parts) => parts.iter().try_for_each(|part| match part {
+            Some(parts) => parts.iter().chain(of_routed).try_for_each(|part| match part {
                 Part::Text(text) => {
                     out.push_str(text);
                     Ok(())
@@ -93,7 +100,7 @@ impl Format {
 }
 
 fn write_json(out: &mut String, record: &Record, ended: SystemTime) -> std::fmt::Result {
-    let has = |field: &&Field| record.request.is_some() || !field.is_of_request();
+    let has = |field: &&Field| field.is_for(record);
     for (n, field) in Field::ALL.iter().filter(has).enumerate() {
         out.push_str(if n == 0 { "{\"" } else { ",\"" });
         out.push_str(field.name());
@@ -135,7 +142,7 @@ mod tests {
 
     use convey_model::{Mode, Protocol, Timestamp};
 
-    use super::super::{LoggedRequest, ServedBy, Termination};
+    use super::super::{LoggedHello, LoggedRequest, ServedBy, Termination};
     use super::*;
 
     fn record() -> Record {
@@ -157,6 +164,8 @@ mod tests {
             retries: 1,
             termination: Termination::Reset,
             reason: Some("client_reset"),
+            tls: None,
+            hello: None,
             request: None,
         }
     }
@@ -197,7 +206,7 @@ mod tests {
     fn json_is_an_object_with_every_field() {
         let line = line("json", &Record { server: None, ..record() });
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
-        let of_connections = Field::ALL.iter().filter(|field| !field.is_of_request()).count();
+        let of_connections = Field::ALL.iter().filter(|field| field.is_for(&record())).count();
         assert_eq!(object.as_object().unwrap().len(), of_connections);
         assert_eq!(object["frontend"], "my \"web\"");
         assert_eq!(object["server"], serde_json::Value::Null);
@@ -217,6 +226,7 @@ mod tests {
             is_answered_here: true,
             version: "1.1",
             trace_id: None,
+            compression: None,
         };
         let record = Record { request: Some(Box::new(request)), ..record() };
         let text = line("text", &record);
@@ -227,8 +237,23 @@ mod tests {
             "{text}"
         );
         let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
-        assert_eq!(object.as_object().unwrap().len(), Field::ALL.len());
+        assert_eq!(
+            object.as_object().unwrap().len(),
+            Field::ALL.iter().filter(|field| field.is_for(&record)).count()
+        );
         assert_eq!((&object["status"], &object["target"]), (&404.into(), &"/a b".into()));
+    }
+
+    #[test]
+    fn a_connection_that_is_routed_has_its_name_and_its_route() {
+        let hello = LoggedHello { sni: Some("api.example".into()), route: None };
+        let record = Record { hello: Some(Box::new(hello)), ..record() };
+        let text = line("text", &record);
+        assert!(text.ends_with(" reason=client_reset sni=api.example route=-\n"), "{text}");
+        let object: serde_json::Value = serde_json::from_str(&line("json", &record)).unwrap();
+        assert_eq!((&object["sni"], &object["route"]), (&"api.example".into(), &serde_json::Value::Null));
+        assert!(object.get("method").is_none());
+        assert_eq!(line("{sni}", &record), "api.example\n");
     }
 
     #[test]

@@ -128,6 +128,8 @@ mod tests {
             retries: 0,
             termination: Termination::Closed,
             reason: None,
+            tls: None,
+            hello: None,
             request: None,
         }
     }

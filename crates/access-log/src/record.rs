@@ -44,8 +44,21 @@ pub struct Record {
     pub termination: Termination,
     /// Why, by the label of the counter; `None`: in the usual way.
     pub reason: Option<&'static str>,
+    /// What its TLS handshake has agreed on; `None`: there was none, or it failed.
+    pub tls: Option<Arc<LoggedTls>>,
+    /// What its client asked for, where its frontend routes by that (proxy mode).
+    pub hello: Option<Box<LoggedHello>>,
     /// Of mode http: the record is about this request, and the times begin with its head. `None` in other modes.
     pub request: Option<Box<LoggedRequest>>,
+}
+
+/// The beginning of a TLS connection that convey did not decrypt.
+#[derive(Debug, Clone)]
+pub struct LoggedHello {
+    /// The server name; `None`: it has none, or is not TLS.
+    pub sni: Option<Box<str>>,
+    /// The route that it took; `None`: there was none.
+    pub route: Option<Arc<str>>,
 }
 
 /// A request of HTTP.
@@ -67,6 +80,21 @@ pub struct LoggedRequest {
     pub version: &'static str,
     /// The trace that it is a part of.
     pub trace_id: Option<Box<str>>,
+    /// How convey has compressed the response; `None`: not at all.
+    pub compression: Option<&'static str>,
+}
+
+/// What a TLS handshake has agreed on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoggedTls {
+    /// `TLSv1.3` or `TLSv1.2`.
+    pub version: &'static str,
+    /// The cipher suite as the RFCs name it.
+    pub cipher_suite: Box<str>,
+    /// The name that the client asked for; empty: none.
+    pub server_name: Box<str>,
+    /// The subject of the client's certificate; empty without one.
+    pub client_subject: Box<str>,
 }
 
 /// A server.

@@ -16,7 +16,9 @@
 //! ```
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod accept_encoding;
 mod body;
+mod compression;
 mod exchange;
 mod forward;
 mod head;
@@ -27,16 +29,18 @@ mod retry_budget;
 mod routes;
 mod trace_parent;
 
+pub use accept_encoding::{AcceptedEncodings, ContentCoding};
 pub use body::{BodyFraming, BodyPiece, BodyProgress, BodyReader, MAX_CHUNK_EXTENSION, MAX_TRAILERS};
+pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, MediaPattern};
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
-    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges, write_request,
-    write_response,
+    ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges,
+    rewritten_path, write_request, write_response,
 };
 pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead};
 pub use malformed::Malformed;
 pub use method::HttpMethod;
 pub use request_field::RequestField;
 pub use retry_budget::RetryBudget;
-pub use routes::{HostPattern, PathPrefix, PatternFault, RouteMatch, RouteTable};
+pub use routes::{HostPattern, HostTable, PathPrefix, PatternFault, RouteMatch, RouteTable};
 pub use trace_parent::TraceParent;

@@ -191,8 +191,8 @@ proptest! {
             let body = &bytes[head_len(&bytes)..len];
             let rules = FieldRules::default();
             let changes = RequestChanges {
-                client: ClientIdentity { ip: [192, 0, 2, 1].into(), scheme: "http", is_trusted: false },
-                forwarded: ForwardedFields { x_forwarded: true, forwarded: true },
+                client: ClientIdentity { ip: [192, 0, 2, 1].into(), scheme: "http", subject: None, is_trusted: false },
+                forwarded: ForwardedFields { x_forwarded: true, forwarded: true, subject: false },
                 host: None,
                 path: None,
                 fields: &rules,

@@ -29,6 +29,8 @@ pub enum AnswerReason {
     Redirect,
     /// A service says so that an application has added to convey's own.
     Layer,
+    /// An authority looks whether a name is ours, for which a certificate is ordered (ACME).
+    AcmeChallenge,
     /// No server of the backend is up.
     NoServer,
     /// Every server that was tried refused or timed out.
@@ -43,6 +45,18 @@ pub enum AnswerReason {
     ServerFault(ServerFault),
     /// The server did not answer in time.
     ServerTimeout,
+    /// There is no such file.
+    FileNotFound,
+    /// The file must not be read, or the directory not be listed.
+    FileForbidden,
+    /// Files are got with `GET` and `HEAD` alone.
+    FileMethod,
+    /// The file is not the one that the request's condition is about.
+    FilePrecondition,
+    /// The file has none of the ranges that the request names.
+    FileRange,
+    /// The file could not be read.
+    FileFailed,
 }
 
 /// An answer of convey's own.
@@ -158,12 +172,19 @@ impl AnswerReason {
             AnswerReason::RateLimit => 429,
             AnswerReason::Redirect => 308,
             AnswerReason::Layer => 403,
+            AnswerReason::AcmeChallenge => 200,
             AnswerReason::NoServer
             | AnswerReason::ConnectFailed
             | AnswerReason::NoLocalPort
             | AnswerReason::QueueTimeout => 503,
             AnswerReason::ServerReset | AnswerReason::ServerFault(_) => 502,
             AnswerReason::ServerTimeout => 504,
+            AnswerReason::FileNotFound => 404,
+            AnswerReason::FileForbidden => 403,
+            AnswerReason::FileMethod => 405,
+            AnswerReason::FilePrecondition => 412,
+            AnswerReason::FileRange => 416,
+            AnswerReason::FileFailed => 500,
         }
     }
 
@@ -176,6 +197,7 @@ impl AnswerReason {
             AnswerReason::RateLimit => Counter::AnsweredRateLimit,
             AnswerReason::Redirect => Counter::AnsweredRedirect,
             AnswerReason::Layer => Counter::AnsweredLayer,
+            AnswerReason::AcmeChallenge => Counter::AnsweredAcme,
             AnswerReason::NoServer => Counter::AnsweredNoServer,
             AnswerReason::ConnectFailed => Counter::AnsweredConnectFailed,
             AnswerReason::NoLocalPort => Counter::AnsweredNoLocalPort,
@@ -183,6 +205,12 @@ impl AnswerReason {
             AnswerReason::ServerReset => Counter::AnsweredServerReset,
             AnswerReason::ServerFault(_) => Counter::AnsweredServerFault,
             AnswerReason::ServerTimeout => Counter::AnsweredServerTimeout,
+            AnswerReason::FileNotFound => Counter::AnsweredFileNotFound,
+            AnswerReason::FileForbidden => Counter::AnsweredFileForbidden,
+            AnswerReason::FileMethod => Counter::AnsweredFileMethod,
+            AnswerReason::FilePrecondition => Counter::AnsweredFilePrecondition,
+            AnswerReason::FileRange => Counter::AnsweredFileRange,
+            AnswerReason::FileFailed => Counter::AnsweredFileFailed,
         }
     }
 
@@ -203,20 +231,29 @@ impl AnswerReason {
             AnswerReason::NoRoute => "nothing is served here",
             AnswerReason::RateLimit => "slow down",
             AnswerReason::Redirect => "it is elsewhere",
-            AnswerReason::Layer => "",
+            AnswerReason::Layer | AnswerReason::AcmeChallenge => "",
             AnswerReason::NoServer => "no server is up",
             AnswerReason::ConnectFailed | AnswerReason::NoLocalPort => "no server could be reached",
             AnswerReason::QueueTimeout => "every server is busy",
             AnswerReason::ServerReset => "the server broke off",
             AnswerReason::ServerFault(_) => "what the server answered is no HTTP",
             AnswerReason::ServerTimeout => "the server did not answer in time",
+            AnswerReason::FileNotFound => "there is no such file",
+            AnswerReason::FileForbidden => "this is not to be read",
+            AnswerReason::FileMethod => "files are read with GET and HEAD",
+            AnswerReason::FilePrecondition => "the file is another one by now",
+            AnswerReason::FileRange => "the file is not so long",
+            AnswerReason::FileFailed => "the file could not be read",
         }
     }
 }
 
 /// The reason phrases of the statuses that convey answers with (RFC 9110, section 15; RFC 6585).
-fn phrase_of(status: u16) -> &'static str {
+pub(crate) fn phrase_of(status: u16) -> &'static str {
     match status {
+        200 => "OK",
+        206 => "Partial Content",
+        304 => "Not Modified",
         308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
@@ -224,10 +261,13 @@ fn phrase_of(status: u16) -> &'static str {
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
+        416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, RequestHead};
-use convey_proxy::{ClientStream, More, ServeStream, StreamEnd, poll_read, poll_write};
+use convey_proxy::{ClientBytes, ClientStream, More, QuicClient, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 
 use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
@@ -17,7 +17,7 @@ use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, UsualStack, decide};
 use crate::time_limit::TimeLimit;
-use crate::{buffer, http2, idle, linger, stack, time_limit};
+use crate::{buffer, files, http2, http3, idle, linger, stack, time_limit};
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
@@ -40,21 +40,36 @@ impl<S: DecideRequest> HttpServer<S> {
 }
 
 impl<S: DecideRequest> ServeStream for HttpServer<S> {
-    fn serve(&self, client: ClientStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (over, mut connection) = (client.over(), Connection::new(client, self.stack.clone()));
+    fn serve(&self, client: ClientStream, bytes: ClientBytes) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (over, mut connection) = (client.over(), Connection::new(client, bytes, self.stack.clone()));
         Box::pin(async move {
             let end = tokio::select! {
                 biased;
                 reason = over => StreamEnd::Reset(reason),
                 end = connection.run() => end,
             };
-            connection.client.end(end);
+            connection.client.end(connection.bytes, end);
+        })
+    }
+
+    fn serve_quic(&self, client: ClientStream, quic: QuicClient) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (over, stack) = (client.over(), self.stack.clone());
+        Box::pin(async move {
+            let connection = quic.connection.clone();
+            let end = tokio::select! {
+                biased;
+                reason = over => StreamEnd::Reset(reason),
+                end = http3::serve(&client, quic, &stack) => end,
+            };
+            http3::close(&connection, end);
+            client.end_quic(end);
         })
     }
 
     fn each_second(&self) {
         time_limit::tell_time();
         idle::sweep();
+        files::sweep();
         http2::sweep();
     }
 }
@@ -62,6 +77,7 @@ impl<S: DecideRequest> ServeStream for HttpServer<S> {
 /// A client's connection.
 struct Connection<S> {
     client: ClientStream,
+    bytes: ClientBytes,
     stack: S,
     /// What has come and nobody has taken.
     received: BytesMut,
@@ -99,13 +115,13 @@ enum Read {
 }
 
 impl<S: DecideRequest> Connection<S> {
-    fn new(mut client: ClientStream, stack: S) -> Connection<S> {
+    fn new(mut client: ClientStream, bytes: ClientBytes, stack: S) -> Connection<S> {
         let received = BytesMut::from(&client.take_early()[..]);
         let config = &client.frontend().config;
         let head_timeout = config.http_limits().head_timeout;
         let first_byte = config.limits.first_byte_timeout.filter(|_| received.is_empty());
         let time_limit = TimeLimit::new(first_byte.map_or(head_timeout, |time| time.min(head_timeout)));
-        Connection { client, stack, received, time_limit, requests: 0 }
+        Connection { client, bytes, stack, received, time_limit, requests: 0 }
     }
 
     /// Serves requests until the connection is over.
@@ -127,7 +143,8 @@ impl<S: DecideRequest> Connection<S> {
     async fn serve_until_rest(&mut self, mut is_first: bool) -> Option<StreamEnd> {
         if is_first && self.speaks_http2().await {
             let received = std::mem::take(&mut self.received);
-            let served = http2::serve(&self.client, &self.stack, received, &mut self.time_limit);
+            let bytes = self.bytes.stream();
+            let served = http2::serve(&self.client, bytes, &self.stack, received, &mut self.time_limit);
             return Some(Box::pin(served).await);
         }
         loop {
@@ -140,7 +157,7 @@ impl<S: DecideRequest> Connection<S> {
                 After::Stays if self.received.is_empty() => return None,
                 After::Stays => is_first = false,
                 After::Closes => {
-                    linger::close(&self.client, &mut self.time_limit).await;
+                    linger::close(self.bytes.stream(), &mut self.time_limit).await;
                     return Some(StreamEnd::Closed);
                 }
                 After::Ends(end) => return Some(end),
@@ -180,7 +197,7 @@ impl<S: DecideRequest> Connection<S> {
 
     /// Answers a request whose head cannot be read, or does not come.
     async fn refuse(&mut self, reason: AnswerReason) -> After {
-        let mut record = RequestRecord::begin(&self.client);
+        let mut record = RequestRecord::begin(&self.client, "");
         self.client.refresh();
         self.client.count(Counter::Requests, 1);
         let after = self.answer(&reason.into(), None, true, &mut record).await;
@@ -245,7 +262,7 @@ impl<S: DecideRequest> Connection<S> {
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
         buffer::with(|buffer| {
-            poll_read(self.client.stream(), cx, buffer).map(|read| match read {
+            self.bytes.stream().poll_read(cx, buffer).map(|read| match read {
                 Ok(0) => Read::Closed,
                 Ok(n) => {
                     self.client.count_bytes(n as u64, 0);
@@ -259,7 +276,7 @@ impl<S: DecideRequest> Connection<S> {
 
     /// Serves a request.
     async fn serve(&mut self, head: &Arc<RequestHead>) -> After {
-        let mut record = RequestRecord::begin(&self.client);
+        let mut record = RequestRecord::begin(&self.client, "");
         self.requests = self.requests.saturating_add(1);
         let is_served = self.client.refresh() && !self.client.is_draining();
         let is_last = !is_served || self.requests >= self.client.frontend().config.http_limits().requests;
@@ -303,9 +320,9 @@ impl<S: DecideRequest> Connection<S> {
             return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
         };
         record.takes(route, &request);
-        let Connection { client, received, time_limit, .. } = self;
+        let Connection { client, bytes, received, time_limit, .. } = self;
         let (client, request) = (&*client, &request);
-        let mut end = ClientEnd::Socket(client.stream());
+        let mut end = ClientEnd::Socket(bytes.stream());
         let end = &mut end;
         let timeouts = client.timeouts_with(request.frontend(), pool);
         let forwarding =
@@ -330,10 +347,10 @@ impl<S: DecideRequest> Connection<S> {
         let page = self.client.frontend().config.error_page(answer.status());
         answer.write(AnswerTo { fields, page, closes, has_body }, &mut out);
         self.time_limit.renew(ANSWER_TIME);
-        let (client, limit, mut sent) = (&self.client, &mut self.time_limit, 0);
+        let (bytes, limit, mut sent) = (self.bytes.stream(), &mut self.time_limit, 0);
         let written = poll_fn(|cx| {
             while sent < out.len() {
-                match poll_write(client.stream(), cx, &out[sent..], More::No) {
+                match bytes.poll_write(cx, &out[sent..], More::No) {
                     Poll::Pending => return limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => sent += n,

@@ -1,15 +1,15 @@
-//! The two sides of a transfer: sockets, or streams of HTTP/2 that look like one.
+//! The two sides of a transfer: sockets, or streams of HTTP/2 and HTTP/3 that look like one.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
-use convey_proxy::{More, ServerStream, poll_read, poll_write};
-use rustix::net::{Shutdown, shutdown};
+use convey_proxy::{ByteStream, More, ServerStream};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::http2::{IncomingStream, OutgoingStream};
+use crate::http2::OutgoingStream;
+use crate::streams::IncomingStream;
 
 /// A side, as bytes of HTTP/1.1.
 pub(crate) trait End {
@@ -19,21 +19,28 @@ pub(crate) trait End {
     /// Writes what the side takes.
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>>;
 
-    /// The socket, if it has one of its own.
+    /// For how many of `most` bytes a stream has room: what is more would have to be kept. Pending: none now. A socket says so when it is
+    /// written to.
+    fn poll_room(&mut self, _: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(most))
+    }
+
+    /// The socket, if it has one of its own and the kernel may move bytes between that and others.
     fn socket(&self) -> Option<&TcpStream>;
 
-    /// Nothing else is written. What speaks HTTP/2 knows that by itself.
-    fn close(&self) {
-        if let Some(socket) = self.socket() {
-            let _ = shutdown(socket, Shutdown::Write);
-        }
+    /// Whether a write has begun that is to be repeated with the same bytes.
+    fn is_writing(&self) -> bool {
+        false
     }
+
+    /// Nothing else is written. What speaks HTTP/2 knows that by itself.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 /// The side of the client.
 pub(crate) enum ClientEnd<'a> {
-    Socket(&'a TcpStream),
-    Stream(&'a mut IncomingStream),
+    Socket(&'a mut ByteStream),
+    Stream(&'a mut dyn IncomingStream),
 }
 
 /// The side of the server.
@@ -43,16 +50,25 @@ pub(crate) enum ServerEnd {
 }
 
 impl ClientEnd<'_> {
-    /// Whether it speaks HTTP/2.
+    /// Whether it is one of several streams of a connection.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self, ClientEnd::Stream(_))
+    }
+
+    /// Waits until some bytes are taken at once, by a socket, too: so many of `most`, at least one. A write that is pending is over then, and
+    /// was taken whole.
+    pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        match self {
+            ClientEnd::Socket(socket) => socket.poll_writable(cx).map_ok(|()| most),
+            ClientEnd::Stream(stream) => stream.poll_room(cx, most),
+        }
     }
 
     /// Waits until the client has closed its side of the connection, or reset that or the stream. What it has sent stays unread.
     pub(crate) async fn left(&mut self) {
         match self {
             // Nobody asks for urgent data, so this tells of the end alone, also behind bytes that wait.
-            ClientEnd::Socket(socket) => _ = socket.ready(Interest::PRIORITY).await,
+            ClientEnd::Socket(socket) => _ = socket.tcp().ready(Interest::PRIORITY).await,
             ClientEnd::Stream(stream) => _ = poll_fn(|cx| stream.poll_reset(cx)).await,
         }
     }
@@ -61,22 +77,40 @@ impl ClientEnd<'_> {
 impl End for ClientEnd<'_> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
-            ClientEnd::Socket(socket) => poll_read(socket, cx, buffer),
+            ClientEnd::Socket(socket) => socket.poll_read(cx, buffer),
             ClientEnd::Stream(stream) => stream.poll_read(cx, buffer),
         }
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>> {
         match self {
-            ClientEnd::Socket(socket) => poll_write(socket, cx, bytes, more),
+            ClientEnd::Socket(socket) => socket.poll_write(cx, bytes, more),
             ClientEnd::Stream(stream) => stream.poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        match self {
+            ClientEnd::Socket(_) => Poll::Ready(Ok(most)),
+            ClientEnd::Stream(stream) => stream.poll_room(cx, most),
         }
     }
 
     fn socket(&self) -> Option<&TcpStream> {
         match self {
-            ClientEnd::Socket(socket) => Some(socket),
+            ClientEnd::Socket(socket) => socket.plain(),
             ClientEnd::Stream(_) => None,
+        }
+    }
+
+    fn is_writing(&self) -> bool {
+        matches!(self, ClientEnd::Socket(socket) if socket.is_writing())
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            ClientEnd::Socket(socket) => socket.poll_shutdown(cx).map(drop),
+            ClientEnd::Stream(_) => Poll::Ready(()),
         }
     }
 }
@@ -84,37 +118,48 @@ impl End for ClientEnd<'_> {
 impl End for ServerEnd {
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         match self {
-            ServerEnd::Socket(server) => poll_read(server.stream(), cx, buffer),
+            ServerEnd::Socket(server) => server.stream().poll_read(cx, buffer),
             ServerEnd::Stream(stream) => stream.poll_read(cx, buffer),
         }
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>> {
         match self {
-            ServerEnd::Socket(server) => poll_write(server.stream(), cx, bytes, more),
+            ServerEnd::Socket(server) => server.stream().poll_write(cx, bytes, more),
             ServerEnd::Stream(stream) => stream.poll_write(cx, bytes),
         }
     }
 
     fn socket(&self) -> Option<&TcpStream> {
         match self {
-            ServerEnd::Socket(server) => Some(server.stream()),
+            ServerEnd::Socket(server) => server.plain(),
             ServerEnd::Stream(_) => None,
+        }
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            ServerEnd::Socket(server) => server.stream().poll_shutdown(cx).map(drop),
+            ServerEnd::Stream(_) => Poll::Ready(()),
         }
     }
 }
 
 #[cfg(test)]
-impl End for &TcpStream {
+impl End for ByteStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        poll_read(self, cx, buffer)
+        ByteStream::poll_read(self, cx, buffer)
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8], more: More) -> Poll<io::Result<usize>> {
-        poll_write(self, cx, bytes, more)
+        ByteStream::poll_write(self, cx, bytes, more)
     }
 
     fn socket(&self) -> Option<&TcpStream> {
-        Some(self)
+        self.plain()
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_shutdown(cx).map(drop)
     }
 }

@@ -3,7 +3,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -11,21 +10,24 @@ use std::time::Duration;
 use bytes::BytesMut;
 use convey_http_core::{ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request};
 use convey_model::{HttpVersion, Timeouts};
-use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, Unavailable};
+use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, ServerStream, Unavailable};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
+use convey_tls::SpokenWithin;
 use log::debug;
 use tokio::time::Instant;
 
 use crate::answer::{AnswerReason, OwnAnswer};
+use crate::compress::Compression;
 use crate::ends::{ClientEnd, ServerEnd};
-use crate::http2::FoundStream;
+use crate::http2::{FoundStream, OpeningConnection};
+use crate::idle::ServerPlace;
 use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Transfer, TransferEnd};
-use crate::{budgets, http2, idle};
+use crate::{budgets, files, http2, idle};
 
 /// How long a server may take to the head of its response, unless the configuration allows less.
 const RESPONSE_TIME: Duration = Duration::from_secs(60);
@@ -102,8 +104,12 @@ enum Attempt {
 }
 
 impl Forwarding<'_, '_> {
-    /// Sends the request to a server of this pool, and the response to the client.
+    /// Sends the request to a server of this pool, or answers with one of its files, and the response to the client.
     pub(crate) async fn run(mut self, pool: &Arc<Pool>) -> RequestEnd {
+        if let Some(of_pool) = &pool.config.files {
+            // In a box: what goes to a server does without.
+            return Box::pin(files::serve(self, pool, of_pool)).await;
+        }
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
         let downstream = Downstream {
             request: pool.hash_of(self.request.head()),
@@ -175,10 +181,7 @@ impl Forwarding<'_, '_> {
         let opened = match speaks_http2 {
             // What HTTP/1.1 does without shall not be a part of each of its requests.
             true => Box::pin(self.stream(permit)).await,
-            false => {
-                let server = self.client.connect(permit, self.timeouts.connect).await;
-                server.map(|server| (ServerEnd::Socket(server), true)).map_err(Unreached::Failed)
-            }
+            false => self.socket(permit).await.map(|server| (server, true)).map_err(Unreached::Failed),
         };
         match opened {
             Ok((server, is_new)) => {
@@ -204,6 +207,17 @@ impl Forwarding<'_, '_> {
         }
     }
 
+    /// A new connection to the server of the permit, or a stream on it, if the server chose HTTP/2.
+    async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
+        let within = self.timeouts.connect;
+        let mut server = self.client.connect(permit, within, within_tls(permit)).await?;
+        if chose_http2(permit, &mut server).unwrap_or(false) {
+            let opening = OpeningConnection::new(self.place(permit));
+            return Ok(ServerEnd::Stream(Box::pin(http2::connect(opening, server, within)).await?));
+        }
+        Ok(ServerEnd::Socket(server))
+    }
+
     /// A stream to the server of the permit, and whether its connection is new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
@@ -211,7 +225,10 @@ impl Forwarding<'_, '_> {
         let (stream, is_new) = match http2::take(self.place(permit), within, self.end.left()).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
-                let server = self.client.connect(permit, within).await?;
+                let mut server = self.client.connect(permit, within, within_tls(permit)).await?;
+                if !chose_http2(permit, &mut server).unwrap_or(true) {
+                    return Ok((ServerEnd::Socket(server), true));
+                }
                 (http2::connect(opening, server, within).await?, true)
             }
             FoundStream::Full => return Err(Unreached::Full),
@@ -225,6 +242,8 @@ impl Forwarding<'_, '_> {
         match permit.http_version() {
             HttpVersion::H1 => false,
             HttpVersion::H2 => true,
+            // What it has chosen goes, and it may choose anew with each connection.
+            HttpVersion::Auto if permit.has_tls() => permit.server().live.speaks_http2(),
             HttpVersion::Auto => self.end.is_stream(),
         }
     }
@@ -299,8 +318,9 @@ impl Forwarding<'_, '_> {
     async fn transfer(&mut self, permit: &Permit, server: &mut ServerEnd) -> Transferred {
         let limits = self.request.frontend().config.http_limits();
         let (exchange, mut pace) = (self.exchange(limits.body), BodyPace::new(limits.body_rate));
-        let mut transfer =
-            Transfer::new(exchange, self.head_for_server(), self.received, &self.route.response);
+        let head = self.head_for_server();
+        let compression = Compression::of(self.client, self.request, self.route);
+        let mut transfer = Transfer::new(exchange, head, self.received, &self.route.response, compression);
         if let ServerEnd::Stream(_) = server {
             transfer.keep_body();
         }
@@ -328,6 +348,7 @@ impl Forwarding<'_, '_> {
                 permit.count(Counter::BytesTx, tx);
                 time_limit.renew(if transfer.status.is_some() { idle } else { silence });
             }
+            transfer.compression.count(client, record);
             let is_awaited = transfer.awaits_client && transfer.status.is_none();
             let is_down =
                 |cx: &mut Context<'_>| watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready());
@@ -340,7 +361,7 @@ impl Forwarding<'_, '_> {
         })
         .await;
         let is_clean = transfer.is_with_server() && !transfer.has_surplus;
-        let is_torn = transfer.is_torn();
+        let is_torn = transfer.is_torn(&*self.end);
         let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
         let body_back = if did_nothing { transfer.take_body_back() } else { None };
         let Transfer { mut exchange, status, .. } = transfer;
@@ -369,6 +390,9 @@ impl Forwarding<'_, '_> {
                     true => RequestEnd::Broken(Counter::ClientReset),
                     false => unanswered(AnswerReason::Malformed(fault)),
                 });
+            }
+            TransferEnd::CompressionFailed => {
+                return Attempt::Over(RequestEnd::Broken(Counter::CompressionFailed));
             }
             TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
                 AnswerReason::ServerReset
@@ -416,10 +440,12 @@ impl Forwarding<'_, '_> {
     fn head_for_server(&self) -> Vec<u8> {
         let (request, route) = (self.request, self.route);
         let (client, frontend) = (request.client().ip(), request.frontend());
+        let tls = self.client.tls();
         let changes = RequestChanges {
             client: ClientIdentity {
                 ip: client,
-                scheme: "http",
+                scheme: if tls.is_some() { "https" } else { "http" },
+                subject: tls.map(|tls| &*tls.client_subject).filter(|subject| !subject.is_empty()),
                 is_trusted: frontend.config.trusts_proxy(client),
             },
             forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
@@ -436,9 +462,28 @@ impl Forwarding<'_, '_> {
         self.request.head().method().is_idempotent()
     }
 
-    fn place(&self, permit: &Permit) -> (u32, SocketAddr) {
-        (permit.server().live.id, self.client.address_of(permit))
+    fn place(&self, permit: &Permit) -> ServerPlace {
+        (permit.server().live.id, self.client.address_of(permit), permit.tls_id())
     }
+}
+
+/// What is offered to a server within TLS.
+fn within_tls(permit: &Permit) -> SpokenWithin {
+    match permit.http_version() {
+        HttpVersion::H1 => SpokenWithin::Http1,
+        HttpVersion::H2 => SpokenWithin::Http2,
+        HttpVersion::Auto => SpokenWithin::Http,
+    }
+}
+
+/// Whether the server chose HTTP/2; `None`: it had no choice.
+fn chose_http2(permit: &Permit, server: &mut ServerStream) -> Option<bool> {
+    let has_choice = permit.http_version() == HttpVersion::Auto && permit.has_tls();
+    has_choice.then(|| {
+        let is_http2 = server.stream().protocol() == Some(b"h2");
+        permit.server().live.note_http2(is_http2);
+        is_http2
+    })
 }
 
 /// What a server has answered just now, or has not, to what was sent then.

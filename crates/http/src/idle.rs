@@ -9,7 +9,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use tokio::time::Instant;
 
-use convey_proxy::{ServerStream, try_read};
+use convey_proxy::ServerStream;
 
 /// Most of one server that a thread keeps. The one that has waited longest gives way.
 const MAX_OF_SERVER: usize = 256;
@@ -20,6 +20,9 @@ const MAX: usize = 4_096;
 /// How long one is kept. Servers close theirs after 5 (node) to 75 seconds (nginx).
 const LIFETIME: Duration = Duration::from_secs(30);
 
+/// A server, by its number, where it is, and the number of the TLS settings that it is spoken to by.
+pub(crate) type ServerPlace = (u32, SocketAddr, u64);
+
 thread_local! {
     static IDLE: RefCell<IdlePool> = RefCell::default();
 }
@@ -27,8 +30,8 @@ thread_local! {
 /// The connections of a thread.
 #[derive(Default)]
 struct IdlePool {
-    /// By the number of the server, and where it is. The newest is last.
-    servers: HashMap<(u32, SocketAddr), VecDeque<IdleConnection>>,
+    /// The newest is last.
+    servers: HashMap<ServerPlace, VecDeque<IdleConnection>>,
     count: usize,
 }
 
@@ -38,17 +41,17 @@ struct IdleConnection {
 }
 
 /// A connection to this server that has waited for less than `most`, if there is one: the one that waited least.
-pub(crate) fn take(server: (u32, SocketAddr), most: Duration) -> Option<ServerStream> {
+pub(crate) fn take(server: ServerPlace, most: Duration) -> Option<ServerStream> {
     IDLE.with_borrow_mut(|pool| pool.take(server, most))
 }
 
 /// Keeps a connection on which nothing is awaited.
-pub(crate) fn put(server: (u32, SocketAddr), stream: ServerStream) {
+pub(crate) fn put(server: ServerPlace, stream: ServerStream) {
     IDLE.with_borrow_mut(|pool| pool.put(server, stream));
 }
 
 /// Closes those to this server: one of them was dead.
-pub(crate) fn forget(server: (u32, SocketAddr)) {
+pub(crate) fn forget(server: ServerPlace) {
     IDLE.with_borrow_mut(|pool| {
         let gone = pool.servers.remove(&server).unwrap_or_default();
         pool.count -= gone.len();
@@ -62,9 +65,9 @@ pub(crate) fn sweep() {
 }
 
 impl IdlePool {
-    fn take(&mut self, server: (u32, SocketAddr), most: Duration) -> Option<ServerStream> {
+    fn take(&mut self, server: ServerPlace, most: Duration) -> Option<ServerStream> {
         let of_server = self.servers.get_mut(&server)?;
-        while let Some(last) = of_server.pop_back() {
+        while let Some(mut last) = of_server.pop_back() {
             self.count -= 1;
             if !last.is_alive() {
                 last.close();
@@ -81,7 +84,7 @@ impl IdlePool {
         None
     }
 
-    fn put(&mut self, server: (u32, SocketAddr), stream: ServerStream) {
+    fn put(&mut self, server: ServerPlace, stream: ServerStream) {
         let now = Instant::now();
         if self.count >= MAX {
             return IdleConnection { stream, since: now }.close();
@@ -99,10 +102,13 @@ impl IdlePool {
 
     fn sweep(&mut self, now: Instant) {
         self.servers.retain(|_, of_server| {
-            let is_over = |one: &IdleConnection| now - one.since >= LIFETIME || !one.is_alive();
-            let (over, left): (VecDeque<_>, VecDeque<_>) = of_server.drain(..).partition(is_over);
-            over.into_iter().for_each(IdleConnection::close);
-            *of_server = left;
+            for mut one in std::mem::take(of_server) {
+                if now - one.since >= LIFETIME || !one.is_alive() {
+                    one.close();
+                } else {
+                    of_server.push_back(one);
+                }
+            }
             !of_server.is_empty()
         });
         self.count = self.servers.values().map(VecDeque::len).sum();
@@ -111,8 +117,8 @@ impl IdlePool {
 
 impl IdleConnection {
     /// Whether its server has neither closed it nor said anything that nobody has asked. No system call while nothing has come.
-    fn is_alive(&self) -> bool {
-        try_read(self.stream.stream(), &mut [0]).is_none()
+    fn is_alive(&mut self) -> bool {
+        self.stream.stream().is_quiet()
     }
 
     fn close(mut self) {

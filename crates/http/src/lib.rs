@@ -8,7 +8,9 @@
 //! - `connection` reads one request after the other, and says when a connection ends.
 //! - `forward` finds the route, the server and the connection to it, and repeats what may be repeated.
 //! - `transfer` moves one request and its response, as `convey_http_core::Exchange` says.
-//! - `ends` are the two sides of it: sockets, or streams of `http2`.
+//! - `ends` are the two sides of it: sockets, or streams.
+//! - `http2` and `http3` are the connections that have `streams`, each a request.
+//! - `files` answers with files, where a backend has these in place of servers.
 //! - `budgets` limit how many requests are repeated.
 //! - `pace` finds clients that send a body too slowly.
 //! - `idle` keeps connections to servers for the next request.
@@ -20,16 +22,20 @@ mod answer;
 mod budgets;
 mod buffer;
 mod bulk;
+mod compress;
 mod connection;
 mod ends;
+mod files;
 mod forward;
 mod http2;
+mod http3;
 mod idle;
 mod linger;
 mod pace;
 mod record;
 mod request;
 pub mod stack;
+mod streams;
 mod time_limit;
 mod transfer;
 

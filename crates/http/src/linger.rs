@@ -4,8 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use convey_proxy::{ClientStream, poll_read};
-use rustix::net::{Shutdown, shutdown};
+use convey_proxy::ByteStream;
 
 use crate::buffer;
 use crate::time_limit::TimeLimit;
@@ -25,15 +24,19 @@ const TURNS: usize = 8;
 
 /// Says that nothing else comes, and reads on for a while, so that the last bytes arrive: a client that still sends would be reset else,
 /// and might lose them.
-pub(crate) async fn close(client: &ClientStream, time_limit: &mut TimeLimit) {
-    if shutdown(client.stream(), Shutdown::Write).is_err() {
+pub(crate) async fn close(client: &mut ByteStream, time_limit: &mut TimeLimit) {
+    time_limit.renew(LINGER);
+    let said = poll_fn(|cx| match client.poll_shutdown(cx) {
+        Poll::Pending => time_limit.poll_over(cx).map(|()| false),
+        said => said.map(|said| said.is_ok()),
+    });
+    if !said.await {
         return;
     }
-    time_limit.renew(LINGER);
     let mut left = MAX_OF_CONNECTION;
     poll_fn(|cx| {
         for _ in 0..TURNS {
-            match buffer::with(|buffer| poll_read(client.stream(), cx, buffer)) {
+            match buffer::with(|buffer| client.poll_read(cx, buffer)) {
                 Poll::Ready(Ok(n)) if n > 0 && n < left => left -= n,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return time_limit.poll_over(cx),

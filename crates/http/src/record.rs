@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
-use convey_http_core::{RequestHead, TraceParent};
+use convey_http_core::{ContentCoding, RequestHead, TraceParent};
 use convey_proxy::{ClientStream, Permit};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, HttpRoute};
@@ -30,6 +30,8 @@ pub(crate) struct RequestRecord {
     status: Option<u16>,
     /// Why convey has answered itself.
     answered: Option<AnswerReason>,
+    /// It has answered with a file.
+    is_file: bool,
     /// Why the client's connection ended within it.
     broken: Option<Counter>,
     /// How long it took until a server had accepted; zero for a connection that was kept.
@@ -37,35 +39,39 @@ pub(crate) struct RequestRecord {
     retries: u32,
     /// The backend, and who was tried last.
     server: Option<(Arc<str>, ServedBy)>,
+    /// The backend whose files it is about.
+    of_files: Option<Arc<str>>,
     route: Option<Arc<HttpRoute>>,
     core: usize,
     version: &'static str,
     trace: Option<TraceParent>,
+    /// How the response is compressed.
+    compression: Option<ContentCoding>,
 }
 
 impl RequestRecord {
     /// Of a request whose head has just come.
-    pub(crate) fn begin(client: &ClientStream) -> RequestRecord {
+    ///
+    /// `version`: of HTTP, unless its head says that.
+    pub(crate) fn begin(client: &ClientStream, version: &'static str) -> RequestRecord {
         RequestRecord {
             began: Instant::now(),
             is_logged: client.access_log().chooses_one(),
             bytes: (0, 0),
             status: None,
             answered: None,
+            is_file: false,
             broken: None,
             connect: None,
             retries: 0,
             server: None,
+            of_files: None,
             route: None,
             core: client.core(),
-            version: "",
+            version,
             trace: None,
+            compression: None,
         }
-    }
-
-    /// The client speaks HTTP/2.
-    pub(crate) fn is_http2(&mut self) {
-        self.version = "2";
     }
 
     /// It is answered before it takes its route, which this frontend has for it.
@@ -115,6 +121,23 @@ impl RequestRecord {
         self.status = Some(status);
     }
 
+    /// It is about a file of this backend.
+    pub(crate) fn asks_for_file_of(&mut self, backend: &Arc<str>) {
+        if self.is_logged {
+            self.of_files = Some(backend.clone());
+        }
+    }
+
+    /// convey has answered with a file, or a part of one.
+    pub(crate) fn has_file(&mut self, status: u16) {
+        (self.status, self.is_file) = (Some(status), true);
+    }
+
+    /// Its response is compressed with this.
+    pub(crate) fn is_compressed(&mut self, coding: ContentCoding) {
+        self.compression = Some(coding);
+    }
+
     /// convey has answered.
     pub(crate) fn answered(&mut self, status: u16, reason: AnswerReason) {
         (self.status, self.answered) = (Some(status), Some(reason));
@@ -138,6 +161,7 @@ impl RequestRecord {
         log.put(|| {
             let (termination, reason) = self.ending();
             let (backend, server) = self.server.unzip();
+            let of_files = self.of_files;
             Some(Record {
                 ended: log.now(),
                 total,
@@ -149,26 +173,29 @@ impl RequestRecord {
                 proxy: at.proxy,
                 listen: at.vip,
                 frontend: frontend.live.name.clone(),
-                backend: backend.unwrap_or_else(|| frontend.pool.live.name.clone()),
+                backend: backend.or(of_files).unwrap_or_else(|| frontend.pool.live.name.clone()),
                 server,
                 bytes_rx: Some(self.bytes.0),
                 bytes_tx: Some(self.bytes.1),
                 retries: self.retries,
                 termination,
                 reason,
+                tls: client.tls().cloned(),
+                hello: None,
                 request: Some(Box::new(LoggedRequest {
                     method: text(head.map_or(b"", |head| head.method_token())),
                     host: text(head.map_or(b"", |head| head.host())),
                     target: text(head.map_or(b"", |head| head.path_and_query())),
                     route: self.route.map(|route| route.name.clone()),
                     status: self.status,
-                    is_answered_here: self.answered.is_some(),
+                    is_answered_here: self.is_file || self.answered.is_some(),
                     version: match (self.version, head.is_none_or(RequestHead::is_http11)) {
                         ("", true) => "1.1",
                         ("", false) => "1.0",
                         (version, _) => version,
                     },
                     trace_id: self.trace.map(|trace| trace.trace_id().into()),
+                    compression: self.compression.map(ContentCoding::name),
                 })),
             })
         });

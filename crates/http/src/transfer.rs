@@ -4,12 +4,14 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use convey_http_core::{Exchange, FieldRules, HeadLimits, Malformed, ServerFault};
+use convey_compression::EncoderFault;
+use convey_http_core::{BodyPiece, Exchange, FieldRules, HeadLimits, Malformed, ServerFault};
 use convey_proxy::More;
 use tokio::net::TcpStream;
 
 use crate::buffer;
 use crate::bulk::Bulk;
+use crate::compress::{Compression, PIECE};
 use crate::ends::End;
 
 /// Most bytes of further requests that are taken while one runs.
@@ -23,6 +25,9 @@ const MAX_KEPT: usize = 16 * 1024;
 
 /// Turns of one transfer before the thread's other connections get one.
 const TURNS: usize = 8;
+
+/// The same where the response is compressed: that takes longer.
+const COMPRESSED_TURNS: usize = 2;
 
 /// How a transfer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +48,8 @@ pub(crate) enum TransferEnd {
     ServerDown,
     /// What the server sent is no response, or only a part of one.
     ServerFault(ServerFault),
+    /// The encoder refused to go on.
+    CompressionFailed,
 }
 
 impl TransferEnd {
@@ -66,6 +73,8 @@ pub(crate) struct Transfer<'a> {
     pub(crate) received: &'a mut BytesMut,
     /// What the operator changes of the response.
     pub(crate) fields: &'a FieldRules,
+    /// How the response's body is compressed.
+    pub(crate) compression: Compression<'a>,
     /// Bytes that were read from the client, and written to it, since they were last taken.
     pub(crate) moved: (u64, u64),
     /// Bytes of the request's body, since they were last taken.
@@ -101,6 +110,9 @@ impl<C: End, S: End> Ends<'_, C, S> {
     }
 }
 
+/// Most bytes that are read of a response for which its client's stream has no room now. They are kept.
+const WITHOUT_ROOM: usize = 2 * 1024;
+
 /// Bytes that the other side has not taken yet.
 #[derive(Debug, Default)]
 struct Outgoing {
@@ -123,11 +135,13 @@ impl<'a> Transfer<'a> {
         head: Vec<u8>,
         received: &'a mut BytesMut,
         fields: &'a FieldRules,
+        compression: Compression<'a>,
     ) -> Transfer<'a> {
         Transfer {
             exchange,
             received,
             fields,
+            compression,
             moved: (0, 0),
             body: 0,
             status: None,
@@ -174,8 +188,8 @@ impl<'a> Transfer<'a> {
     }
 
     /// Whether the client has got a part of what waits for it, and cannot get another answer.
-    pub(crate) fn is_torn(&self) -> bool {
-        self.to_client.sent > 0 && self.to_client.left() > 0
+    pub(crate) fn is_torn(&self, client: &impl End) -> bool {
+        (self.to_client.sent > 0 || client.is_writing()) && self.to_client.left() > 0
     }
 
     /// Moves what there is to move, until the client has the whole response, or cannot have it.
@@ -185,7 +199,10 @@ impl<'a> Transfer<'a> {
         mut ends: Ends<'_, C, S>,
     ) -> Poll<TransferEnd> {
         let ends = &mut ends;
-        for _ in 0..TURNS {
+        for turn in 0..TURNS {
+            if turn >= COMPRESSED_TURNS && self.compression.is_on() {
+                break;
+            }
             let up = match self.poll_up(cx, ends) {
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
                 Poll::Ready(Ok(step)) => Some(step),
@@ -242,6 +259,7 @@ impl<'a> Transfer<'a> {
             return Poll::Ready(Ok(Step::Moved));
         }
         if self.client_is_done {
+            ready!(ends.server.poll_close(cx));
             return Poll::Ready(Ok(Step::Over));
         }
         if !self.server_takes_nothing {
@@ -261,7 +279,7 @@ impl<'a> Transfer<'a> {
                     return Poll::Pending;
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
-                Poll::Ready(Ok(0)) => return Poll::Ready(self.client_closed(ends.server)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(self.client_closed()),
                 Poll::Ready(Ok(n)) => n,
             };
             self.moved.0 += n as u64;
@@ -320,8 +338,14 @@ impl<'a> Transfer<'a> {
         if !self.down.is_empty() {
             return Poll::Ready(Ok(Step::Moved));
         }
+        if self.server_is_done && self.exchange.has_changed() {
+            ready!(ends.client.poll_close(cx));
+        }
         if self.exchange.is_response_whole() || self.server_is_done {
             return Poll::Ready(Ok(Step::Over));
+        }
+        if self.compression.is_on() {
+            return self.poll_compressed(cx, ends);
         }
         let sockets = ends.sockets().map(|(client, server)| (server, client));
         let taken = self.down.fill(sockets, self.exchange.opaque_from_server());
@@ -330,11 +354,16 @@ impl<'a> Transfer<'a> {
             self.exchange.passed_from_server(taken);
             return Poll::Ready(Ok(Step::Moved));
         }
+        let room = match ends.client.poll_room(cx, buffer::SIZE) {
+            Poll::Ready(room) => room.map_err(|_| TransferEnd::ClientGone)?,
+            // The end of a body needs none.
+            Poll::Pending => WITHOUT_ROOM,
+        };
         buffer::with(|buffer| {
-            let n = match ends.server.poll_read(cx, buffer) {
+            let n = match ends.server.poll_read(cx, &mut buffer[..room]) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(server_broke(&error))),
-                Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed(ends.client)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed()),
                 Poll::Ready(Ok(n)) => n,
             };
             let came = &buffer[..n];
@@ -354,6 +383,55 @@ impl<'a> Transfer<'a> {
         })
     }
 
+    /// The same of a body that is compressed, once the client has taken all that was ready. When the server pauses, the client gets all
+    /// that has come.
+    fn poll_compressed<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: &mut Ends<'_, C, S>,
+    ) -> Poll<Result<Step, TransferEnd>> {
+        buffer::with(|buffer| match ends.server.poll_read(cx, &mut buffer[..PIECE]) {
+            Poll::Pending => match self.compression.flush(&mut self.to_client.bytes) {
+                Ok(true) => Poll::Ready(Ok(Step::Moved)),
+                Ok(false) => Poll::Pending,
+                Err(fault) => Poll::Ready(Err(fault.into())),
+            },
+            Poll::Ready(Err(error)) => Poll::Ready(Err(server_broke(&error))),
+            Poll::Ready(Ok(0)) => Poll::Ready(self.server_closed()),
+            Poll::Ready(Ok(n)) => {
+                self.has_surplus |= self.compress(&buffer[..n])? < n;
+                Poll::Ready(Ok(Step::Moved))
+            }
+        })
+    }
+
+    /// Compresses what has come of the body. Returns how much of that was the body's.
+    fn compress(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
+        let (out, mut at) = (&mut self.to_client.bytes, 0);
+        loop {
+            let piece = self.exchange.piece_from_server(&came[at..]).map_err(TransferEnd::ServerFault)?;
+            at += match piece {
+                BodyPiece::Data(0) | BodyPiece::Framing(0) | BodyPiece::Trailers(0) => return Ok(at),
+                BodyPiece::Data(len) => {
+                    self.compression.write(&came[at..at + len], out)?;
+                    len
+                }
+                BodyPiece::Framing(len) => len,
+                BodyPiece::Trailers(len) => {
+                    self.compression.finish(out)?;
+                    out.extend_from_slice(&came[at..at + len]);
+                    len
+                }
+                BodyPiece::End(len) => {
+                    self.compression.finish(out)?;
+                    // What came in chunks has a last line of its own.
+                    out.extend_from_slice(if len > 0 { &came[at..at + len] } else { b"\r\n" });
+                    return Ok(at + len);
+                }
+            };
+        }
+    }
+
     /// What follows what goes to the client next: with its last bytes TCP waits for the end, and sends both in one segment.
     fn after_the_last(&self) -> More {
         let is_last = self.exchange.is_response_whole() && !self.exchange.end().client_stays;
@@ -369,7 +447,12 @@ impl<'a> Transfer<'a> {
         let head = self.exchange.head_from_server(&mut self.head, &limits, self.fields, out);
         if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
             self.status = Some(head.status());
+            self.compression.decide(head.status(), &mut self.to_client.bytes);
             let rest = std::mem::take(&mut self.head);
+            if self.compression.is_on() {
+                self.has_surplus = self.compress(&rest)? < rest.len();
+                return Ok(Step::Moved);
+            }
             let body = self.exchange.from_server(&rest).map_err(TransferEnd::ServerFault)?;
             self.has_surplus = body < rest.len();
             self.to_client.put(&rest[..body]);
@@ -378,22 +461,29 @@ impl<'a> Transfer<'a> {
     }
 
     /// The client has closed within its request, or within another protocol.
-    fn client_closed(&mut self, server: &impl End) -> Result<Step, TransferEnd> {
+    fn client_closed(&mut self) -> Result<Step, TransferEnd> {
         self.client_is_done = true;
         if !self.exchange.has_changed() {
             return Err(TransferEnd::ClientGone);
         }
-        server.close();
-        Ok(Step::Over)
+        Ok(Step::Moved)
     }
 
-    fn server_closed(&mut self, client: &impl End) -> Result<Step, TransferEnd> {
+    fn server_closed(&mut self) -> Result<Step, TransferEnd> {
         self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
         self.server_is_done = true;
-        if self.exchange.has_changed() {
-            client.close();
+        if self.compression.is_on() {
+            // It was a body until the end of the connection.
+            self.compression.finish(&mut self.to_client.bytes)?;
+            self.to_client.put(b"\r\n");
         }
-        Ok(Step::Over)
+        Ok(Step::Moved)
+    }
+}
+
+impl From<EncoderFault> for TransferEnd {
+    fn from(_: EncoderFault) -> TransferEnd {
+        TransferEnd::CompressionFailed
     }
 }
 
@@ -454,6 +544,7 @@ mod tests {
     use std::future::poll_fn;
 
     use convey_http_core::HeadReader;
+    use convey_proxy::ByteStream;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -470,18 +561,19 @@ mod tests {
     /// Whether a server that answers at once has the whole request, of which it may read so many bytes before.
     async fn is_with_server(body: usize, reads: usize) -> bool {
         let ((client, mut browser), (server, mut app)) = (connection().await, connection().await);
+        let (mut client, mut server) = (ByteStream::from(client), ByteStream::from(server));
         let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
         let mut received = BytesMut::from(&head[..]);
         let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();
         received.extend(std::iter::repeat_n(b'x', body));
         let fields = FieldRules::default();
-        let mut transfer = Transfer::new(Exchange::new(&head), b"head".to_vec(), &mut received, &fields);
+        let (exchange, none) = (Exchange::new(&head), Compression::default());
+        let mut transfer = Transfer::new(exchange, b"head".to_vec(), &mut received, &fields, none);
         let answers = async {
             let mut some = vec![0; reads];
             app.read_exact(&mut some).await.unwrap();
             app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
         };
-        let (mut client, mut server) = (&client, &server);
         let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
         let (end, ()) = tokio::join!(moves, answers);
         assert_eq!((end, transfer.exchange.is_request_whole()), (TransferEnd::Whole, true));

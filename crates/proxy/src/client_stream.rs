@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::byte_stream::ByteStream;
 use super::connect::Opening;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::Origin;
@@ -23,29 +25,45 @@ use super::server_watch::ServerWatch;
 use super::session::{TcpSession, reason_of};
 use super::socket::Leg;
 use super::watch::WatchedServer;
-use super::{Downstream, Permit};
-use convey_access_log::AccessLog;
+use super::{Downstream, Permit, QuicClient};
+use convey_access_log::{AccessLog, LoggedTls};
 use convey_model::{ConnectFailures, Endpoint, Timeouts, Timestamp};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Pool, Snapshot};
+use convey_tls::SpokenWithin;
 
 /// Serves connections of clients in place of the relay of bytes.
 pub trait ServeStream: Send + Sync + fmt::Debug {
     /// Serves a client until its connection is over. Dropped before, the connection is cut.
-    fn serve(&self, client: ClientStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    fn serve(&self, client: ClientStream, bytes: ClientBytes) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// The same of a client that has come over QUIC.
+    fn serve_quic(
+        &self,
+        client: ClientStream,
+        connection: QuicClient,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
     /// Called on each worker's thread once a second, for what has to be looked at now and then.
     fn each_second(&self) {}
 }
 
-/// The connection of a client that was let in. Dropped before [`ClientStream::end`] it is cut: the client is reset.
+/// A client that was let in. Dropped before [`ClientStream::end`] it is cut.
 pub struct ClientStream {
     session: TcpSession,
-    leg: Leg,
+    /// Where the client connected to.
+    local: Option<SocketAddr>,
     origin: Origin,
     early: Vec<u8>,
     /// The generation of the snapshot that its frontend is of.
     generation: u64,
+    /// Where a client over QUIC is now, if it has moved.
+    moved_to: ArcSwapOption<SocketAddr>,
+}
+
+/// Its connection, as bytes. Dropped before [`ClientStream::end`] it is reset.
+pub struct ClientBytes {
+    leg: Leg,
 }
 
 /// How a client's connection ends.
@@ -77,14 +95,14 @@ impl ClientStream {
         // In a box, which is gone when the client has come in: a connection that rests holds no more than it needs.
         let let_in = Box::pin(ClientStream::let_in(session, leg));
         async move {
-            if let Some(serving) = let_in.await.map(|client| server.serve(client)) {
+            if let Some(serving) = let_in.await.map(|(client, bytes)| server.serve(client, bytes)) {
                 serving.await;
             }
         }
     }
 
     /// The client, once it may come in; `None`: it may not.
-    async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<ClientStream> {
+    async fn let_in(mut session: TcpSession, mut leg: Leg) -> Option<(ClientStream, ClientBytes)> {
         let denied = session.watched.over();
         let let_in = tokio::select! {
             biased;
@@ -95,7 +113,10 @@ impl ClientStream {
             Ok((origin, early)) => {
                 // From now on each request has a line of its own.
                 session.tally = None;
-                Some(ClientStream { session, leg, origin, early, generation: 0 })
+                let local = session.local_address(leg.tcp());
+                let moved_to = ArcSwapOption::empty();
+                let client = ClientStream { session, local, origin, early, generation: 0, moved_to };
+                Some((client, ClientBytes { leg }))
             }
             Err(reason) => {
                 session.refuse(&leg, reason);
@@ -104,9 +125,28 @@ impl ClientStream {
         }
     }
 
-    /// The socket.
-    pub fn stream(&self) -> &TcpStream {
-        &self.leg.stream
+    /// A client that was let in over QUIC, and connected to this address.
+    pub(super) fn over_quic(mut session: TcpSession, local: Option<SocketAddr>) -> ClientStream {
+        // From now on each request has a line of its own.
+        session.tally = None;
+        let (origin, early) = Default::default();
+        ClientStream { session, local, origin, early, generation: 0, moved_to: ArcSwapOption::empty() }
+    }
+
+    /// The client goes on from another address, which it has proved to be at (RFC 9000, section 9).
+    ///
+    /// # Errors
+    /// It may not come in from there.
+    pub fn moved(&self, to: SocketAddr) -> Result<(), Counter> {
+        if self.client() == to {
+            return Ok(());
+        }
+        if !self.newest().config.access.admits(to.ip()) {
+            return Err(Counter::AccessDenied);
+        }
+        self.session.watched.set_client(to);
+        self.moved_to.store(Some(Arc::new(to)));
+        Ok(())
     }
 
     /// What the client has sent already, once.
@@ -116,7 +156,12 @@ impl ClientStream {
 
     /// The client's address and port, by its PROXY header if it came with one.
     pub fn client(&self) -> SocketAddr {
-        self.session.downstream.client
+        self.moved_to.load().as_deref().copied().unwrap_or(self.session.downstream.client)
+    }
+
+    /// What its TLS handshake has agreed on; `None`: there was none.
+    pub fn tls(&self) -> Option<&Arc<LoggedTls>> {
+        self.session.tls.as_ref()
     }
 
     /// Index of the worker's counters.
@@ -126,7 +171,7 @@ impl ClientStream {
 
     /// What a request that begins now needs to get a server.
     pub fn downstream(&self, began: Instant) -> Downstream {
-        Downstream { began, ..self.session.downstream }
+        Downstream { began, client: self.client(), ..self.session.downstream }
     }
 
     /// The frontend, as it was when the client came or when [`ClientStream::refresh`] was called last.
@@ -168,9 +213,7 @@ impl ClientStream {
 
     /// The newest pool of the backend that this one is of.
     pub fn newest_pool(&self, pool: &Arc<Pool>) -> Arc<Pool> {
-        let snapshot = self.session.context.snapshot();
-        let same = snapshot.pools.iter().find(|other| Arc::ptr_eq(&other.live, &pool.live));
-        same.unwrap_or(pool).clone()
+        self.session.context.snapshot().newest_pool(pool)
     }
 
     /// Waits until something else than the two sides ends the connection: a reload denies the client, or an operator ends it.
@@ -239,34 +282,55 @@ impl ClientStream {
         permit.server().config.addr_for(self.session.downstream.vip.port())
     }
 
-    /// A new connection to the server of a permit.
+    /// A new connection to the server of a permit. If it speaks TLS, this is spoken within.
     ///
     /// # Errors
     /// It cannot be connected to, or did not accept in time.
-    pub async fn connect(&self, permit: &Permit, within: Duration) -> io::Result<ServerStream> {
-        let opening = Opening { client: &self.leg.stream, origin: &self.origin, data_waits: true, within };
+    pub async fn connect(
+        &self,
+        permit: &Permit,
+        within: Duration,
+        within_tls: SpokenWithin,
+    ) -> io::Result<ServerStream> {
+        let opening = Opening { local: self.local, origin: &self.origin, data_waits: true, within };
         let server = self.address_of(permit);
-        let (leg, _own) = self.session.connect(server, permit.send_proxy(), &opening).await?;
-        Ok(ServerStream { local: leg.stream.local_addr().ok(), leg, _own })
+        let (leg, _own) = self.session.connect(server, permit, within_tls, &opening).await?;
+        Ok(ServerStream { local: leg.tcp().local_addr().ok(), leg, _own })
     }
 
     /// The connection is over.
-    pub fn end(mut self, end: StreamEnd) {
-        let reason = match end {
+    pub fn end(self, mut bytes: ClientBytes, end: StreamEnd) {
+        if !matches!(end, StreamEnd::Reset(_)) {
+            bytes.leg.close_in_order();
+        }
+        self.end_quic(end);
+    }
+
+    /// The same of one over QUIC, which whoever serves it has closed.
+    pub fn end_quic(mut self, end: StreamEnd) {
+        self.session.end(match end {
             StreamEnd::Closed => None,
             StreamEnd::Early(reason) | StreamEnd::Reset(reason) => Some(reason),
-        };
-        if !matches!(end, StreamEnd::Reset(_)) {
-            self.leg.close_in_order();
-        }
-        self.session.end(reason);
+        });
+    }
+}
+
+impl ClientBytes {
+    /// What is read and written.
+    pub fn stream(&mut self) -> &mut ByteStream {
+        &mut self.leg.stream
     }
 }
 
 impl ServerStream {
-    /// The socket.
-    pub fn stream(&self) -> &TcpStream {
-        &self.leg.stream
+    /// What is read and written.
+    pub fn stream(&mut self) -> &mut ByteStream {
+        &mut self.leg.stream
+    }
+
+    /// The socket, if the kernel may move bytes between it and others.
+    pub fn plain(&self) -> Option<&TcpStream> {
+        self.leg.stream.plain()
     }
 
     /// Has the drop close the connection as usual.
@@ -283,6 +347,12 @@ fn is_in(frontend: &Arc<Frontend>, snapshot: &Snapshot) -> bool {
 impl fmt::Debug for ClientStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientStream").field("downstream", &self.session.downstream).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBytes").field("stream", &self.leg.stream).finish()
     }
 }
 

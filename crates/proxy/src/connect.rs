@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use log::debug;
 use rustix::io::Errno;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::own_sockets::OwnSocket;
 use super::proxy_header::{self, Origin};
@@ -16,15 +15,15 @@ use super::session::TcpSession;
 use super::socket::{self, Leg};
 use super::traced;
 use super::upstream::{Attempts, Downstream, Permit, Unavailable};
-use convey_model::ProxyVersion;
 use convey_snapshot::stats::Counter;
+use convey_tls::SpokenWithin;
 use convey_trace::ConnectionStep;
 
 /// What a connection to a server begins with.
 pub(super) struct Opening<'a> {
-    /// The connection that the client came by.
-    pub(super) client: &'a TcpStream,
-    /// What that began with.
+    /// Where the client connected to.
+    pub(super) local: Option<SocketAddr>,
+    /// What its connection began with.
     pub(super) origin: &'a Origin,
     /// Whether the client has sent something already.
     pub(super) data_waits: bool,
@@ -43,7 +42,7 @@ impl TcpSession {
     /// A connected server, or why there is none. The client has not been sent a byte yet, so a server that does not answer
     /// is replaced by another.
     pub(super) async fn connect_to_server(&mut self, opening: Opening<'_>) -> Result<Connected, Counter> {
-        let (mut attempts, mut pool) = (Attempts::default(), self.frontend.pool.clone());
+        let (mut attempts, mut pool) = (Attempts::default(), self.pool().clone());
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -58,7 +57,7 @@ impl TcpSession {
             if let Some(tally) = &mut self.tally {
                 tally.tries(&permit, server, began);
             }
-            match self.connect(server, permit.send_proxy(), &opening).await {
+            match self.connect(server, &permit, SpokenWithin::Bytes, &opening).await {
                 Ok((leg, _own)) => {
                     let after = began.elapsed();
                     self.trace(id, ConnectionStep::Connected { after });
@@ -83,23 +82,37 @@ impl TcpSession {
         }
     }
 
+    /// A connection to the server of a permit, which has been sent the PROXY header that it expects, and has shaken hands if it speaks TLS.
+    ///
+    /// # Errors
+    /// It cannot be connected to, is not who it should be, or was not ready in time.
     pub(super) async fn connect(
         &self,
         server: SocketAddr,
-        header: Option<ProxyVersion>,
+        permit: &Permit,
+        within_tls: SpokenWithin,
         opening: &Opening<'_>,
     ) -> io::Result<(Leg, Option<OwnSocket>)> {
-        let Opening { client, origin, data_waits, within } = opening;
-        let bytes_wait = *data_waits || header.is_some();
+        let Opening { local, origin, data_waits, within } = opening;
+        let (header, tls) = (permit.send_proxy(), permit.tls(within_tls)?);
+        // A handshake begins with us.
+        let data_waits = *data_waits || tls.is_some();
+        let bytes_wait = data_waits || header.is_some();
+        let until = Instant::now() + *within;
         let socket = socket::connect(server, bytes_wait, &self.context.shared.local_ports)?;
         let own = self.remember(&socket, server);
-        let connected = timeout(*within, socket::connected(socket)).await;
+        let connected = timeout_at(until, socket::connected(socket)).await;
         let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         if let Some(version) = header {
-            let header = origin.header(version, self.downstream.client, client);
-            proxy_header::send(&stream, &header, *data_waits)?;
+            let header = origin.header(version, self.downstream.client, *local);
+            proxy_header::send(&stream, &header, data_waits)?;
         }
-        Ok((Leg::new(stream), own))
+        let mut leg = Leg::new(stream);
+        if let Some(session) = tls {
+            let shaken = timeout_at(until, leg.stream.begin_tls_with_server(session)).await;
+            shaken.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
+        }
+        Ok((leg, own))
     }
 }
 

@@ -5,12 +5,14 @@
 //! one core.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod byte_stream;
 mod client_stream;
 mod clients;
 mod connect;
 mod cut_offs;
 mod flow_desk;
 mod handover;
+mod handshake;
 mod header_error;
 mod lines;
 mod listener;
@@ -18,6 +20,7 @@ mod local_ports;
 mod own_sockets;
 mod pipe;
 mod proxy_header;
+mod quic;
 mod refusal;
 mod relay;
 mod server_watch;
@@ -28,6 +31,8 @@ mod standing;
 mod stream;
 mod tally;
 mod tcp_info;
+mod tls_hello;
+mod tls_layer;
 mod traced;
 mod udp;
 mod upstream;
@@ -36,25 +41,28 @@ mod window;
 mod window_budget;
 mod worker;
 
-pub use client_stream::{ClientStream, ServeStream, ServerStream, StreamEnd};
+pub use byte_stream::ByteStream;
+pub use client_stream::{ClientBytes, ClientStream, ServeStream, ServerStream, StreamEnd};
 pub use clients::Clients;
 pub use cut_offs::CutOffs;
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
+pub use handshake::SourceHandshakes;
 pub use lines::ClientLines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;
 pub use pipe::Pipe;
+pub use quic::{PendingHandshake, QuicClient};
 pub use server_watch::ServerWatch;
 pub use socket::{BindError, missing_address, remedy, try_to_bind};
 pub use source::reason as excess_counter;
 pub use standing::{ClientShortage, ClientStanding};
-pub use stream::{More, poll_read, poll_write, try_read, try_write};
+pub use stream::More;
 pub use udp::Sessions;
 pub use upstream::{Attempts, Downstream, Permit, ServerAnswer, Unavailable};
 pub use worker::{Descriptors, Reserved, WorkersShared};
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -71,7 +79,7 @@ pub struct Workers {
     threads: Vec<WorkerThread>,
     listening: BTreeSet<Endpoint>,
     /// Sockets of UDP: an address that is no longer listened on keeps them until its sessions have ended.
-    in_use: HashMap<SocketAddr, Weak<udp::UdpSockets>>,
+    in_use: HashMap<SocketAddr, SocketsInUse>,
     descriptors: Descriptors,
     /// What the sockets of TCP have; those of UDP know it themselves.
     reserved: HashMap<SocketAddr, Reserved>,
@@ -92,7 +100,30 @@ pub struct PreparedSockets {
 enum ListeningSockets {
     Tcp(Vec<std::net::TcpListener>, Reserved),
     Udp(Arc<udp::UdpSockets>),
+    Quic(Arc<quic::QuicSockets>),
 }
+
+/// Sockets of UDP that may be in use, for sessions or for HTTP/3.
+enum SocketsInUse {
+    Udp(Weak<udp::UdpSockets>),
+    Quic(Weak<quic::QuicSockets>),
+}
+
+impl SocketsInUse {
+    fn upgrade(&self) -> Option<ListeningSockets> {
+        match self {
+            SocketsInUse::Udp(sockets) => sockets.upgrade().map(ListeningSockets::Udp),
+            SocketsInUse::Quic(sockets) => sockets.upgrade().map(ListeningSockets::Quic),
+        }
+    }
+
+    fn are_closed(&self) -> bool {
+        self.upgrade().is_none()
+    }
+}
+
+/// Why an address cannot go from datagrams to HTTP/3, or back.
+const OTHER_KIND: &str = "clients of datagrams and of HTTP/3 would get each other's packets there; restart convey to change what it serves";
 
 impl PreparedSockets {
     /// The places that are not listened on yet.
@@ -125,9 +156,20 @@ impl Workers {
     }
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound. Where another process
-    /// has handed its sockets over, those are taken.
-    pub fn prepare(&mut self, wanted: &BTreeSet<Endpoint>) -> Result<PreparedSockets, BindError> {
-        self.in_use.retain(|_, sockets| sockets.strong_count() > 0);
+    /// has handed its sockets over, those are taken. HTTP/3 is served at the places of UDP that are `quic`.
+    pub fn prepare(
+        &mut self,
+        wanted: &BTreeSet<Endpoint>,
+        quic: &HashSet<Endpoint>,
+    ) -> Result<PreparedSockets, BindError> {
+        self.in_use.retain(|_, sockets| !sockets.are_closed());
+        let is_other = |at: &&Endpoint| {
+            let in_use = self.in_use.get(&at.addr).filter(|_| at.protocol == Protocol::Udp);
+            in_use.is_some_and(|sockets| matches!(sockets, SocketsInUse::Quic(_)) != quic.contains(at))
+        };
+        if let Some(at) = wanted.iter().find(is_other) {
+            return Err(BindError { at: *at, cause: io::Error::other(OTHER_KIND) });
+        }
         let mut new: Vec<(Endpoint, _)> = Vec::new();
         let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
         let receive_buffer = udp::receive_buffer(of_udp);
@@ -140,18 +182,20 @@ impl Workers {
             if !handed.is_empty() {
                 self.taken.insert(*at);
             }
-            let sockets = self.bind(*at, handed, ours.into_iter(), receive_buffer);
+            let ours = ours.into_iter();
+            let sockets = self.bind(*at, (quic.contains(at), receive_buffer), handed, ours);
             new.push((*at, sockets.map_err(|cause| BindError { at: *at, cause })?));
         }
         Ok(PreparedSockets { new, gone: self.listening.difference(wanted).copied().collect() })
     }
 
+    /// Binds a place. One of UDP is for HTTP/3 if it `is_quic`, and so many bytes may wait there.
     fn bind(
         &self,
         at: Endpoint,
+        (is_quic, receive_buffer): (bool, usize),
         handed: Vec<OwnedFd>,
         ours: impl Iterator<Item = SocketAddr>,
-        receive_buffer: usize,
     ) -> io::Result<ListeningSockets> {
         let reserved = self.descriptors.reserve(Self::descriptors([&at], self.threads.len()));
         if at.protocol == Protocol::Tcp {
@@ -160,15 +204,23 @@ impl Workers {
                 reserved,
             ));
         }
-        // Others beside those that are in use would get a part of their clients' datagrams.
-        let in_use = self.in_use.get(&at.addr).and_then(Weak::upgrade);
         let runtimes = self.threads.iter().map(|worker| &worker.runtime);
         if !handed.is_empty() {
-            return Ok(ListeningSockets::Udp(udp::UdpSockets::take(handed, runtimes, reserved)?));
+            return Ok(match is_quic {
+                true => ListeningSockets::Quic(quic::QuicSockets::take(handed, runtimes, reserved)?),
+                false => ListeningSockets::Udp(udp::UdpSockets::take(handed, runtimes, reserved)?),
+            });
+        }
+        // Others beside those that are in use would get a part of their clients' datagrams.
+        if let Some(in_use) = self.in_use.get(&at.addr).and_then(SocketsInUse::upgrade) {
+            return Ok(in_use);
         }
         let ours = ours.chain(self.in_use.keys().copied());
-        let bind = || udp::UdpSockets::bind(at.addr, runtimes, ours, receive_buffer, reserved);
-        Ok(ListeningSockets::Udp(in_use.map_or_else(bind, Ok)?))
+        let (addr, size) = (at.addr, receive_buffer);
+        Ok(match is_quic {
+            true => ListeningSockets::Quic(quic::QuicSockets::bind(addr, runtimes, ours, size, reserved)?),
+            false => ListeningSockets::Udp(udp::UdpSockets::bind(addr, runtimes, ours, size, reserved)?),
+        })
     }
 
     /// Stops listening where that is no longer wanted. Clients that waited in their accept queues are served;
@@ -199,8 +251,12 @@ impl Workers {
                     sockets.into_iter().map(ClientSocket::Tcp).collect()
                 }
                 ListeningSockets::Udp(sockets) => {
-                    self.in_use.insert(at.addr, Arc::downgrade(&sockets));
+                    self.in_use.insert(at.addr, SocketsInUse::Udp(Arc::downgrade(&sockets)));
                     sockets.split().map(ClientSocket::Udp).collect()
+                }
+                ListeningSockets::Quic(sockets) => {
+                    self.in_use.insert(at.addr, SocketsInUse::Quic(Arc::downgrade(&sockets)));
+                    sockets.split().map(ClientSocket::Quic).collect()
                 }
             };
             for ((number, worker), socket) in self.threads.iter().enumerate().cycle().zip(sockets) {

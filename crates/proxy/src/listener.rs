@@ -168,7 +168,7 @@ impl Acceptor {
         let snapshot = self.context.snapshot();
         let mut session = TcpSession::new(client, self.vip, &self.context, &snapshot)?;
         session.trace(None, ConnectionStep::Accepted);
-        match session.admit(&leg.stream, &snapshot) {
+        match session.admit(leg.tcp(), &snapshot) {
             Ok(()) => {
                 if session.is_beyond_share() {
                     session.tell(None);
@@ -177,7 +177,7 @@ impl Acceptor {
             }
             Err(reason) => {
                 if session.is_dropped_for(reason) {
-                    socket::keep_reset_near(&leg.stream);
+                    socket::keep_reset_near(leg.tcp());
                 }
                 session.end(Some(reason));
                 session.tell(Some(reason));

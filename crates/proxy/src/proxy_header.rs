@@ -23,10 +23,15 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// The header for a server of a client that came by this connection.
-    pub(super) fn header(&self, version: ProxyVersion, client: SocketAddr, stream: &TcpStream) -> Vec<u8> {
+    /// The header for a server of a client that connected to `local`.
+    pub(super) fn header(
+        &self,
+        version: ProxyVersion,
+        client: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Vec<u8> {
         let of_connection = || {
-            let destination = plain(stream.local_addr().ok()?);
+            let destination = plain(local?);
             Some(Addresses { source: plain(client), destination, transport: Protocol::Tcp })
         };
         let mut header = Vec::new();

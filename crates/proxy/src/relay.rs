@@ -8,18 +8,18 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
+use super::byte_stream::ByteStream;
 use super::pipe::Pipe;
 use super::socket;
-use super::stream::{More, poll_read, poll_write};
+use super::stream::More;
 use super::tcp_info::tcp_info;
 use super::window::Window;
 
@@ -71,8 +71,8 @@ const LONGEST_PULSE: Duration = Duration::from_secs(15);
 /// Relays between `client` and `server`, beginning with `early`, which the client has sent already. `count` is
 /// told the bytes received from and sent to the client as they move.
 pub(super) async fn relay(
-    client: &mut TcpStream,
-    server: &mut TcpStream,
+    client: &mut ByteStream,
+    server: &mut ByteStream,
     early: Vec<u8>,
     patience: Patience,
     mut count: impl FnMut(u64, u64),
@@ -80,7 +80,7 @@ pub(super) async fn relay(
     let mut up = OneWay { rest: early, ..OneWay::default() };
     let mut down = OneWay::default();
     // A server may send more at once than a client asks for in all.
-    down.window.begin(server);
+    down.window.begin(server.tcp());
     let mut quiet = Quiet::new(patience);
     let mut silence = Silence::default();
     let mut watched = false;
@@ -101,21 +101,21 @@ pub(super) async fn relay(
             if quiet.pulse_passed() {
                 return Poll::Ready(RelayEnd::Idle);
             }
-            up.on_pulse(client);
-            down.on_pulse(server);
+            up.on_pulse(client.tcp());
+            down.on_pulse(server.tcp());
             if !watched {
                 watched = true;
-                let _ = socket::keep_alive(&SockRef::from(&*server));
+                let _ = socket::keep_alive(&SockRef::from(server.tcp()));
             }
-            if silence.pulse_passed(server, quiet.pulse) >= patience.unanswered {
+            if silence.pulse_passed(server.tcp(), quiet.pulse) >= patience.unanswered {
                 return Poll::Ready(RelayEnd::ServerGone);
             }
             // A side that does not read keeps us from reading the other, and so from seeing its reset.
             // (Unless writing to it has heard of that already.)
-            if up.is_blocked() && (down.done == Some(Done::Reset) || was_reset(client)) {
+            if up.is_blocked() && (down.done == Some(Done::Reset) || was_reset(client.tcp())) {
                 return Poll::Ready(RelayEnd::ClientReset);
             }
-            if down.is_blocked() && (up.done == Some(Done::Reset) || was_reset(server)) {
+            if down.is_blocked() && (up.done == Some(Done::Reset) || was_reset(server.tcp())) {
                 return Poll::Ready(RelayEnd::ServerReset);
             }
             pulse.as_mut().reset(Instant::now() + quiet.pulse);
@@ -243,8 +243,8 @@ impl OneWay {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut ByteStream,
+        to: &mut ByteStream,
         other: Option<Done>,
     ) -> Poll<Done> {
         if let Some(done) = self.done {
@@ -265,18 +265,18 @@ impl OneWay {
     fn poll_step(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut ByteStream,
+        to: &mut ByteStream,
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         if let Err(error) = ready!(self.poll_write_held(cx, from, to)) {
             return Poll::Ready(Err(Done::write_failed(&error)));
         }
         if self.at_end {
-            // If both have ended, closing says so.
-            if other != Some(Done::Finished) {
+            // If both have ended, closing says so, but not in TLS.
+            if other != Some(Done::Finished) || to.plain().is_none() {
                 // The only error is that the other side is gone; the other direction will say so.
-                let _ = ready!(Pin::new(to).poll_shutdown(cx));
+                let _ = ready!(to.poll_shutdown(cx));
             }
             return Poll::Ready(Err(Done::Finished));
         }
@@ -304,23 +304,23 @@ impl OneWay {
     fn poll_write_held(
         &mut self,
         cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &mut TcpStream,
+        from: &ByteStream,
+        to: &mut ByteStream,
     ) -> Poll<io::Result<()>> {
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
-            ready!(to.poll_write_ready(cx))?;
-            match pipe.drain(to) {
+            ready!(to.tcp().poll_write_ready(cx))?;
+            match pipe.drain(to.tcp()) {
                 Ok(sent) => self.moved += sent as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
         while self.sent < self.rest.len() {
-            let n = ready!(poll_write(to, cx, &self.rest[self.sent..], More::No))?;
+            let n = ready!(to.poll_write(cx, &self.rest[self.sent..], More::No))?;
             self.sent += n;
             self.moved += n as u64;
         }
-        self.window.on_moved(self.moved, from, to);
+        self.window.on_moved(self.moved, from.tcp(), to.tcp());
         if self.sent > 0 {
             self.rest = Vec::new(); // its memory is worth more to others than to a direction that flows
             self.sent = 0;
@@ -332,21 +332,21 @@ impl OneWay {
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut ByteStream,
+        to: &mut ByteStream,
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         BUFFER.with_borrow_mut(|buffer| {
-            let mut n = match ready!(poll_read(from, cx, buffer)) {
+            let mut n = match ready!(from.poll_read(cx, buffer)) {
                 Ok(0) => return Poll::Ready(Err(Done::Finished)),
                 Ok(n) => n,
                 Err(_) => return Poll::Ready(Err(Done::ReadFailed)),
             };
-            self.splicing = n == SCRATCH;
+            self.splicing = n == SCRATCH && from.plain().is_some() && to.plain().is_some();
             // The end of the stream is often there as well. This makes no call unless the runtime knows of more.
             // (After a reset that writing has heard of, an end would be none.)
             let next = match n < SCRATCH && other != Some(Done::Reset) {
-                true => poll_read(from, cx, &mut buffer[n..]),
+                true => from.poll_read(cx, &mut buffer[n..]),
                 false => Poll::Pending,
             };
             if let Poll::Ready(Ok(more)) = next {
@@ -355,7 +355,7 @@ impl OneWay {
             }
             // With the last bytes TCP waits for the end, and sends both in one segment.
             let more = if self.at_end { More::End } else { More::No };
-            let sent = match poll_write(to, cx, &buffer[..n], more) {
+            let sent = match to.poll_write(cx, &buffer[..n], more) {
                 Poll::Ready(Ok(sent)) => sent,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Done::write_failed(&error))),
                 Poll::Pending => 0,
@@ -373,8 +373,8 @@ impl OneWay {
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut TcpStream,
-        to: &mut TcpStream,
+        from: &mut ByteStream,
+        to: &mut ByteStream,
         other: Option<Done>,
     ) -> Poll<Result<(), Done>> {
         let pipe = match &mut self.pipe {
@@ -387,10 +387,10 @@ impl OneWay {
                 }
             },
         };
-        if ready!(from.poll_read_ready(cx)).is_err() {
+        if ready!(from.tcp().poll_read_ready(cx)).is_err() {
             return Poll::Ready(Err(Done::ReadFailed));
         }
-        match pipe.fill(from, self.window.most(Pipe::MAX_MOVED)) {
+        match pipe.fill(from.tcp(), self.window.most(Pipe::MAX_MOVED)) {
             Ok(n) if n > 0 => {
                 self.small_reads = if n < SMALL { self.small_reads + 1 } else { 0 };
                 if self.small_reads >= SMALL_READS {

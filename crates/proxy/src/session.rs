@@ -1,17 +1,19 @@
 //! One TCP connection from accept to end: a connection slot of the frontend, a server, the relay.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::io;
+use std::future::poll_fn;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use log::debug;
 use socket2::Socket;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::byte_stream::ByteStream;
 use super::client_stream::ClientStream;
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
@@ -21,13 +23,13 @@ use super::proxy_header::{self, Origin};
 use super::relay::{Patience, RelayEnd, relay};
 use super::socket::{self, Leg};
 use super::source;
-use super::stream;
 use super::tally::{Tally, termination_for};
+use super::tls_hello::Routed;
 use super::traced;
 use super::upstream::{Downstream, Permit};
 use super::watch::{Watched, WatchedClient, WatchedServer};
 use super::worker::Context;
-use convey_access_log::Termination;
+use convey_access_log::{LoggedTls, Termination};
 use convey_model::{CountedSource, Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
@@ -61,6 +63,10 @@ pub(super) struct TcpSession {
     path: Option<Arc<FrontendPath>>,
     /// Whether a PROXY header is still to say who the client is: until then that is who opened the connection.
     awaits_header: bool,
+    /// What its TLS handshake has agreed on.
+    pub(super) tls: Option<Arc<LoggedTls>>,
+    /// What its client asks for, where its frontend has routes.
+    pub(super) routed: Option<Box<Routed>>,
     /// Tells when it is to end.
     pub(super) watched: Watched,
 }
@@ -101,6 +107,8 @@ impl TcpSession {
             waiting: None,
             path: None,
             awaits_header: false,
+            tls: None,
+            routed: None,
             watched,
         })
     }
@@ -124,6 +132,17 @@ impl TcpSession {
             true => Err(Counter::ProxyUntrusted),
             false => self.count_client(snapshot, self.downstream.began),
         }
+    }
+
+    /// The same of a client over QUIC. It has no PROXY header, and convey itself asks nobody over QUIC.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn admit_without_header(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
+        if !self.frontend.config.access.admits(self.client_ip()) {
+            return Err(Counter::RefusedAccess);
+        }
+        self.count_client(snapshot, self.downstream.began)
     }
 
     /// Counts the connection among its proxy's, until a header names the client.
@@ -174,7 +193,7 @@ impl TcpSession {
         if !self.awaits_header {
             return Ok(Default::default());
         }
-        let (origin, early) = match proxy_header::receive(&client.stream).await {
+        let (origin, early) = match proxy_header::receive(client.tcp()).await {
             Ok(received) => received,
             Err(HeaderError::Silent) => {
                 client.close_in_order();
@@ -381,7 +400,7 @@ impl TcpSession {
     /// The client gets no server, for this reason; `None` if it has closed in order.
     pub(super) fn refuse(&mut self, client: &Leg, reason: Option<Counter>) {
         if reason.is_some_and(|reason| self.is_dropped_for(reason)) {
-            socket::keep_reset_near(&client.stream);
+            socket::keep_reset_near(client.tcp());
         }
         self.end(reason);
     }
@@ -392,12 +411,12 @@ impl TcpSession {
     /// Why there is none; `None` if the client has closed in order.
     async fn open(&mut self, client: &mut Leg) -> Result<(Vec<u8>, Connected), Option<Counter>> {
         let (origin, mut early) = self.let_in(client).await?;
+        self.choose_route(client, &early).await?;
         if early.is_empty() {
-            self.wait_for_first_byte(&client.stream).await?;
-            early = read_early(&client.stream).map_err(|_| Counter::ClientReset)?;
+            early = self.wait_for_first_bytes(&mut client.stream).await?;
         }
         let opening = Opening {
-            client: &client.stream,
+            local: self.local_address(client.tcp()),
             origin: &origin,
             data_waits: !early.is_empty(),
             within: self.timeouts.connect,
@@ -406,7 +425,7 @@ impl TcpSession {
         Ok((early, server))
     }
 
-    /// Waits until the client may come in: its PROXY header, its share of the frontend, a slot.
+    /// Waits until the client may come in: its PROXY header, its share of the frontend, a slot, its TLS handshake.
     ///
     /// # Errors
     /// Why it may not; `None` if it has closed in order.
@@ -415,6 +434,7 @@ impl TcpSession {
         self.wait_for_share().await?;
         self.wait_for_slot().await;
         self.check_access()?;
+        let early = self.shake_hands(client, early).await?;
         Ok((origin, early))
     }
 
@@ -427,16 +447,27 @@ impl TcpSession {
         if is_let_in { Ok(()) } else { Err(Counter::AccessDenied) }
     }
 
-    /// Waits until the client has sent something or closed, where the file says how long it may take: no server waits for it.
-    async fn wait_for_first_byte(&self, client: &TcpStream) -> Result<(), Counter> {
-        let Some(limit) = self.frontend.config.limits.first_byte_timeout else { return Ok(()) };
-        let mut byte = [0];
-        tokio::select! {
-            biased;
-            // An error is met again by whoever reads.
-            _ = client.peek(&mut byte) => Ok(()),
-            () = sleep_until(self.downstream.began + limit) => Err(Counter::FirstByteTimeout),
-        }
+    /// Waits until the client has sent something or closed, where the file says how long it may take: no server waits for it. Returns what
+    /// there is: at most as long as a usual request, for the connection may wait for a server.
+    async fn wait_for_first_bytes(&self, client: &mut ByteStream) -> Result<Vec<u8>, Counter> {
+        let limit = self.frontend.config.limits.first_byte_timeout;
+        let mut late = pin!(limit.map(|limit| sleep_until(self.downstream.began + limit)));
+        poll_fn(|cx| {
+            let mut buffer = [0; 4096];
+            match (client.poll_read(cx, &mut buffer), late.as_mut().as_pin_mut()) {
+                (Poll::Ready(Ok(n)), _) => Poll::Ready(Ok(buffer[..n].to_vec())),
+                (Poll::Ready(Err(_)), _) => Poll::Ready(Err(Counter::ClientReset)),
+                (Poll::Pending, Some(late)) => late.poll(cx).map(|()| Err(Counter::FirstByteTimeout)),
+                (Poll::Pending, None) => Poll::Ready(Ok(Vec::new())),
+            }
+        })
+        .await
+    }
+
+    /// Where the client connected to.
+    pub(super) fn local_address(&self, client: &TcpStream) -> Option<SocketAddr> {
+        let vip = self.downstream.vip;
+        if vip.ip().is_unspecified() { client.local_addr().ok() } else { Some(vip) }
     }
 
     /// Moves bytes until something ends the connection. The server's permit is told of an answer.
@@ -464,7 +495,7 @@ impl TcpSession {
             id: permit.server().live.id,
             names: permit.names(),
             addr: permit.server().config.addr_for(self.downstream.vip.port()),
-            seen_from: leg.stream.local_addr().ok(),
+            seen_from: leg.tcp().local_addr().ok(),
             is_only: true,
         });
         if let Some(end) = self.watched.end() {
@@ -506,9 +537,12 @@ impl TcpSession {
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }
 
-    /// The servers of the address as of now; as they were if a reload took it away.
+    /// The servers of its route, or else of the address, as of now; as they were if a reload took them away.
     pub(super) fn newest_pool(&self) -> Arc<Pool> {
         let snapshot = self.context.snapshot();
+        if let Some(routed) = &self.routed {
+            return snapshot.newest_pool(routed.pool());
+        }
         let frontend = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip));
         frontend.unwrap_or(&self.frontend).pool.clone()
     }
@@ -542,14 +576,6 @@ pub(super) fn reason_of(end: RelayEnd) -> Option<Counter> {
     }
 }
 
-/// The client's bytes so far: at most as long as a usual request, for the connection may wait for a server.
-/// Empty if it has sent nothing or has closed.
-fn read_early(client: &TcpStream) -> io::Result<Vec<u8>> {
-    let mut buffer = [0; 4096];
-    let n = stream::try_read(client, &mut buffer).transpose()?.unwrap_or_default();
-    Ok(buffer[..n].to_vec())
-}
-
 impl Drop for TcpSession {
     fn drop(&mut self) {
         if !self.ended {
@@ -562,9 +588,13 @@ impl Drop for TcpSession {
             self.trace(self.watched.server(), traced::end(termination, bytes, &self.downstream));
         }
         if let Some(tally) = self.tally.take() {
-            (*tally).end(&self.downstream, &self.frontend, termination);
+            let of_client = (self.tls.take(), self.routed.as_deref());
+            (*tally).end(&self.downstream, &self.frontend, of_client, termination);
         }
         self.totals.add(self.context.core, Counter::Closed, 1);
+        if let Some(routed) = &self.routed {
+            routed.count(self.context.core, Counter::Closed);
+        }
         self.count_closed();
         self.give_slot_back();
         drop((self.waiting.take(), mem::take(&mut self.counted)));

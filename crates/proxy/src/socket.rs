@@ -1,18 +1,19 @@
 //! Sockets with the options the proxy wants.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::set_tcp_quickack;
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_tcp_quickack};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::LocalPorts;
+use super::byte_stream::ByteStream;
 use convey_model::Endpoint;
 
 /// An address cannot be listened on.
@@ -73,17 +74,23 @@ pub fn remedy(at: Endpoint, cause: &io::Error) -> String {
 /// A connection to one side. Dropped without an orderly close it is reset, so that whoever is there
 /// does not take what came so far for the whole.
 pub(super) struct Leg {
-    pub(super) stream: TcpStream,
+    pub(super) stream: ByteStream,
     in_order: bool,
 }
 
 impl Leg {
     pub(super) fn new(stream: TcpStream) -> Leg {
-        Leg { stream, in_order: false }
+        Leg { stream: stream.into(), in_order: false }
+    }
+
+    /// The socket.
+    pub(super) fn tcp(&self) -> &TcpStream {
+        self.stream.tcp()
     }
 
     /// Has the drop close the connection as usual: what was written still arrives.
     pub(super) fn close_in_order(&mut self) {
+        self.stream.say_end();
         self.in_order = true;
     }
 }
@@ -91,7 +98,7 @@ impl Leg {
 impl Drop for Leg {
     fn drop(&mut self) {
         if !self.in_order {
-            let _ = self.stream.set_zero_linger();
+            let _ = self.tcp().set_zero_linger();
         }
     }
 }
@@ -143,6 +150,15 @@ pub(super) fn check_is_free(
 /// A socket that shares `addr` with others of ours.
 pub(super) fn bound(addr: SocketAddr, kind: Type) -> io::Result<Socket> {
     bind(addr, kind, true)
+}
+
+/// The same of UDP, where so many bytes may wait. Without privileges the kernel lowers that to `net.core.rmem_max`.
+pub(super) fn bound_for_datagrams(addr: SocketAddr, receive_buffer: usize) -> io::Result<UdpSocket> {
+    let socket = bound(addr, Type::DGRAM)?;
+    if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
+        socket.set_recv_buffer_size(receive_buffer)?;
+    }
+    Ok(socket.into())
 }
 
 /// Where a client connected to, before another program's NAT on this host sent it here; `None` if there was none.

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use convey_model::Protocol;
-use convey_snapshot::Frontend;
 use convey_snapshot::stats::Traffic;
+use convey_snapshot::{Frontend, Pool};
 
 use crate::WorkersShared;
 use crate::clients::Left;
@@ -54,7 +54,17 @@ impl WorkersShared {
 
     /// How many more connections a frontend's servers can have from local ports for sure.
     pub(super) fn ports_left(&self, frontend: &Frontend) -> u64 {
-        let pool = &frontend.pool;
+        match &frontend.sni {
+            None => self.ports_left_to(&frontend.pool, frontend),
+            // Where a connection goes is not known before its hello.
+            Some(_) => {
+                let left = frontend.pools().iter().map(|pool| self.ports_left_to(pool, frontend));
+                left.fold(0, u64::saturating_add)
+            }
+        }
+    }
+
+    fn ports_left_to(&self, pool: &Pool, frontend: &Frontend) -> u64 {
         // Towards each port of a server there is each local port.
         let asked: usize = frontend.config.listen.iter().map(|listen| listen.ports().len()).sum();
         let keep_ports = asked > 1 && pool.servers.iter().any(|server| server.config.keeps_port());

@@ -1,7 +1,7 @@
 //! Reading from and writing to a connection, as often as there are bytes: system calls without the C library,
 //! which makes a point of cancellation of each.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -29,7 +29,11 @@ impl More {
 }
 
 /// Reads what is there; 0 is the end of the stream.
-pub fn poll_read(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+pub(super) fn poll_read(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    buffer: &mut [u8],
+) -> Poll<io::Result<usize>> {
     loop {
         ready!(stream.poll_read_ready(cx))?;
         if let Some(read) = try_read(stream, buffer) {
@@ -39,7 +43,7 @@ pub fn poll_read(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) ->
 }
 
 /// Writes what the kernel takes.
-pub fn poll_write(
+pub(super) fn poll_write(
     stream: &TcpStream,
     cx: &mut Context<'_>,
     bytes: &[u8],
@@ -53,13 +57,28 @@ pub fn poll_write(
     }
 }
 
+/// The same of several parts, one after the other.
+pub(super) fn poll_write_vectored(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    parts: &[IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(stream.poll_write_ready(cx))?;
+        match stream.try_write_vectored(parts) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return Poll::Ready(written),
+        }
+    }
+}
+
 /// Writes what the kernel takes at once; `None` if that is nothing. Wakes nobody.
-pub fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
+pub(super) fn try_write(stream: &TcpStream, bytes: &[u8], more: More) -> Option<io::Result<usize>> {
     attempt(stream, Interest::WRITABLE, bytes.len(), || send(stream, bytes, more.flags()))
 }
 
 /// Reads what is there already; `None` if that is nothing. Wakes nobody.
-pub fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+pub(super) fn try_read(stream: &TcpStream, buffer: &mut [u8]) -> Option<io::Result<usize>> {
     let size = buffer.len();
     attempt(stream, Interest::READABLE, size, || {
         recv(stream, &mut *buffer, RecvFlags::empty()).map(|(n, _)| n)

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::tls_hello::Routed;
 use super::upstream::{Downstream, Permit};
 use super::worker::WorkersShared;
-use convey_access_log::{AccessLog, Record, ServedBy, Termination};
+use convey_access_log::{AccessLog, LoggedTls, Record, ServedBy, Termination};
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
 
@@ -84,17 +85,19 @@ impl Tally {
         self.server = Some((backend, ServedBy { name, addr }));
     }
 
-    /// Logs the connection, if it is logged. It ends now.
+    /// Logs the connection, if it is logged. It ends now. What its TLS handshake has agreed on, and by what it was routed, goes into its line.
     pub(super) fn end(
         self,
         downstream: &Downstream,
         frontend: &Frontend,
+        (tls, routed): (Option<Arc<LoggedTls>>, Option<&Routed>),
         (termination, reason): (Termination, Option<&'static str>),
     ) {
         let Tally { log, bytes_rx, bytes_tx, waits_since, tried, connect, retries, server } = self;
         let Some(log) = log else { return };
         let make = || {
             let (backend, server) = server.unzip();
+            let pool = routed.map_or(&frontend.pool, Routed::pool);
             Some(Record {
                 ended: log.now(),
                 total: downstream.began.elapsed(),
@@ -106,13 +109,15 @@ impl Tally {
                 proxy: downstream.proxy,
                 listen: downstream.vip,
                 frontend: frontend.live.name.clone(),
-                backend: backend.unwrap_or_else(|| frontend.pool.live.name.clone()),
+                backend: backend.unwrap_or_else(|| pool.live.name.clone()),
                 server,
                 bytes_rx: Some(bytes_rx.into_inner()),
                 bytes_tx: Some(bytes_tx.into_inner()),
                 retries,
                 termination,
                 reason,
+                tls,
+                hello: routed.map(|routed| Box::new(routed.logged())),
                 request: None,
             })
         };
@@ -127,9 +132,10 @@ pub(super) fn termination_for(
 ) -> (Termination, Option<&'static str>) {
     let Some(reason) = reason else { return (usual, None) };
     let termination = match reason {
-        Counter::IdleTimeout | Counter::ProxyHeaderTimeout | Counter::FirstByteTimeout => {
-            Termination::Timeout
-        }
+        Counter::IdleTimeout
+        | Counter::ProxyHeaderTimeout
+        | Counter::FirstByteTimeout
+        | Counter::HelloTimeout => Termination::Timeout,
         Counter::ClientReset | Counter::ServerReset | Counter::ServerGone => Termination::Reset,
         Counter::Cut | Counter::AccessDenied | Counter::Killed => Termination::Cut,
         Counter::Evicted => Termination::Evicted,

@@ -8,6 +8,7 @@ use super::worker::Context;
 use convey_access_log::Termination;
 use convey_snapshot::Frontend;
 use convey_snapshot::stats::Counter;
+use convey_tls::{TlsError, handshake_fault};
 use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 
 /// Shows a step to those who watch, if anybody does.
@@ -51,7 +52,8 @@ pub(super) fn end(
 
 /// A connect has failed so.
 pub(super) fn connect_failed(error: &io::Error) -> ConnectionStep {
-    ConnectionStep::ConnectFailed { errno: error.raw_os_error() }
+    let fault = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>()).map(handshake_fault);
+    ConnectionStep::ConnectFailed { errno: error.raw_os_error(), fault }
 }
 
 impl TcpSession {

@@ -22,8 +22,10 @@ use tokio::time::Instant;
 use super::client_stream::ServeStream;
 use super::handover::HandedSession;
 use super::own_sockets::Towards;
+use super::quic::{QuicListener, QuicPlace};
 use super::{
-    ClientLines, Clients, LocalPorts, OwnSockets, flow_desk, listener, pipe, server_watch, udp, watch,
+    ClientLines, Clients, LocalPorts, OwnSockets, SourceHandshakes, flow_desk, listener, pipe, server_watch,
+    udp, watch,
 };
 use convey_access_log::AccessLog;
 use convey_model::{
@@ -51,6 +53,8 @@ pub struct WorkersShared {
     pub own_sockets: Arc<OwnSockets>,
     /// Ports of connections to servers.
     pub local_ports: Arc<LocalPorts>,
+    /// TLS handshakes of each source.
+    pub handshakes: Arc<SourceHandshakes>,
     /// Lines of the log about clients.
     pub lines: Arc<ClientLines>,
     /// What is logged of each connection.
@@ -147,6 +151,7 @@ pub(super) enum WorkerCommand {
 pub(super) enum ClientSocket {
     Tcp(std::net::TcpListener),
     Udp(udp::Listening),
+    Quic(QuicPlace),
 }
 
 /// State that the listeners and connections of one worker share.
@@ -196,9 +201,11 @@ pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThre
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
-    let thread = thread::Builder::new()
-        .name(format!("proxy-{core}"))
-        .spawn(move || runtime.block_on(run(core, shared, receiver)))?;
+    let thread = thread::Builder::new().name(format!("proxy-{core}")).spawn(move || {
+        runtime.block_on(run(core, shared, receiver));
+        // Nobody waits for a disk that does not answer.
+        runtime.shutdown_background();
+    })?;
     Ok(WorkerThread { commands, runtime: handle, thread })
 }
 
@@ -222,7 +229,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
     let operators = Operators { worker: (core - shared.columns.start) as u16, started: shared.started };
     tokio::spawn(tell_time(shared.http.clone()));
     let context = Arc::new(Context { core, shared, is_draining: AtomicBool::new(false), _alive });
-    let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new() };
+    let mut listeners = Listeners { context, tcp: HashMap::new(), udp: HashMap::new(), quic: HashMap::new() };
     let (left, drained) = loop {
         match commands.recv().await {
             Some(WorkerCommand::Listen { addr, socket, sessions }) => {
@@ -233,7 +240,7 @@ async fn run(core: usize, shared: WorkersShared, mut commands: mpsc::UnboundedRe
                 let _ = done.send(());
             }
             Some(WorkerCommand::Hold { sessions }) => drop(sessions.send(listeners.hold().await)),
-            Some(WorkerCommand::Release) => listeners.udp.values().for_each(udp::UdpListener::release),
+            Some(WorkerCommand::Release) => listeners.release(),
             Some(WorkerCommand::Offer { sockets }) => drop(sockets.send(listeners.sockets())),
             Some(WorkerCommand::Drain { left, done }) => break (left, done),
             Some(other) => operators.obey(other),
@@ -299,6 +306,7 @@ struct Listeners {
     /// More than one where a process before this one had more workers.
     tcp: HashMap<SocketAddr, Vec<listener::Listener>>,
     udp: HashMap<SocketAddr, udp::UdpListener>,
+    quic: HashMap<SocketAddr, QuicListener>,
 }
 
 impl Listeners {
@@ -312,6 +320,10 @@ impl Listeners {
             ClientSocket::Udp(_) if self.udp.get(&addr).is_some_and(udp::UdpListener::resume) => {}
             ClientSocket::Udp(socket) => {
                 drop(self.udp.insert(addr, udp::UdpListener::start(addr, socket, context, sessions)));
+            }
+            ClientSocket::Quic(_) if self.quic.get(&addr).is_some_and(QuicListener::resume) => {}
+            ClientSocket::Quic(place) => {
+                drop(self.quic.insert(addr, QuicListener::start(addr, place, context)));
             }
         }
     }
@@ -328,10 +340,14 @@ impl Listeners {
                     if let Some(listener) = self.udp.get(&addr) {
                         listener.drain(Some(patience));
                     }
+                    if let Some(listener) = self.quic.get(&addr) {
+                        listener.drain(Some(patience));
+                    }
                 }
             }
         }
         self.udp.retain(|_, listener| !listener.has_ended());
+        self.quic.retain(|_, listener| !listener.has_ended());
     }
 
     /// The sockets once more, for another process.
@@ -342,11 +358,21 @@ impl Listeners {
         });
         let udp = self.udp.iter().filter(|(_, listener)| !listener.has_ended());
         let udp = udp.filter_map(|(addr, listener)| Some((Endpoint::udp(*addr), listener.socket()?)));
-        tcp.chain(udp).collect()
+        let quic = self.quic.iter().filter(|(_, listener)| !listener.has_ended());
+        let quic = quic.filter_map(|(addr, listener)| Some((Endpoint::udp(*addr), listener.offer().ok()?)));
+        let quic = quic.flat_map(|(at, offered)| offered.into_iter().map(move |one| (at, one)));
+        tcp.chain(udp).chain(quic).collect()
+    }
+
+    /// Has listeners of UDP read again.
+    fn release(&self) {
+        self.udp.values().for_each(udp::UdpListener::release);
+        self.quic.values().for_each(QuicListener::release);
     }
 
     /// Has listeners of UDP read nothing. Returns their sessions.
     async fn hold(&self) -> Vec<HandedSession> {
+        self.quic.values().for_each(QuicListener::hold);
         let held: Vec<_> = self.udp.values().map(udp::UdpListener::hold).collect();
         let mut sessions = Vec::new();
         for held in held {
@@ -358,6 +384,14 @@ impl Listeners {
     /// Listens nowhere any more. Sessions of UDP go on.
     async fn drain(self, left: &BTreeSet<Endpoint>) {
         for (addr, listener) in &self.udp {
+            if left.contains(&Endpoint::udp(*addr)) {
+                listener.leave();
+            } else {
+                listener.release();
+                listener.drain(None);
+            }
+        }
+        for (addr, listener) in &self.quic {
             if left.contains(&Endpoint::udp(*addr)) {
                 listener.leave();
             } else {
@@ -396,6 +430,7 @@ pub(super) mod tests {
             clients: Arc::default(),
             own_sockets: Arc::default(),
             local_ports: Arc::default(),
+            handshakes: Arc::default(),
             lines: Arc::default(),
             access_log: Arc::default(),
             trace: Arc::default(),

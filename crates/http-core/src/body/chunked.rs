@@ -17,7 +17,7 @@ const MAX_NAME: usize = 24;
 
 /// Fields that say how a message is framed, routed or who sends it: no trailer (RFC 9110, section 6.5.1).
 /// Nor fields that tell the client.
-const FORBIDDEN: [&[u8]; 12] = [
+const FORBIDDEN: [&[u8]; 13] = [
     b"authorization",
     b"connection",
     b"content-encoding",
@@ -30,6 +30,7 @@ const FORBIDDEN: [&[u8]; 12] = [
     b"x-forwarded-for",
     b"x-forwarded-host",
     b"x-forwarded-proto",
+    b"x-ssl-client-dn",
 ];
 
 /// Follows chunks.

@@ -9,7 +9,7 @@ mod tests;
 
 use bytes::BytesMut;
 
-use crate::body::{BodyFraming, BodyProgress, BodyReader};
+use crate::body::{BodyFraming, BodyPiece, BodyProgress, BodyReader};
 use crate::forward::{ClientConnection, FieldRules, write_response};
 use crate::head::{HeadLimits, HeadReader, RequestHead, ResponseHead};
 use crate::{HttpMethod, Malformed};
@@ -170,6 +170,20 @@ impl Exchange {
                 }
             },
         }
+    }
+
+    /// What the server's next bytes are, once the client has the head: in place of [`Exchange::from_server`], for a body that goes on in
+    /// another framing. Ask again with what is left, until none is or the body ends.
+    ///
+    /// # Errors
+    /// The body is malformed: the client cannot have it whole.
+    pub fn piece_from_server(&mut self, bytes: &[u8]) -> Result<BodyPiece, ServerFault> {
+        let Response::Body(body) = &mut self.response else { return Ok(BodyPiece::End(0)) };
+        let piece = body.next(bytes).map_err(ServerFault::Malformed)?;
+        if let BodyPiece::End(_) = piece {
+            self.response = Response::Whole;
+        }
+        Ok(piece)
     }
 
     /// So many of the server's bytes have gone to the client without a look at them: at most [`Exchange::opaque_from_server`].

@@ -193,4 +193,42 @@ proptest! {
         prop_assert_eq!(whole.exchange.end(), cut.exchange.end());
         prop_assert_eq!(cut.exchange.end(), ExchangeEnd { client_stays: true, server_stays: true });
     }
+
+    #[test]
+    fn a_body_that_goes_on_in_another_framing_is_the_same_however_it_is_cut(
+        cuts in prop::collection::vec(any::<usize>(), 0..8),
+    ) {
+        for (fields, body, data, trailers, behind) in [
+            ("Transfer-Encoding: chunked", "4;x=y\r\nbody\r\n2\r\n-2\r\n0\r\nX: 1\r\n\r\nmore", "body-2", "X: 1\r\n\r\n", "more"),
+            ("Transfer-Encoding: chunked", "0\r\n\r\n", "", "\r\n", ""),
+            ("Content-Length: 6", "body-2more", "body-2", "", "more"),
+        ] {
+            let (head, _) = request(GET);
+            let (mut exchange, mut out) = (Exchange::new(&head), Vec::new());
+            let mut received = BytesMut::from(&*format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{body}"));
+            let (limits, rules) = (HeadLimits::default(), FieldRules::default());
+            exchange.head_from_server(&mut received, &limits, &rules, &mut out).unwrap().unwrap();
+            let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (received.len() + 1)).collect();
+            places.extend([0, received.len()]);
+            places.sort_unstable();
+            let (mut seen, mut last, mut rest) = (Vec::new(), Vec::new(), BytesMut::new());
+            for piece in places.windows(2) {
+                rest.extend_from_slice(&received[piece[0]..piece[1]]);
+                while !exchange.is_response_whole() {
+                    let (len, to) = match exchange.piece_from_server(&rest).unwrap() {
+                        BodyPiece::Data(0) | BodyPiece::Framing(0) | BodyPiece::Trailers(0) => break,
+                        BodyPiece::Data(len) => (len, Some(&mut seen)),
+                        BodyPiece::Framing(len) => (len, None),
+                        BodyPiece::Trailers(len) | BodyPiece::End(len) => (len, Some(&mut last)),
+                    };
+                    let bytes = rest.split_to(len);
+                    to.into_iter().for_each(|to: &mut Vec<u8>| to.extend_from_slice(&bytes));
+                }
+            }
+            prop_assert_eq!(String::from_utf8(seen).unwrap(), data);
+            prop_assert_eq!(String::from_utf8(last).unwrap(), trailers);
+            prop_assert_eq!(&rest[..], behind.as_bytes());
+            prop_assert_eq!(exchange.end(), ExchangeEnd { client_stays: true, server_stays: true });
+        }
+    }
 }

@@ -13,6 +13,8 @@ pub struct ClientIdentity<'a> {
     pub ip: IpAddr,
     /// `http` or `https`: how it came here.
     pub scheme: &'a str,
+    /// The subject of its TLS certificate; `None`: it has shown none.
+    pub subject: Option<&'a str>,
     /// Whether that address is a proxy whose own fields are to be believed.
     pub is_trusted: bool,
 }
@@ -24,12 +26,14 @@ pub struct ForwardedFields {
     pub x_forwarded: bool,
     /// `Forwarded`.
     pub forwarded: bool,
+    /// Whether clients may show certificates. Then no proxy is believed what it says of one (`X-SSL-Client-DN`).
+    pub subject: bool,
 }
 
 impl Default for ForwardedFields {
     /// Those that servers know: the first three.
     fn default() -> ForwardedFields {
-        ForwardedFields { x_forwarded: true, forwarded: false }
+        ForwardedFields { x_forwarded: true, forwarded: false, subject: false }
     }
 }
 
@@ -37,12 +41,13 @@ const FOR: &str = "X-Forwarded-For";
 const PROTO: &str = "X-Forwarded-Proto";
 const HOST: &str = "X-Forwarded-Host";
 const FORWARDED: &str = "Forwarded";
+const SUBJECT: &str = "X-SSL-Client-DN";
 
 impl ForwardedFields {
     /// Whether a client's field of this name is not passed on as it is.
     pub(super) fn replaces(&self, name: &[u8]) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED)
+        is(FOR) || is(PROTO) || is(HOST) || is(FORWARDED) || is(SUBJECT)
     }
 
     /// Writes the fields: those of a trusted proxy go on, with its address behind.
@@ -79,6 +84,17 @@ impl ForwardedFields {
                 out.push(b'"');
             }
             let _ = write!(out, ";proto={}\r\n", client.scheme);
+        }
+        match client.subject {
+            // Authorities write what they like.
+            Some(subject) => {
+                let visible = |byte: u8| if byte.is_ascii_control() { b'?' } else { byte };
+                let shown: Vec<u8> = subject.bytes().map(visible).collect();
+                write_field(SUBJECT.as_bytes(), &shown, out);
+            }
+            None => values(head, SUBJECT)
+                .filter(|_| client.is_trusted && !self.subject)
+                .for_each(|said| write_field(SUBJECT.as_bytes(), said, out)),
         }
     }
 }

@@ -10,6 +10,8 @@ mod tests;
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use rules::{FieldFault, FieldRules};
 
+use std::borrow::Cow;
+
 use crate::head::{RequestHead, ResponseHead};
 use crate::{BodyFraming, PathPrefix};
 
@@ -43,7 +45,7 @@ pub enum ClientConnection {
 pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(head.method_token());
     out.push(b' ');
-    write_target(head, changes.path, out);
+    write_target(head.path_and_query(), changes.path, out);
     out.extend_from_slice(if head.is_http11() { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
     write_field(b"Host", changes.host.unwrap_or_else(|| head.host()), out);
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
@@ -108,8 +110,17 @@ fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_target(head: &RequestHead, path: Option<(&PathPrefix, &[u8])>, out: &mut Vec<u8>) {
-    let whole = head.path_and_query();
+/// The path of a request, without its query, as a server gets it: with another prefix in place of its own, if there is one.
+pub fn rewritten_path<'a>(head: &'a RequestHead, path: Option<(&PathPrefix, &[u8])>) -> Cow<'a, [u8]> {
+    if path.is_none() {
+        return Cow::Borrowed(head.path());
+    }
+    let mut out = Vec::new();
+    write_target(head.path(), path, &mut out);
+    Cow::Owned(out)
+}
+
+fn write_target(whole: &[u8], path: Option<(&PathPrefix, &[u8])>, out: &mut Vec<u8>) {
     let Some((prefix, replacement)) = path else { return out.extend_from_slice(whole) };
     let rest = prefix.rest_of(whole);
     out.extend_from_slice(replacement);

@@ -8,7 +8,7 @@ fn request(text: &str) -> RequestHead {
 }
 
 fn client(is_trusted: bool) -> ClientIdentity<'static> {
-    ClientIdentity { ip: [192, 0, 2, 9].into(), scheme: "http", is_trusted }
+    ClientIdentity { ip: [192, 0, 2, 9].into(), scheme: "http", subject: None, is_trusted }
 }
 
 fn changes(fields: &FieldRules) -> RequestChanges<'_> {
@@ -47,7 +47,7 @@ fn a_trusted_proxy_is_believed_and_named() {
          X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.example\r\nForwarded: for=203.0.113.7\r\n\r\n",
     );
     let rules = FieldRules::default();
-    let forwarded = ForwardedFields { x_forwarded: true, forwarded: true };
+    let forwarded = ForwardedFields { x_forwarded: true, forwarded: true, subject: true };
     let changes = RequestChanges { client: client(true), forwarded, ..changes(&rules) };
     assert_eq!(
         written(&head, &changes),
@@ -64,7 +64,7 @@ fn an_operator_sets_adds_and_removes_fields() {
     rules.add("X-Tag", "b").unwrap();
     rules.remove("Cookie").unwrap();
     let head = request("GET / HTTP/1.0\r\nx-env: mine\r\nX-Tag: a\r\ncookie: c=1\r\n\r\n");
-    let none = ForwardedFields { x_forwarded: false, forwarded: false };
+    let none = ForwardedFields { x_forwarded: false, forwarded: false, subject: false };
     let changes = RequestChanges { forwarded: none, host: Some(b"b"), ..changes(&rules) };
     assert_eq!(
         written(&head, &changes),

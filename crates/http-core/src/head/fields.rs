@@ -68,12 +68,13 @@ const KEPT: [&[u8]; 4] = [b"content-length", b"host", b"expect", b"trailer"];
 /// Whether it is another spelling of a field that says how the message is framed, or who the client is: CGI, WSGI and others take `_` for
 /// `-`.
 fn is_disguised(name: &[u8]) -> bool {
-    const FIELDS: [&[u8]; 9] = [
+    const FIELDS: [&[u8]; 10] = [
         b"content-length",
         b"transfer-encoding",
         b"x-forwarded-for",
         b"x-forwarded-host",
         b"x-forwarded-proto",
+        b"x-ssl-client-dn",
         b"proxy-connection",
         b"proxy-authorization",
         b"keep-alive",

@@ -1,13 +1,9 @@
 //! A client's connection: its streams, each a request, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
-use std::future::poll_fn;
-use std::task::Poll;
-use std::time::Duration;
-
 use bytes::{Bytes, BytesMut};
 use convey_model::HttpLimits;
-use convey_proxy::{ClientStream, StreamEnd};
+use convey_proxy::{ByteStream, ClientStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -15,21 +11,16 @@ use h2::Reason;
 use h2::server::Builder;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::io::Connection;
+use super::io::{Connection, CountedStream};
 use super::stream;
 use crate::answer::ANSWER_TIME;
 use crate::linger;
 use crate::stack::DecideRequest;
+use crate::streams::connection::{ENDING, HEAD_ROOM, StreamCounts, drains};
 use crate::time_limit::TimeLimit;
 
 /// What a client begins with that speaks HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// How long streams may take to end once their connection is over.
-const ENDING: Duration = Duration::from_secs(2);
-
-/// How many streams a client may reset beyond half of those that it has begun, before it is told to calm down.
-const MAX_RESETS: u64 = 100;
 
 /// How much of a request a stream may bring before a server takes it.
 const STREAM_WINDOW: u32 = 64 * 1024;
@@ -38,10 +29,7 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Most bytes that a stream keeps on their way to the client.
-const SEND_BUFFER: usize = 64 * 1024;
-
-/// How much more of a head the library takes than convey does, which answers what is too long. It counts 32 bytes more for each field.
-const HEAD_ROOM: u32 = 64 * 1024;
+const SEND_BUFFER: usize = 16 * 1024;
 
 /// Whether a client that has sent this speaks HTTP/2; `None`: too little has come to say so.
 pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
@@ -55,20 +43,22 @@ pub(crate) fn has_preface(received: &[u8]) -> Option<bool> {
 /// Serves a client until its connection is over. `received` begins with the preface.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
+    bytes: &mut ByteStream,
     stack: &S,
     received: BytesMut,
     time_limit: &mut TimeLimit,
 ) -> StreamEnd {
     let newest = || client.newest().config.http_limits();
     let limits = newest();
-    let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(client, received));
+    let counted = CountedStream { client, stream: &mut *bytes };
+    let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(counted, received));
     let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
         Err(_) => return StreamEnd::Early(Counter::FirstByteTimeout),
     };
     let (mut streams, mut is_ending) = (FuturesUnordered::new(), false);
-    let (mut begun, mut reset) = (0_u64, 0_u64);
+    let mut counts = StreamCounts::default();
     // Of a connection without streams.
     let mut until = Instant::now() + limits.keep_alive;
     loop {
@@ -76,17 +66,17 @@ pub(crate) async fn serve<S: DecideRequest>(
             biased;
             Some(was_reset) = streams.next(), if !streams.is_empty() => {
                 until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
-                reset += u64::from(was_reset);
-                if reset > MAX_RESETS + begun / 2 {
+                counts.reset += u64::from(was_reset);
+                if counts.are_reset_too_often() {
                     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 }
             }
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    begun += 1;
+                    counts.begun += 1;
                     streams.push(stream::serve(client, stack.clone(), request, respond));
                     // A frontend that is gone takes those that are on their way.
-                    if (begun >= u64::from(newest().requests) || !client.is_served()) && !is_ending {
+                    if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !is_ending {
                         is_ending = true;
                         connection.graceful_shutdown();
                     }
@@ -109,13 +99,9 @@ pub(crate) async fn serve<S: DecideRequest>(
     }
     // They see that the connection is over, and say so in the log.
     let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
-    linger::close(client, time_limit).await;
+    drop((streams, connection));
+    linger::close(bytes, time_limit).await;
     StreamEnd::Closed
-}
-
-/// Waits until the worker drains, which wakes the task.
-async fn drains(client: &ClientStream) {
-    poll_fn(|_| if client.is_draining() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 fn builder(limits: &HttpLimits) -> Builder {

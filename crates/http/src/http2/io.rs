@@ -1,50 +1,84 @@
 //! The bytes of a connection that speaks HTTP/2.
 
 use std::io::{self, IoSlice};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
-use convey_proxy::{ClientStream, More, ServerStream, poll_read, poll_write};
-use rustix::net::{Shutdown, shutdown};
+use convey_proxy::{ByteStream, ClientStream, More, ServerStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+/// Most bytes of short frames that go out together: a record of TLS.
+const GATHERED: usize = 16 * 1024;
+
+/// A write of more bytes goes out by itself: to copy it would cost more than a call.
+const LONG: usize = 4 * 1024;
 
 /// A connection, as the library has it.
+///
+/// The library flushes behind each frame of data. Short frames, of several streams, are gathered here, until it flushes with nothing new.
 pub(super) struct Connection<T> {
     stream: T,
     /// What had come before.
     early: BytesMut,
+    /// Frames that are still to go, from `sent` on.
+    gathered: Vec<u8>,
+    sent: usize,
+    /// The last write was a frame of data: the library flushes once more when no other one follows.
+    flushes_again: bool,
 }
 
 /// Who has a connection.
 pub(super) trait HasStream: Unpin {
     /// It.
-    fn stream(&self) -> &TcpStream;
+    fn stream(&mut self) -> &mut ByteStream;
 
     /// So many bytes came, and so many went.
     fn count(&self, _rx: usize, _tx: usize) {}
 }
 
-impl HasStream for &ClientStream {
-    fn stream(&self) -> &TcpStream {
-        ClientStream::stream(self)
+/// A client's, whose bytes are counted.
+pub(super) struct CountedStream<'a> {
+    pub(super) client: &'a ClientStream,
+    pub(super) stream: &'a mut ByteStream,
+}
+
+impl HasStream for CountedStream<'_> {
+    fn stream(&mut self) -> &mut ByteStream {
+        self.stream
     }
 
     fn count(&self, rx: usize, tx: usize) {
-        self.count_bytes(rx as u64, tx as u64);
+        self.client.count_bytes(rx as u64, tx as u64);
     }
 }
 
 impl HasStream for ServerStream {
-    fn stream(&self) -> &TcpStream {
+    fn stream(&mut self) -> &mut ByteStream {
         ServerStream::stream(self)
     }
 }
 
 impl<T> Connection<T> {
     pub(super) fn new(stream: T, early: BytesMut) -> Connection<T> {
-        Connection { stream, early }
+        Connection { stream, early, gathered: Vec::new(), sent: 0, flushes_again: false }
+    }
+}
+
+impl<T: HasStream> Connection<T> {
+    /// Writes what was gathered.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.gathered.len() {
+            let n = ready!(self.stream.stream().poll_write(cx, &self.gathered[self.sent..], More::No))?;
+            self.sent += n;
+            self.stream.count(0, n);
+        }
+        if self.sent > 0 {
+            // A connection that rests holds no bytes.
+            (self.gathered, self.sent) = (Vec::new(), 0);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -63,7 +97,7 @@ impl<T: HasStream> AsyncRead for Connection<T> {
             }
             return Poll::Ready(Ok(()));
         }
-        let n = ready!(poll_read(self.stream.stream(), cx, buffer.initialize_unfilled()))?;
+        let n = ready!(self.stream.stream().poll_read(cx, buffer.initialize_unfilled()))?;
         buffer.advance(n);
         self.stream.count(n, 0);
         Poll::Ready(Ok(()))
@@ -72,40 +106,104 @@ impl<T: HasStream> AsyncRead for Connection<T> {
 
 impl<T: HasStream> AsyncWrite for Connection<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let n = ready!(poll_write(self.stream.stream(), cx, bytes, More::No))?;
-        self.stream.count(0, n);
-        Poll::Ready(Ok(n))
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let stream = self.stream.stream();
-        loop {
-            ready!(stream.poll_write_ready(cx))?;
-            match stream.try_write_vectored(slices) {
-                Ok(n) => {
-                    self.stream.count(0, n);
-                    return Poll::Ready(Ok(n));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+        let this = &mut *self;
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        let is_long = len > LONG;
+        if is_long || this.gathered.len() + len > GATHERED {
+            ready!(this.poll_send(cx))?;
         }
+        // Data stands behind the head of its frame.
+        this.flushes_again = !is_long && slices.len() > 1;
+        if is_long {
+            let n = ready!(this.stream.stream().poll_write_vectored(cx, slices))?;
+            this.stream.count(0, n);
+            return Poll::Ready(Ok(n));
+        }
+        slices.iter().for_each(|slice| this.gathered.extend_from_slice(slice));
+        Poll::Ready(Ok(len))
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match mem::take(&mut self.flushes_again) {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_send(cx),
+        }
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let _ = shutdown(self.stream.stream(), Shutdown::Write);
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _ = ready!(self.poll_send(cx));
+        let _ = ready!(self.stream.stream().poll_shutdown(cx));
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    struct Held(ByteStream);
+
+    impl HasStream for Held {
+        fn stream(&mut self) -> &mut ByteStream {
+            &mut self.0
+        }
+    }
+
+    async fn pair() -> (Connection<Held>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (Connection::new(Held(listener.accept().await.unwrap().0.into()), BytesMut::new()), other)
+    }
+
+    #[tokio::test]
+    async fn frames_of_data_wait_for_others_until_none_follows() {
+        let (mut connection, mut other) = pair().await;
+        for (part, gathered) in [(b"one", 8), (b"two", 16)] {
+            let slices = [IoSlice::new(b"head-"), IoSlice::new(part)];
+            let written = poll_fn(|cx| Pin::new(&mut connection).poll_write_vectored(cx, &slices)).await;
+            assert_eq!(written.unwrap(), 8);
+            poll_fn(|cx| Pin::new(&mut connection).poll_flush(cx)).await.unwrap();
+            assert_eq!(connection.gathered.len(), gathered);
+        }
+        poll_fn(|cx| Pin::new(&mut connection).poll_flush(cx)).await.unwrap();
+        let mut came = [0; 16];
+        other.read_exact(&mut came).await.unwrap();
+        assert_eq!(&came, b"head-onehead-two");
+        assert!(connection.gathered.capacity() == 0, "it holds no bytes");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_data_goes_with_the_next_flush_and_what_is_long_at_once_behind_all_else() {
+        let (mut connection, mut other) = pair().await;
+        let long = vec![b'x'; LONG + 1];
+        for (parts, len) in [(vec![&b"settings"[..]], 8), (vec![b"head", &long], 4 + long.len())] {
+            let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            let written = poll_fn(|cx| Pin::new(&mut connection).poll_write_vectored(cx, &slices)).await;
+            assert_eq!(written.unwrap(), len);
+        }
+        let mut came = vec![0; 8 + 4 + long.len()];
+        other.read_exact(&mut came).await.unwrap();
+        assert!(came == [b"settings", &b"head"[..], &long].concat());
+        poll_fn(|cx| Pin::new(&mut connection).poll_write(cx, b"ping")).await.unwrap();
+        poll_fn(|cx| Pin::new(&mut connection).poll_flush(cx)).await.unwrap();
+        other.read_exact(&mut came[..4]).await.unwrap();
+        assert_eq!(&came[..4], b"ping");
     }
 }

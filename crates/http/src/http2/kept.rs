@@ -9,7 +9,8 @@ use h2::client::SendRequest;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::servers::{self, ServerPlace};
+use super::servers;
+use crate::idle::ServerPlace;
 
 /// Most streams at once on a connection; a server may allow less. With more, another connection is opened.
 pub(super) const MAX_STREAMS: usize = 100;

@@ -5,15 +5,16 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
 use h2::client::ResponseFuture;
-use h2::{Reason, RecvStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{Response, StatusCode, header};
 
-use super::body::{BodyIn, BodyOut, broken};
-use super::heads;
 use super::kept::StreamPlace;
+use super::stream::broken;
+use crate::streams::body::{BodyIn, BodyOut};
+use crate::streams::heads;
 
 /// A stream to a server, as a connection of HTTP/1.1 for one request.
 pub(crate) struct OutgoingStream {
@@ -32,7 +33,7 @@ enum Request {
         received: BytesMut,
     },
     /// Or behind it.
-    Body(BodyOut),
+    Body(BodyOut<SendStream<Bytes>>),
 }
 
 /// How far the response is.
@@ -44,7 +45,7 @@ enum Answer {
         method: HttpMethod,
         is_http11: bool,
     },
-    Body(BodyIn),
+    Body(BodyIn<RecvStream>),
     Over,
     /// The stream could not begin.
     Refused,
@@ -106,7 +107,7 @@ impl OutgoingStream {
                     heads::write_response(&response, framing.line(), &mut self.head);
                     self.response = match framing {
                         Framing::None | Framing::NoBody => Answer::Over,
-                        other => Answer::Body(BodyIn::new(response.into_body(), other == Framing::Chunked)),
+                        other => Answer::Body(BodyIn::new(response.into_body(), other.of_body())),
                     };
                 }
             }
@@ -141,7 +142,7 @@ impl Drop for OutgoingStream {
         if let Request::Body(body) = &mut self.request
             && !matches!(self.response, Answer::Over)
         {
-            body.reset(Reason::CANCEL);
+            body.stream().send_reset(Reason::CANCEL);
         }
     }
 }
@@ -173,6 +174,11 @@ fn framing(response: &Response<RecvStream>, method: HttpMethod, is_http11: bool)
 }
 
 impl Framing {
+    /// Of a length nobody asks: the library has looked at it.
+    fn of_body(self) -> BodyFraming {
+        if self == Framing::Chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose }
+    }
+
     fn line(self) -> &'static str {
         match self {
             Framing::None | Framing::Length | Framing::UntilClose => "",

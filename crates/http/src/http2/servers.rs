@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +16,11 @@ use log::debug;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::body::broken;
 use super::io::Connection;
 use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
+use super::stream::broken;
+use crate::idle::ServerPlace;
 
 /// How much of a response a stream may bring before it is taken.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -40,9 +40,6 @@ const MAX_CONNECTIONS: usize = 32;
 
 /// For how long it is remembered how many requests a server takes on a connection: it may be told otherwise.
 const MEMORY: Duration = Duration::from_secs(300);
-
-/// A server, by its number and where it is.
-pub(super) type ServerPlace = (u32, SocketAddr);
 
 thread_local! {
     static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
@@ -229,6 +226,14 @@ impl Connections {
     fn wait(&mut self, server: ServerPlace) -> Found {
         self.waiting += 1;
         Found::Wait(Waiting { server, changed: self.changed.clone() })
+    }
+}
+
+impl OpeningConnection {
+    /// One to this server, which is opened without a look at what there is.
+    pub(crate) fn new(server: ServerPlace) -> OpeningConnection {
+        SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().opening += 1);
+        OpeningConnection(server)
     }
 }
 

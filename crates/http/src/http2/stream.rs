@@ -1,148 +1,124 @@
-//! A client's stream: a request, its response, its line in the log.
+//! A client's stream, and the data of streams in both directions.
 
-use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
-use convey_http_core::{FieldRules, HttpMethod, RequestHead};
+use bytes::Bytes;
 use convey_proxy::ClientStream;
-use convey_snapshot::stats::Counter;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::Request;
-use tokio::time::timeout;
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
 
-use super::{IncomingStream, heads};
-use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
-use crate::ends::ClientEnd;
-use crate::forward::{Forwarding, RequestEnd};
 use crate::record::RequestRecord;
-use crate::request::{Decision, HttpRequest};
-use crate::stack::{DecideRequest, decide};
-use crate::time_limit::TimeLimit;
-use crate::{buffer, linger};
+use crate::stack::DecideRequest;
+use crate::streams::body::{DataSink, DataSource, StreamFault};
+use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
-/// Serves a stream. Returns whether the client has reset it.
+/// Serves a client's stream. Returns whether the client has reset it.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
-    mut stack: S,
+    stack: S,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) -> bool {
-    let mut record = RequestRecord::begin(client);
-    record.is_http2();
-    client.count(Counter::Requests, 1);
+    let record = RequestRecord::begin(client, "2");
     let (parts, body) = request.into_parts();
     let limits = client.newest().config.http_limits();
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
-    let mut stream = IncomingStream::new(head.as_deref().ok(), body, respond);
-    let end = match &head {
-        Ok(head) => forward(client, &mut stack, head.clone(), &mut stream, &mut record).await,
-        Err(malformed) => RequestEnd::Unanswered(AnswerReason::Malformed(*malformed).into()),
-    };
-    let head = head.as_deref().ok();
-    let broken = match end {
-        RequestEnd::Answered { .. } => None,
-        RequestEnd::Broken(reason) => Some(reason),
-        RequestEnd::Unanswered(answer) => write(client, &answer, head, &mut stream, &mut record).await.err(),
-    };
-    if let Some(reason) = broken {
-        record.broke(reason);
-        stream.reset(if reason == Counter::ClientReset { Reason::CANCEL } else { Reason::INTERNAL_ERROR });
-    }
-    record.end(client, head);
-    if broken.is_none() {
-        stream.finish();
-        take_rest(stream).await;
-    }
-    broken == Some(Counter::ClientReset)
+    let mut stream = StreamAsConnection::new(head.as_deref().ok(), body, respond);
+    streams::serve(client, stack, head, &mut stream, record).await
 }
 
-/// Takes what the client still sends of its request, for a while: some clients lose a response that a reset follows at once.
-///
-/// Of a request that is not whole then nobody wants the rest: the library says so by a reset without an error, once the stream is dropped
-/// (RFC 9113, section 8.1). A reset of our own would take the place of what is left of the response.
-async fn take_rest(mut stream: IncomingStream) {
-    let mut left = linger::MAX_OF_STREAM;
-    let rest = poll_fn(|cx| {
-        loop {
-            match ready!(buffer::with(|buffer| stream.poll_rest(cx, buffer))) {
-                Ok(n) if n > 0 && n < left => left -= n,
-                Ok(_) | Err(_) => return Poll::Ready(()),
+impl StreamOfClient for SendResponse<Bytes> {
+    type Source = RecvStream;
+    type Sink = SendStream<Bytes>;
+
+    fn send_interim(&mut self, response: Response<()>) -> io::Result<()> {
+        self.send_informational(response).map_err(broken)
+    }
+
+    fn send_response(&mut self, response: Response<()>, is_over: bool) -> io::Result<SendStream<Bytes>> {
+        SendResponse::send_response(self, response, is_over).map_err(broken)
+    }
+
+    fn reset(&mut self, fault: StreamFault) {
+        self.send_reset(reason_of(fault));
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        SendResponse::poll_reset(self, cx).map(reset_with)
+    }
+}
+
+impl DataSource for RecvStream {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        RecvStream::poll_data(self, cx).map(|data| data.map(|data| data.map_err(broken)))
+    }
+
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
+        RecvStream::poll_trailers(self, cx).map_err(broken)
+    }
+
+    fn has_gone_on(&mut self, len: usize) -> io::Result<()> {
+        self.flow_control().release_capacity(len).map_err(broken)
+    }
+}
+
+impl DataSink for SendStream<Bytes> {
+    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
+        self.reserve_capacity(wanted);
+        while self.capacity() == 0 {
+            match ready!(self.poll_capacity(cx)) {
+                Some(room) => _ = room.map_err(broken)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             }
         }
-    });
-    let _ = timeout(linger::LINGER, rest).await;
+        Poll::Ready(Ok(self.capacity()))
+    }
+
+    fn send(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
+        self.send_data(data, is_last).map_err(broken)
+    }
+
+    fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
+        SendStream::send_trailers(self, trailers).map_err(broken)
+    }
+
+    fn reset(&mut self, fault: StreamFault) {
+        self.send_reset(reason_of(fault));
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        SendStream::poll_reset(self, cx).map(reset_with)
+    }
 }
 
-/// Decides on a request, and has a server answer it.
-async fn forward<S: DecideRequest>(
-    client: &ClientStream,
-    stack: &mut S,
-    head: Arc<RequestHead>,
-    stream: &mut IncomingStream,
-    record: &mut RequestRecord,
-) -> RequestEnd {
-    let frontend = client.newest();
-    let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
-    let request = match decide(stack, request).await {
-        Decision::Forward(request) => request,
-        Decision::Answer(answer) => {
-            record.is_answered_on_its_route(&frontend, &head);
-            return RequestEnd::Unanswered(answer);
-        }
-    };
-    let Some((route, pool)) = request.way() else {
-        return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
-    };
-    record.takes(route, &request);
-    let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
-    let mut time_limit = TimeLimit::new(ANSWER_TIME);
-    let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
-    let timeouts = client.timeouts_with(request.frontend(), pool);
-    let forwarding = Forwarding {
-        client,
-        end: &mut end,
-        request,
-        route,
-        received,
-        is_last: false,
-        timeouts,
-        time_limit,
-        record,
-    };
-    forwarding.run(pool).await
+fn reason_of(fault: StreamFault) -> Reason {
+    match fault {
+        StreamFault::Cancelled => Reason::CANCEL,
+        StreamFault::Broken => Reason::INTERNAL_ERROR,
+    }
 }
 
-/// Answers a request ourselves.
-async fn write(
-    client: &ClientStream,
-    answer: &OwnAnswer,
-    head: Option<&RequestHead>,
-    stream: &mut IncomingStream,
-    record: &mut RequestRecord,
-) -> Result<(), Counter> {
-    record.answered(answer.status(), answer.reason());
-    client.count(answer.reason().counter(), 1);
-    client.count(Counter::of_status(answer.status()), 1);
-    let frontend = client.newest();
-    let none = FieldRules::default();
-    let fields = frontend.http.as_ref().map_or(&none, |http| http.response_to(head));
-    let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
-    let (mut out, mut sent) = (Vec::new(), 0);
-    let page = frontend.config.error_page(answer.status());
-    answer.write(AnswerTo { fields, page, closes: false, has_body }, &mut out);
-    record.count(0, out.len() as u64);
-    let written = poll_fn(|cx| {
-        while sent < out.len() {
-            match stream.poll_write(cx, &out[sent..]) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
-                Poll::Ready(Ok(n)) => sent += n,
-            }
-        }
-        Poll::Ready(Ok(()))
-    });
-    timeout(ANSWER_TIME, written).await.unwrap_or(Err(Counter::IdleTimeout))
+fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
+    match reason {
+        Ok(_) => io::ErrorKind::ConnectionReset.into(),
+        Err(error) => broken(error),
+    }
+}
+
+/// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and `ResourceBusy` the other side has done nothing of
+/// what was asked (RFC 9113, section 8.7): it ends the connection, or has too much to do on it.
+pub(super) fn broken(error: h2::Error) -> io::Error {
+    // Of a connection that ends in order, the library tells only streams that the other side has not taken.
+    let kind = match error.is_remote() {
+        true if error.is_go_away() => io::ErrorKind::ConnectionRefused,
+        true if error.reason() == Some(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy,
+        _ => io::ErrorKind::ConnectionReset,
+    };
+    match error.is_io() {
+        true => error.into_io().unwrap_or_else(|| kind.into()),
+        false => io::Error::new(kind, error),
+    }
 }

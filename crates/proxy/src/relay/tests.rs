@@ -24,9 +24,10 @@ impl Line {
 
     /// The client has sent something before there was a server.
     async fn begun(early: Vec<u8>, idle: Duration) -> Line {
-        let (client, mut front) = pair().await;
-        let (mut back, server) = pair().await;
+        let (client, front) = pair().await;
+        let (back, server) = pair().await;
         let relay = tokio::spawn(async move {
+            let (mut front, mut back) = (ByteStream::from(front), ByteStream::from(back));
             let (rx, tx) = (AtomicU64::new(0), AtomicU64::new(0));
             let count = |up, down| {
                 rx.fetch_add(up, Relaxed);
@@ -34,7 +35,7 @@ impl Line {
             };
             let end = relay(&mut front, &mut back, early, Patience { idle, unanswered: NEVER }, count).await;
             if end != RelayEnd::Closed {
-                let _ = (front.set_zero_linger(), back.set_zero_linger());
+                let _ = (front.tcp().set_zero_linger(), back.tcp().set_zero_linger());
             }
             (end, rx.into_inner(), tx.into_inner())
         });

@@ -261,7 +261,7 @@ impl Drop for UdpSession {
             self.trace(traced::end(ending, bytes, &self.downstream));
         }
         if let Some(tally) = self.tally.take() {
-            (*tally).end(&self.downstream, &self.slot.frontend, ending);
+            (*tally).end(&self.downstream, &self.slot.frontend, (None, None), ending);
         }
     }
 }

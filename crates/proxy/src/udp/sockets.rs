@@ -8,14 +8,13 @@ use std::sync::{Arc, Weak};
 
 use quinn_udp::UdpSocketState;
 use rustix::event::epoll;
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::Type;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::runtime::Handle;
 
 use super::socket::prepare;
-use crate::socket::{bound, check_is_free};
+use crate::socket::{bound_for_datagrams, check_is_free};
 use crate::worker::Reserved;
 
 /// Bytes that may wait in a listening socket until we get to them. Without privileges the kernel lowers it to
@@ -107,11 +106,7 @@ impl UdpSockets {
 
 impl WorkerSockets {
     fn bind(addr: SocketAddr, receive_buffer: usize) -> io::Result<WorkerSockets> {
-        let socket = bound(addr, Type::DGRAM)?;
-        if set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
-            socket.set_recv_buffer_size(receive_buffer)?;
-        }
-        WorkerSockets::new(socket.into())
+        WorkerSockets::new(bound_for_datagrams(addr, receive_buffer)?)
     }
 
     fn new(socket: UdpSocket) -> io::Result<WorkerSockets> {

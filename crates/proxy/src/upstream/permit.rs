@@ -1,5 +1,6 @@
 //! A permit: one of a server's connection slots, for as long as it lives.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,6 +11,7 @@ use super::Downstream;
 use convey_model::{HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
+use convey_tls::{SpokenWithin, TlsSession, server_name};
 
 /// The right to use one server for one client.
 #[derive(Debug)]
@@ -93,6 +95,32 @@ impl Permit {
     /// How the server is spoken to in mode http.
     pub fn http_version(&self) -> HttpVersion {
         self.pool.config.protocol
+    }
+
+    /// Whether TLS is spoken with the server.
+    pub fn has_tls(&self) -> bool {
+        self.pool.config.tls.is_some()
+    }
+
+    /// The number of the TLS settings that connections to the server are made by; 0: they have none. Connections of other settings are not to
+    /// be used again.
+    pub fn tls_id(&self) -> u64 {
+        self.pool.tls.as_ref().map_or(0, |connector| connector.id())
+    }
+
+    /// How the server is shaken hands with, and the name that it is asked for; `None`: not at all.
+    ///
+    /// # Errors
+    /// The settings make no handshake. The configuration is checked before.
+    pub(crate) fn tls(&self, within: SpokenWithin) -> io::Result<Option<TlsSession>> {
+        if !self.has_tls() {
+            return Ok(None);
+        }
+        let connector = self.pool.tls.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        let server = &self.server().config;
+        let name = self.pool.config.tls_name(server);
+        let name = server_name(name.as_deref(), server.addr.ip()).map_err(io::Error::other)?;
+        TlsSession::connect(connector.config(within), name).map(Some).map_err(io::Error::other)
     }
 
     /// The PROXY header that the server expects.

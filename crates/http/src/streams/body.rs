@@ -5,7 +5,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use convey_http_core::{BodyFraming, BodyPiece, BodyReader, MAX_TRAILERS};
-use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
 
 use super::heads;
@@ -16,10 +15,56 @@ const AROUND: usize = 16;
 /// Most bytes that are given to a stream at once: the usual size of a frame.
 const FRAME: usize = 16 * 1024;
 
+/// The side of a stream that data comes from.
+pub(crate) trait DataSource {
+    /// The next data; `None`: no more comes.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>>;
+
+    /// The trailers, once no more data comes.
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>>;
+
+    /// So much of the data has gone on: the other side may send as much more.
+    fn has_gone_on(&mut self, len: usize) -> io::Result<()>;
+}
+
+/// The side of a stream that data goes to.
+pub(crate) trait DataSink {
+    /// How much of so many bytes the other side takes now; at least one.
+    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>>;
+
+    /// Sends data that there is room for.
+    fn send(&mut self, data: Bytes, is_last: bool) -> io::Result<()>;
+
+    /// Sends trailers, behind which nothing comes.
+    fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()>;
+
+    /// Nothing more is sent. Waits until what was is on its way.
+    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// What was sent never comes whole.
+    fn reset(&mut self, fault: StreamFault);
+
+    /// Waits until the other side resets the stream.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
+}
+
+/// Why convey resets a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamFault {
+    /// Nobody wants the rest.
+    Cancelled,
+    /// There is no rest.
+    Broken,
+}
+
 /// A body that comes as data, read as bytes of HTTP/1.1.
-pub(super) struct BodyIn {
-    stream: RecvStream,
+pub(crate) struct BodyIn<S> {
+    stream: S,
     is_chunked: bool,
+    /// How much is to come, if the head has said that.
+    left: Option<u64>,
     /// Data that came and is not read yet.
     data: Bytes,
     state: State,
@@ -32,27 +77,33 @@ enum State {
     Over,
 }
 
-impl BodyIn {
-    /// Framed in chunks, or by a length that the head tells.
-    pub(super) fn new(stream: RecvStream, is_chunked: bool) -> BodyIn {
-        BodyIn { stream, is_chunked, data: Bytes::new(), state: State::Data }
+impl<S: DataSource> BodyIn<S> {
+    /// Framed in chunks, or as the head says otherwise.
+    pub(crate) fn new(stream: S, framing: BodyFraming) -> BodyIn<S> {
+        let left = if let BodyFraming::Length(length) = framing { Some(length) } else { None };
+        let is_chunked = framing == BodyFraming::Chunked;
+        BodyIn { stream, is_chunked, left, data: Bytes::new(), state: State::Data }
     }
 
     /// Reads some; 0: it is over.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         while self.state == State::Data {
             if !self.data.is_empty() {
                 return Poll::Ready(self.read_data(buffer));
             }
             match ready!(self.stream.poll_data(cx)) {
-                Some(data) => self.data = data.map_err(broken)?,
+                Some(data) => self.takes(data?)?,
+                // It is shorter than its head has said (RFC 9114, section 4.1.2).
+                None if self.left.is_some_and(|left| left > 0) => {
+                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                }
                 None => self.state = State::Trailers,
             }
         }
         if self.state == State::Over || !self.is_chunked {
             return Poll::Ready(Ok(0));
         }
-        let trailers = ready!(self.stream.poll_trailers(cx)).map_err(broken)?;
+        let trailers = ready!(self.stream.poll_trailers(cx))?;
         self.state = State::Over;
         let mut end = b"0\r\n".to_vec();
         if let Some(trailers) = trailers {
@@ -64,6 +115,15 @@ impl BodyIn {
         };
         place.copy_from_slice(&end);
         Poll::Ready(Ok(end.len()))
+    }
+
+    /// Data has come.
+    fn takes(&mut self, data: Bytes) -> io::Result<()> {
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
+        }
+        self.data = data;
+        Ok(())
     }
 
     /// Takes data that is there.
@@ -81,33 +141,33 @@ impl BodyIn {
         let left = left.len();
         self.data.advance(len);
         // Only now the other side may send more: what is slow here slows it down.
-        self.stream.flow_control().release_capacity(len).map_err(broken)?;
+        self.stream.has_gone_on(len)?;
         Ok(buffer.len() - left)
     }
 }
 
 /// A body that is written as bytes of HTTP/1.1 and goes as data.
-pub(super) struct BodyOut {
-    stream: SendStream<Bytes>,
+pub(crate) struct BodyOut<S> {
+    stream: S,
     reader: BodyReader,
     /// Lines of trailers.
     trailers: Vec<u8>,
     is_over: bool,
 }
 
-impl BodyOut {
+impl<S: DataSink> BodyOut<S> {
     /// Of a stream that has had its head. `is_over`: there is no body.
-    pub(super) fn new(stream: SendStream<Bytes>, framing: BodyFraming, is_over: bool) -> BodyOut {
+    pub(crate) fn new(stream: S, framing: BodyFraming, is_over: bool) -> BodyOut<S> {
         BodyOut { stream, reader: BodyReader::new(framing), trailers: Vec::new(), is_over }
     }
 
     /// Takes some of these bytes, as far as the other side lets it.
-    pub(super) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut taken = 0;
         while taken < bytes.len() && !self.is_over {
             let left = &bytes[taken..];
             let most = if self.reader.opaque() > 0 {
-                match self.poll_room(cx, left.len().min(FRAME)) {
+                match self.poll_room(cx, left.len()) {
                     Poll::Ready(room) => room?,
                     Poll::Pending if taken > 0 => break,
                     Poll::Pending => return Poll::Pending,
@@ -121,7 +181,7 @@ impl BodyOut {
                     // Of a length the last byte is the end.
                     self.is_over = self.reader.opaque() == 0 && self.reader.may_end();
                     let data = Bytes::copy_from_slice(&left[..len]);
-                    self.stream.send_data(data, self.is_over).map_err(broken)?;
+                    self.stream.send(data, self.is_over)?;
                     len
                 }
                 BodyPiece::Trailers(len) => {
@@ -140,59 +200,33 @@ impl BodyOut {
     }
 
     /// It was one until the end of a connection, and that has come.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if !self.is_over && self.reader.may_end() {
             let _ = self.end();
         }
     }
 
-    /// It never comes whole.
-    pub(super) fn reset(&mut self, reason: Reason) {
-        self.stream.send_reset(reason);
-    }
-
-    /// Waits until the other side resets the stream.
-    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        self.stream.poll_reset(cx).map(|reason| match reason {
-            Ok(_) => io::ErrorKind::ConnectionReset.into(),
-            Err(error) => broken(error),
-        })
+    /// The stream.
+    pub(crate) fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     fn end(&mut self) -> io::Result<()> {
         self.is_over = true;
         if self.trailers.is_empty() || self.trailers == b"\r" {
-            return self.stream.send_data(Bytes::new(), true).map_err(broken);
+            return self.stream.send(Bytes::new(), true);
         }
         self.trailers.push(b'\n');
         let trailers: HeaderMap = heads::read_fields(&self.trailers)?;
-        self.stream.send_trailers(trailers).map_err(broken)
+        self.stream.send_trailers(trailers)
     }
 
-    /// How much the other side takes of so many bytes; at least one.
-    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
-        self.stream.reserve_capacity(wanted);
-        while self.stream.capacity() == 0 {
-            match ready!(self.stream.poll_capacity(cx)) {
-                Some(room) => _ = room.map_err(broken)?,
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            }
+    /// How much the other side takes of so many bytes; at least one, and a frame at most.
+    pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
+        if self.is_over {
+            return Poll::Ready(Ok(wanted));
         }
-        Poll::Ready(Ok(self.stream.capacity()))
-    }
-}
-
-/// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and `ResourceBusy` the other side has done nothing of
-/// what was asked (RFC 9113, section 8.7): it ends the connection, or has too much to do on it.
-pub(super) fn broken(error: h2::Error) -> io::Error {
-    // Of a connection that ends in order, the library tells only streams that the other side has not taken.
-    let kind = match error.is_remote() {
-        true if error.is_go_away() => io::ErrorKind::ConnectionRefused,
-        true if error.reason() == Some(Reason::REFUSED_STREAM) => io::ErrorKind::ResourceBusy,
-        _ => io::ErrorKind::ConnectionReset,
-    };
-    match error.is_io() {
-        true => error.into_io().unwrap_or_else(|| kind.into()),
-        false => io::Error::new(kind, error),
+        let room = ready!(self.stream.poll_room(cx, wanted.min(FRAME)))?;
+        Poll::Ready(Ok(room.min(wanted)))
     }
 }

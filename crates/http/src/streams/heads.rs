@@ -1,25 +1,28 @@
-//! Heads, from HTTP/2 to HTTP/1.1 and back.
+//! Heads, from HTTP/2 and HTTP/3 to HTTP/1.1 and back.
 //!
-//! A head of HTTP/2 is written as HTTP/1.1 and read as strictly as one that came so. Names and values that would be something else
+//! Such a head is written as HTTP/1.1 and read as strictly as one that came so. Names and values that would be something else
 //! there do not get through the reader.
 
 use std::io;
 
 use bytes::BytesMut;
 use convey_http_core::{Field, HeadLimits, HeadReader, Malformed, RequestHead, ResponseHead};
-use http::header::{CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
 };
 
 /// What convey adds to heads: they are longer on the way out.
-pub(super) const OUTGOING: HeadLimits = HeadLimits { bytes: 64 * 1024, fields: 256 };
+pub(crate) const OUTGOING: HeadLimits = HeadLimits { bytes: 64 * 1024, fields: 256 };
+
+/// Fields of one connection of HTTP/1.1 that have no name in the library.
+const OF_CONNECTIONS: [&str; 2] = ["keep-alive", "proxy-connection"];
 
 /// A client's request. `has_body`: the stream goes on behind the head.
 ///
 /// # Errors
 /// It is none that HTTP/1.1 could say, or more than the limits allow.
-pub(super) fn request_from(
+pub(crate) fn request_from(
     parts: &request::Parts,
     has_body: bool,
     limits: &HeadLimits,
@@ -33,19 +36,22 @@ pub(super) fn request_from(
     head.extend_from_slice(parts.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes());
     head.extend_from_slice(b" HTTP/1.1\r\n");
     let mut out = Vec::with_capacity(512);
-    match (parts.uri.authority(), parts.headers.get(HOST)) {
+    if let Some(authority) = parts.uri.authority().map(|authority| authority.as_str().as_bytes()) {
         // Both at once have to be the same (RFC 9113, section 8.3.1).
-        (Some(authority), Some(host)) if authority.as_str().as_bytes() != host.as_bytes() => {
+        if parts.headers.get_all(HOST).iter().any(|host| host.as_bytes() != authority) {
             return Err(Malformed::Host);
         }
-        (Some(authority), _) => write_field(b"Host", authority.as_str().as_bytes(), &mut out),
-        (None, _) => {}
+        write_field(b"Host", authority, &mut out);
     }
     let (mut has_length, mut cookies) = (false, Vec::new());
     for (name, value) in &parts.headers {
         match *name {
             HOST if parts.uri.authority().is_some() => {}
             TRANSFER_ENCODING => return Err(Malformed::TransferEncoding),
+            // These are of one connection of HTTP/1.1 (RFC 9114, section 4.2).
+            CONNECTION | UPGRADE => return Err(Malformed::FieldName),
+            _ if OF_CONNECTIONS.contains(&name.as_str()) => return Err(Malformed::FieldName),
+            TE if value.as_bytes() != b"trailers" => return Err(Malformed::FieldValue),
             // Clients cut them up, and servers of HTTP/1.1 want one (RFC 9113, section 8.2.3).
             COOKIE => {
                 if !cookies.is_empty() {
@@ -74,7 +80,7 @@ pub(super) fn request_from(
 }
 
 /// The response that a client's stream gets.
-pub(super) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
+pub(crate) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
     let mut response = Response::new(());
     *response.version_mut() = Version::HTTP_2;
     *response.status_mut() = StatusCode::from_u16(head.status()).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -83,7 +89,7 @@ pub(super) fn response_to(head: &ResponseHead) -> io::Result<Response<()>> {
 }
 
 /// The request that a stream to a server begins with.
-pub(super) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
+pub(crate) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
     let mut uri = Uri::builder().path_and_query(head.path_and_query());
     let mut request = Request::new(());
@@ -105,7 +111,7 @@ pub(super) fn request_to(head: &RequestHead) -> io::Result<Request<()>> {
 }
 
 /// A server's response in HTTP/1.1, up to the fields' end. `framing` is the line that says how the body is framed, if it needs one.
-pub(super) fn write_response<T>(response: &Response<T>, framing: &str, out: &mut Vec<u8>) {
+pub(crate) fn write_response<T>(response: &Response<T>, framing: &str, out: &mut Vec<u8>) {
     let status = response.status();
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
@@ -118,14 +124,14 @@ pub(super) fn write_response<T>(response: &Response<T>, framing: &str, out: &mut
 }
 
 /// Writes fields, a line each.
-pub(super) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
+pub(crate) fn write_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
     for (name, value) in fields {
         write_field(name.as_str().as_bytes(), value.as_bytes(), out);
     }
 }
 
 /// Reads lines of fields, with the empty one at their end.
-pub(super) fn read_fields(lines: &[u8]) -> io::Result<HeaderMap> {
+pub(crate) fn read_fields(lines: &[u8]) -> io::Result<HeaderMap> {
     // Trailers have a limit in bytes.
     let mut room = vec![httparse::EMPTY_HEADER; lines.iter().filter(|byte| **byte == b'\n').count()];
     let Ok(httparse::Status::Complete((_, lines))) = httparse::parse_headers(lines, &mut room) else {
@@ -178,6 +184,22 @@ mod tests {
         );
         let unnamed = to_server("GET /a?b HTTP/1.0\r\n\r\n");
         assert_eq!((unnamed.uri().to_string(), unnamed.version()), ("/a?b".to_owned(), Version::HTTP_11));
+    }
+
+    #[test]
+    fn all_that_name_the_host_have_to_name_the_same() {
+        let read = |hosts: &[&str]| {
+            let mut request = Request::get("https://a.example/").body(()).unwrap();
+            hosts.iter().for_each(|host| _ = request.headers_mut().append(HOST, host.parse().unwrap()));
+            request_from(&request.into_parts().0, false, &HeadLimits::default())
+                .map(|head| head.host().to_vec())
+        };
+        for same in [&[][..], &["a.example"], &["a.example", "a.example"]] {
+            assert_eq!(read(same), Ok(b"a.example".to_vec()), "{same:?}");
+        }
+        for other in [&["b.example"][..], &["a.example", "b.example"]] {
+            assert_eq!(read(other), Err(Malformed::Host), "{other:?}");
+        }
     }
 
     #[test]

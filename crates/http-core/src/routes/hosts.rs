@@ -1,0 +1,52 @@
+//! What there is for hosts, the closest first.
+
+use std::collections::HashMap;
+
+use super::pattern::{HostPattern, host_name};
+
+/// Something for each pattern of hosts.
+#[derive(Debug, Clone)]
+pub struct HostTable<T> {
+    exact: HashMap<Box<[u8]>, T>,
+    /// By the suffix, which begins with a dot.
+    globs: HashMap<Box<[u8]>, T>,
+    any: T,
+}
+
+impl<T: Default> Default for HostTable<T> {
+    fn default() -> HostTable<T> {
+        HostTable { exact: HashMap::new(), globs: HashMap::new(), any: T::default() }
+    }
+}
+
+impl<T: Default> HostTable<T> {
+    /// What there is for this pattern, to change it.
+    pub fn entry(&mut self, host: &HostPattern) -> &mut T {
+        match host {
+            HostPattern::Any => &mut self.any,
+            HostPattern::Exact(name) => self.exact.entry(name.clone()).or_default(),
+            HostPattern::Below(suffix) => self.globs.entry(suffix.clone()).or_default(),
+        }
+    }
+}
+
+impl<T> HostTable<T> {
+    /// The first that `wanted` says something of, among all that there is for this host: an exact name before a glob, a longer glob
+    /// before a shorter one, and any host last.
+    pub fn closest<'a, F>(&'a self, host: &[u8], mut wanted: impl FnMut(&'a T) -> Option<F>) -> Option<F> {
+        let name = host_name(host);
+        self.named(&name).chain([&self.any]).find_map(&mut wanted)
+    }
+
+    /// Whether there is something for this host, beside what is for any.
+    pub fn has_name(&self, host: &[u8]) -> bool {
+        self.named(&host_name(host)).next().is_some()
+    }
+
+    /// What there is for a name, but for any host, the closest first.
+    fn named<'a>(&'a self, name: &[u8]) -> impl Iterator<Item = &'a T> {
+        let suffixes = name.iter().enumerate().filter(|(at, byte)| **byte == b'.' && *at > 0);
+        let exact = self.exact.get(name).into_iter();
+        exact.chain(suffixes.filter_map(|(at, _)| self.globs.get(&name[at..])))
+    }
+}

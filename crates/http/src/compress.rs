@@ -1,0 +1,292 @@
+//! A response's body that is compressed on its way to the client: an encoder within the thread's memory budget, and its output in chunks.
+
+use std::cell::Cell;
+use std::io::Write;
+
+use convey_compression::{Encoder, EncoderFault};
+use convey_http_core::{CompressionOffer, CompressionOutcome, ContentCoding};
+use convey_proxy::ClientStream;
+use convey_snapshot::HttpRoute;
+use convey_snapshot::stats::Counter;
+
+use crate::record::RequestRecord;
+use crate::request::HttpRequest;
+
+/// What the encoders of a thread hold at most, in bytes.
+const BUDGET: usize = 128 << 20;
+
+/// What of it is for gzip alone, which needs least: where others have no room, most clients take it.
+const FOR_GZIP: usize = BUDGET / 4;
+
+/// Most bytes of a body that are compressed in one go: a millisecond at most.
+pub(crate) const PIECE: usize = 16 * 1024;
+
+thread_local! {
+    /// What those hold that are in use.
+    static IN_USE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What becomes of the response to a request.
+#[derive(Debug, Default)]
+pub(crate) struct Compression<'a> {
+    /// `None`: nothing is compressed here.
+    offer: Option<CompressionOffer<'a>>,
+    /// Set while a body is compressed.
+    compressor: Option<Box<Compressor>>,
+    tally: CompressionTally,
+}
+
+/// What is to be counted since it was last taken.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct CompressionTally {
+    /// With what a response has begun to be compressed.
+    begun: Option<ContentCoding>,
+    /// A response goes as it is for want of room.
+    had_no_room: bool,
+    /// Bytes before and after.
+    bytes: (u64, u64),
+}
+
+#[derive(Debug)]
+struct Compressor {
+    encoder: Encoder,
+    _charge: MemoryCharge,
+}
+
+/// Memory of the budget that is in use; dropped, it is free.
+#[derive(Debug)]
+struct MemoryCharge(usize);
+
+impl<'a> Compression<'a> {
+    /// By the rules of the route that a request takes.
+    pub(crate) fn of(
+        client: &ClientStream,
+        request: &'a HttpRequest,
+        route: &'a HttpRoute,
+    ) -> Compression<'a> {
+        Compression::new(route.compression.as_ref().map(|rules| {
+            let has_certificate = client.tls().is_some_and(|tls| !tls.client_subject.is_empty());
+            CompressionOffer::new(rules, request.head(), has_certificate)
+        }))
+    }
+
+    fn new(offer: Option<CompressionOffer<'a>>) -> Compression<'a> {
+        Compression { offer, ..Compression::default() }
+    }
+
+    /// Decides on a response with this status, whose head is the last one in `heads`, and changes that.
+    pub(crate) fn decide(&mut self, status: u16, heads: &mut Vec<u8>) {
+        let Some(offer) = &self.offer else { return };
+        let mut compressor = None;
+        let outcome = offer.decide(status, heads, |coding, len| {
+            compressor = Compressor::new(coding, len).map(Box::new);
+            compressor.is_some()
+        });
+        match outcome {
+            CompressionOutcome::AsItIs => {}
+            CompressionOutcome::NoRoom => self.tally.had_no_room = true,
+            CompressionOutcome::Compressed(coding) => {
+                self.tally.begun = Some(coding);
+                self.compressor = compressor;
+            }
+        }
+    }
+
+    /// Whether a body is compressed, and not over.
+    pub(crate) fn is_on(&self) -> bool {
+        self.compressor.is_some()
+    }
+
+    /// Compresses some of the body, and appends what is ready, as chunks.
+    pub(crate) fn write(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), EncoderFault> {
+        self.tally.bytes.0 += bytes.len() as u64;
+        self.chunk(out, |encoder, out| encoder.write(bytes, out))
+    }
+
+    /// Appends all that the client needs for what was written. Returns whether that was anything.
+    pub(crate) fn flush(&mut self, out: &mut Vec<u8>) -> Result<bool, EncoderFault> {
+        if !self.compressor.as_ref().is_some_and(|compressor| compressor.encoder.has_unflushed()) {
+            return Ok(false);
+        }
+        let before = out.len();
+        self.chunk(out, Encoder::flush)?;
+        Ok(out.len() > before)
+    }
+
+    /// Appends the end of the data and the last chunk, up to its trailers. Once; then the encoder's memory is free.
+    pub(crate) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EncoderFault> {
+        if self.is_on() {
+            self.chunk(out, Encoder::finish)?;
+            self.compressor = None;
+            out.extend_from_slice(b"0\r\n");
+        }
+        Ok(())
+    }
+
+    /// Counts what has been compressed since it was last counted.
+    pub(crate) fn count(&mut self, client: &ClientStream, record: &mut RequestRecord) {
+        let Some(tally) = self.take_tally() else { return };
+        tally.count(|counter, n| client.count(counter, n));
+        if let Some(coding) = tally.begun {
+            record.is_compressed(coding);
+        }
+    }
+
+    /// What is to be counted; `None`: nothing.
+    fn take_tally(&mut self) -> Option<CompressionTally> {
+        let tally = std::mem::take(&mut self.tally);
+        (tally != CompressionTally::default()).then_some(tally)
+    }
+
+    /// Appends what the encoder gives, with its size before it.
+    fn chunk(
+        &mut self,
+        out: &mut Vec<u8>,
+        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncoderFault>,
+    ) -> Result<(), EncoderFault> {
+        let Some(compressor) = &mut self.compressor else { return Err(EncoderFault) };
+        let begin = out.len();
+        encode(&mut compressor.encoder, out)?;
+        let end = out.len();
+        if end > begin {
+            self.tally.bytes.1 += (end - begin) as u64;
+            let _ = write!(out, "{:x}\r\n", end - begin);
+            let len = out.len() - end;
+            out[begin..].rotate_right(len);
+            out.extend_from_slice(b"\r\n");
+        }
+        Ok(())
+    }
+}
+
+impl CompressionTally {
+    /// Tells what to add to which counter.
+    fn count(&self, mut add: impl FnMut(Counter, u64)) {
+        if let Some(coding) = self.begun {
+            add(counter_of(coding), 1);
+        }
+        if self.had_no_room {
+            add(Counter::CompressionNoRoom, 1);
+        }
+        add(Counter::CompressionBytesIn, self.bytes.0);
+        add(Counter::CompressionBytesOut, self.bytes.1);
+    }
+}
+
+impl Compressor {
+    /// For a body of this length, if that is known; `None`: there is no room.
+    fn new(coding: ContentCoding, len: Option<u64>) -> Option<Compressor> {
+        let budget = if coding == ContentCoding::Gzip { BUDGET } else { BUDGET - FOR_GZIP };
+        let charge = MemoryCharge::of(Encoder::memory(coding), budget)?;
+        Some(Compressor { encoder: Encoder::new(coding, len).ok()?, _charge: charge })
+    }
+}
+
+impl MemoryCharge {
+    /// So many bytes of this budget; `None`: so many are not left.
+    fn of(bytes: usize, budget: usize) -> Option<MemoryCharge> {
+        let in_use = IN_USE.get() + bytes;
+        (in_use <= budget).then(|| {
+            IN_USE.set(in_use);
+            MemoryCharge(bytes)
+        })
+    }
+}
+
+impl Drop for MemoryCharge {
+    fn drop(&mut self) {
+        IN_USE.set(IN_USE.get().saturating_sub(self.0));
+    }
+}
+
+fn counter_of(coding: ContentCoding) -> Counter {
+    match coding {
+        ContentCoding::Zstd => Counter::CompressedZstd,
+        ContentCoding::Brotli => Counter::CompressedBrotli,
+        ContentCoding::Gzip => Counter::CompressedGzip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use convey_http_core::{
+        BodyFraming, BodyPiece, BodyReader, CompressionRules, HeadLimits, HeadReader, RequestHead,
+    };
+
+    use super::*;
+
+    fn heads() -> Vec<u8> {
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n".to_vec()
+    }
+
+    /// A request that takes these encodings.
+    fn request(encodings: &str) -> RequestHead {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {encodings}\r\n\r\n");
+        let head = HeadReader::default().request(&mut BytesMut::from(&*head), &HeadLimits::default());
+        head.unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_body_goes_in_chunks_and_its_memory_with_its_end() {
+        let (rules, request) = (CompressionRules::default(), request("gzip"));
+        let mut compression = Compression::new(Some(CompressionOffer::new(&rules, &request, false)));
+        let (mut heads, mut out) = (heads(), Vec::new());
+        compression.decide(200, &mut heads);
+        assert!(compression.is_on() && IN_USE.get() == Encoder::memory(ContentCoding::Gzip));
+        assert_eq!(compression.flush(&mut out), Ok(false), "nothing was written");
+        compression.write(b"so much", &mut out).unwrap();
+        assert_eq!(compression.flush(&mut out), Ok(true));
+        assert_eq!(compression.flush(&mut out), Ok(false), "the client has it all");
+        compression.finish(&mut out).unwrap();
+        compression.finish(&mut out).unwrap();
+        out.extend_from_slice(b"\r\n");
+        assert!(!compression.is_on() && IN_USE.get() == 0);
+        let (mut reader, mut at, mut data) = (BodyReader::new(BodyFraming::Chunked), 0, 0);
+        while at < out.len() {
+            at += match reader.next(&out[at..]).unwrap() {
+                BodyPiece::Data(len) => {
+                    data += len;
+                    len
+                }
+                BodyPiece::Framing(len) | BodyPiece::Trailers(len) | BodyPiece::End(len) => len,
+            };
+        }
+        let mut counted = Vec::new();
+        compression.take_tally().unwrap().count(|counter, n| counted.push((counter, n)));
+        let expected = [
+            (Counter::CompressedGzip, 1),
+            (Counter::CompressionBytesIn, 7),
+            (Counter::CompressionBytesOut, data as u64),
+        ];
+        assert_eq!((&counted[..], compression.take_tally()), (&expected[..], None));
+    }
+
+    #[test]
+    fn beyond_the_budget_a_cheaper_coding_is_taken_and_then_none() {
+        let (rules, request) = (CompressionRules::default(), request("zstd, gzip"));
+        let new = || Compression::new(Some(CompressionOffer::new(&rules, &request, false)));
+        let mut all = Vec::new();
+        let outcome = loop {
+            let mut compression = new();
+            compression.decide(200, &mut heads());
+            let tally = compression.take_tally().unwrap();
+            if tally.had_no_room {
+                break compression;
+            }
+            all.push((compression, tally.begun));
+        };
+        assert!(!outcome.is_on());
+        let of = |coding| all.iter().filter(|(_, begun)| *begun == Some(coding)).count();
+        let (zstd, gzip) = (of(ContentCoding::Zstd), of(ContentCoding::Gzip));
+        assert_eq!(zstd, (BUDGET - FOR_GZIP) / Encoder::memory(ContentCoding::Zstd));
+        assert!(gzip >= FOR_GZIP / Encoder::memory(ContentCoding::Gzip), "{zstd} {gzip}");
+        assert!(IN_USE.get() <= BUDGET);
+        drop(all);
+        let mut compression = new();
+        compression.decide(200, &mut heads());
+        assert!(compression.is_on(), "there is room again");
+        drop(compression);
+        assert_eq!(IN_USE.get(), 0);
+    }
+}

@@ -1,0 +1,165 @@
+//! The file of a request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use convey_files::FileName;
+use convey_files::listing;
+use convey_http_core::{AcceptedEncodings, ContentCoding};
+use convey_model::FilesConfig;
+use rustix::io::Errno;
+
+use super::store::{self, FileUser, LoadedFile, Opened};
+
+/// What a request is answered with.
+pub(super) struct Found {
+    /// The file; `None`: a page that is made of a directory.
+    pub(super) file: Option<Arc<LoadedFile>>,
+    /// That page.
+    pub(super) page: Bytes,
+    /// What the operator has caches told of it.
+    pub(super) cache_control: Option<Box<str>>,
+    /// The form that the client gets.
+    pub(super) form: Option<ContentCoding>,
+    /// Whether other clients may get other forms.
+    pub(super) varies: bool,
+    pub(super) content_type: &'static str,
+}
+
+/// Why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfound {
+    /// There is none, or none that is served.
+    NotFound,
+    /// It must not be read.
+    Forbidden,
+    /// It could not be read, or there is no descriptor left for it.
+    Failed,
+    /// It is a directory, and its name has no slash at its end.
+    IsDirectory,
+}
+
+impl From<Errno> for Unfound {
+    fn from(error: Errno) -> Unfound {
+        match error {
+            // A way out of the root is none.
+            Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::NXIO => {
+                Unfound::NotFound
+            }
+            Errno::ACCESS | Errno::PERM => Unfound::Forbidden,
+            _ => Unfound::Failed,
+        }
+    }
+}
+
+/// Finds the file with this name, or what stands for the directory with it.
+pub(super) async fn find(
+    user: FileUser<'_>,
+    files: &FilesConfig,
+    name: &FileName,
+    encodings: &AcceptedEncodings,
+) -> Result<Found, Unfound> {
+    if !name.is_directory() {
+        return of_name(user, files, name.as_bytes(), encodings).await;
+    }
+    for index in &files.index {
+        match of_name(user, files, &name.child(index), encodings).await {
+            Err(Unfound::NotFound | Unfound::IsDirectory) => {}
+            other => return other,
+        }
+    }
+    let (page, is_cut) = store::list(files, name.as_bytes()).await?;
+    let page = listing::page(name.as_bytes(), page, is_cut).into();
+    Ok(Found {
+        file: None,
+        page,
+        cache_control: None,
+        form: None,
+        varies: false,
+        content_type: "text/html; charset=utf-8",
+    })
+}
+
+/// Finds the file with this name.
+pub(super) async fn of_name(
+    user: FileUser<'_>,
+    files: &FilesConfig,
+    name: &[u8],
+    encodings: &AcceptedEncodings,
+) -> Result<Found, Unfound> {
+    let file = match store::load(user, &files.root, name).await? {
+        Opened::File(file) => file,
+        Opened::Directory => return Err(Unfound::IsDirectory),
+        Opened::Other => return Err(Unfound::NotFound),
+    };
+    let varies = files.precompressed && file.is_compressible;
+    let content_type = file.content_type;
+    let (mut found, mut form) = (file, None);
+    if varies {
+        for wanted in encodings.best_of(&ContentCoding::ALL) {
+            if let Some(compressed) = compressed(user, files, name, wanted, &found).await {
+                (found, form) = (compressed, Some(wanted));
+                break;
+            }
+        }
+    }
+    Ok(Found {
+        file: Some(found),
+        page: Bytes::new(),
+        cache_control: cache_control(files, name),
+        form,
+        varies,
+        content_type,
+    })
+}
+
+fn cache_control(files: &FilesConfig, name: &[u8]) -> Option<Box<str>> {
+    if files.cache_control.is_empty() {
+        return None;
+    }
+    files.cache_control_of(&String::from_utf8_lossy(name)).map(Into::into)
+}
+
+/// The file in this form, unless that is older than the file: then it is of what the file was before.
+async fn compressed(
+    user: FileUser<'_>,
+    files: &FilesConfig,
+    name: &[u8],
+    form: ContentCoding,
+    file: &LoadedFile,
+) -> Option<Arc<LoadedFile>> {
+    let name = [name, form.file_suffix().as_bytes()].concat();
+    let Ok(Opened::File(found)) = store::load(user, &files.root, &name).await else { return None };
+    is_as_new(found.stamp.modified, file.stamp.modified).then_some(found)
+}
+
+/// Whether a form that was modified then is of the file as it was modified then. Tools give both the same time, some of them in whole
+/// seconds.
+fn is_as_new(form: (i64, u32), file: (i64, u32)) -> bool {
+    form >= file || form == (file.0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_that_is_older_than_its_file_is_of_another_state() {
+        assert!(is_as_new((5, 7), (5, 7)) && is_as_new((6, 0), (5, 7)) && is_as_new((5, 0), (5, 7)));
+        assert!(!is_as_new((5, 6), (5, 7)) && !is_as_new((4, 0), (5, 0)));
+    }
+
+    #[test]
+    fn every_error_of_the_kernel_is_told_as_what_it_means_to_a_client() {
+        for (errno, expected) in [
+            (Errno::NOENT, Unfound::NotFound),
+            (Errno::XDEV, Unfound::NotFound),
+            (Errno::LOOP, Unfound::NotFound),
+            (Errno::ACCESS, Unfound::Forbidden),
+            (Errno::IO, Unfound::Failed),
+            (Errno::MFILE, Unfound::Failed),
+        ] {
+            assert_eq!(Unfound::from(errno), expected, "{errno}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Requests that are answered with files of a backend.
+//!
+//! - `find` finds the file of a request, in the form that the client takes.
+//! - `store` keeps small files, and open ones, for each thread; opens others; and waits for disks in threads aside.
+//! - `reply` decides what is said of a file: status, fields, parts.
+//! - `send` brings it to the client, `send_compressed` compresses it on the way.
+//! - `date` is the time as HTTP writes it.
+
+mod date;
+mod find;
+mod reply;
+mod send;
+mod send_compressed;
+mod store;
+
+pub(crate) use store::sweep;
+
+use std::sync::Arc;
+
+use convey_files::FileName;
+use convey_http_core::{AcceptedEncodings, BodyFraming, HttpMethod, rewritten_path};
+use convey_model::FilesConfig;
+use convey_snapshot::Pool;
+use convey_snapshot::stats::Counter;
+
+use self::find::{Found, Unfound};
+use self::reply::{Reply, ReplyTo};
+use self::send::Sending;
+use self::store::FileUser;
+use crate::answer::{AnswerReason, OwnAnswer};
+use crate::compress::Compression;
+use crate::forward::{Forwarding, RequestEnd};
+
+/// Answers a request with a file of this pool.
+pub(crate) async fn serve(
+    mut request: Forwarding<'_, '_>,
+    pool: &Arc<Pool>,
+    files: &FilesConfig,
+) -> RequestEnd {
+    let core = request.client.core();
+    pool.live.traffic.add(core, Counter::Requests, 1);
+    request.record.asks_for_file_of(&pool.live.name);
+    let user = FileUser { live: &pool.live, core };
+    let end = match find(&request, user, files).await {
+        Ok((found, status)) => request.reply(found, status, pool).await,
+        Err(answer) => RequestEnd::Unanswered(answer),
+    };
+    if let RequestEnd::Unanswered(answer) = &end {
+        pool.live.traffic.add(core, Counter::of_status(answer.status()), 1);
+    }
+    end
+}
+
+/// The file of a request and the status that it comes with. An error is what convey says in its place.
+async fn find(
+    request: &Forwarding<'_, '_>,
+    user: FileUser<'_>,
+    files: &FilesConfig,
+) -> Result<(Found, u16), OwnAnswer> {
+    let (head, route) = (request.request.head(), request.route);
+    if !matches!(head.method(), HttpMethod::Get | HttpMethod::Head) {
+        let mut answer = OwnAnswer::from(AnswerReason::FileMethod);
+        let _ = answer.set_field("Allow", "GET, HEAD");
+        return Err(answer);
+    }
+    let path = rewritten_path(head, route.prefix.as_ref().zip(route.rewrite_path.as_deref()));
+    let encodings = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"accept-encoding"));
+    let encodings = AcceptedEncodings::of(encodings.map(|field| field.value));
+    let found = match FileName::of(&path, files.dot_files) {
+        // The path that the browser knows says where the links of a page lead.
+        Ok(name) if name.is_directory() && !head.path().ends_with(b"/") => Err(Unfound::IsDirectory),
+        Ok(name) => find::find(user, files, &name, &encodings).await,
+        Err(_) => Err(Unfound::NotFound),
+    };
+    match found {
+        Ok(found) => Ok((found, 200)),
+        Err(Unfound::IsDirectory) => Err(to_directory(head.path(), head.path_and_query())),
+        Err(Unfound::NotFound) => match &files.not_found {
+            Some(page) => {
+                let found = find::of_name(user, files, page.as_bytes(), &encodings).await;
+                found.map(|page| (page, 404)).map_err(|_| AnswerReason::FileNotFound.into())
+            }
+            None => Err(AnswerReason::FileNotFound.into()),
+        },
+        Err(Unfound::Forbidden) => Err(AnswerReason::FileForbidden.into()),
+        Err(Unfound::Failed) => Err(AnswerReason::FileFailed.into()),
+    }
+}
+
+/// The same place with a slash, so that links of its page lead below it.
+fn to_directory(path: &[u8], path_and_query: &[u8]) -> OwnAnswer {
+    // Of several slashes at the begin browsers would take the rest for a host.
+    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+    let location = [b"/", &path[start..], b"/", &path_and_query[path.len()..]].concat();
+    let mut answer = OwnAnswer::from(AnswerReason::Redirect);
+    let _ = answer.set_field("Location", &String::from_utf8_lossy(&location));
+    answer
+}
+
+impl Forwarding<'_, '_> {
+    /// Sends a file, or what is to be said of it.
+    async fn reply(&mut self, found: Found, status: u16, pool: &Arc<Pool>) -> RequestEnd {
+        let head = self.request.head();
+        let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let client_stays = !self.is_last && head.keeps_alive() && !has_body;
+        let to = ReplyTo { head, fields: &self.route.response, status, client_stays };
+        let mut reply = match Reply::of(&found, &to) {
+            Ok(reply) => reply,
+            Err(answer) => return RequestEnd::Unanswered(answer),
+        };
+        let mut compression = Compression::of(self.client, self.request, self.route);
+        compression.decide(reply.status, &mut reply.head);
+        let core = self.client.core();
+        match reply.status {
+            404 => {
+                self.record.answered(404, AnswerReason::FileNotFound);
+                self.client.count(Counter::AnsweredFileNotFound, 1);
+            }
+            status => {
+                self.record.has_file(status);
+                self.client.count(Counter::AnsweredFile, 1);
+            }
+        }
+        self.client.count(Counter::of_status(reply.status), 1);
+        pool.live.traffic.add(core, Counter::of_status(reply.status), 1);
+        let is_counted = self.end.is_stream();
+        let (client, record) = (self.client, &mut *self.record);
+        let sending = Sending {
+            end: self.end,
+            time_limit: self.time_limit,
+            idle: self.timeouts.idle,
+            moved: &mut |bytes| {
+                if !is_counted {
+                    client.count_bytes(0, bytes);
+                }
+                record.count(0, bytes);
+                pool.live.traffic.add(core, Counter::BytesTx, bytes);
+            },
+        };
+        let file = found.file.as_deref();
+        let sent = match compression.is_on() {
+            true => sending.send_compressed(reply, file, &mut compression).await,
+            false => sending.send(reply, file).await,
+        };
+        compression.count(self.client, self.record);
+        match sent {
+            Ok(()) => RequestEnd::Answered {
+                client_stays,
+                is_silent: self.received.is_empty() && !has_body && !head.keeps_alive(),
+            },
+            Err(reason) => RequestEnd::Broken(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_leads_to_another_host() {
+        let location = |path: &str, query: &str| {
+            let answer = to_directory(path.as_bytes(), format!("{path}{query}").as_bytes());
+            let fields = convey_http_core::FieldRules::default();
+            let mut out = Vec::new();
+            let to = crate::answer::AnswerTo { fields: &fields, page: None, closes: false, has_body: false };
+            answer.write(to, &mut out);
+            let text = String::from_utf8(out).unwrap();
+            text.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned()
+        };
+        assert_eq!(location("/a/b", ""), "/a/b/");
+        assert_eq!(location("/a", "?b=c"), "/a/?b=c");
+        assert_eq!(location("//evil.example", ""), "/evil.example/");
+        assert_eq!(location("/%2e", ""), "/%2e/");
+    }
+}

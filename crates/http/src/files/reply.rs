@@ -1,0 +1,193 @@
+//! What is said of a file: status, fields, and which parts of it follow.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use convey_files::{Condition, MultipartBody, RangeSelection};
+use convey_http_core::{FieldRules, HttpMethod, RequestHead};
+use smallvec::{SmallVec, smallvec};
+
+use super::date;
+use super::find::Found;
+use super::store::LoadedFile;
+use crate::answer::{AnswerReason, OwnAnswer, phrase_of};
+
+/// A response with its head written.
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) head: Vec<u8>,
+    pub(super) pieces: Pieces,
+}
+
+/// The parts of a body; most have one.
+pub(super) type Pieces = SmallVec<[ReplyPiece; 1]>;
+
+/// A part of its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ReplyPiece {
+    Bytes(Bytes),
+    OfFile(Range<u64>),
+}
+
+/// What it is to.
+pub(super) struct ReplyTo<'a> {
+    pub(super) head: &'a RequestHead,
+    /// What the operator changes of responses.
+    pub(super) fields: &'a FieldRules,
+    /// 200, or 404 for a page that says so: that is sent whole, without conditions.
+    pub(super) status: u16,
+    pub(super) client_stays: bool,
+}
+
+/// Which parts are sent.
+struct Parts {
+    status: u16,
+    pieces: Pieces,
+    /// Of the body.
+    len: u64,
+    content_range: Option<String>,
+    /// In place of the file's own.
+    content_type: Option<String>,
+}
+
+impl Reply {
+    /// The response with this file. An error is what convey says in its place.
+    pub(super) fn of(found: &Found, to: &ReplyTo<'_>) -> Result<Reply, OwnAnswer> {
+        let parts = match &found.file {
+            None => Parts {
+                pieces: smallvec![ReplyPiece::Bytes(found.page.clone())],
+                ..Parts::none(200, found.page.len() as u64)
+            },
+            Some(file) if to.status == 200 => parts_of(file, found, to.head)?,
+            Some(file) => Parts::whole(to.status, file.len),
+        };
+        let is_head = to.head.method() == HttpMethod::Head;
+        let head = write_head(found, &parts, to);
+        let pieces = if is_head { Pieces::new() } else { parts.pieces };
+        Ok(Reply { status: parts.status, head, pieces })
+    }
+}
+
+impl Parts {
+    fn none(status: u16, len: u64) -> Parts {
+        Parts { status, pieces: Pieces::new(), len, content_range: None, content_type: None }
+    }
+
+    fn whole(status: u16, len: u64) -> Parts {
+        let pieces = if len > 0 { smallvec![ReplyPiece::OfFile(0..len)] } else { Pieces::new() };
+        Parts { pieces, ..Parts::none(status, len) }
+    }
+}
+
+/// By the conditions and ranges of the request.
+fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Parts, OwnAnswer> {
+    match file.validators.evaluate(head) {
+        Condition::Fails => return Err(AnswerReason::FilePrecondition.into()),
+        Condition::NotModified => return Ok(Parts::none(304, 0)),
+        Condition::Holds => {}
+    }
+    let len = file.len;
+    // Of a HEAD it says nothing (RFC 9110, section 14.2).
+    let range = head.field("range").filter(|_| head.method() == HttpMethod::Get);
+    let Some(range) = range.filter(|_| file.validators.may_have_range(head)) else {
+        return Ok(Parts::whole(200, len));
+    };
+    match RangeSelection::of(range, len) {
+        RangeSelection::Whole => Ok(Parts::whole(200, len)),
+        RangeSelection::Unsatisfiable => {
+            let mut answer = OwnAnswer::from(AnswerReason::FileRange);
+            let _ = answer.set_field("Content-Range", &format!("bytes */{len}"));
+            Err(answer)
+        }
+        RangeSelection::One(range) => Ok(Parts {
+            content_range: Some(format!("bytes {}-{}/{len}", range.start, range.end - 1)),
+            pieces: smallvec![ReplyPiece::OfFile(range.clone())],
+            ..Parts::none(206, range.end - range.start)
+        }),
+        RangeSelection::Many(ranges) => {
+            let boundary = format!("{:032x}", fastrand::u128(..));
+            let body = MultipartBody::new(&ranges, found.content_type, len, &boundary);
+            let of_part = |part: convey_files::PartOfFile| {
+                [ReplyPiece::Bytes(part.before.into()), ReplyPiece::OfFile(part.range)]
+            };
+            let mut pieces: Pieces = body.parts.into_iter().flat_map(of_part).collect();
+            pieces.push(ReplyPiece::Bytes(body.end.into()));
+            let content_type = Some(format!("multipart/byteranges; boundary={boundary}"));
+            Ok(Parts { pieces, content_type, ..Parts::none(206, body.len) })
+        }
+    }
+}
+
+/// Writes fields, but for those that the operator takes away.
+struct HeadWriter<'a> {
+    out: Vec<u8>,
+    fields: &'a FieldRules,
+}
+
+impl HeadWriter<'_> {
+    fn field(&mut self, name: &str, value: &str) {
+        if self.fields.keeps(name.as_bytes()) {
+            for part in [name, ": ", value, "\r\n"] {
+                self.out.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+
+    fn start_line(&mut self, status: u16) {
+        let mut number = itoa::Buffer::new();
+        for part in ["HTTP/1.1 ", number.format(status), " ", phrase_of(status), "\r\n"] {
+            self.out.extend_from_slice(part.as_bytes());
+        }
+    }
+
+    /// What tells this state of the file from others. A page that says 404 is of no state.
+    fn validators(&mut self, file: Option<&LoadedFile>, status: u16) {
+        date::with_present(|present, text| {
+            self.field("Date", text);
+            let Some(file) = file.filter(|_| status != 404) else { return };
+            self.field("ETag", &file.validators.etag);
+            // A time that is yet to come is none (RFC 9110, section 8.8.2.1).
+            if file.validators.modified <= present && status != 304 {
+                self.field("Last-Modified", &file.last_modified);
+            }
+        });
+    }
+}
+
+fn write_head(found: &Found, parts: &Parts, to: &ReplyTo<'_>) -> Vec<u8> {
+    let mut head = HeadWriter { out: Vec::with_capacity(512), fields: to.fields };
+    let is_of_file = found.file.is_some() && parts.status != 404;
+    head.start_line(parts.status);
+    head.field("Server", "convey");
+    head.validators(found.file.as_deref(), parts.status);
+    if parts.status != 304 {
+        head.field("Content-Type", parts.content_type.as_deref().unwrap_or(found.content_type));
+        head.field("Content-Length", itoa::Buffer::new().format(parts.len));
+        if let Some(form) = found.form {
+            head.field("Content-Encoding", form.name());
+        }
+        if is_of_file {
+            head.field("Accept-Ranges", "bytes");
+        }
+    }
+    if let Some(range) = &parts.content_range {
+        head.field("Content-Range", range);
+    }
+    if found.varies {
+        head.field("Vary", "Accept-Encoding");
+    }
+    match &found.cache_control {
+        _ if !is_of_file => head.field("Cache-Control", "no-store"),
+        Some(value) => head.field("Cache-Control", value),
+        None => {}
+    }
+    match (to.client_stays, to.head.is_http11()) {
+        (false, _) => head.field("Connection", "close"),
+        (true, false) => head.field("Connection", "keep-alive"),
+        (true, true) => {}
+    }
+    let mut out = head.out;
+    to.fields.write(&mut out);
+    out.extend_from_slice(b"\r\n");
+    out
+}

@@ -1,0 +1,259 @@
+//! Brings a file to its client: in pieces, between which the thread's other connections get a turn.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use convey_files::beneath::{self, DiskWait};
+use convey_proxy::More;
+use convey_snapshot::stats::Counter;
+use rustix::fs::sendfile;
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
+
+use super::reply::{Reply, ReplyPiece};
+use super::store::{FileContent, LoadedFile, aside};
+use crate::buffer;
+use crate::ends::{ClientEnd, End};
+use crate::time_limit::TimeLimit;
+
+/// Most bytes of a large file that go in one turn.
+const TURN: u64 = 128 * 1024;
+
+/// The same where they have to be copied.
+const COPIED: u64 = 32 * 1024;
+
+/// Bytes that the kernel is asked for at once whether it has them in memory, and that are read ahead where it has not.
+pub(super) const AHEAD: u64 = 1024 * 1024;
+
+/// A response on its way to the client.
+pub(super) struct Sending<'a, 'b> {
+    pub(super) end: &'a mut ClientEnd<'b>,
+    pub(super) time_limit: &'a mut TimeLimit,
+    /// How long the client may take nothing.
+    pub(super) idle: Duration,
+    /// Told how many bytes it has taken.
+    pub(super) moved: &'a mut (dyn FnMut(u64) + Send),
+}
+
+impl Sending<'_, '_> {
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// Why the connection is over.
+    pub(super) async fn send(mut self, reply: Reply, file: Option<&LoadedFile>) -> Result<(), Counter> {
+        let Reply { head, pieces, .. } = reply;
+        self.time_limit.renew(self.idle);
+        let content = file.map(|file| &file.content);
+        let (mut pieces, mut before) = (pieces.into_iter().peekable(), &head[..]);
+        while let Some(piece) = pieces.next() {
+            let more = if pieces.peek().is_none() { More::No } else { More::Data };
+            match (&piece, content) {
+                // What is short goes with what is before it.
+                (ReplyPiece::Bytes(bytes), _) => self.write(before, bytes, more).await?,
+                (ReplyPiece::OfFile(range), Some(FileContent::Small(content))) => {
+                    let part = part(content, range).ok_or(Counter::FileChanged)?;
+                    self.write(before, part, more).await?;
+                }
+                (ReplyPiece::OfFile(range), Some(FileContent::Open(opened))) => {
+                    self.write(before, &[], More::Data).await?;
+                    let is_known = file.is_some_and(|file| file.was_in_memory(range));
+                    let was_there = self.send_range(opened, range.clone(), is_known).await?;
+                    file.filter(|_| was_there).iter().for_each(|file| file.is_in_memory(range));
+                }
+                (ReplyPiece::OfFile(_), None) => return Err(Counter::FileChanged),
+            }
+            before = &[];
+        }
+        self.write(before, &[], More::No).await
+    }
+
+    /// Writes these, one behind the other.
+    pub(super) async fn write(&mut self, first: &[u8], second: &[u8], more: More) -> Result<(), Counter> {
+        let (mut sent, all) = (0, first.len() + second.len());
+        poll_fn(|cx| {
+            while sent < all {
+                let left =
+                    (first.get(sent..).unwrap_or_default(), &second[sent.saturating_sub(first.len())..]);
+                match poll_write_both(self.end, cx, left, more) {
+                    Poll::Pending => {
+                        return self.time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout));
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
+                    Poll::Ready(Ok(n)) => {
+                        sent += n;
+                        self.time_limit.renew(self.idle);
+                        (self.moved)(n as u64);
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Sends a part of an open file. Returns whether it is short and the kernel has it in memory: then it need not be asked soon again.
+    async fn send_range(
+        &mut self,
+        file: &Arc<OwnedFd>,
+        range: Range<u64>,
+        is_in_memory: bool,
+    ) -> Result<bool, Counter> {
+        let is_short = range.end - range.start <= TURN;
+        let is_known = is_in_memory && is_short;
+        let (mut at, mut in_memory_to) = (range.start, if is_known { range.end } else { range.start });
+        while at < range.end {
+            let most = if self.end.socket().is_some() { TURN } else { COPIED };
+            let room = self.room(most.min(range.end - at)).await?;
+            let end = at + room;
+            if end > in_memory_to {
+                in_memory_to = range.end.min(at + AHEAD);
+                if !has_in_memory(file, at..in_memory_to) {
+                    read_ahead(file.clone(), at..in_memory_to).await?;
+                }
+            }
+            let sent = match self.end.socket() {
+                Some(socket) => send_some(socket, file, at..end)?,
+                None => self.copy_some(file, at..end).await?,
+            };
+            at += sent;
+            if sent > 0 {
+                self.time_limit.renew(self.idle);
+                (self.moved)(sent);
+            }
+            if at < range.end && sent > 0 {
+                // Others get a turn, and those are found to whom something has come.
+                yield_now().await;
+            }
+        }
+        Ok(is_short && !is_known)
+    }
+
+    /// Waits until the client takes something. Returns how much of `most` that is.
+    async fn room(&mut self, most: u64) -> Result<u64, Counter> {
+        let room = usize::try_from(most).unwrap_or(usize::MAX);
+        let room = poll_fn(|cx| match self.end.poll_writable(cx, room) {
+            Poll::Ready(room) => Poll::Ready(room.map_err(|_| Counter::ClientReset)),
+            Poll::Pending => self.time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
+        });
+        Ok(room.await? as u64)
+    }
+
+    /// Reads some of a file, for which the client has room, and writes it: nothing is read twice, and nothing kept.
+    async fn copy_some(&mut self, file: &Arc<OwnedFd>, range: Range<u64>) -> Result<u64, Counter> {
+        let most = usize::try_from(range.end - range.start).unwrap_or(buffer::SIZE).min(buffer::SIZE);
+        let end = &mut *self.end;
+        let copied = poll_fn(|cx| {
+            Poll::Ready(buffer::with(|buffer| {
+                let buffer = &mut buffer[..most];
+                match beneath::read_at(file, buffer, range.start, DiskWait::Never) {
+                    Err(Errno::AGAIN) => Ok(None),
+                    Ok(0) | Err(_) => Err(Counter::FileChanged),
+                    Ok(read) => give(end, cx, &buffer[..read]).map(Some),
+                }
+            }))
+        });
+        let sent = match copied.await? {
+            Some(sent) => sent,
+            None => {
+                let piece = read_aside(file.clone(), range.start, most).await?;
+                poll_fn(|cx| Poll::Ready(give(self.end, cx, &piece))).await?
+            }
+        };
+        if self.end.is_writing() {
+            self.room(1).await?;
+        }
+        Ok(sent as u64)
+    }
+}
+
+/// Writes bytes for which there is room. Returns how many were taken: what a session has encrypted it has taken, also if it waits.
+fn give(end: &mut ClientEnd<'_>, cx: &mut Context<'_>, bytes: &[u8]) -> Result<usize, Counter> {
+    match end.poll_write(cx, bytes, More::No) {
+        Poll::Ready(Ok(sent)) => Ok(sent),
+        Poll::Ready(Err(_)) => Err(Counter::ClientReset),
+        Poll::Pending if end.is_writing() => Ok(bytes.len()),
+        Poll::Pending => Ok(0),
+    }
+}
+
+/// Writes some of two parts, the second behind the first: by one call where both go at once.
+fn poll_write_both(
+    end: &mut ClientEnd<'_>,
+    cx: &mut Context<'_>,
+    (first, second): (&[u8], &[u8]),
+    more: More,
+) -> Poll<io::Result<usize>> {
+    match end {
+        ClientEnd::Socket(socket) if more == More::No && !first.is_empty() && !second.is_empty() => {
+            socket.poll_write_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)])
+        }
+        end if first.is_empty() => end.poll_write(cx, second, more),
+        end if second.is_empty() => end.poll_write(cx, first, more),
+        end => end.poll_write(cx, first, More::Data),
+    }
+}
+
+pub(super) fn part<'a>(content: &'a [u8], range: &Range<u64>) -> Option<&'a [u8]> {
+    content.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+}
+
+/// Whether a part of a file is in the kernel's memory, as its first and its last byte tell.
+pub(super) fn has_in_memory(file: &OwnedFd, range: Range<u64>) -> bool {
+    let mut byte = [0];
+    [range.start, range.end - 1]
+        .into_iter()
+        .all(|at| beneath::read_at(file, &mut byte, at, DiskWait::Never) != Err(Errno::AGAIN))
+}
+
+/// Has the kernel read a part of a file, in another thread.
+pub(super) async fn read_ahead(file: Arc<OwnedFd>, range: Range<u64>) -> Result<(), Counter> {
+    let read = move || {
+        let (mut buffer, mut at) = (vec![0; 64 * 1024], range.start);
+        while at < range.end {
+            match beneath::read_at(&file, &mut buffer, at, DiskWait::Allowed) {
+                Ok(0) => return Ok(()),
+                Ok(read) => at += read as u64,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    };
+    aside(read).await.and_then(Result::ok).ok_or(Counter::FileChanged)
+}
+
+/// A piece of a file, read in another thread.
+async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>, Counter> {
+    let read = move || {
+        let mut piece = vec![0; most];
+        let read = beneath::read_at(&file, &mut piece, at, DiskWait::Allowed).unwrap_or(0);
+        piece.truncate(read);
+        piece
+    };
+    aside(read).await.filter(|piece| !piece.is_empty()).ok_or(Counter::FileChanged)
+}
+
+/// Has the kernel send some of a file. Returns how much; 0: the socket takes nothing now.
+fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u64, Counter> {
+    let (mut at, most) = (range.start, usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+    let mut moved = None;
+    let outcome = socket.try_io(Interest::WRITABLE, || {
+        let n = sendfile(socket, file, Some(&mut at), most)?;
+        moved = Some(n);
+        // One that takes less is full: the runtime is told so.
+        if 0 < n && n < most { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match (moved, outcome) {
+        // The file has become shorter.
+        (Some(0), _) => Err(Counter::FileChanged),
+        (Some(n), _) => Ok(n as u64),
+        (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        (None, _) => Err(Counter::ClientReset),
+    }
+}

@@ -1,0 +1,301 @@
+//! Files as a thread has them: small ones in memory, others open. Whatever was changed is read anew at the next request: a look at the
+//! place tells.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use convey_files::beneath::{self, DiskWait, FileStamp, FoundKind};
+use convey_files::listing::ListedFile;
+use convey_files::{BoundedCache, CacheBounds, Validators, content_type, is_compressible};
+use convey_model::FilesConfig;
+use convey_snapshot::PoolLive;
+use convey_snapshot::stats::Counter;
+use rustix::io::Errno;
+use tokio::sync::Semaphore;
+
+use super::date;
+use super::find::Unfound;
+
+/// Files up to this many bytes are kept in memory: what is longer costs less from the kernel's.
+pub(super) const MAX_SMALL: u64 = 32 * 1024;
+
+/// What a thread keeps in memory.
+const SMALL: CacheBounds = CacheBounds { entries: 4_096, bytes: 16 << 20 };
+
+/// What it keeps open. A deleted file is on its disk as long as it is open.
+const OPEN: CacheBounds = CacheBounds { entries: 128, bytes: usize::MAX };
+
+/// Seconds after which a kept file is opened anew: only that tells whether the way to it still stays beneath the root.
+const KEPT: u64 = 1;
+
+/// What an entry costs beside its content, in bytes.
+const OVERHEAD: usize = 512;
+
+/// Files that were changed since less than these nanoseconds are not kept: the next change could have the same time.
+const SETTLED: u64 = 50_000_000;
+
+/// Threads of all that wait for disks at once. Others queue.
+const MAX_WAITING: usize = 32;
+
+static WAITING: Semaphore = Semaphore::const_new(MAX_WAITING);
+
+thread_local! {
+    static FILES: RefCell<Kept> = RefCell::new(Kept {
+        small: BoundedCache::new(SMALL),
+        open: BoundedCache::new(OPEN),
+        seconds: 0,
+    });
+}
+
+/// The files of a thread, by root and name.
+struct Kept {
+    small: BoundedCache<CString, KeptFile>,
+    open: BoundedCache<CString, KeptFile>,
+    /// Since the first of them.
+    seconds: u64,
+}
+
+struct KeptFile {
+    file: Arc<LoadedFile>,
+    /// The second.
+    opened: u64,
+    _held: HeldBytes,
+}
+
+/// The backend that a file is loaded for, and the core of this thread: there it is counted.
+#[derive(Clone, Copy)]
+pub(super) struct FileUser<'a> {
+    pub(super) live: &'a Arc<PoolLive>,
+    pub(super) core: usize,
+}
+
+/// What a backend's kept file takes of memory, until this is dropped.
+struct HeldBytes {
+    of: Arc<PoolLive>,
+    core: usize,
+    bytes: u64,
+}
+
+/// A file that is at hand.
+#[derive(Debug)]
+pub(super) struct LoadedFile {
+    pub(super) stamp: FileStamp,
+    pub(super) len: u64,
+    pub(super) content: FileContent,
+    pub(super) validators: Validators,
+    pub(super) content_type: &'static str,
+    /// Whether a precompressed form of it is looked for.
+    pub(super) is_compressible: bool,
+    /// When it was modified, as HTTP writes it.
+    pub(super) last_modified: Box<str>,
+    /// Whether it may be kept.
+    is_settled: bool,
+    /// The second in which the kernel had all of it in memory, counted by [`sweep`] from 1; 0: not known.
+    in_memory_at: AtomicU64,
+}
+
+/// Where its bytes are.
+#[derive(Debug)]
+pub(super) enum FileContent {
+    Small(Bytes),
+    Open(Arc<OwnedFd>),
+}
+
+/// What is at a place.
+#[derive(Debug)]
+pub(super) enum Opened {
+    File(Arc<LoadedFile>),
+    Directory,
+    /// Nothing that is served.
+    Other,
+}
+
+/// Forgets what nobody has asked for of late. To be called once a second.
+pub(crate) fn sweep() {
+    FILES.with_borrow_mut(|kept| {
+        kept.seconds += 1;
+        let now = kept.seconds;
+        kept.small.expire(|file| file.opened + KEPT < now);
+        kept.open.expire(|file| file.opened + KEPT < now);
+    });
+}
+
+/// Which second it is, as this thread counts them from 1.
+fn second() -> u64 {
+    FILES.with_borrow(|kept| kept.seconds + 1)
+}
+
+/// The file with this name beneath the root, as it is now.
+pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result<Opened, Errno> {
+    // No root and no name have a NUL; two slashes tell which part is the root.
+    let key = CString::new([root.as_os_str().as_bytes(), b"//", name].concat()).map_err(|_| Errno::NOENT)?;
+    if let Some(file) = FILES.with_borrow_mut(|kept| kept.fresh(&key)) {
+        user.count(Counter::FileCacheHits, 1);
+        return Ok(Opened::File(file));
+    }
+    let opened = match open(root, name, DiskWait::Never) {
+        Err(Errno::AGAIN) => {
+            let (root, name) = (root.to_owned(), name.to_vec());
+            aside(move || open(&root, &name, DiskWait::Allowed)).await.ok_or(Errno::NOMEM)??
+        }
+        opened => opened?,
+    };
+    if let Opened::File(file) = &opened {
+        user.count(Counter::FileCacheMisses, 1);
+        let evicted = FILES.with_borrow_mut(|kept| kept.keep(key, file, user));
+        user.count(Counter::FileCacheEvictions, evicted as u64);
+    }
+    Ok(opened)
+}
+
+/// What the directory with this name has, if it is to be told, and whether that is cut.
+pub(super) async fn list(files: &FilesConfig, name: &[u8]) -> Result<(Vec<ListedFile>, bool), Unfound> {
+    let (root, name, is_listed, dots) = (files.root.clone(), name.to_vec(), files.listing, files.dot_files);
+    let listed = aside(move || {
+        let directory = beneath::open(&root, &name, DiskWait::Allowed)?;
+        match beneath::stamp(&directory)?.1 {
+            FoundKind::Directory if is_listed => beneath::list(&directory, dots).map(Some),
+            FoundKind::Directory => Ok(None),
+            FoundKind::Regular | FoundKind::Other => Err(Errno::NOTDIR),
+        }
+    });
+    listed.await.ok_or(Unfound::Failed)??.ok_or(Unfound::Forbidden)
+}
+
+/// Does what may wait for a disk in another thread. `None` if there is none to be had.
+pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let place = WAITING.acquire().await.ok()?;
+    let work = move || {
+        let done = work();
+        drop(place);
+        done
+    };
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+impl Kept {
+    /// The file of this key, if it is still what is there.
+    fn fresh(&mut self, key: &CStr) -> Option<Arc<LoadedFile>> {
+        let of = |cache: &mut BoundedCache<CString, KeptFile>, now: u64| {
+            cache.get(key).filter(|kept| kept.opened + KEPT >= now).map(|kept| kept.file.clone())
+        };
+        let file = of(&mut self.small, self.seconds).or_else(|| of(&mut self.open, self.seconds))?;
+        if beneath::stamp_at(key).is_ok_and(|stamp| stamp == file.stamp) {
+            return Some(file);
+        }
+        self.small.remove(key);
+        self.open.remove(key);
+        None
+    }
+
+    /// Returns how many others gave way.
+    fn keep(&mut self, key: CString, file: &Arc<LoadedFile>, user: FileUser<'_>) -> usize {
+        if !file.is_settled {
+            return 0;
+        }
+        let (content, cache) = match &file.content {
+            FileContent::Small(content) => (content.len(), &mut self.small),
+            FileContent::Open(_) => (0, &mut self.open),
+        };
+        let bytes = content + key.as_bytes().len() + OVERHEAD;
+        let kept = KeptFile { file: file.clone(), opened: self.seconds, _held: user.hold(bytes as u64) };
+        cache.put(key, kept, bytes)
+    }
+}
+
+impl FileUser<'_> {
+    fn count(self, counter: Counter, n: u64) {
+        self.live.traffic.add(self.core, counter, n);
+    }
+
+    fn hold(self, bytes: u64) -> HeldBytes {
+        self.count(Counter::FileCacheBytesKept, bytes);
+        HeldBytes { of: self.live.clone(), core: self.core, bytes }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.of.traffic.add(self.core, Counter::FileCacheBytesDropped, self.bytes);
+    }
+}
+
+fn open(root: &Path, name: &[u8], wait: DiskWait) -> rustix::io::Result<Opened> {
+    let opened = beneath::open(root, name, wait)?;
+    let (stamp, kind) = beneath::stamp(&opened)?;
+    match kind {
+        FoundKind::Directory => return Ok(Opened::Directory),
+        FoundKind::Other => return Ok(Opened::Other),
+        FoundKind::Regular => {}
+    }
+    let file = match usize::try_from(stamp.len) {
+        Ok(len) if stamp.len <= MAX_SMALL => match beneath::read_whole(&opened, len, wait) {
+            // One that is written to just now is sent as it is by then.
+            Err(Errno::FBIG) => LoadedFile::new(stamp, name, FileContent::Open(Arc::new(opened)), false),
+            content => {
+                let is_same = beneath::stamp(&opened)?.0 == stamp;
+                LoadedFile::new(stamp, name, FileContent::Small(content?.into()), is_same)
+            }
+        },
+        _ => LoadedFile::new(stamp, name, FileContent::Open(Arc::new(opened)), true),
+    };
+    Ok(Opened::File(Arc::new(file)))
+}
+
+impl LoadedFile {
+    fn new(stamp: FileStamp, name: &[u8], content: FileContent, is_whole: bool) -> LoadedFile {
+        let len = match &content {
+            FileContent::Small(content) => content.len() as u64,
+            FileContent::Open(_) => stamp.len,
+        };
+        let form = match name.rsplit(|byte| *byte == b'.').next() {
+            Some(b"gz") => "-gz",
+            Some(b"br") => "-br",
+            Some(b"zst") => "-zst",
+            _ => "",
+        };
+        let validators = Validators::new(len, stamp.modified, form);
+        let last_modified = date::of(validators.modified).into();
+        let is_settled = is_whole && is_settled(stamp, date::now());
+        let in_memory_at = AtomicU64::new(0);
+        LoadedFile {
+            stamp,
+            len,
+            content,
+            validators,
+            content_type: content_type(name),
+            is_compressible: is_compressible(name),
+            last_modified,
+            is_settled,
+            in_memory_at,
+        }
+    }
+
+    /// Whether the kernel had this part in memory within the last second. Known of files alone that are sent in one turn.
+    pub(super) fn was_in_memory(&self, range: &Range<u64>) -> bool {
+        range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == second()
+    }
+
+    /// It has this part in memory now.
+    pub(super) fn is_in_memory(&self, range: &Range<u64>) {
+        if range.end - range.start == self.len {
+            self.in_memory_at.store(second(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether a file has not been changed for long enough that every further change shows.
+fn is_settled(stamp: FileStamp, (seconds, nanoseconds): (u64, u32)) -> bool {
+    let nanos =
+        |seconds: i64, nanos: u32| seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos));
+    let changed = nanos(stamp.changed.0, stamp.changed.1);
+    let now = nanos(i64::try_from(seconds).unwrap_or(i64::MAX), nanoseconds);
+    now.saturating_sub(changed) >= SETTLED.cast_signed()
+}

@@ -1,0 +1,188 @@
+//! A client's connection: its streams, each a request, and its end.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use convey_model::HttpLimits;
+use convey_proxy::{ClientStream, PendingHandshake, QuicClient, StreamEnd};
+use convey_snapshot::stats::Counter;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use h3::error::Code;
+use h3::server::RequestResolver;
+use log::debug;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+use super::quic::{QuicConnection, StreamNotes, number};
+use super::stream;
+use crate::answer::ANSWER_TIME;
+use crate::stack::DecideRequest;
+use crate::streams::connection::{ENDING, HEAD_ROOM, StreamCounts, drains};
+
+/// Time between two looks at a connection that is in use: what has moved, and where the client is.
+const LOOKS: Duration = Duration::from_secs(1);
+
+/// Serves a client until its connection is over.
+pub(crate) async fn serve<S: DecideRequest>(client: &ClientStream, quic: QuicClient, stack: &S) -> StreamEnd {
+    let QuicClient { connection, handshake } = quic;
+    let mut bytes = CountedBytes { client, connection: connection.clone(), counted: (0, 0) };
+    let end = serve_streams(client, connection, handshake, stack, &mut bytes).await;
+    bytes.count();
+    end
+}
+
+/// The library's connection, and what it is told of.
+struct Http3 {
+    library: h3::server::Connection<QuicConnection, Bytes>,
+    notes: mpsc::UnboundedReceiver<StreamNotes>,
+    is_ending: Arc<AtomicBool>,
+}
+
+async fn serve_streams<S: DecideRequest>(
+    client: &ClientStream,
+    connection: quinn::Connection,
+    handshake: Option<PendingHandshake>,
+    stack: &S,
+    bytes: &mut CountedBytes<'_>,
+) -> StreamEnd {
+    let newest = || client.newest().config.http_limits();
+    let mut http3 = match Http3::begin(&newest(), &connection).await {
+        Ok(http3) => http3,
+        Err(reason) => return StreamEnd::Early(reason),
+    };
+    let (established, is_established) = watch::channel(handshake.is_none());
+    let mut handshaking = pin!(shake_hands(handshake, &established));
+    let mut looks = interval(LOOKS);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut streams, mut counts) = (FuturesUnordered::new(), StreamCounts::default());
+    // Of a connection without streams.
+    let mut until = Instant::now() + newest().keep_alive;
+    loop {
+        tokio::select! {
+            biased;
+            Some(ended) = streams.next(), if !streams.is_empty() => {
+                until = Instant::now() + if http3.is_ending() { ANSWER_TIME } else { newest().keep_alive };
+                counts.reset += u64::from(ended == stream::StreamOutcome::Reset);
+                if counts.are_reset_too_often() {
+                    connection.close(number(Code::H3_EXCESSIVE_LOAD.value()), b"");
+                }
+            }
+            accepted = http3.accept(client) => {
+                let Some((resolver, notes)) = accepted else { break };
+                if let Err(reason) = client.moved(connection.remote_address()) {
+                    return StreamEnd::Early(reason);
+                }
+                counts.begun += 1;
+                streams.push(stream::serve(client, stack.clone(), resolver, notes, is_established.clone()));
+                // A frontend that is gone takes those that are on their way.
+                if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !http3.is_ending() {
+                    http3.say_farewell().await;
+                }
+            }
+            false = &mut handshaking, if !*is_established.borrow() => {
+                return StreamEnd::Early(Counter::TlsHandshakeTimeout);
+            }
+            () = drains(client), if !http3.is_ending() => {
+                until = Instant::now() + ANSWER_TIME;
+                http3.say_farewell().await;
+            }
+            _ = looks.tick(), if !streams.is_empty() => {
+                bytes.count();
+                if let Err(reason) = client.moved(connection.remote_address()) {
+                    return StreamEnd::Early(reason);
+                }
+            }
+            () = sleep_until(until), if streams.is_empty() => {
+                // One that does not answer to that is not waited for twice.
+                if http3.is_ending() {
+                    break;
+                }
+                until = Instant::now() + ENDING;
+                http3.say_farewell().await;
+            }
+        }
+    }
+    // They see that the connection is over, and say so in the log.
+    let _ = timeout(ENDING, async { while streams.next().await.is_some() {} }).await;
+    StreamEnd::Closed
+}
+
+impl Http3 {
+    /// Has the library begin with a connection.
+    async fn begin(limits: &HttpLimits, connection: &quinn::Connection) -> Result<Http3, Counter> {
+        let max_head = limits.head.bytes as u64 + u64::from(HEAD_ROOM);
+        let is_ending = Arc::<AtomicBool>::default();
+        let (over_quic, notes) = QuicConnection::new(connection.clone(), max_head, is_ending.clone());
+        let mut builder = h3::server::builder();
+        builder.max_field_section_size(max_head).send_grease(false);
+        match timeout(limits.head_timeout, builder.build(over_quic)).await {
+            Ok(Ok(library)) => Ok(Http3 { library, notes, is_ending }),
+            Ok(Err(_)) => Err(Counter::ClientReset),
+            Err(_) => Err(Counter::FirstByteTimeout),
+        }
+    }
+
+    /// The next stream that the client opens; `None`: it opens no other.
+    async fn accept(
+        &mut self,
+        client: &ClientStream,
+    ) -> Option<(RequestResolver<QuicConnection, Bytes>, StreamNotes)> {
+        match self.library.accept().await {
+            Ok(resolver) => resolver.zip(self.notes.try_recv().ok()),
+            Err(error) => {
+                debug!("HTTP/3 with {} is over: {error}", client.client());
+                None
+            }
+        }
+    }
+
+    /// Whether no further streams are taken.
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// Says that no further streams are taken, and takes none.
+    async fn say_farewell(&mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        // It names the first stream that is not taken (RFC 9114, section 5.2): the one behind the last.
+        let _ = timeout(ENDING, self.library.shutdown(1)).await;
+    }
+}
+
+/// Closes a connection that has ended like this.
+pub(crate) fn close(connection: &quinn::Connection, end: StreamEnd) {
+    let said = if end == StreamEnd::Closed { Code::H3_NO_ERROR } else { Code::H3_REQUEST_CANCELLED };
+    connection.close(number(said.value()), b"");
+}
+
+/// Waits until the handshake is over, which tells the streams. Returns whether it is, in time.
+async fn shake_hands(handshake: Option<PendingHandshake>, established: &watch::Sender<bool>) -> bool {
+    let Some(handshake) = handshake else { return true };
+    let within = handshake.within;
+    let is_over = timeout(within, handshake.done).await.is_ok();
+    if is_over {
+        established.send_replace(true);
+    }
+    is_over
+}
+
+/// Counts what the connection has received and sent, datagrams whole.
+struct CountedBytes<'a> {
+    client: &'a ClientStream,
+    connection: quinn::Connection,
+    counted: (u64, u64),
+}
+
+impl CountedBytes<'_> {
+    fn count(&mut self) {
+        let stats = self.connection.stats();
+        let (rx, tx) = (stats.udp_rx.bytes, stats.udp_tx.bytes);
+        self.client.count_bytes(rx - self.counted.0, tx - self.counted.1);
+        self.counted = (rx, tx);
+    }
+}

@@ -1,0 +1,216 @@
+//! Frames of HTTP/3 (RFC 9114, section 7), as they go by on their way to the library. Pure.
+
+use bytes::{Buf, BytesMut};
+
+/// The type of a frame of data, which may be of any length.
+const DATA: u64 = 0;
+
+/// The type of a stream for control: frames, like those of a request (RFC 9114, section 6.2.1).
+const CONTROL: u64 = 0;
+
+/// What a stream carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamKind {
+    /// A request, and its response.
+    Request,
+    /// A stream in one direction, whose first bytes say what it carries.
+    OneWay,
+}
+
+/// Looks at the frames of one direction of a stream. Those that are no data pass whole: the library would keep each piece by itself. None of
+/// them may be too long. No empty frame of data passes: the library takes that for the end.
+#[derive(Debug)]
+pub(super) struct FrameFilter {
+    max_frame: u64,
+    state: State,
+    /// The beginning of a frame that has not come whole.
+    held: BytesMut,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    StreamType,
+    Frame,
+    /// So many bytes of one of data.
+    Payload {
+        left: u64,
+    },
+    /// No frames.
+    Other,
+}
+
+/// A frame is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameTooLong;
+
+impl FrameFilter {
+    /// Of a stream of this kind. Frames that are no data have so many bytes at most.
+    pub(super) fn new(kind: StreamKind, max_frame: u64) -> FrameFilter {
+        let state = if kind == StreamKind::Request { State::Frame } else { State::StreamType };
+        FrameFilter { max_frame, state, held: BytesMut::new() }
+    }
+
+    /// What the library gets of these bytes, and how many of them are data.
+    ///
+    /// # Errors
+    /// A frame is too long.
+    pub(super) fn pass(&mut self, bytes: BytesMut) -> Result<(BytesMut, usize), FrameTooLong> {
+        let mut bytes = bytes;
+        if !self.held.is_empty() {
+            let mut whole = std::mem::take(&mut self.held);
+            whole.extend_from_slice(&bytes);
+            bytes = whole;
+        }
+        // What passes is moved to the front, over what does not.
+        let (mut at, mut passed, mut data) = (0, 0, 0);
+        while at < bytes.len() {
+            let left = &bytes[at..];
+            let (len, passes) = match self.state {
+                State::Other => (left.len(), true),
+                State::Payload { left: of_frame } => {
+                    let len = left.len().min(usize::try_from(of_frame).unwrap_or(usize::MAX));
+                    data += len;
+                    self.state = after(of_frame - len as u64);
+                    (len, true)
+                }
+                State::StreamType => {
+                    let Some((kind, len)) = varint(left) else { break };
+                    self.state = if kind == CONTROL { State::Frame } else { State::Other };
+                    (len, true)
+                }
+                State::Frame => {
+                    let Some((kind, len)) = varint(left) else { break };
+                    let Some((payload, more)) = varint(&left[len..]) else { break };
+                    let is_data = kind == DATA;
+                    if !is_data && payload > self.max_frame {
+                        return Err(FrameTooLong);
+                    }
+                    if is_data {
+                        self.state = after(payload);
+                        (len + more, payload > 0)
+                    } else {
+                        let whole =
+                            (len + more).saturating_add(usize::try_from(payload).unwrap_or(usize::MAX));
+                        if left.len() < whole {
+                            break;
+                        }
+                        (whole, true)
+                    }
+                }
+            };
+            if passes {
+                if passed != at {
+                    bytes.copy_within(at..at + len, passed);
+                }
+                passed += len;
+            }
+            at += len;
+        }
+        if at < bytes.len() {
+            self.held = bytes.split_off(at);
+        }
+        bytes.truncate(passed);
+        Ok((bytes, data))
+    }
+
+    /// What is left when the stream has ended: the beginning of a frame that does not come.
+    pub(super) fn end(&mut self) -> BytesMut {
+        std::mem::take(&mut self.held)
+    }
+}
+
+fn after(left: u64) -> State {
+    if left == 0 { State::Frame } else { State::Payload { left } }
+}
+
+/// A number, and how many bytes it has (RFC 9000, section 16); `None`: more have to come.
+fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let len = 1 << (bytes.first()? >> 6);
+    let mut number = bytes.get(..len)?;
+    let all = number.try_get_uint(len).ok()?;
+    // The first two bits say the length.
+    Some((all & (u64::MAX >> (64 - 8 * len + 2)), len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a filter lets through of a stream that comes in pieces, and how many bytes of it are data.
+    fn through(kind: StreamKind, stream: &[u8], piece: usize) -> Result<(Vec<u8>, usize), FrameTooLong> {
+        let mut filter = FrameFilter::new(kind, 100);
+        let (mut all, mut data) = (Vec::new(), 0);
+        for piece in stream.chunks(piece) {
+            let (passed, of_data) = filter.pass(piece.into())?;
+            all.extend_from_slice(&passed);
+            data += of_data;
+        }
+        all.extend_from_slice(&filter.end());
+        Ok((all, data))
+    }
+
+    #[test]
+    fn frames_pass_as_they_are_but_for_empty_data() {
+        let headers = [&[1, 3][..], b"abc"].concat();
+        let data = [&[0, 0x40, 4][..], b"data"].concat();
+        let unknown = [&[0x40, 0x21, 1][..], b"x"].concat();
+        let stream =
+            [&headers[..], &[0, 0], &data, &[0, 0x40, 0], &unknown, &data, &[0, 0], &headers].concat();
+        let expected = [&headers[..], &data, &unknown, &data, &headers].concat();
+        for piece in 1..=stream.len() {
+            assert_eq!(through(StreamKind::Request, &stream, piece), Ok((expected.clone(), 8)), "{piece}");
+        }
+    }
+
+    #[test]
+    fn only_data_may_be_long() {
+        let long = [&[0, 0x80, 1, 0, 0][..], &[7; 1_000]].concat();
+        assert_eq!(through(StreamKind::Request, &long, 64), Ok((long.clone(), 1_000)));
+        for (kind, stream) in [
+            (StreamKind::Request, vec![1, 0x40, 101]),
+            (StreamKind::Request, vec![0x21, 0xc0, 0, 0, 1, 0, 0, 0, 0]),
+            (StreamKind::OneWay, vec![0, 4, 0x40, 101]),
+        ] {
+            for piece in 1..=stream.len() {
+                assert_eq!(through(kind, &stream, piece), Err(FrameTooLong), "{stream:?}");
+            }
+        }
+        assert!(through(StreamKind::Request, &[&[1, 0x40, 100][..], &[0; 100]].concat(), 7).is_ok());
+    }
+
+    #[test]
+    fn a_stream_of_another_kind_is_nothing_to_look_at() {
+        let stream = [&[2][..], &[0xff; 50]].concat();
+        assert_eq!(through(StreamKind::OneWay, &stream, 3), Ok((stream, 0)));
+    }
+
+    #[test]
+    fn a_frame_that_is_no_data_passes_in_one_piece() {
+        let mut filter = FrameFilter::new(StreamKind::Request, 100);
+        let frame = [&[1, 50][..], &[9; 50]].concat();
+        for byte in &frame[..51] {
+            assert_eq!(filter.pass(BytesMut::from(&[*byte][..])), Ok((BytesMut::new(), 0)));
+        }
+        assert_eq!(filter.pass(BytesMut::from(&[9][..])), Ok((BytesMut::from(&frame[..]), 0)));
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_comes_through_at_the_end() {
+        assert_eq!(through(StreamKind::Request, &[1, 0x40], 1), Ok((vec![1, 0x40], 0)));
+    }
+
+    #[test]
+    fn numbers_are_read_as_in_the_examples_of_the_rfc() {
+        for (bytes, expected) in [
+            (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c][..], (151_288_809_941_952_652, 8)),
+            (&[0x9d, 0x7f, 0x3e, 0x7d], (494_878_333, 4)),
+            (&[0x7b, 0xbd], (15_293, 2)),
+            (&[0x25], (37, 1)),
+            (&[0x40, 0x25], (37, 2)),
+        ] {
+            assert_eq!(varint(bytes), Some(expected));
+            assert_eq!(varint(&bytes[..bytes.len() - 1]), None);
+        }
+    }
+}

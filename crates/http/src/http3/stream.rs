@@ -1,0 +1,222 @@
+//! A client's stream: its request, and where the two bodies come from and go.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use convey_proxy::ClientStream;
+use futures_util::FutureExt;
+use h3::error::Code;
+use h3::server::{RequestResolver, RequestStream};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::quic::{QuicConnection, ReceivingStream, SendingStream, Stopped, StreamNotes, broken};
+use crate::linger::LINGER;
+use crate::record::RequestRecord;
+use crate::stack::DecideRequest;
+use crate::streams::body::{DataSink, DataSource, StreamFault};
+use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
+
+/// Says to a server that the request may be repeated by somebody who has recorded it (RFC 8470, section 5.1).
+const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
+
+/// How a client's stream ended, for its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamOutcome {
+    Served,
+    /// The client has reset it.
+    Reset,
+}
+
+/// Serves a client's stream. `is_established` tells when the handshake is over.
+pub(super) async fn serve<S: DecideRequest>(
+    client: &ClientStream,
+    stack: S,
+    resolver: RequestResolver<QuicConnection, Bytes>,
+    notes: StreamNotes,
+    is_established: watch::Receiver<bool>,
+) -> StreamOutcome {
+    let limits = client.newest().config.http_limits();
+    let head = async {
+        let (mut request, stream) = resolver.resolve_request().await.ok()?;
+        if notes.is_early && !await_handshake(&request, is_established).await {
+            request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
+        }
+        let (respond, receive) = stream.split();
+        let mut source = ClientData { stream: receive, unread: notes.unread, first: None };
+        let has_body = source.has_body(&request).await;
+        Some((request, respond, source, has_body))
+    };
+    // A stream that is dropped is reset.
+    let Ok(Some((request, respond, source, has_body))) = timeout(limits.head_timeout, head).await else {
+        return StreamOutcome::Reset;
+    };
+    let record = RequestRecord::begin(client, "3");
+    let head = heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new);
+    let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
+    let mut stream = StreamAsConnection::new(head.as_deref().ok(), source, sending);
+    match streams::serve(client, stack, head, &mut stream, record).await {
+        true => StreamOutcome::Reset,
+        false => {
+            // The connection may be closed once the client has everything, and not before.
+            let _ = timeout(LINGER, poll_fn(|cx| streams::IncomingStream::poll_reset(&mut stream, cx))).await;
+            StreamOutcome::Served
+        }
+    }
+}
+
+/// Waits for the handshake, unless the request may be repeated by anybody. Returns whether it is over.
+async fn await_handshake(request: &Request<()>, mut is_established: watch::Receiver<bool>) -> bool {
+    if request.method().is_safe() {
+        return *is_established.borrow();
+    }
+    // Its end comes with a limit of its own.
+    let _ = is_established.wait_for(|is| *is).await;
+    true
+}
+
+/// The request's body.
+struct ClientData {
+    stream: RequestStream<ReceivingStream, Bytes>,
+    /// What the library holds.
+    unread: Arc<AtomicUsize>,
+    /// What has come while nobody knew whether there was a body: `Some(None)`: none.
+    first: Option<Option<io::Result<Bytes>>>,
+}
+
+impl ClientData {
+    /// Whether there is a body. Of methods that have none usually nothing else says so than the stream's end, which comes with the head.
+    async fn has_body(&mut self, request: &Request<()>) -> bool {
+        if request.headers().contains_key(CONTENT_LENGTH) {
+            return true;
+        }
+        let usually_none = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE, Method::TRACE];
+        let waits = usually_none.contains(request.method());
+        let first = poll_fn(|cx| match self.poll_library(cx) {
+            Poll::Pending if !waits => Poll::Ready(None),
+            first => first.map(Some),
+        });
+        self.first = first.await;
+        !matches!(self.first, Some(None))
+    }
+
+    fn poll_library(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let data = ready!(self.stream.poll_recv_data(cx));
+        let data = data.map(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())));
+        if let Ok(Some(data)) = &data {
+            self.unread.fetch_sub(data.len(), Ordering::Relaxed);
+        }
+        Poll::Ready(data.map_err(broken).transpose())
+    }
+}
+
+impl DataSource for ClientData {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(first),
+            None => self.poll_library(cx),
+        }
+    }
+
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
+        self.stream.poll_recv_trailers(cx).map_err(broken)
+    }
+
+    /// The library of QUIC lets the client send more once it is read.
+    fn has_gone_on(&mut self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The way of the response's head.
+struct SendingHead {
+    /// `None`: it is sent.
+    stream: Option<RequestStream<SendingStream, Bytes>>,
+    stopped: Option<Stopped>,
+}
+
+impl StreamOfClient for SendingHead {
+    type Source = ClientData;
+    type Sink = SendingBody;
+
+    fn send_interim(&mut self, response: Response<()>) -> io::Result<()> {
+        self.stream.as_mut().map_or(Ok(()), |stream| begin(stream.send_response(response)))
+    }
+
+    fn send_response(&mut self, response: Response<()>, _: bool) -> io::Result<SendingBody> {
+        let stream = self.stream.take().zip(self.stopped.take());
+        let (mut stream, stopped) = stream.ok_or(io::ErrorKind::BrokenPipe)?;
+        begin(stream.send_response(response))?;
+        Ok(SendingBody { stream, stopped })
+    }
+
+    fn reset(&mut self, fault: StreamFault) {
+        if let Some(stream) = &mut self.stream {
+            stream.stop_stream(code(fault));
+        }
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.stopped.as_mut().map_or(Poll::Pending, |stopped| stopped.poll(cx))
+    }
+}
+
+/// The response's body.
+struct SendingBody {
+    stream: RequestStream<SendingStream, Bytes>,
+    stopped: Stopped,
+}
+
+impl SendingBody {
+    /// Waits until all that was sent has room within the connection.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Nothing is sent by that: see `SendingStream::send_data`.
+        pin!(self.stream.send_data(Bytes::new())).poll(cx).map_err(broken)
+    }
+}
+
+impl DataSink for SendingBody {
+    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
+        ready!(self.poll_flush(cx))?;
+        Poll::Ready(Ok(wanted))
+    }
+
+    fn send(&mut self, data: Bytes, _: bool) -> io::Result<()> {
+        begin(self.stream.send_data(data))
+    }
+
+    fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
+        begin(self.stream.send_trailers(trailers))
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(self.stream.finish()).poll(cx).map_err(broken)
+    }
+
+    fn reset(&mut self, fault: StreamFault) {
+        self.stream.stop_stream(code(fault));
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.stopped.poll(cx)
+    }
+}
+
+/// Has the library begin to send. What has no room stays in [`SendingStream`], and goes on with the next turn.
+fn begin(sending: impl Future<Output = Result<(), h3::error::StreamError>>) -> io::Result<()> {
+    sending.now_or_never().unwrap_or(Ok(())).map_err(broken)
+}
+
+fn code(fault: StreamFault) -> Code {
+    match fault {
+        StreamFault::Cancelled => Code::H3_REQUEST_CANCELLED,
+        StreamFault::Broken => Code::H3_INTERNAL_ERROR,
+    }
+}

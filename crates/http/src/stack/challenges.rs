@@ -1,0 +1,18 @@
+//! The check that answers an authority which looks whether a name is ours (ACME HTTP-01, RFC 8555, section 8.3).
+
+use super::OwnCheck;
+use crate::answer::{AnswerReason, OwnAnswer};
+use crate::request::HttpRequest;
+
+/// Answers requests for tokens while an order runs. `inner` decides on the others, also on those for tokens that nobody has shown.
+pub fn answer_challenges<S>(inner: S) -> OwnCheck<S> {
+    OwnCheck::new(inner, answer)
+}
+
+fn answer(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    let challenges = request.frontend().challenges.as_ref();
+    match challenges.and_then(|challenges| challenges.answer(request.head().path())) {
+        Some(text) => Err(OwnAnswer::from(AnswerReason::AcmeChallenge).with_body(text.as_bytes().to_vec())),
+        None => Ok(()),
+    }
+}

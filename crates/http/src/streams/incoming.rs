@@ -1,0 +1,166 @@
+//! A client's stream.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
+use http::Response;
+
+use super::body::{BodyIn, BodyOut, DataSink, DataSource, StreamFault};
+use super::heads;
+
+/// Most bytes of a response that are read with its head.
+const FIRST: usize = 8 * 1024;
+
+/// A protocol's stream of a client: the way of its response's head.
+pub(crate) trait StreamOfClient: Send + Sync {
+    /// Where the request's body comes from.
+    type Source: DataSource + Send + Sync;
+    /// Where the response's body goes.
+    type Sink: DataSink + Send + Sync;
+
+    /// Sends an interim response.
+    fn send_interim(&mut self, response: Response<()>) -> io::Result<()>;
+
+    /// Sends the response's head; `is_over`: nothing follows it.
+    fn send_response(&mut self, response: Response<()>, is_over: bool) -> io::Result<Self::Sink>;
+
+    /// There is no response.
+    fn reset(&mut self, fault: StreamFault);
+
+    /// Waits until the client resets the stream.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
+}
+
+/// A client's stream, as a connection of HTTP/1.1 whose request's head has been read.
+pub(crate) trait IncomingStream: Send + Sync {
+    /// Reads some of the request's body. When that is over, waits until the client resets the stream.
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Reads some of what is left of the request's body; 0: nothing is.
+    fn poll_rest(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Waits until the client resets the stream.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error>;
+
+    /// Waits until some bytes of a response are taken at once: so many of `most`, at least one.
+    fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>>;
+
+    /// Takes some bytes of a response.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// All of the response was written. Waits until it is on its way.
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// The response never comes whole.
+    fn reset(&mut self, fault: StreamFault);
+}
+
+/// The same, of a protocol.
+pub(crate) struct StreamAsConnection<P: StreamOfClient> {
+    method: HttpMethod,
+    /// What is left of the request; `None`: nothing.
+    body: Option<BodyIn<P::Source>>,
+    respond: P,
+    response: ResponseState<P::Sink>,
+}
+
+/// How far the response is.
+enum ResponseState<S> {
+    Head {
+        reader: HeadReader,
+        received: BytesMut,
+    },
+    /// Or behind it.
+    Body(BodyOut<S>),
+}
+
+impl<P: StreamOfClient> StreamAsConnection<P> {
+    /// Of a request with this head; `None`: it cannot be read.
+    pub(crate) fn new(head: Option<&RequestHead>, body: P::Source, respond: P) -> StreamAsConnection<P> {
+        let framing = head.map_or(BodyFraming::Empty, RequestHead::framing);
+        let is_empty = matches!(framing, BodyFraming::Empty | BodyFraming::Length(0));
+        let body = (!is_empty).then(|| BodyIn::new(body, framing));
+        let response = ResponseState::Head { reader: HeadReader::default(), received: BytesMut::new() };
+        StreamAsConnection {
+            method: head.map_or(HttpMethod::Get, RequestHead::method),
+            body,
+            respond,
+            response,
+        }
+    }
+}
+
+impl<P: StreamOfClient> IncomingStream for StreamAsConnection<P> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match ready!(self.poll_rest(cx, buffer))? {
+            0 => self.poll_reset(cx).map(Err),
+            n => Poll::Ready(Ok(n)),
+        }
+    }
+
+    fn poll_rest(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Ok(0)) };
+        let n = ready!(body.poll_read(cx, buffer))?;
+        if n == 0 {
+            self.body = None;
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match &mut self.response {
+            ResponseState::Body(body) => body.stream().poll_reset(cx),
+            ResponseState::Head { .. } => self.respond.poll_reset(cx),
+        }
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+        match &mut self.response {
+            // Of what comes with the head, too, no more is read than goes at once.
+            ResponseState::Head { .. } => Poll::Ready(Ok(most.min(FIRST))),
+            ResponseState::Body(body) => body.poll_room(cx, most),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut taken = 0;
+        while let ResponseState::Head { reader, received } = &mut self.response {
+            received.extend_from_slice(&bytes[taken..]);
+            let head = reader.response(received, self.method, &heads::OUTGOING);
+            let Some(head) = head.map_err(|_| io::ErrorKind::InvalidData)? else {
+                return Poll::Ready(Ok(bytes.len()));
+            };
+            taken = bytes.len() - received.len();
+            received.clear();
+            let response = heads::response_to(&head)?;
+            if head.is_interim() {
+                self.respond.send_interim(response)?;
+                continue;
+            }
+            let is_over = matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+            let sink = self.respond.send_response(response, is_over)?;
+            self.response = ResponseState::Body(BodyOut::new(sink, head.framing(), is_over));
+        }
+        let ResponseState::Body(body) = &mut self.response else { return Poll::Ready(Ok(taken)) };
+        match body.poll_write(cx, &bytes[taken..]) {
+            Poll::Ready(more) => Poll::Ready(Ok(taken + more?)),
+            Poll::Pending if taken > 0 => Poll::Ready(Ok(taken)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ResponseState::Body(body) = &mut self.response else { return Poll::Ready(Ok(())) };
+        body.finish();
+        body.stream().poll_finish(cx)
+    }
+
+    fn reset(&mut self, fault: StreamFault) {
+        match &mut self.response {
+            ResponseState::Body(body) => body.stream().reset(fault),
+            ResponseState::Head { .. } => self.respond.reset(fault),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The request of a client's stream, its response, its line in the log.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use bytes::BytesMut;
+use convey_http_core::{FieldRules, HttpMethod, Malformed, RequestHead};
+use convey_proxy::ClientStream;
+use convey_snapshot::stats::Counter;
+use tokio::time::timeout;
+
+use super::IncomingStream;
+use super::body::StreamFault;
+use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
+use crate::ends::ClientEnd;
+use crate::forward::{Forwarding, RequestEnd};
+use crate::record::RequestRecord;
+use crate::request::{Decision, HttpRequest};
+use crate::stack::{DecideRequest, decide};
+use crate::time_limit::TimeLimit;
+use crate::{buffer, linger};
+
+/// Serves a stream, whose request has this head unless it cannot be read. Returns whether the client has reset it.
+pub(crate) async fn serve<S: DecideRequest>(
+    client: &ClientStream,
+    mut stack: S,
+    head: Result<Arc<RequestHead>, Malformed>,
+    stream: &mut impl IncomingStream,
+    mut record: RequestRecord,
+) -> bool {
+    client.count(Counter::Requests, 1);
+    let end = match &head {
+        Ok(head) => forward(client, &mut stack, head.clone(), stream, &mut record).await,
+        Err(malformed) => RequestEnd::Unanswered(AnswerReason::Malformed(*malformed).into()),
+    };
+    let head = head.as_deref().ok();
+    let mut broken = match end {
+        RequestEnd::Answered { .. } => None,
+        RequestEnd::Broken(reason) => Some(reason),
+        RequestEnd::Unanswered(answer) => write(client, &answer, head, stream, &mut record).await.err(),
+    };
+    if broken.is_none() {
+        let finished = timeout(ANSWER_TIME, poll_fn(|cx| stream.poll_finish(cx))).await;
+        broken = match finished {
+            Ok(Ok(())) => None,
+            Ok(Err(_)) => Some(Counter::ClientReset),
+            Err(_) => Some(Counter::IdleTimeout),
+        };
+    }
+    if let Some(reason) = broken {
+        record.broke(reason);
+        stream.reset(if reason == Counter::ClientReset {
+            StreamFault::Cancelled
+        } else {
+            StreamFault::Broken
+        });
+    }
+    record.end(client, head);
+    if broken.is_none() {
+        take_rest(stream).await;
+    }
+    broken == Some(Counter::ClientReset)
+}
+
+/// Takes what the client still sends of its request, for a while: some clients lose a response that a reset follows at once.
+///
+/// Of a request that is not whole then nobody wants the rest: the library says so by a reset without an error, once the stream is dropped
+/// (RFC 9113, section 8.1). A reset of our own would take the place of what is left of the response.
+async fn take_rest(stream: &mut impl IncomingStream) {
+    let mut left = linger::MAX_OF_STREAM;
+    let rest = poll_fn(|cx| {
+        loop {
+            match ready!(buffer::with(|buffer| stream.poll_rest(cx, buffer))) {
+                Ok(n) if n > 0 && n < left => left -= n,
+                Ok(_) | Err(_) => return Poll::Ready(()),
+            }
+        }
+    });
+    let _ = timeout(linger::LINGER, rest).await;
+}
+
+/// Decides on a request, and has a server answer it.
+async fn forward<S: DecideRequest>(
+    client: &ClientStream,
+    stack: &mut S,
+    head: Arc<RequestHead>,
+    stream: &mut impl IncomingStream,
+    record: &mut RequestRecord,
+) -> RequestEnd {
+    let frontend = client.newest();
+    let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
+    let request = match decide(stack, request).await {
+        Decision::Forward(request) => request,
+        Decision::Answer(answer) => {
+            record.is_answered_on_its_route(&frontend, &head);
+            return RequestEnd::Unanswered(answer);
+        }
+    };
+    let Some((route, pool)) = request.way() else {
+        return RequestEnd::Unanswered(AnswerReason::NoRoute.into());
+    };
+    record.takes(route, &request);
+    let (mut end, mut received) = (ClientEnd::Stream(stream), BytesMut::new());
+    let mut time_limit = TimeLimit::new(ANSWER_TIME);
+    let (request, received, time_limit) = (&request, &mut received, &mut time_limit);
+    let timeouts = client.timeouts_with(request.frontend(), pool);
+    let forwarding = Forwarding {
+        client,
+        end: &mut end,
+        request,
+        route,
+        received,
+        is_last: false,
+        timeouts,
+        time_limit,
+        record,
+    };
+    forwarding.run(pool).await
+}
+
+/// Answers a request ourselves.
+async fn write(
+    client: &ClientStream,
+    answer: &OwnAnswer,
+    head: Option<&RequestHead>,
+    stream: &mut impl IncomingStream,
+    record: &mut RequestRecord,
+) -> Result<(), Counter> {
+    record.answered(answer.status(), answer.reason());
+    client.count(answer.reason().counter(), 1);
+    client.count(Counter::of_status(answer.status()), 1);
+    let frontend = client.newest();
+    let none = FieldRules::default();
+    let fields = frontend.http.as_ref().map_or(&none, |http| http.response_to(head));
+    let has_body = head.is_none_or(|head| head.method() != HttpMethod::Head);
+    let (mut out, mut sent) = (Vec::new(), 0);
+    let page = frontend.config.error_page(answer.status());
+    answer.write(AnswerTo { fields, page, closes: false, has_body }, &mut out);
+    record.count(0, out.len() as u64);
+    let written = poll_fn(|cx| {
+        while sent < out.len() {
+            match stream.poll_write(cx, &out[sent..]) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
+                Poll::Ready(Ok(n)) => sent += n,
+            }
+        }
+        Poll::Ready(Ok(()))
+    });
+    timeout(ANSWER_TIME, written).await.unwrap_or(Err(Counter::IdleTimeout))
+}

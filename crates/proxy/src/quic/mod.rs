@@ -1,0 +1,21 @@
+//! QUIC (RFC 9000) for HTTP/3: one socket and one endpoint for each worker of an address, beside the listeners of TCP.
+//!
+//! The kernel gives each datagram to the worker that has its connection, by the connection id ([`steering`]). So a connection stays on one
+//! core when its client moves to another address. After an upgrade datagrams of older connections go back to the process that has them.
+
+mod admission;
+mod arrivals;
+mod connection_ids;
+mod listener;
+mod predecessor;
+mod settings;
+mod socket;
+mod sockets;
+mod steering;
+
+pub use admission::{PendingHandshake, QuicClient};
+pub(super) use listener::QuicListener;
+pub(super) use sockets::{QuicPlace, QuicSockets};
+
+/// How many workers may share an address: an id has two bytes for that.
+pub(super) const MAX_WORKERS: usize = 4096;

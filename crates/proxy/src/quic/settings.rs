@@ -1,0 +1,69 @@
+//! What a connection may take, for the library.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+
+use super::connection_ids::WorkerIds;
+use super::steering::ConnectionIdLayout;
+use convey_model::HttpLimits;
+use convey_tls::{TlsAcceptor, initial_suite};
+
+/// How much of a request a stream may bring before a server takes it: as much as over HTTP/2.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// The same of all streams of a connection.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// Most bytes of answers that a connection keeps until its client has them.
+const SEND_WINDOW: u64 = 1024 * 1024;
+
+/// Streams in one direction: one for control, two for QPACK (RFC 9114, section 6.2), and some of kinds that nobody knows.
+const ONE_WAY_STREAMS: u32 = 8;
+
+/// How long nothing may come from a client, not even an answer to [`KEEP_ALIVE`].
+const MAX_SILENCE: Duration = Duration::from_secs(30);
+
+/// How often a client is asked whether it is there: one that waits for a slow answer has nothing to say.
+const KEEP_ALIVE: Duration = Duration::from_secs(12);
+
+/// Clients that wait to be let in at once. Each is looked at as soon as it has come.
+const MAX_INCOMING: usize = 256;
+
+/// Bytes of what such a client may have sent beyond its first packet, and of all of them.
+const INCOMING_BUFFER: u64 = 16 * 1024;
+const ALL_INCOMING_BUFFERS: u64 = 1024 * 1024;
+
+/// The endpoint of one worker.
+pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.cid_generator(move || Box::new(WorkerIds::new(ids)));
+    config
+}
+
+/// Of connections that are let in from now on; `None`: the frontend has no HTTP/3.
+pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ServerConfig> {
+    let crypto = QuicServerConfig::with_initial(acceptor.quic()?, initial_suite()?).ok()?;
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(limits.streams.into())
+        .max_concurrent_uni_streams(ONE_WAY_STREAMS.into())
+        .stream_receive_window(STREAM_WINDOW.into())
+        .receive_window(CONNECTION_WINDOW.into())
+        .send_window(SEND_WINDOW)
+        .max_idle_timeout(IdleTimeout::try_from(MAX_SILENCE).ok())
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .datagram_receive_buffer_size(None);
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+    config
+        .transport_config(Arc::new(transport))
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size(INCOMING_BUFFER)
+        .incoming_buffer_size_total(ALL_INCOMING_BUFFERS);
+    Some(config)
+}
+
+/// What a connection is closed with in order (`H3_NO_ERROR`, RFC 9114, section 8.1).
+pub(super) const NO_ERROR: VarInt = VarInt::from_u32(0x100);

@@ -1,0 +1,211 @@
+//! A worker's socket as the library reads and writes it: only what belongs to the worker gets through.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+
+use quinn::udp::{RecvMeta, Transmit, UdpSockRef};
+use quinn::{AsyncUdpSocket, UdpPoller};
+use tokio::io::Interest;
+
+use super::predecessor;
+use super::sockets::{QuicPlace, WorkerPlace};
+use super::steering::QuicDestination;
+use convey_snapshot::stats::{Counter, Traffic};
+
+/// Times that nothing but datagrams of others are read before the thread's other work gets a turn.
+const MAX_FOREIGN_READS: usize = 8;
+
+/// A worker's socket.
+pub(super) struct QuicSocket {
+    place: QuicPlace,
+    reading: AtomicU8,
+    /// Where it counts what it drops, and in which column.
+    totals: Arc<Traffic>,
+    core: usize,
+}
+
+/// Whether a socket is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum SocketReading {
+    /// What comes is served here.
+    On,
+    /// What comes waits: another process may take the socket.
+    Held,
+    /// Another process has the socket, and gives back what is ours.
+    Left,
+}
+
+impl QuicSocket {
+    pub(super) fn new(place: QuicPlace, totals: Arc<Traffic>, core: usize) -> QuicSocket {
+        QuicSocket { place, reading: AtomicU8::new(SocketReading::On as u8), totals, core }
+    }
+
+    /// From now on the socket is read, or is not.
+    pub(super) fn set_reading(&self, reading: SocketReading) {
+        self.reading.store(reading as u8, Ordering::Relaxed);
+        self.place.here().arrivals.reader.wake();
+    }
+
+    fn here(&self) -> &WorkerPlace {
+        self.place.here()
+    }
+
+    /// Gives what has come for others to them, and moves the rest to the front. Returns how many stay.
+    fn keep_ours(&self, rooms: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta], received: usize) -> usize {
+        let mut ours = 0;
+        for at in 0..received {
+            if !self.pass_on(&rooms[at][..metas[at].len], &metas[at]) {
+                rooms.swap(ours, at);
+                metas.swap(ours, at);
+                ours += 1;
+            }
+        }
+        ours
+    }
+
+    /// Gives a datagram to the process or worker that it is for. Returns whether that is another one. The kernel joins only datagrams of
+    /// one connection.
+    fn pass_on(&self, bytes: &[u8], meta: &RecvMeta) -> bool {
+        let all = &self.place.all;
+        let first = &bytes[..bytes.len().min(meta.stride)];
+        let Some(to) = QuicDestination::of(first) else { return false };
+        let worker = to.worker(all.places.len());
+        let place = &all.places[worker];
+        let older = to.tag.filter(|tag| *tag != all.tag);
+        if let Some(link) = older.and_then(|tag| place.predecessors.iter().find(|link| link.tag == tag)) {
+            link.send(meta, bytes);
+            return true;
+        }
+        if worker == self.place.worker {
+            return false;
+        }
+        if !place.arrivals.push(*meta, bytes) {
+            self.totals.add(self.core, Counter::DroppedNoResources, 1);
+        }
+        true
+    }
+
+    /// What the next process gives back.
+    fn poll_given_back(
+        &self,
+        cx: &mut Context<'_>,
+        rooms: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> Poll<usize> {
+        let Some(link) = self.here().successor() else { return Poll::Pending };
+        let mut given = 0;
+        while given < rooms.len().min(metas.len()) {
+            match link.try_recv(&mut rooms[given]) {
+                Ok(len) => {
+                    // One without anything only asks whether we are there.
+                    let Some(meta) = predecessor::read(&mut rooms[given], len) else { continue };
+                    metas[given] = meta;
+                    given += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && given == 0 => {
+                    if link.poll_recv_ready(cx).is_pending() {
+                        break;
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        if given > 0 { Poll::Ready(given) } else { Poll::Pending }
+    }
+}
+
+impl AsyncUdpSocket for QuicSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(WritePoller { socket: self, writable: None })
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let WorkerPlace { socket, state, .. } = self.here();
+        socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), transmit))
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        rooms: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let WorkerPlace { socket, state, arrivals, .. } = self.here();
+        // First the waker, then the look: no wake-up is lost.
+        arrivals.reader.register(cx.waker());
+        let taken = arrivals.take(rooms, metas);
+        if taken > 0 {
+            return Poll::Ready(Ok(taken));
+        }
+        if let Poll::Ready(given) = self.poll_given_back(cx, rooms, metas) {
+            return Poll::Ready(Ok(given));
+        }
+        if self.reading.load(Ordering::Relaxed) != SocketReading::On as u8 {
+            return Poll::Pending;
+        }
+        for _ in 0..MAX_FOREIGN_READS {
+            ready!(socket.poll_recv_ready(cx))?;
+            let received =
+                socket.try_io(Interest::READABLE, || state.recv(UdpSockRef::from(socket), rooms, metas));
+            // An error of a socket that is connected to nobody is about one datagram.
+            let ours = received.map_or(0, |received| self.keep_ours(rooms, metas, received));
+            if ours > 0 {
+                return Poll::Ready(Ok(ours));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.here().socket.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.here().state.max_gso_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.here().state.gro_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.here().state.may_fragment()
+    }
+}
+
+impl fmt::Debug for QuicSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuicSocket").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// Waits until a socket takes more; each connection has one.
+struct WritePoller {
+    socket: Arc<QuicSocket>,
+    writable: Option<Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>>,
+}
+
+impl UdpPoller for WritePoller {
+    fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let socket = self.socket.clone();
+        let writable = self
+            .writable
+            .get_or_insert_with(|| Box::pin(async move { socket.here().socket.writable().await }));
+        let result = ready!(writable.as_mut().poll(cx));
+        self.writable = None;
+        Poll::Ready(result)
+    }
+}
+
+impl fmt::Debug for WritePoller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WritePoller").finish_non_exhaustive()
+    }
+}
