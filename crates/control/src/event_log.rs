@@ -50,6 +50,10 @@ pub enum EventKind {
     Flood,
     /// A new process took over, or could not.
     Upgrade,
+    /// A certificate expires soon, or has expired.
+    Certificate,
+    /// An address was announced, or withdrawn.
+    Announcement,
 }
 
 /// How bad an event is, as in the log.
@@ -79,7 +83,7 @@ impl EventLevel {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [EventKind; 8] = [
+    pub const ALL: [EventKind; 10] = [
         EventKind::Health,
         EventKind::Ejection,
         EventKind::Backend,
@@ -88,6 +92,8 @@ impl EventKind {
         EventKind::Operator,
         EventKind::Flood,
         EventKind::Upgrade,
+        EventKind::Certificate,
+        EventKind::Announcement,
     ];
 
     /// The word for it.
@@ -101,6 +107,8 @@ impl EventKind {
             EventKind::Operator => "operator",
             EventKind::Flood => "flood",
             EventKind::Upgrade => "upgrade",
+            EventKind::Certificate => "certificate",
+            EventKind::Announcement => "announcement",
         }
     }
 }

@@ -2,6 +2,7 @@
 //! listens, asks it and does what it says.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod announcement;
 mod digest;
 mod draining;
 mod event_log;
@@ -19,6 +20,7 @@ mod state;
 mod supervisor;
 mod task;
 
+pub use announcement::{AddressChange, Announcement, Readiness};
 pub use digest::Digest;
 pub use event_log::{EventKind, EventLevel, EventLog, LoggedEvent};
 pub use flood::{FloodEvent, FloodWatch};

@@ -43,10 +43,15 @@ pub struct ConfigLoad {
     pub successes: u64,
     /// Reloads that were refused.
     pub failures: u64,
+    /// Chains of certificates that the last reload refused: the ones before stay.
+    pub refused_certificates: Vec<PathBuf>,
 }
 
 /// The most lines that are kept of a reload that was refused.
 const MAX_ERRORS: usize = 10;
+
+/// The most certificates that are told.
+const MAX_REFUSED: usize = 100;
 
 impl ConfigLoads {
     /// What is known now.
@@ -81,6 +86,11 @@ impl ConfigLoads {
         (load.succeeded_at, load.tried_at) = (now, now);
         load.errors.clear();
         load.successes += 1;
+    }
+
+    /// A reload has refused these certificates, and no others.
+    pub fn refuse_certificates(&self, chains: &[PathBuf]) {
+        self.lock().load.refused_certificates = chains.iter().take(MAX_REFUSED).cloned().collect();
     }
 
     /// A reload was refused.

@@ -1,5 +1,6 @@
 //! The running configuration and its state. Pure: events in, snapshots and changes out.
 
+mod acceptors;
 mod dns_grace;
 mod frontends;
 mod handshakes;
@@ -14,6 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use self::acceptors::Acceptors;
 use self::dns_grace::DnsGrace;
 pub use self::known::{Known, KnownServer};
 use self::path_mtu::PathMtuRow;
@@ -32,6 +34,7 @@ use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
     self as snapshot, Ejected, FrontendLive, Health, Pool, PoolLive, RequestLimit, ServerLive, Snapshot,
 };
+use convey_tls::AcmeChallenges;
 
 /// The state behind the snapshots.
 pub struct ControlState {
@@ -51,6 +54,9 @@ pub struct ControlState {
     next_id: u32,
     totals: Arc<Traffic>,
     frontends: Kept<String, FrontendLive>,
+    acceptors: Acceptors,
+    /// What authorities look for while a certificate is ordered.
+    challenges: Arc<AcmeChallenges>,
     /// What each source has of a frontend that limits sources, by its name.
     sources: HashMap<String, Arc<Sources>>,
     /// The same of requests, by the names of the frontend and of the route, if it is one's.
@@ -129,6 +135,8 @@ impl ControlState {
             next_id: 0,
             totals: Arc::new(Traffic::new(cores)),
             frontends: Kept::default(),
+            acceptors: Acceptors::default(),
+            challenges: Arc::default(),
             sources: HashMap::new(),
             request_limits: HashMap::new(),
             backends: Kept::default(),
@@ -267,6 +275,11 @@ impl ControlState {
     /// Whether nothing new begins any more.
     pub fn is_stopping(&self) -> bool {
         self.stopping
+    }
+
+    /// What frontends show authorities: whoever orders certificates puts it there.
+    pub fn challenges(&self) -> Arc<AcmeChallenges> {
+        self.challenges.clone()
     }
 
     /// Serves nobody from now on, and cuts open connections. But where any balancer would send a client's packets to
@@ -426,6 +439,8 @@ impl ControlState {
             stopping: self.stopping,
             outlasting: self.outlasting.clone(),
             network,
+            acme: config.acme.clone(),
+            announce: config.announce.clone(),
             timeouts: config.timeouts,
             flow_timeouts: config.passthrough.timeouts,
             min_path_mtu: config.passthrough.min_path_mtu,

@@ -22,7 +22,7 @@ use super::{ConfigLoads, ControlState, Digest, EventKind, EventLog, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses};
 use convey_config::watch::NamedFiles;
-use convey_config::{self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded};
+use convey_config::{self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded, PairsBefore};
 use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
@@ -132,8 +132,10 @@ impl ConfigFile {
     /// Has whoever watches it watch the files that it names, too.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
         let mut lists = Vec::new();
-        let loaded = config::load_with_lists(&self.path, &mut lists);
-        if loaded.is_ok() {
+        let before = self.lists.pairs();
+        let loaded = config::load_with_lists(&self.path, &mut lists, before.as_ref());
+        if let Ok(loaded) = &loaded {
+            self.lists.keep_pairs(PairsBefore::of(&loaded.config));
             for (path, before) in self.lists.set(lists) {
                 warn!("{} has no network any more; it had {before} before", path.display());
             }
@@ -389,6 +391,7 @@ impl<D: DataPath> Task<D> {
             }
         };
         self.loads.succeed(&self.loaded.config, (self.now)());
+        self.loads.refuse_certificates(&self.loaded.refused_certificates);
         if diff == Diff::default() {
             let line = format!("{file} read again: nothing that matters has changed");
             self.tell(EventKind::Reload, Info, &line);

@@ -108,6 +108,8 @@ impl Accounting {
             retries: 0,
             termination,
             reason,
+            tls: None,
+            hello: None,
             request: None,
         })
     }
@@ -343,7 +345,8 @@ mod tests {
             let mut accounting = Accounting::new(0);
             accounting.use_snapshot(&snapshot);
             let (direction, role) = (Direction::ToClient, PacketRole::Refusal);
-            let forwarded = Forwarded { interface: to_client, direction, flow, role, cut: None };
+            let forwarded =
+                Forwarded { interface: to_client, direction, flow, role, cut: None, envelope: None };
             let told = accounting.refused(forwarded, came_in, &snapshot).unwrap();
             assert_eq!((told.is_forgeable, told.protocol), (is_forgeable, Protocol::Tcp), "{what}");
         }
@@ -384,7 +387,7 @@ mod tests {
         let mut accounting = Accounting::new(0);
         accounting.use_snapshot(&snapshot);
         let (direction, role) = (Direction::ToClient, PacketRole::Refusal);
-        let forwarded = Forwarded { interface: WAN, direction, flow, role, cut: None };
+        let forwarded = Forwarded { interface: WAN, direction, flow, role, cut: None, envelope: None };
         let told: Vec<u32> = (0..2_000)
             .filter_map(|_| accounting.refused(forwarded, LAN, &snapshot))
             .map(|failures| failures.in_a_row)

@@ -2,7 +2,7 @@
 
 use convey_forward::{Frame, Lead};
 use convey_model::FlowKey;
-use convey_wire::{Checksum, Headers, ParseError, parse};
+use convey_wire::{Checksum, Envelope, Headers, ParseError, complete_checksum, enclose, parse};
 
 /// Length in bytes of the header before each frame: `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), in the
 /// machine's byte order.
@@ -48,6 +48,24 @@ impl Buffer {
         self.bytes.extend_from_slice(frame);
     }
 
+    /// Puts the packet, which is a whole one, into the tunnel. Afterwards its headers are unknown, and so is what the kernel said of it:
+    /// its checksums are complete.
+    pub(super) fn put_into(&mut self, envelope: &Envelope) {
+        const LINK: usize = VNET_HEADER_LEN + 14;
+        if let (Ok(headers), checksum) = (self.headers, self.checksum()) {
+            if let Some(frame) = self.bytes.get_mut(VNET_HEADER_LEN..) {
+                complete_checksum(frame, &headers, checksum);
+            }
+            // What follows is padding.
+            self.bytes.truncate(VNET_HEADER_LEN + headers.end);
+        }
+        if self.bytes.len() > LINK {
+            enclose(&mut self.bytes, LINK, envelope);
+            self.bytes[..VNET_HEADER_LEN].fill(0);
+        }
+        self.headers = Err(ParseError::Truncated);
+    }
+
     /// The flow that a captured frame belongs to, if it can be read.
     pub(super) fn key(&self) -> Option<&FlowKey> {
         self.headers.as_ref().ok().map(|headers| &headers.key)
@@ -63,7 +81,7 @@ impl Buffer {
 
     /// What the forwarding core gets of a frame that came in by this interface.
     pub(super) fn as_frame(&mut self, interface: u32) -> Frame<'_> {
-        let checksum = if self.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete };
+        let checksum = self.checksum();
         let segment_size = self.segment_size();
         let Buffer { bytes, headers, lead } = self;
         let bytes = bytes.get_mut(VNET_HEADER_LEN..).unwrap_or_default();
@@ -88,6 +106,10 @@ impl Buffer {
     #[inline]
     pub fn checksum_is_partial(&self) -> bool {
         self.bytes.first().is_some_and(|flags| flags & NEEDS_CHECKSUM != 0)
+    }
+
+    fn checksum(&self) -> Checksum {
+        if self.checksum_is_partial() { Checksum::Partial } else { Checksum::Complete }
     }
 
     /// For a super-frame: payload bytes in each of the packets it will be cut into. `None`: one packet.
@@ -121,6 +143,8 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use convey_model::{Addr, Encapsulation, Tunnel};
+    use convey_wire::TestPacket;
 
     #[test]
     fn a_super_frame_tells_how_it_will_be_cut_and_that_its_checksum_is_partial() {
@@ -134,6 +158,25 @@ mod tests {
         buffer.set_frame(&[0xaa, 0xbb]);
         assert_eq!((buffer.checksum_is_partial(), buffer.segment_size()), (false, None));
         assert_eq!((buffer.frame(), buffer.as_bytes().len()), ([0xaa, 0xbb].as_slice(), 12));
+    }
+
+    #[test]
+    fn a_packet_goes_into_a_tunnel_without_its_padding_and_with_its_checksum() {
+        let packet = TestPacket::from("198.51.100.7:4242").to("192.0.2.1:80").ack(1).payload(b"x");
+        let tunnel = Tunnel {
+            encapsulation: Encapsulation::Ipip,
+            source: "10.0.0.1".parse().unwrap(),
+            server: Addr::v4([10, 9, 0, 11]),
+        };
+        let mut buffer = Buffer::default();
+        let (frame, header) =
+            (packet.clone().partial().bytes(), [NEEDS_CHECKSUM, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+        assert!(buffer.fill(&[&header[..], &frame, &[0; 5]].concat()));
+        let envelope = Envelope::new(&tunnel, buffer.key().unwrap());
+        buffer.put_into(&envelope);
+        assert!(!buffer.checksum_is_partial());
+        assert_eq!(buffer.frame()[14 + 20..], packet.bytes()[14..]);
+        assert_eq!((&buffer.frame()[12..14], buffer.frame()[23]), (&[8, 0][..], 4));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use convey_forward::View;
-use convey_forward::plan::{ByView, Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker};
+use convey_forward::plan::{
+    ByView, Picked, Plan, PlannedFrontend, PlannedPool, PlannedServer, ServerPicker, tunnels,
+};
 use convey_model::Mode;
 use convey_snapshot::{self as snapshot, Snapshot};
 
@@ -53,9 +55,11 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
         .collect();
     let known = |frontend: &Arc<snapshot::Frontend>| frontends.get(&frontend.live.id).cloned();
     let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
+    let planned: Vec<_> = snapshot.frontends.iter().filter_map(known).collect();
     Plan {
         generation: snapshot.generation,
-        frontends: snapshot.frontends.iter().filter_map(known).collect(),
+        tunnels: Arc::new(tunnels(&pools, &planned, &snapshot.network)),
+        frontends: planned,
         listeners: snapshot
             .listeners
             .iter()
@@ -102,6 +106,7 @@ fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<PlannedServer>>) 
         picker: Arc::new(By(pool.clone())),
         is_hashed: pool.config.algorithm.hashes(),
         dsr: pool.config.dsr,
+        tunnel: pool.config.tunnel,
         on_down: ByView {
             both_sides: pool.config.on_down_in(Mode::Passthrough),
             client_side: pool.config.on_down_in(Mode::Dsr),

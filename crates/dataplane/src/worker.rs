@@ -236,10 +236,18 @@ impl Worker {
 
     /// Has a frame that was rewritten sent, cut if it is too long for its next hop.
     fn transmit(&mut self, forwarded: Forwarded, (interface, mut buffer): Parcel, round: &mut Round<'_>) {
-        let Some(how) = forwarded.cut else { return round.out.push((forwarded.interface, buffer)) };
+        let enclose = |buffer: &mut Buffer| {
+            if let Some(envelope) = &forwarded.envelope {
+                buffer.put_into(envelope);
+            }
+        };
+        let Some(how) = forwarded.cut else {
+            enclose(&mut buffer);
+            return round.out.push((forwarded.interface, buffer));
+        };
         let mut frame = buffer.as_frame(interface);
         match how {
-            Cut::Segments(payload) if frame.segment_size.is_some() => {
+            Cut::Segments(payload) if frame.segment_size.is_some() && forwarded.envelope.is_none() => {
                 number_segments(&mut frame, payload, &self.ids);
                 buffer.set_segment_size(payload);
                 round.out.push((forwarded.interface, buffer));
@@ -248,6 +256,7 @@ impl Worker {
                 cut(&mut frame, how, &mut self.ids, |piece| {
                     let mut buffer = Buffer::default();
                     buffer.set_frame(piece);
+                    enclose(&mut buffer);
                     round.out.push((forwarded.interface, buffer));
                 });
                 round.spare.push((interface, buffer));

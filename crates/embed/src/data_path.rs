@@ -1,6 +1,6 @@
 //! The proxy's workers, as the control task has them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,6 +49,7 @@ impl EmbeddedPath {
             clients: Arc::default(),
             own_sockets: Arc::default(),
             local_ports: Arc::new(local_ports),
+            handshakes: Arc::default(),
             lines: Arc::default(),
             access_log: Arc::default(),
             trace: Arc::default(),
@@ -74,7 +75,9 @@ impl DataPath for EmbeddedPath {
     fn prepare(&mut self, config: &Config) -> Result<PreparedSockets, String> {
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();
-        self.workers.prepare(&wanted).map_err(|error| error.to_string())
+        let quic: HashSet<Endpoint> =
+            config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::http3_endpoints).collect();
+        self.workers.prepare(&wanted, &quic).map_err(|error| error.to_string())
     }
 
     async fn switch<T>(

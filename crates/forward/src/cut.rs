@@ -9,6 +9,8 @@ pub enum Cut {
     /// TCP: it is cut into segments with this many bytes of payload at most. A super-frame is, by whoever would have cut it
     /// into longer ones; any other by [`cut`].
     Segments(u16),
+    /// A super-frame of UDP: it is cut into the datagrams that it stands for, with this many bytes of payload each.
+    Datagrams(u16),
     /// It is cut into fragments, by [`cut`].
     Fragments {
         /// Most bytes in an IP packet, at least 68.
@@ -38,6 +40,9 @@ pub fn cut(frame: &mut Frame<'_>, how: Cut, ids: &mut IpIds, mut send: impl FnMu
         Cut::Segments(payload) => {
             number_segments(frame, payload, ids);
             return wire::segments(frame.bytes, headers, payload, send);
+        }
+        Cut::Datagrams(payload) => {
+            return wire::datagrams(frame.bytes, headers, payload, |datagram| send(datagram));
         }
         Cut::Fragments { mtu, renumber } => (mtu, renumber),
     };

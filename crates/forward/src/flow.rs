@@ -12,6 +12,17 @@ use super::verdict::FlowOwners;
 use super::wheel::Slot;
 use convey_model::{Addr, FlowKey, Rewrite, TCP, UDP};
 
+/// How a flow's packets get to its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerWay {
+    /// Their destination becomes the server's address.
+    Rewritten,
+    /// As they are, by the server's link-layer address alone (L2 DSR).
+    OnLink,
+    /// As they are, each whole in another packet to the server's address.
+    Tunneled,
+}
+
 /// A flow to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct NewFlow {
@@ -22,8 +33,8 @@ pub struct NewFlow {
     pub server: FlowKey,
     /// Whether the server's packets pass us, and are found by their key.
     pub view: View,
-    /// L2 DSR: packets go to the server by its link-layer address alone.
-    pub is_l2_dsr: bool,
+    /// How packets get to the server.
+    pub way: ServerWay,
     /// The server, by the number the control path gave it.
     pub server_id: u32,
     /// The frontend, by the number the control path gave it.
@@ -95,7 +106,7 @@ impl FlowFlags {
         FlowFlags(
             set(FlowFlags::UDP, new.client.protocol == UDP)
                 | set(FlowFlags::CLIENT_SIDE, new.view == View::ClientSide)
-                | set(FlowFlags::L2_DSR, new.is_l2_dsr)
+                | set(FlowFlags::L2_DSR, new.way == ServerWay::OnLink)
                 | set(FlowFlags::MET, is_met),
         )
     }
@@ -138,13 +149,20 @@ impl FlowFlags {
     }
 }
 
-/// The number of a frontend, and whether the flow is counted at its source there. No frontend has a number of 32 bits.
+/// The number of a frontend, whether the flow is counted at its source there, and whether it goes through a tunnel. No frontend has
+/// a number of more than 30 bits.
 #[derive(Debug, Clone, Copy)]
 struct FrontendMark(u32);
 
 impl FrontendMark {
     const COUNTED: u32 = 1 << 31;
-    const ID: u32 = !FrontendMark::COUNTED;
+    const TUNNELED: u32 = 1 << 30;
+    const ID: u32 = !(FrontendMark::COUNTED | FrontendMark::TUNNELED);
+
+    fn new(id: u32, way: ServerWay) -> FrontendMark {
+        let tunneled = if way == ServerWay::Tunneled { FrontendMark::TUNNELED } else { 0 };
+        FrontendMark(id & FrontendMark::ID | tunneled)
+    }
 }
 
 /// What a flow is to its client's source.
@@ -198,7 +216,7 @@ impl Flow {
             snat: new.server.dst,
             next_hops: [new.to_server, new.to_client].map(short),
             server_id: new.server_id,
-            frontend: FrontendMark(new.frontend_id & FrontendMark::ID),
+            frontend: FrontendMark::new(new.frontend_id, new.way),
             sequence: TcpSequence::first(new.segment),
             since: 0,
             links: [FlowLinks::NONE; 2],
@@ -241,7 +259,7 @@ impl Flow {
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let next_hop = self.next_hop(direction);
         let FlowKey { src, dst, src_port, dst_port, .. } = match direction {
-            Direction::ToServer if self.flags.has(FlowFlags::L2_DSR) => self.client(),
+            Direction::ToServer if self.way() != ServerWay::Rewritten => self.client(),
             Direction::ToServer => self.server().reversed(),
             Direction::ToClient => self.client().reversed(),
         };
@@ -262,9 +280,14 @@ impl Flow {
         self.next_hops[direction as usize] = short(next_hop);
     }
 
-    /// Whether packets reach the server with the VIP as their destination.
-    pub fn is_l2_dsr(&self) -> bool {
-        self.flags.has(FlowFlags::L2_DSR)
+    /// How packets get to the server.
+    #[inline]
+    pub fn way(&self) -> ServerWay {
+        match (self.flags.has(FlowFlags::L2_DSR), self.frontend.0 & FrontendMark::TUNNELED != 0) {
+            (true, _) => ServerWay::OnLink,
+            (false, true) => ServerWay::Tunneled,
+            (false, false) => ServerWay::Rewritten,
+        }
     }
 
     /// The server, by the number the control path gave it.
@@ -284,7 +307,8 @@ impl Flow {
     }
 
     pub(super) fn set_counted(&mut self, counted: bool) {
-        self.frontend.0 = self.frontend_id() | if counted { FrontendMark::COUNTED } else { 0 };
+        let rest = self.frontend.0 & !FrontendMark::COUNTED;
+        self.frontend.0 = rest | if counted { FrontendMark::COUNTED } else { 0 };
     }
 
     /// What its handshake has just done.
@@ -375,6 +399,8 @@ impl Flow {
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
             _ if self.is_narrow() => false,
+            // It knows no tunnels.
+            _ if self.way() == ServerWay::Tunneled => false,
             FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),

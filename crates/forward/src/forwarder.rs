@@ -18,6 +18,7 @@ mod narrow;
 mod refuse;
 mod served;
 mod source_limits;
+mod tunnels;
 mod withheld;
 
 use std::net::IpAddr;
@@ -37,6 +38,7 @@ pub use self::look::{FlowSight, LookBudget};
 use self::narrow::Narrowed;
 use self::refuse::Stop;
 use self::served::Served;
+use self::tunnels::Tunnels;
 use self::withheld::Withheld;
 use super::black_hole::{BlackHoles, PathMtuSuspicion, UnansweredSegment};
 use super::handshake::{HandshakeEvent, HandshakeStep};
@@ -119,6 +121,7 @@ pub struct Forwarder {
     /// What is derived from the plan of this generation.
     generation: Option<u64>,
     served: Served,
+    tunnels: Tunnels,
     /// Where packets went by that plan.
     network: Arc<NextHops>,
     /// Where the look at every flow has got to that a new plan asks for.
@@ -199,6 +202,7 @@ impl Forwarder {
             in_use: InUse::new(),
             generation: None,
             served: Served::default(),
+            tunnels: Tunnels::default(),
             network: Arc::default(),
             sweep: None,
             sweep_again: false,
@@ -371,8 +375,10 @@ impl Forwarder {
         }
         let flow = self.flows.get(id);
         let is_nat = flow.view() == View::BothSides;
-        let cut = fit(frame, headers, Path::of(flow, direction, headers, hop, packet.plan))?;
-        let owners = owners(flow);
+        let envelope = self.envelope(id, direction, packet.plan)?;
+        let path = Path::of(flow, direction, headers, hop, packet.plan).within(envelope.as_ref());
+        let cut = fit(frame, headers, path)?;
+        let (owners, interface) = (owners(flow), hop.interface);
         if cut.is_none() {
             self.watch_path(id, direction, frame, packet);
         }
@@ -408,10 +414,11 @@ impl Forwarder {
         if let Some(lead) = frame.lead.filter(|_| is_nat) {
             wire::renumber(frame.bytes, headers, lead.id);
         }
-        if cut.is_some() && headers.dont_fragment && headers.is_v4() {
+        // What goes through a tunnel comes out as it is.
+        if cut.is_some() && envelope.is_none() && headers.dont_fragment && headers.is_v4() {
             wire::allow_cutting(frame.bytes, headers);
         }
-        Ok(Verdict::Transmit(Forwarded { interface: hop.interface, direction, flow: owners, role, cut }))
+        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut, envelope }))
     }
 
     /// Takes note of a client's SYN, before its flow does.

@@ -6,7 +6,7 @@
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::flow::Flow;
+use super::flow::{Flow, ServerWay};
 use super::journal;
 use super::state::{FlowState, Segment, View};
 use convey_model::{Addr, FlowKey, Timestamp};
@@ -20,8 +20,8 @@ pub struct KnownFlow {
     pub server: FlowKey,
     /// Whose packets pass.
     pub view: View,
-    /// Packets go to the server by its link-layer address alone.
-    pub is_l2_dsr: bool,
+    /// How packets get to the server.
+    pub way: ServerWay,
     /// Whether the flow cache forwarded its packets.
     pub was_cached: bool,
     /// How far it is.
@@ -169,8 +169,9 @@ impl TableRow for KnownFlow {
             bytes.extend(port.to_le_bytes());
         }
         let view = u8::from(self.view == View::ClientSide)
-            | u8::from(self.is_l2_dsr) << 1
-            | u8::from(self.was_cached) << 2;
+            | u8::from(self.way == ServerWay::OnLink) << 1
+            | u8::from(self.was_cached) << 2
+            | u8::from(self.way == ServerWay::Tunneled) << 3;
         bytes.extend([client.protocol, self.state as u8, view, self.notes]);
         bytes.extend(self.server_id.to_le_bytes());
         bytes.extend(self.frontend_id.to_le_bytes());
@@ -198,7 +199,11 @@ impl TableRow for KnownFlow {
             client: key(client, vip, client_port, vip_port),
             server: key(server, snat, server_port, snat_port),
             view: if view & 1 != 0 { View::ClientSide } else { View::BothSides },
-            is_l2_dsr: view & 2 != 0,
+            way: match view & (2 | 8) {
+                2 => ServerWay::OnLink,
+                8 => ServerWay::Tunneled,
+                _ => ServerWay::Rewritten,
+            },
             was_cached: view & 4 != 0,
             state: *FlowState::ALL.get(usize::from(state))?,
             server_id: from.u32()?,
@@ -252,7 +257,7 @@ mod tests {
             client,
             server,
             view: View::BothSides,
-            is_l2_dsr: false,
+            way: ServerWay::Rewritten,
             server_id: 7,
             frontend_id: 9,
             to_server: 1,
@@ -264,10 +269,11 @@ mod tests {
             client: FlowKey::tcp(v6(5), v6(6)),
             server: FlowKey::tcp(v6(7), v6(5)),
             view: View::ClientSide,
-            is_l2_dsr: true,
+            way: ServerWay::OnLink,
             ..new
         };
-        [new, other].iter().map(|new| Flow::new(new).known()).collect()
+        let third = NewFlow { client: FlowKey::tcp(v6(8), v6(6)), way: ServerWay::Tunneled, ..other };
+        [new, other, third].iter().map(|new| Flow::new(new).known()).collect()
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub use black_hole::{PathMtuSuspicion, UnansweredSegment};
 pub use cache::{CachedActivity, CachedRoute, FlowCache, Progress};
 pub use cut::{Cut, cut, number_segments};
 pub use dispatch::Dispatch;
+pub use flow::ServerWay;
 use flow::{Flow, NewFlow};
 use flows::{FlowId, FlowTable, Full};
 pub use forwarder::{

@@ -2,16 +2,19 @@
 //! [`Plan`] whenever something changes, and gives it with each frame.
 
 mod balancing;
+mod tunnels;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+pub use self::tunnels::{tunnel, tunnels};
+use super::flow::ServerWay;
 use super::state::View;
 use convey_model::{
     Access, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix,
-    Protocol, ServerEndpoints, Slots, Sources,
+    Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
 };
 
 /// All that decides about packets besides their flows. Flows that have begun go on by it, too.
@@ -27,6 +30,8 @@ pub struct Plan {
     pub pools: Vec<Arc<PlannedPool>>,
     /// The servers of all pools, by their number.
     pub servers: HashMap<u32, Arc<PlannedServer>>,
+    /// The tunnels to servers that have one, by the server's number: see [`tunnels`].
+    pub tunnels: Arc<HashMap<u32, Tunnel>>,
     /// Where the servers listen: nobody who sends from there is a client.
     pub server_endpoints: Arc<ServerEndpoints>,
     /// Where other programs of this host listen: its addresses are no client's, and its ports no SNAT ports.
@@ -82,6 +87,8 @@ pub struct PlannedPool {
     pub is_hashed: bool,
     /// How packets get to the servers in direct server return.
     pub dsr: DsrKind,
+    /// What there is to say of a tunnel, where that is one.
+    pub tunnel: TunnelConfig,
     /// Whether convey resets or keeps flows whose server goes down.
     pub on_down: ByView<OnDown>,
 }
@@ -147,6 +154,7 @@ impl Plan {
         Plan {
             generation,
             listeners: frontends.iter().flat_map(endpoints).collect(),
+            tunnels: Arc::new(tunnels(&pools, &frontends, &network)),
             servers: servers.map(|server| (server.id, server.clone())).collect(),
             frontends,
             pools,
@@ -187,13 +195,13 @@ impl PlannedFrontend {
         self.view == View::ClientSide
     }
 
-    /// Whether servers get packets by L2 DSR, on their link.
-    pub(crate) fn is_l2_dsr(&self) -> bool {
-        self.is_dsr()
-            && match self.pool.dsr {
-                DsrKind::L3 => false,
-                DsrKind::L2 => true,
-            }
+    /// How packets get to its servers.
+    pub(crate) fn way(&self) -> ServerWay {
+        match (self.view, self.pool.dsr) {
+            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => ServerWay::Rewritten,
+            (View::ClientSide, DsrKind::L2) => ServerWay::OnLink,
+            (View::ClientSide, DsrKind::Ipip | DsrKind::Gue) => ServerWay::Tunneled,
+        }
     }
 
     /// Whether a client has no share.
@@ -224,7 +232,8 @@ impl PlannedPool {
     /// reset.
     pub fn new(servers: Vec<Arc<PlannedServer>>, picker: Arc<dyn ServerPicker>) -> PlannedPool {
         let on_down = ByView::both(OnDown::Reset);
-        PlannedPool { servers, picker, is_hashed: true, dsr: DsrKind::L3, on_down }
+        let tunnel = TunnelConfig::default();
+        PlannedPool { servers, picker, is_hashed: true, dsr: DsrKind::L3, tunnel, on_down }
     }
 }
 

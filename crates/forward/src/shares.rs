@@ -254,7 +254,7 @@ mod tests {
             client,
             server,
             view,
-            is_l2_dsr: false,
+            way: crate::ServerWay::Rewritten,
             server_id: 1,
             frontend_id: 1,
             to_server: 1,

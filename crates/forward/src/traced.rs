@@ -7,9 +7,9 @@ use crate::{Direction, Forwarded, Forwarder, Frame, PacketRole, Verdict};
 use convey_model::{DropReason, Endpoint, FlowKey, Timestamp};
 use convey_trace::{
     PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedPacket, TracedRole,
-    TracedWay,
+    TracedTunnel, TracedWay,
 };
-use convey_wire::{Headers, Kind, parse};
+use convey_wire::{Envelope, Headers, Kind, parse};
 
 /// Whose packet it is, as far as that is known.
 #[derive(Default)]
@@ -168,5 +168,10 @@ fn traced_forwarded(frame: &Frame<'_>, forwarded: Forwarded) -> TracedWay {
             (PacketRole::Unrecorded, _) => TracedRole::Unrecorded,
         },
         is_cut: forwarded.cut.is_some(),
+        tunnel: forwarded.envelope.map(|Envelope { tunnel, hash }| TracedTunnel {
+            kind: tunnel.encapsulation.name(),
+            from: tunnel.source_of(hash).ip(),
+            to: tunnel.server.ip(),
+        }),
     }
 }

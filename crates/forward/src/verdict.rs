@@ -2,7 +2,7 @@
 
 use super::{Cut, Direction, Lead};
 use convey_model::DropReason;
-use convey_wire::{Checksum, Headers, ParseError};
+use convey_wire::{Checksum, Envelope, Headers, ParseError};
 
 /// A frame as it came in.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub struct Forwarded {
     pub role: PacketRole,
     /// What is to be done before, because it is too long for the next hop.
     pub cut: Option<Cut>,
+    /// The tunnel that it goes through, each piece of it by itself.
+    pub envelope: Option<Envelope>,
 }
 
 /// The role of a packet in its flow.

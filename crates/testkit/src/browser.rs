@@ -1,6 +1,7 @@
 //! A browser without a screen: Chromium, spoken to by its DevTools protocol over a pipe.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -9,7 +10,7 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{PATIENCE, Process, wait_for};
+use super::{PATIENCE, Process, TestCertificate, wait_for};
 
 /// A browser with one page. Dropping it ends it.
 pub struct Browser {
@@ -24,15 +25,46 @@ pub struct Browser {
     requests: Vec<String>,
 }
 
+/// When a browser speaks HTTP/3 with a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BrowserHttp3 {
+    /// From its first request on.
+    AtOnce,
+    /// Once the site has offered it.
+    Offered,
+}
+
 /// The shell has the two ends of the pipe where Chromium wants them.
 const START: &str = r#"exec chromium "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#;
 
 impl Browser {
-    /// Starts it with an empty page and an empty profile.
+    /// Starts it with an empty page and an empty profile. It speaks no HTTP/3.
     pub fn start() -> Browser {
+        Browser::start_with(&["--disable-quic".to_owned()])
+    }
+
+    /// The same for a site of this name, which it finds at `at` and knows by this certificate. It speaks HTTP/3.
+    pub fn visiting(
+        name: &str,
+        at: SocketAddr,
+        certificate: &TestCertificate,
+        http3: BrowserHttp3,
+    ) -> Browser {
+        // Within QUIC it believes the authority of a test for hosts alone that are named here; it does for all of their ports.
+        let port = if http3 == BrowserHttp3::AtOnce { at.port() } else { 1 };
+        Browser::start_with(&[
+            "--enable-quic".to_owned(),
+            format!("--origin-to-force-quic-on={name}:{port}"),
+            format!("--host-resolver-rules=MAP {name} {}", at.ip()),
+            format!("--ignore-certificate-errors-spki-list={}", certificate.key_hash()),
+        ])
+    }
+
+    fn start_with(arguments: &[String]) -> Browser {
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", START, "sh", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]);
+        command.args(["-c", START, "sh", "--headless", "--no-sandbox", "--disable-gpu"]);
+        command.args(arguments);
         command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
         command.args(["--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe"]);
         command.arg(format!("--user-data-dir={}", profile.path().display())).arg("about:blank");

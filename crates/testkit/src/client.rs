@@ -78,7 +78,7 @@ pub fn reset(stream: TcpStream) {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-fn try_connect(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn try_connect(source: Option<IpAddr>, addr: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     if let Some(source) = source {
         socket.bind(&SocketAddr::new(source, 0).into())?;

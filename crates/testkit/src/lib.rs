@@ -17,6 +17,7 @@ mod pattern;
 mod process;
 mod server;
 mod setup;
+mod tls;
 mod udp;
 mod wait;
 mod wrk;
@@ -24,7 +25,7 @@ mod wrk;
 pub use convey_lab::join;
 
 pub use balancer::{BalancerProcess, Fds, READY, binary, binary_of_upgrade, start, wait_until_ready};
-pub use browser::Browser;
+pub use browser::{Browser, BrowserHttp3};
 pub use client::{
     BoundClient, ask, ask_from, connect, connect_from, is_refused_with_reset, ping, reset, was_reset,
 };
@@ -40,6 +41,7 @@ pub use pattern::{SlowReader, check_to_end, send};
 pub use process::{Process, Ran, run};
 pub use server::TcpServer;
 pub use setup::Setup;
+pub use tls::{TestAuthority, TestCertificate, TlsClient, TlsSettings};
 pub use udp::{Flood, UdpClient, UdpServer};
 pub use wait::{PATIENCE, clock, wait_for};
 pub use wrk::Wrk;

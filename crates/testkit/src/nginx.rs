@@ -31,6 +31,18 @@ impl Nginx {
         nginx
     }
 
+    /// The same within TLS, with further lines of its server. `/tls` answers with its name, the version of HTTP, the name that it was asked for and the subject of the client's
+    /// certificate.
+    pub fn start_tls(lab: &Loopback, name: &str, addr: SocketAddr, options: &str, lines: &str) -> Nginx {
+        let lines = format!(
+            "{lines}\nlocation = /tls {{ return 200 \"{name} $server_protocol $ssl_server_name $ssl_client_s_dn\"; }}"
+        );
+        let of = Listening { options: &format!(" ssl{options}"), lines: &lines };
+        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, addr), of);
+        wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
+        nginx
+    }
+
     /// Starts it with a command that is not simply its name, below a directory.
     pub fn spawn(command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
         Nginx::run(command, directory, (name, addr), Listening { options: "", lines: "" })

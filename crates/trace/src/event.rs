@@ -1,7 +1,8 @@
-//! What a trace tells of: fixed-size records, made by the data path.
+//! What a trace tells of: small records, made by the data path.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use convey_model::{Protocol, Timestamp};
@@ -37,14 +38,33 @@ pub enum TraceStep {
 }
 
 /// A step of a proxied connection, or of a session of UDP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionStep {
     /// It was accepted.
     Accepted,
     /// Its PROXY header was read.
     Header,
+    /// Client and convey have shaken hands (TLS).
+    Handshake {
+        /// The version that they speak, such as `TLSv1.3`.
+        version: &'static str,
+        /// Whether the session goes on from an earlier one.
+        is_resumed: bool,
+    },
+    /// They have not.
+    HandshakeFailed {
+        /// Why, in words.
+        reason: &'static str,
+    },
     /// It waits for a connection slot of its frontend, or for its client's share.
     Waits,
+    /// A route was chosen for it, by what its client asks for.
+    Routed {
+        /// The server name; `None`: it asks for none, or does not speak TLS.
+        sni: Option<Box<str>>,
+        /// The route; `None`: there is none.
+        route: Option<Arc<str>>,
+    },
     /// A server was chosen for it.
     Chosen {
         /// 1 for the first that is tried.
@@ -54,6 +74,8 @@ pub enum ConnectionStep {
     ConnectFailed {
         /// The number of the error; `None`: it has none.
         errno: Option<i32>,
+        /// Why they have not shaken hands (TLS), in words; `None`: that is not what failed.
+        fault: Option<&'static str>,
     },
     /// The server has accepted.
     Connected {
@@ -132,6 +154,17 @@ pub enum PacketKind {
     IcmpError,
 }
 
+/// The packet that another one goes within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TracedTunnel {
+    /// `"ipip"` or `"gue"`.
+    pub kind: &'static str,
+    /// Its source.
+    pub from: IpAddr,
+    /// Its destination: the server.
+    pub to: IpAddr,
+}
+
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TracedWay {
@@ -149,6 +182,8 @@ pub enum TracedWay {
         role: TracedRole,
         /// Whether it goes in pieces, being too long for the next hop.
         is_cut: bool,
+        /// The tunnel that it goes through.
+        tunnel: Option<TracedTunnel>,
     },
     /// It was dropped, and its sender is told so.
     Answered {

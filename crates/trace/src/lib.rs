@@ -9,7 +9,7 @@ mod hub;
 
 pub use event::{
     ConnectionStep, PacketKind, PacketStep, TraceEvent, TraceStep, TracedAnswer, TracedFrames, TracedPacket,
-    TracedRole, TracedWay,
+    TracedRole, TracedTunnel, TracedWay,
 };
 pub use filter::{ClientPattern, DropPattern, TraceFilter};
 pub use hub::{MAX_WATCHERS, TraceEnd, TraceHub, TraceWatch, TraceWatchers};

@@ -19,9 +19,10 @@ use tokio::time::timeout;
 use super::Finding;
 use super::path::PathFault;
 use super::tls::{self, TlsError};
-use convey_model::{BodyPattern, HealthCheck, HttpCheck, ProbeKind};
+use convey_model::{BodyPattern, CheckTls, HealthCheck, HttpCheck, ProbeKind};
 use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
+use convey_tls::SpokenWithin;
 
 /// What a datagram carries whose refusal is believed only if it quotes this: see [`probe`].
 pub(super) type Signature = [u8; 16];
@@ -91,9 +92,9 @@ pub(super) async fn probe(
     let attempt = async {
         let answer = match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
-            ProbeKind::Tcp => tcp(target, header).await,
+            ProbeKind::Tcp => tcp(target, header, check.tls_at(addr)).await,
             ProbeKind::Udp => udp(target, header, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
-            ProbeKind::Http(check) => http(target, header, check).await,
+            ProbeKind::Http(http_check) => http(target, header, http_check, check.tls_at(addr)).await,
         };
         answer.map(|words| (Finding::Answer, words))
     };
@@ -127,8 +128,13 @@ async fn connect(target: SocketAddr, header: &[u8]) -> Result<TcpStream, ProbeEr
     connected.await.map_err(ProbeError::Connect)
 }
 
-async fn tcp(target: SocketAddr, header: &[u8]) -> Result<String, ProbeError> {
+async fn tcp(target: SocketAddr, header: &[u8], check: Option<&CheckTls>) -> Result<String, ProbeError> {
     let stream = connect(target, header).await?;
+    if let Some(check) = check {
+        let stream = tls::connect_as_backend(stream, target.ip(), check, SpokenWithin::Bytes).await?;
+        let _ = stream.get_ref().0.set_zero_linger();
+        return Ok("TLS handshake succeeded".to_owned());
+    }
     // A reset instead of a close: the probe leaves no TIME_WAIT behind, here or there.
     let _ = stream.set_zero_linger();
     Ok("connect succeeded".to_owned())
@@ -181,13 +187,23 @@ fn quotes(socket: &UdpSocket, datagram: &[u8]) -> bool {
     found
 }
 
-async fn http(target: SocketAddr, header: &[u8], check: &HttpCheck) -> Result<String, ProbeError> {
+async fn http(
+    target: SocketAddr,
+    header: &[u8],
+    check: &HttpCheck,
+    of_backend: Option<&CheckTls>,
+) -> Result<String, ProbeError> {
     let stream = connect(target, header).await?;
-    let found = match check.tls {
-        None => ask(stream, target, check).await?,
-        Some(tls) => ask(tls::connect(stream, target.ip(), check, tls).await?, target, check).await?,
+    let ip = target.ip();
+    let (found, scheme) = match (check.tls, of_backend) {
+        (None, None) => (ask(stream, target, check).await?, "HTTP"),
+        (Some(tls), _) => (ask(tls::connect(stream, ip, check, tls).await?, target, check).await?, "HTTPS"),
+        (None, Some(tls)) => {
+            let stream = tls::connect_as_backend(stream, ip, tls, SpokenWithin::Http1).await?;
+            (ask(stream, target, check).await?, "HTTPS")
+        }
     };
-    Ok(format!("{} status {found}", if check.tls.is_some() { "HTTPS" } else { "HTTP" }))
+    Ok(format!("{scheme} status {found}"))
 }
 
 /// The status of the answer, which is one that is expected; and so is the body.

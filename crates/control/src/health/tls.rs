@@ -1,22 +1,21 @@
-//! TLS of health checks: TLS 1.2 and 1.3, by rustls and ring.
+//! TLS of health checks: as the backend shakes hands with its servers, or as a check over HTTPS says.
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use http::uri::Authority;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::TlsConnector as Handshake;
 use tokio_rustls::client::TlsStream;
 
 use convey_config::files;
-use convey_model::{HttpCheck, TlsCheck};
+use convey_model::{Authorities, BackendTls, CheckTls, HttpCheck, TlsCheck, TlsVersion};
+use convey_tls::{SpokenWithin, TlsConnector, TlsFault, server_name};
 
 /// Why there is no TLS with a server, in words for an operator.
 #[derive(Debug, Error)]
@@ -25,32 +24,72 @@ pub(super) enum TlsError {
     Handshake(io::Error),
     #[error("no certificate authority is installed on this host (package ca-certificates): {0}")]
     NoAuthority(String),
-    #[error("{0:?} is no name that a certificate can have")]
-    Name(String),
     #[error("{0}")]
-    Setup(rustls::Error),
+    Name(rustls::Error),
+    #[error("{0}")]
+    Setup(TlsFault),
 }
 
-/// Shakes hands with the server at `ip`. Its certificate must be for the host of the check, or else for `ip`.
+/// Shakes hands with the server at `ip` as its own check says. Its certificate must be for the host of the check, or else for `ip`.
 pub(super) async fn connect(
     stream: TcpStream,
     ip: IpAddr,
     check: &HttpCheck,
     tls: TlsCheck,
 ) -> Result<TlsStream<TcpStream>, TlsError> {
-    let name = server_name(ip, check)?;
+    let name = server_name(host(check), ip).map_err(TlsError::Name)?;
     let config = match tls.skip_verify {
         true => UNVERIFIED.clone().map_err(TlsError::Setup)?,
         false => verified().await?,
     };
-    TlsConnector::from(config).connect(name, stream).await.map_err(TlsError::Handshake)
+    shake_hands(stream, name, config).await
 }
 
-fn server_name(ip: IpAddr, check: &HttpCheck) -> Result<ServerName<'static>, TlsError> {
-    let Some(host) = &check.host else { return Ok(ServerName::IpAddress(ip.into())) };
-    let authority = host.parse::<Authority>().ok();
-    let name = authority.as_ref().map_or(host.as_str(), Authority::host).trim_matches(['[', ']']).to_owned();
-    ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))
+/// The same as the backend shakes hands with its servers.
+pub(super) async fn connect_as_backend(
+    stream: TcpStream,
+    ip: IpAddr,
+    check: &CheckTls,
+    within: SpokenWithin,
+) -> Result<TlsStream<TcpStream>, TlsError> {
+    let name = server_name(check.name.as_deref(), ip).map_err(TlsError::Name)?;
+    let connector = connector_of(&check.tls).map_err(TlsError::Setup)?;
+    shake_hands(stream, name, connector.config(within)).await
+}
+
+async fn shake_hands(
+    stream: TcpStream,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, TlsError> {
+    Handshake::from(config).connect(name, stream).await.map_err(TlsError::Handshake)
+}
+
+/// The host of the check, without its port.
+fn host(check: &HttpCheck) -> Option<&str> {
+    let host = check.host.as_deref()?;
+    let without_port = match host.rsplit_once(':') {
+        Some((name, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit()) && host.parse::<Authority>().is_ok() =>
+        {
+            name
+        }
+        _ => host,
+    };
+    Some(without_port.trim_matches(['[', ']']))
+}
+
+/// What is made of settings is kept as long as these are in use.
+fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFault> {
+    static MADE: Mutex<Vec<(Weak<BackendTls>, Arc<TlsConnector>)>> = Mutex::new(Vec::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, known)) = made.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(settings))) {
+        return Ok(known.clone());
+    }
+    made.retain(|(of, _)| of.strong_count() > 0);
+    let new = Arc::new(TlsConnector::new(settings)?);
+    made.push((Arc::downgrade(settings), new.clone()));
+    Ok(new)
 }
 
 /// Trusts whom this host trusts. The authorities are read once, when the first check needs them.
@@ -58,65 +97,27 @@ async fn verified() -> Result<Arc<ClientConfig>, TlsError> {
     static VERIFIED: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
     let config = VERIFIED.get_or_try_init(|| async {
         let found = files::aside(rustls_native_certs::load_native_certs).await.unwrap_or_default();
-        let mut roots = RootCertStore::empty();
-        if roots.add_parsable_certificates(found.certs).0 == 0 {
+        if found.certs.is_empty() {
             let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
             return Err(TlsError::NoAuthority(errors.join("; ")));
         }
-        let config = builder().map_err(TlsError::Setup)?.with_root_certificates(roots);
-        Ok(Arc::new(config.with_no_client_auth()))
+        settings(found.certs.into_iter().map(|der| der.to_vec()).collect(), false).map_err(TlsError::Setup)
     });
     config.await.cloned()
 }
 
-static UNVERIFIED: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> = LazyLock::new(|| {
-    let verifier = Arc::new(Anybody(ring::default_provider()));
-    let config = builder()?.dangerous().with_custom_certificate_verifier(verifier);
-    Ok(Arc::new(config.with_no_client_auth()))
-});
+static UNVERIFIED: LazyLock<Result<Arc<ClientConfig>, TlsFault>> =
+    LazyLock::new(|| settings(Arc::default(), true));
 
-fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, rustls::Error> {
-    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-}
-
-/// Takes any certificate. The handshake still has to fit it.
-#[derive(Debug)]
-struct Anybody(CryptoProvider);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+fn settings(certificates: Arc<[Vec<u8>]>, skip_verify: bool) -> Result<Arc<ClientConfig>, TlsFault> {
+    let connector = TlsConnector::new(&BackendTls {
+        authorities: Authorities { path: None, certificates },
+        server_name: None,
+        certificate: None,
+        skip_verify,
+        min_version: TlsVersion::default(),
+    })?;
+    Ok(connector.config(SpokenWithin::Bytes))
 }
 
 #[cfg(test)]
@@ -124,16 +125,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_for_the_host_of_the_check_or_for_the_servers_address() {
+    fn a_certificate_is_for_the_host_of_the_check_without_its_port() {
         let name = |host: Option<&str>| {
             let check = HttpCheck { host: host.map(str::to_owned), ..HttpCheck::default() };
-            server_name("10.0.0.1".parse().unwrap(), &check).map(|name| name.to_str().into_owned())
+            server_name(self::host(&check), [10, 0, 0, 1].into()).map(|name| name.to_str().into_owned())
         };
         for (host, expected) in [
             (None, "10.0.0.1"),
             (Some("www.example.org"), "www.example.org"),
             (Some("app.internal:8443"), "app.internal"),
             (Some("[::1]:443"), "::1"),
+            (Some("[::1]"), "::1"),
         ] {
             assert_eq!(name(host).unwrap(), expected);
         }

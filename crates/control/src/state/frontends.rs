@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{ControlState, PoolEntry, number};
 use convey_model::{BackendConfig, FrontendConfig};
-use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Pool, PoolLive};
+use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Pool, PoolLive, SniRoutes};
 
 impl ControlState {
     /// The frontends of the configuration.
@@ -13,7 +13,9 @@ impl ControlState {
         let Some(config) = &self.config else { return Vec::new() };
         let (pools, cores, ids) =
             (Pools { all: &self.pools, none: &self.no_pool }, self.cores, &mut self.next_id);
-        let limits = &self.request_limits;
+        let (limits, acceptors) = (&self.request_limits, &mut self.acceptors);
+        let (orders, challenges) = (config.acme.is_some(), &self.challenges);
+        acceptors.retain(config);
         let build = |frontend: &FrontendConfig| {
             let live = self
                 .frontends
@@ -26,9 +28,15 @@ impl ControlState {
                     let limit = |route: Option<&str>| {
                         limits.get(&(frontend.name.clone(), route.map(str::to_owned))).cloned()
                     };
-                    let backend = frontend.backend.as_deref();
-                    HttpFrontend::new(http, backend, &live.routes, |backend| pools.of(backend), limit)
+                    let pool = |backend: &str| pools.of(backend);
+                    HttpFrontend::new(frontend, http, &live.routes, pool, limit)
                 }),
+                tls: acceptors.get(frontend, challenges),
+                sni: (!frontend.sni_routes.is_empty()).then(|| {
+                    let backend = frontend.backend.as_deref();
+                    SniRoutes::new(&frontend.sni_routes, backend, &live.routes, |backend| pools.of(backend))
+                }),
+                challenges: orders.then(|| challenges.clone()),
                 sources: self.sources.get(&frontend.name).cloned(),
                 live,
             })

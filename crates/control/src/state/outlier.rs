@@ -30,7 +30,8 @@ impl ControlState {
             None => self.servers.get(server).is_some_and(|entry| entry.state.is_up()),
         };
         let Some(entry) = self.servers.get_mut(server).filter(|_| takes_connections) else { return };
-        let check = check_of_doubt(&backend, failures.protocol, server.addr);
+        let tls = entry.check.tls.clone();
+        let check = HealthCheck { tls, ..check_of_doubt(&backend, failures.protocol, server.addr) };
         if entry.doubt.raise(failures, check.timeout, now) {
             let from = if failures.is_forgeable { self.address_of_its_own(server) } else { None };
             self.doubts.push(Confirmation { server: server.clone(), check, from });

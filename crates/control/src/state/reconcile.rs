@@ -40,7 +40,7 @@ impl ControlState {
         for backend in backends {
             for server in &backend.servers {
                 let key = key(backend, server);
-                let check = backend.health_check.clone();
+                let check = backend.check_of(server);
                 let (cores, ids) = (self.cores, &mut self.next_id);
                 let live =
                     self.kept_servers.get(&key, || ServerLive::new(number(ids), cores).named(&server.name));

@@ -5,6 +5,7 @@ mod drain;
 mod handshakes;
 mod http;
 mod names;
+mod nodes;
 mod outlier;
 mod path_mtu;
 mod steer;

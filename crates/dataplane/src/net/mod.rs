@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+mod addresses;
 mod asking;
 mod driver;
 mod filters;
@@ -19,6 +20,7 @@ mod table;
 mod unix_sockets;
 mod xdp;
 
+pub use addresses::{HostAddress, HostAddresses};
 pub use asking::Asking;
 pub(crate) use asking::NeighbourKey;
 pub use driver::driver;

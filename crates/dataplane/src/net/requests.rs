@@ -32,6 +32,16 @@ impl Error {
     pub(super) fn is_refusal(&self) -> bool {
         self.source.raw_os_error().is_some()
     }
+
+    /// Whether this process lacks the privilege.
+    pub fn says_not_permitted(&self) -> bool {
+        self.source.kind() == io::ErrorKind::PermissionDenied
+    }
+
+    /// Whether the kernel has no such address.
+    pub(super) fn says_not_available(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrNotAvailable
+    }
 }
 
 /// One request at a time: the kernel makes one list at a time for a socket, and refuses a second. After an answer that

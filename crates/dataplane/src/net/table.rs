@@ -117,7 +117,7 @@ fn mtus(message: &LinkMessage) -> (u32, u32) {
 }
 
 /// The interface's own address: on a point-to-point link `Address` is the other side's.
-fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+pub(super) fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
         _ => None,

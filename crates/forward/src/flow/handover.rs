@@ -1,6 +1,6 @@
 //! A flow that another process has had, and what the next one is told of it.
 
-use super::{Flow, FlowFlags, FrontendMark, short};
+use super::{Flow, FlowFlags, FrontendMark, ServerWay, short};
 use crate::handover::KnownFlow;
 use crate::list::FlowLinks;
 use crate::state::{FlowState, View};
@@ -18,7 +18,7 @@ impl Flow {
         let set = |flag, yes| if yes { flag } else { 0 };
         let flags = set(FlowFlags::UDP, client.protocol == UDP)
             | set(FlowFlags::CLIENT_SIDE, known.view == View::ClientSide)
-            | set(FlowFlags::L2_DSR, known.is_l2_dsr)
+            | set(FlowFlags::L2_DSR, known.way == ServerWay::OnLink)
             | known.notes & NOTES;
         Flow {
             client: client.src,
@@ -35,7 +35,7 @@ impl Flow {
             snat: server.dst,
             next_hops: next_hops.map(short),
             server_id: known.server_id,
-            frontend: FrontendMark(known.frontend_id & FrontendMark::ID),
+            frontend: FrontendMark::new(known.frontend_id, known.way),
             sequence: TcpSequence::known(known.sequence),
             since: known.since,
             links: [FlowLinks::NONE; 2],
@@ -48,7 +48,7 @@ impl Flow {
             client: self.client(),
             server: self.server(),
             view: self.view(),
-            is_l2_dsr: self.is_l2_dsr(),
+            way: self.way(),
             was_cached: self.is_cached(),
             state: self.state,
             server_id: self.server_id,

@@ -20,7 +20,7 @@ fn passthrough(n: u16) -> NewFlow {
         client: FlowKey::tcp(client(n), VIP.parse().unwrap()),
         server: FlowKey::tcp(server(n), SocketAddr::new(SNAT.parse().unwrap(), n)),
         view: View::BothSides,
-        is_l2_dsr: false,
+        way: crate::ServerWay::Rewritten,
         server_id: u32::from(n % 2),
         frontend_id: 1,
         to_server: 10,

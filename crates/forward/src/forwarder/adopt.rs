@@ -35,6 +35,7 @@ impl Forwarder {
                 Some(_) => self.sweep_again = true,
             }
         }
+        self.tunnels.adopt(plan);
         self.network = plan.network.clone();
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.

@@ -10,14 +10,14 @@ use super::source_limits::give_back;
 use super::{Forwarder, PacketContext, begins, segment};
 use crate::plan::{Plan, PlannedFrontend, PlannedServer};
 use crate::{
-    Cut, Direction, Flow, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, Share, Verdict,
-    View,
+    Cut, Direction, Flow, FlowId, FlowOwners, Forwarded, Frame, Full, NewFlow, PacketRole, ServerWay, Share,
+    Verdict, View,
 };
 use convey_model::{
-    Addr, DropReason, DsrKind, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp,
-    Unreachable, WantedNeighbour,
+    Addr, DropReason, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp, Unreachable,
+    WantedNeighbour,
 };
-use convey_wire::{self as wire, Headers, Kind};
+use convey_wire::{self as wire, Envelope, Headers, Kind};
 
 /// Neighbours asked for at once.
 const MAX_WANTED: usize = 64;
@@ -42,10 +42,14 @@ pub(super) enum Recipient {
 impl Recipient {
     /// The server that a frontend has chosen.
     pub(super) fn chosen(server: &PlannedServer, frontend: &PlannedFrontend) -> Recipient {
-        let ip = server.addr.ip();
-        match (frontend.view, frontend.pool.dsr) {
-            (View::BothSides, _) | (View::ClientSide, DsrKind::L3) => Recipient::Server(ip),
-            (View::ClientSide, DsrKind::L2) => Recipient::ServerOnLink(ip),
+        Recipient::server(server.addr.ip(), frontend.way())
+    }
+
+    /// A server that packets get to in this way.
+    pub(super) fn server(ip: IpAddr, way: ServerWay) -> Recipient {
+        match way {
+            ServerWay::Rewritten | ServerWay::Tunneled => Recipient::Server(ip),
+            ServerWay::OnLink => Recipient::ServerOnLink(ip),
         }
     }
 
@@ -53,8 +57,7 @@ impl Recipient {
     pub(super) fn end(flow: &Flow, direction: Direction) -> Recipient {
         match direction {
             Direction::ToClient => Recipient::Client(flow.client().src.ip()),
-            Direction::ToServer if flow.is_l2_dsr() => Recipient::ServerOnLink(flow.server().src.ip()),
-            Direction::ToServer => Recipient::Server(flow.server().src.ip()),
+            Direction::ToServer => Recipient::server(flow.server().src.ip(), flow.way()),
         }
     }
 
@@ -75,6 +78,8 @@ struct ChosenServer<'a> {
     next_hop: u32,
     /// What is known of the next hop.
     hop: &'a NextHop,
+    /// The tunnel that it goes through.
+    envelope: Option<Envelope>,
 }
 
 impl<'a> ChosenServer<'a> {
@@ -82,10 +87,18 @@ impl<'a> ChosenServer<'a> {
         frontend: &'a PlannedFrontend,
         server: &'a PlannedServer,
         next_hop: u32,
-        plan: &'a Plan,
+        packet: PacketContext<'a>,
     ) -> Result<ChosenServer<'a>, Stop> {
+        let PacketContext { headers, plan, .. } = packet;
         let hop = plan.network.get(next_hop).ok_or(Stop::Silent(DropReason::NextHopUnresolved))?;
-        Ok(ChosenServer { frontend, server, next_hop, hop })
+        let envelope = match frontend.way() {
+            ServerWay::Rewritten | ServerWay::OnLink => None,
+            ServerWay::Tunneled => {
+                let tunnel = plan.tunnels.get(&server.id).ok_or(Stop::Silent(DropReason::NoRoute))?;
+                Some(Envelope::new(tunnel, &headers.key))
+            }
+        };
+        Ok(ChosenServer { frontend, server, next_hop, hop, envelope })
     }
 }
 
@@ -130,8 +143,8 @@ impl Forwarder {
         packet: PacketContext<'_>,
     ) -> Result<Begun, Stop> {
         let PacketContext { headers, now, .. } = packet;
-        let ChosenServer { frontend, server, hop, .. } = target;
-        let cut = fit(frame, headers, Path::to(hop, !frontend.is_dsr()))?;
+        let ChosenServer { frontend, server, hop, envelope, .. } = target;
+        let cut = fit(frame, headers, Path::to(hop, !frontend.is_dsr()).within(envelope.as_ref()))?;
         if matches!(headers.kind, Kind::LaterFragment { .. }) {
             // Its first has gone there, and has been forgotten or was never recorded.
             return Ok(Begun::Unrecorded(cut));
@@ -191,7 +204,7 @@ impl Forwarder {
         };
         let way = server.and_then(|server| {
             let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
-            let target = ChosenServer::new(frontend, server, next_hop, plan)?;
+            let target = ChosenServer::new(frontend, server, next_hop, packet)?;
             if !frontend.is_dsr() {
                 self.check_client(key, frontend, server, now)?;
             }
@@ -228,8 +241,8 @@ impl Forwarder {
         check_error(frame, headers)?;
         let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
         let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
-        let target = ChosenServer::new(frontend, server, next_hop, plan)?;
-        fit_error(headers, target.hop)?;
+        let target = ChosenServer::new(frontend, server, next_hop, packet)?;
+        fit_error(headers, Path::to(target.hop, false).within(target.envelope.as_ref()))?;
         Ok(forward_unrecorded(frame, headers, target, None))
     }
 
@@ -275,7 +288,7 @@ impl Forwarder {
             client: *key,
             server: FlowKey { src: endpoint.0, dst: back.0, src_port: endpoint.1, dst_port: back.1, ..*key },
             view,
-            is_l2_dsr: frontend.is_l2_dsr(),
+            way: frontend.way(),
             server_id: server.id,
             frontend_id: frontend.id,
             to_server: next_hop,
@@ -389,18 +402,18 @@ fn forward_unrecorded(
     target: ChosenServer<'_>,
     cut: Option<Cut>,
 ) -> Verdict {
-    let ChosenServer { frontend, server, next_hop, hop } = target;
+    let ChosenServer { frontend, server, next_hop, hop, envelope } = target;
     let key = &headers.key;
     let addr = server.addr_for(key.dst_port);
-    let (dst, dst_port) = match frontend.pool.dsr {
-        DsrKind::L3 => (addr.ip().into(), addr.port()),
-        DsrKind::L2 => (key.dst, key.dst_port),
+    let (dst, dst_port) = match frontend.way() {
+        ServerWay::Rewritten => (addr.ip().into(), addr.port()),
+        ServerWay::OnLink | ServerWay::Tunneled => (key.dst, key.dst_port),
     };
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };
     wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
     let flow = FlowOwners { server: server.id, frontend: frontend.id };
     let (interface, direction, role) = (hop.interface, Direction::ToServer, PacketRole::Unrecorded);
-    Verdict::Transmit(Forwarded { interface, direction, flow, role, cut })
+    Verdict::Transmit(Forwarded { interface, direction, flow, role, cut, envelope })
 }
 
 /// Addresses that must not be the source of what is sent on (RFC 1122, section 3.2.1.3).

@@ -5,7 +5,7 @@ use super::refuse::Stop;
 use crate::plan::Plan;
 use crate::{Cut, Direction, Flow, Frame, View};
 use convey_model::{DropReason, NextHop};
-use convey_wire::{self as wire, Headers, Kind, TcpFlags};
+use convey_wire::{self as wire, Envelope, Headers, Kind, TcpFlags};
 
 /// How long packets may be on a way.
 #[derive(Debug, Clone, Copy)]
@@ -16,12 +16,21 @@ pub(super) struct Path {
     is_secret: bool,
     /// Whether packets of several senders go on as one's.
     is_nat: bool,
+    /// Whether they go within others, which nobody cuts for us.
+    has_tunnel: bool,
 }
 
 impl Path {
     /// Of packets that begin a flow, or go by themselves.
     pub(super) fn to(hop: &NextHop, is_nat: bool) -> Path {
-        Path { mtu: hop.mtu, is_secret: false, is_nat }
+        Path { mtu: hop.mtu, is_secret: false, is_nat, has_tunnel: false }
+    }
+
+    /// The same through a tunnel, whose headers take room.
+    #[inline]
+    pub(super) fn within(self, envelope: Option<&Envelope>) -> Path {
+        let Some(Envelope { tunnel, .. }) = envelope else { return self };
+        Path { mtu: self.mtu.saturating_sub(tunnel.overhead()), has_tunnel: true, ..self }
     }
 
     /// Of packets of a flow. In passthrough servers know one path to all clients: see [`narrow`](super::narrow).
@@ -40,7 +49,7 @@ impl Path {
         let mtu = hop.mtu.min(longest_to(flow));
         // Of our own links nobody can lie.
         let is_short = headers.is_v4() && mtu < plan.min_path_mtu.unwrap_or(NARROW).min(NARROW);
-        Path { mtu, is_secret: mtu < hop.mtu || is_short, is_nat }
+        Path { mtu, is_secret: mtu < hop.mtu || is_short, is_nat, has_tunnel: false }
     }
 }
 
@@ -49,7 +58,9 @@ impl Path {
 pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Option<Cut>, Stop> {
     let (mtu, header_len) = (path.mtu as usize, headers.packet_len() - usize::from(headers.payload_len));
     if frame.sent_len(headers) <= mtu {
-        return Ok(None);
+        // Neither the kernel nor an interface cuts super-frames within a tunnel.
+        let size = frame.segment_size.filter(|_| path.has_tunnel);
+        return Ok(size.map(|size| if headers.is_tcp() { Cut::Segments(size) } else { Cut::Datagrams(size) }));
     }
     let is_super_segment = frame.segment_size.is_some() && headers.is_tcp();
     let must_stay_whole = headers.dont_fragment && !(path.is_secret && wire::is_simple(frame.bytes, headers));
@@ -74,6 +85,6 @@ fn may_become_segments(headers: &Headers) -> bool {
 }
 
 /// Whether the next hop takes an ICMP error, which is short and never cut.
-pub(super) fn fit_error(headers: &Headers, hop: &NextHop) -> Result<(), Stop> {
-    if headers.packet_len() > hop.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
+pub(super) fn fit_error(headers: &Headers, path: Path) -> Result<(), Stop> {
+    if headers.packet_len() > path.mtu as usize { Err(Stop::Silent(DropReason::TooBig)) } else { Ok(()) }
 }

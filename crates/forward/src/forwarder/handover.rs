@@ -72,7 +72,7 @@ impl Forwarder {
         let endpoint = Endpoint { protocol: key.transport()?, addr: key.destination() };
         let frontend = plan.listeners.get(&endpoint).filter(|frontend| frontend.id == known.frontend_id)?;
         let server = plan.servers.get(&known.server_id)?;
-        let is_as_before = frontend.view == known.view && frontend.is_l2_dsr() == known.is_l2_dsr;
+        let is_as_before = frontend.view == known.view && frontend.way() == known.way;
         let is_nat = known.view == View::BothSides;
         let is_new =
             self.flows.lookup(key).is_none() && !(is_nat && self.flows.lookup(&known.server).is_some());
@@ -128,9 +128,7 @@ impl Forwarder {
     /// Where packets of such a flow go here: to the server, and to the client.
     fn next_hops_of(&mut self, known: &KnownFlow, plan: &Plan) -> [u32; 2] {
         let server = known.server.src.ip();
-        let to_server =
-            if known.is_l2_dsr { Recipient::ServerOnLink(server) } else { Recipient::Server(server) };
-        let to_server = self.find_next_hop(to_server, plan).unwrap_or(UNRESOLVED);
+        let to_server = self.find_next_hop(Recipient::server(server, known.way), plan).unwrap_or(UNRESOLVED);
         let to_client = match known.view {
             View::BothSides => {
                 self.find_next_hop(Recipient::Client(known.client.src.ip()), plan).unwrap_or(UNRESOLVED)

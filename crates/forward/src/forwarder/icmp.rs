@@ -1,7 +1,7 @@
 //! ICMP errors about packets of flows.
 
 use super::begin::is_martian;
-use super::fit::fit_error;
+use super::fit::{Path, fit_error};
 use super::refuse::Stop;
 use super::{Forwarder, PacketContext, owners};
 use crate::{Direction, FlowId, Forwarded, Frame, PacketRole, Verdict};
@@ -34,11 +34,12 @@ impl Forwarder {
             return Err(Stop::Silent(DropReason::WrongInterface));
         }
         let (rewrite, hop) = self.way(id, direction, packet)?;
-        fit_error(headers, hop)?;
+        let envelope = self.envelope(id, direction, packet.plan)?;
+        fit_error(headers, Path::to(hop, false).within(envelope.as_ref()))?;
         self.check_path_mtu(id, direction, frame, packet)?;
         wire::rewrite(frame.bytes, headers, &rewrite, hop, frame.checksum);
         let interface = hop.interface;
-        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut: None }))
+        Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut: None, envelope }))
     }
 }
 

@@ -9,7 +9,7 @@ use super::refuse::Stop;
 use super::served::Served;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
 use crate::{FlowSight, FlowState, NatPorts};
-use convey_model::{Addr, DropReason, Endpoint, NextHop, Unreachable};
+use convey_model::{Addr, DropReason, Endpoint, NextHop, Tunnel, Unreachable};
 
 /// A plan that is asked what would become of a client's first packet. Nothing comes of the questions.
 pub struct Inquiry<'a> {
@@ -74,6 +74,11 @@ impl<'a> Inquiry<'a> {
         over: &FlowSight,
     ) -> Option<&'f Arc<PlannedServer>> {
         server_again(frontend, over.state, over.owners.server)
+    }
+
+    /// The tunnel to a server; `None` if there is none.
+    pub fn tunnel(&self, server: &PlannedServer) -> Option<&'a Tunnel> {
+        self.plan.tunnels.get(&server.id)
     }
 
     /// The next hop on the way to a server.

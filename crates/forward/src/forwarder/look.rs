@@ -2,6 +2,7 @@
 
 use super::cached::keys;
 use super::{Forwarder, owners, refuse};
+use crate::ServerWay;
 use crate::plan::Plan;
 use crate::{Direction, Flow, FlowCache, FlowEnd, FlowId, FlowOwners, FlowState, FlowTable, Progress, View};
 use crate::{cache::CachedActivity, journal::Journal};
@@ -29,8 +30,8 @@ pub struct FlowSight {
     pub server: FlowKey,
     /// Whose packets pass.
     pub view: View,
-    /// L2 DSR: packets reach the server with the VIP as their destination.
-    pub is_l2_dsr: bool,
+    /// How packets get to the server.
+    pub way: ServerWay,
     /// Whose it is.
     pub owners: FlowOwners,
     /// How far it is.
@@ -50,7 +51,7 @@ impl FlowSight {
             client: flow.client(),
             server: flow.server(),
             view: flow.view(),
-            is_l2_dsr: flow.is_l2_dsr(),
+            way: flow.way(),
             owners: owners(flow),
             state: flow.state(),
             is_cached: flow.is_cached(),

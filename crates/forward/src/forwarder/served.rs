@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::plan::{ByView, Plan, PlannedPool};
 use crate::port_ranges::PortsByKey;
-use crate::{Flow, FlowEnd, NatPorts, View};
+use crate::{Flow, FlowEnd, NatPorts, ServerWay, View};
 use convey_model::{Access, Addr, DrainingEndpoints, DsrKind, Endpoint, Listen, OnDown, UDP};
 
 /// An address, a port and a protocol, as flows have them.
@@ -158,8 +158,9 @@ impl Served {
     /// connection has the address at the server that it began with, and goes on with no other.
     fn goes_as_configured(&self, flow: &Flow) -> bool {
         self.ways.get(&flow.server_id()).is_none_or(|configured| match configured {
-            DsrKind::L3 => !flow.is_l2_dsr(),
-            DsrKind::L2 => flow.is_l2_dsr(),
+            DsrKind::L3 => flow.way() == ServerWay::Rewritten,
+            DsrKind::L2 => flow.way() == ServerWay::OnLink,
+            DsrKind::Ipip | DsrKind::Gue => flow.way() == ServerWay::Tunneled,
         })
     }
 

@@ -48,6 +48,7 @@ mod refusal;
 mod shortage;
 mod source_limits;
 mod spoofed;
+mod tunnels;
 mod udp;
 
 use std::collections::HashSet;

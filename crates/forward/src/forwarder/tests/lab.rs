@@ -44,6 +44,8 @@ pub(super) struct Lab {
     pub(super) heard: [usize; 2],
     /// What servers were told of handshakes that gave way.
     pub(super) farewells: Vec<Seen>,
+    /// The tunnel that the last packet went through.
+    pub(super) envelope: Option<wire::Envelope>,
     fragments: Fragments<Vec<u8>>,
     ids: IpIds,
 }
@@ -119,6 +121,7 @@ impl Lab {
             wan_mtu: 1500,
             router: None,
             server_router: None,
+            tunnel: Default::default(),
             servers_by_both: false,
             servers_by_wan: false,
         };
@@ -143,6 +146,7 @@ impl Lab {
             opened: 0,
             unrecorded: 0,
             heard: [0; 2],
+            envelope: None,
             farewells: Vec::new(),
             fragments: Fragments::new(IpIds::new(0)),
             ids: IpIds::new(0),
@@ -280,9 +284,10 @@ impl Lab {
         for (n, role) in [PacketRole::Answer, PacketRole::Refusal].into_iter().enumerate() {
             self.heard[n] += usize::from(forwarded.role == role);
         }
+        self.envelope = forwarded.envelope;
         let headers = wire::parse(frame.bytes).unwrap();
         match forwarded.cut {
-            Some(Cut::Segments(payload)) if frame.segment_size.is_some() => {
+            Some(Cut::Segments(payload)) if frame.segment_size.is_some() && forwarded.envelope.is_none() => {
                 number_segments(frame, payload, &self.ids);
                 Outcome::Segments(Seen::read(frame.bytes, forwarded.interface), payload)
             }

@@ -9,8 +9,8 @@ use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
 use convey_model::fixture::network::{Family, LAN, WAN, interfaces, routes};
 use convey_model::{
     Access, Algorithm, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Limits, Listen,
-    Mode, Neighbour, OnDown, Prefix, Protocol, RouteHop, ServerEndpoints, Slots, Sources, Timestamp, WHOLE,
-    WantedNeighbour, fixture,
+    Mode, Neighbour, OnDown, Prefix, Protocol, RouteHop, ServerEndpoints, Slots, Sources, Timestamp,
+    TunnelConfig, WHOLE, WantedNeighbour, fixture,
 };
 
 use crate::View;
@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) router: Option<IpAddr>,
     /// The router that leads to the servers, if they are not on the link.
     pub(crate) server_router: Option<IpAddr>,
+    /// What there is to say of a tunnel, where there is one.
+    pub(crate) tunnel: TunnelConfig,
     /// Whether the route to the servers leads by both interfaces.
     pub(crate) servers_by_both: bool,
     /// Whether it leads by the clients' interface.
@@ -81,7 +83,9 @@ impl TestFrontend {
     fn server_port(&self) -> u16 {
         match (self.mode, self.dsr, self.listen.first()) {
             _ if self.keeps_port => 0,
-            (Mode::Dsr, DsrKind::L2, Some(listen)) => *listen.parse::<Listen>().unwrap().ports().start(),
+            (Mode::Dsr, DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue, Some(listen)) => {
+                *listen.parse::<Listen>().unwrap().ports().start()
+            }
             _ => 8080,
         }
     }
@@ -202,6 +206,7 @@ impl World {
             servers,
             is_hashed: self.algorithm.hashes(),
             dsr: frontend.dsr,
+            tunnel: self.tunnel,
             on_down: self.on_down,
         };
         Arc::new(PlannedFrontend {

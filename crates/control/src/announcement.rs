@@ -1,0 +1,232 @@
+//! Whether the address of a frontend is announced, told by whether it can serve. Pure.
+//!
+//! An address that comes and goes moves clients from router to router. So it is withdrawn only after `hold`, and one that was
+//! withdrawn comes back only after as long a time. Each further withdrawal soon after the last doubles that wait.
+
+use std::time::Duration;
+
+use convey_model::Timestamp;
+
+/// Two withdrawals within this time belong together: the second doubles the wait.
+const FLAP_WINDOW: Duration = Duration::from_secs(10 * 60);
+
+/// The longest wait, unless `hold` is longer.
+const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
+
+/// Tells when an address is to be announced, and when to be withdrawn.
+#[derive(Debug, Clone)]
+pub struct Announcement {
+    phase: AnnouncementPhase,
+    /// The last withdrawal, and how many there were in a row.
+    last: Option<(Timestamp, u32)>,
+}
+
+/// What of the frontends of an address matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// They can serve.
+    Ready,
+    /// One of them cannot.
+    Lacking,
+    /// convey drains or stops.
+    Leaving,
+}
+
+/// What is to be done with an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressChange {
+    /// It goes on the interface.
+    Announce,
+    /// It leaves the interface.
+    Withdraw,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum AnnouncementPhase {
+    /// `since`: a frontend has been unable to serve from then on.
+    Announced { since: Option<Timestamp> },
+    /// `since`: all have been able to serve from then on. `wait`: as long as that has to last.
+    Withdrawn { since: Option<Timestamp>, wait: Duration },
+}
+
+impl Announcement {
+    /// An address that is on the interface by now, or not. The first time it is announced as soon as it can serve.
+    pub fn new(is_announced: bool) -> Announcement {
+        let phase = match is_announced {
+            true => AnnouncementPhase::Announced { since: None },
+            false => AnnouncementPhase::Withdrawn { since: None, wait: Duration::ZERO },
+        };
+        Announcement { phase, last: None }
+    }
+
+    /// Whether it is to be on the interface.
+    pub fn is_announced(&self) -> bool {
+        matches!(self.phase, AnnouncementPhase::Announced { .. })
+    }
+
+    /// Takes how its frontends fare now. To be called whenever that may have changed, and when it is [`Announcement::due`].
+    pub fn observe(&mut self, readiness: Readiness, hold: Duration, now: Timestamp) -> Option<AddressChange> {
+        match (&mut self.phase, readiness) {
+            (AnnouncementPhase::Announced { since }, Readiness::Ready) => {
+                *since = None;
+                None
+            }
+            (AnnouncementPhase::Announced { since }, Readiness::Lacking) => {
+                if now.since(*since.get_or_insert(now)) < hold {
+                    return None;
+                }
+                let wait = self.count_withdrawal(hold, now);
+                self.phase = AnnouncementPhase::Withdrawn { since: None, wait };
+                Some(AddressChange::Withdraw)
+            }
+            (AnnouncementPhase::Announced { .. }, Readiness::Leaving) => {
+                self.phase = AnnouncementPhase::Withdrawn { since: None, wait: Duration::ZERO };
+                Some(AddressChange::Withdraw)
+            }
+            (AnnouncementPhase::Withdrawn { since, wait }, Readiness::Ready) => {
+                if now.since(*since.get_or_insert(now)) < *wait {
+                    return None;
+                }
+                self.phase = AnnouncementPhase::Announced { since: None };
+                Some(AddressChange::Announce)
+            }
+            (AnnouncementPhase::Withdrawn { since, .. }, Readiness::Lacking | Readiness::Leaving) => {
+                *since = None;
+                None
+            }
+        }
+    }
+
+    /// When something is to be done if nothing changes until then.
+    pub fn due(&self, hold: Duration) -> Option<Timestamp> {
+        match self.phase {
+            AnnouncementPhase::Announced { since } => Some(since?.after(hold)),
+            AnnouncementPhase::Withdrawn { since, wait } => Some(since?.after(wait)),
+        }
+    }
+
+    /// How long it has to stay able to serve before it comes back; zero before the first withdrawal.
+    pub fn wait(&self) -> Duration {
+        match self.phase {
+            AnnouncementPhase::Announced { .. } => Duration::ZERO,
+            AnnouncementPhase::Withdrawn { wait, .. } => wait,
+        }
+    }
+
+    /// Returns how long it has to be able to serve before it comes back.
+    fn count_withdrawal(&mut self, hold: Duration, now: Timestamp) -> Duration {
+        let in_a_row = match self.last {
+            Some((at, in_a_row)) if now.since(at) < FLAP_WINDOW => in_a_row.saturating_add(1),
+            _ => 1,
+        };
+        self.last = Some((now, in_a_row));
+        // 32 doublings are beyond any bound.
+        hold.saturating_mul(1 << (in_a_row - 1).min(31)).min(MAX_WAIT.max(hold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AddressChange::{Announce, Withdraw};
+    use super::Readiness::{Lacking, Leaving, Ready};
+    use super::*;
+
+    const HOLD: Duration = Duration::from_secs(2);
+
+    fn at(seconds: f64) -> Timestamp {
+        Timestamp::default().after(Duration::from_secs_f64(seconds))
+    }
+
+    /// What comes of it at each time, in seconds.
+    fn changes(announcement: &mut Announcement, steps: &[(f64, Readiness)]) -> Vec<(f64, AddressChange)> {
+        let change = |(time, readiness): &(f64, Readiness)| {
+            Some((*time, announcement.observe(*readiness, HOLD, at(*time))?))
+        };
+        steps.iter().filter_map(change).collect()
+    }
+
+    #[test]
+    fn an_address_comes_and_goes_with_its_frontends() {
+        for (what, was_announced, steps, expected) in [
+            (
+                "the first time nobody waits",
+                false,
+                &[(0.0, Lacking), (0.1, Ready)][..],
+                &[(0.1, Announce)][..],
+            ),
+            ("a blip is none", true, &[(0.0, Lacking), (1.9, Ready), (2.1, Lacking), (4.0, Ready)], &[]),
+            ("the hold passes", true, &[(0.0, Lacking), (1.9, Lacking), (2.0, Lacking)], &[(2.0, Withdraw)]),
+            ("a drain does not wait", true, &[(0.0, Leaving), (0.1, Leaving)], &[(0.0, Withdraw)]),
+            ("who drains comes with nobody", false, &[(0.0, Leaving), (9.0, Leaving)], &[]),
+            ("one that was left stays while it serves", true, &[(0.0, Ready), (9.0, Ready)], &[]),
+            (
+                "one that was left goes if nobody serves",
+                true,
+                &[(5.0, Lacking), (7.0, Lacking)],
+                &[(7.0, Withdraw)],
+            ),
+            (
+                "one that was withdrawn has to stay well",
+                true,
+                &[
+                    (0.0, Lacking),
+                    (2.0, Lacking),
+                    (3.0, Ready),
+                    (4.0, Lacking),
+                    (5.0, Ready),
+                    (6.9, Ready),
+                    (7.0, Ready),
+                ],
+                &[(2.0, Withdraw), (7.0, Announce)],
+            ),
+        ] {
+            let mut announcement = Announcement::new(was_announced);
+            assert_eq!(changes(&mut announcement, steps), expected, "{what}");
+        }
+    }
+
+    /// Withdraws it at this time, and returns how long it has to wait.
+    fn wait_after_withdrawal(announcement: &mut Announcement, time: f64) -> u64 {
+        *announcement =
+            Announcement { phase: AnnouncementPhase::Announced { since: None }, last: announcement.last };
+        let steps = [(time - 2.0, Lacking), (time, Lacking)];
+        assert_eq!(changes(announcement, &steps), [(time, Withdraw)]);
+        announcement.wait().as_secs()
+    }
+
+    #[test]
+    fn each_withdrawal_soon_after_the_last_doubles_the_wait_up_to_a_bound() {
+        let mut announcement = Announcement::new(true);
+        let waits: Vec<u64> =
+            (1..=10).map(|n| wait_after_withdrawal(&mut announcement, f64::from(n) * 500.0)).collect();
+        assert_eq!(waits, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        assert_eq!(wait_after_withdrawal(&mut announcement, 5_000.0 + 600.0), 2);
+        for n in 0..40 {
+            wait_after_withdrawal(&mut announcement, 6_000.0 + f64::from(n));
+        }
+        assert_eq!(announcement.wait(), MAX_WAIT);
+    }
+
+    #[test]
+    fn a_hold_beyond_the_bound_is_the_wait() {
+        let hold = MAX_WAIT * 2;
+        let mut announcement = Announcement::new(true);
+        assert_eq!(announcement.observe(Lacking, hold, at(0.0)), None);
+        assert_eq!(announcement.observe(Lacking, hold, at(600.0)), Some(Withdraw));
+        assert_eq!(announcement.wait(), hold);
+    }
+
+    #[test]
+    fn it_is_due_when_the_time_passes() {
+        let mut announcement = Announcement::new(true);
+        assert_eq!(announcement.due(HOLD), None);
+        announcement.observe(Lacking, HOLD, at(1.0));
+        assert_eq!(announcement.due(HOLD), Some(at(3.0)));
+        announcement.observe(Lacking, HOLD, at(3.0));
+        assert_eq!(announcement.due(HOLD), None);
+        announcement.observe(Ready, HOLD, at(4.0));
+        assert_eq!(announcement.due(HOLD), Some(at(6.0)));
+        assert_eq!(announcement.observe(Ready, HOLD, at(6.0)), Some(Announce));
+        assert_eq!(announcement.due(HOLD), None);
+    }
+}

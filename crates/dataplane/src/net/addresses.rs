@@ -1,0 +1,107 @@
+//! Addresses that convey puts on interfaces itself, and those of others.
+
+use std::io;
+use std::net::IpAddr;
+
+use convey_model::Interface;
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeader, AddressMessage, AddressProtocol, CacheInfo,
+};
+use rtnetlink::packet_route::link::LinkMessage;
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::requests::{Error, Requests};
+use super::table;
+
+/// An address of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// The index of the interface that has it.
+    pub interface: u32,
+    /// Whether a convey has put it there, this one or another.
+    pub is_announced: bool,
+    prefix_len: u8,
+}
+
+/// A connection to the kernel for addresses alone, in the network namespace of the thread that opened it. Made and used within a
+/// tokio runtime.
+#[derive(Debug)]
+pub struct HostAddresses(Requests);
+
+impl HostAddresses {
+    /// The mark of an address that convey has put on an interface (`IFA_PROTO`, Linux 5.18): `ip address` shows it as
+    /// `proto 0xc0`.
+    pub const PROTOCOL: u8 = 0xc0;
+
+    /// Opens the connection.
+    pub fn open() -> io::Result<HostAddresses> {
+        Ok(HostAddresses(Requests::open()?))
+    }
+
+    /// All addresses of all interfaces, of both families.
+    pub async fn all(&self) -> Result<Vec<HostAddress>, Error> {
+        let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let list = self.0.list("addresses", question, |answer| match answer {
+            RouteNetlinkMessage::NewAddress(address) => host_address(&address),
+            _ => None,
+        });
+        list.await
+    }
+
+    /// All interfaces, without their addresses.
+    pub async fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let list = self.0.list("interfaces", question, |answer| match answer {
+            RouteNetlinkMessage::NewLink(link) => Some(link),
+            _ => None,
+        });
+        Ok(table::new(list.await?, Vec::new(), Vec::new(), Vec::new()).interfaces)
+    }
+
+    /// Puts an address on an interface, alone in its network, and marks it.
+    ///
+    /// # Errors
+    /// The kernel refuses, for one because the interface has the address already.
+    pub async fn announce(&self, ip: IpAddr, interface: u32) -> Result<(), Error> {
+        let prefix_len = if ip.is_ipv4() { 32 } else { 128 };
+        let mut address = message(ip, interface, prefix_len);
+        address.attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(Self::PROTOCOL)));
+        if ip.is_ipv6() {
+            // It can be used at once, and connections of this host begin from others.
+            address.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            let mut lifetime = CacheInfo::default();
+            lifetime.ifa_valid = u32::MAX;
+            address.attributes.push(AddressAttribute::CacheInfo(lifetime));
+        }
+        let order = RouteNetlinkMessage::NewAddress(address);
+        self.0.order("add an address", order, NLM_F_CREATE | NLM_F_EXCL).await
+    }
+
+    /// Takes an address away. Nothing is to be done where it is gone already.
+    pub async fn withdraw(&self, address: &HostAddress) -> Result<(), Error> {
+        let message = message(address.ip, address.interface, address.prefix_len);
+        let done = self.0.order("remove an address", RouteNetlinkMessage::DelAddress(message), 0).await;
+        match done {
+            Err(error) if error.says_not_available() => Ok(()),
+            done => done,
+        }
+    }
+}
+
+fn message(ip: IpAddr, interface: u32, prefix_len: u8) -> AddressMessage {
+    let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let mut message = AddressMessage::default();
+    message.header = AddressHeader { family, prefix_len, index: interface, ..AddressHeader::default() };
+    message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip)];
+    message
+}
+
+fn host_address(message: &AddressMessage) -> Option<HostAddress> {
+    let mark = AddressProtocol::Other(HostAddresses::PROTOCOL);
+    let is_announced = message.attributes.contains(&AddressAttribute::Protocol(mark));
+    let (interface, prefix_len) = (message.header.index, message.header.prefix_len);
+    Some(HostAddress { ip: table::own_address(message)?, interface, is_announced, prefix_len })
+}

@@ -1,0 +1,194 @@
+//! Direct server return through a tunnel: packets go to the server whole, each in another one.
+
+use super::lab::{Family, LAN, Lab, Outcome, error_about, neighbour};
+use convey_model::{DropReason, DsrKind, Encapsulation, TunnelConfig};
+use convey_wire::{IcmpError, TestPacket};
+
+told_over_both_families! {
+    packets_keep_their_addresses_and_all_of_a_flow_go_through_one_tunnel,
+    servers_may_be_of_the_other_family_and_behind_a_router,
+    what_does_not_fit_with_the_outer_headers_is_refused_with_the_length_that_does,
+    what_may_be_cut_is_cut_before_it_goes_in,
+    super_frames_go_in_packet_by_packet,
+    errors_about_answers_go_through_it_too,
+    a_full_table_forwards_through_it,
+    the_kernel_is_never_told_of_such_a_flow,
+    a_reload_changes_the_tunnel_of_a_connection_and_never_whether_there_is_one,
+}
+
+const KINDS: [DsrKind; 2] = [DsrKind::Ipip, DsrKind::Gue];
+
+fn lab(family: Family, dsr: DsrKind) -> Lab {
+    let mut lab = Lab::dsr(family);
+    lab.change(|world| world.frontends[0].dsr = dsr);
+    lab
+}
+
+fn overhead(family: Family, dsr: DsrKind) -> usize {
+    let gue = match dsr {
+        DsrKind::Gue => 12,
+        DsrKind::L3 | DsrKind::L2 | DsrKind::Ipip => 0,
+    };
+    gue + family.pick(20, 40)
+}
+
+fn packets_keep_their_addresses_and_all_of_a_flow_go_through_one_tunnel(family: Family) {
+    for dsr in KINDS {
+        let mut lab = lab(family, dsr);
+        let syn = lab.send(lab.client(1).syn());
+        let first = lab.envelope.unwrap();
+        assert_eq!((syn.interface, syn.to.to_string()), (LAN, family.vip().to_owned()));
+        assert_eq!(syn.from.to_string(), family.client_addr(1));
+        assert_eq!(first.tunnel.server.ip(), family.server_ip(syn.mac));
+        let own = family.pick("10.0.0.254", "2001:db8:1::fe");
+        assert!(lab.plan.network.is_own(first.tunnel.source.first()), "{first:?}, not {own}");
+        for packet in [lab.client(1).seq(1).ack(1), lab.client(1).seq(1).ack(1).payload(b"hello")] {
+            lab.send(packet);
+            assert_eq!(lab.envelope, Some(first));
+        }
+        lab.send(lab.client(2).syn());
+        assert_ne!(lab.envelope.unwrap().hash, first.hash);
+    }
+    let mut without = Lab::l2(family);
+    without.send(without.client(1).syn());
+    assert_eq!(without.envelope, None);
+}
+
+fn servers_may_be_of_the_other_family_and_behind_a_router(family: Family) {
+    let other = if family == Family::V4 { Family::V6 } else { Family::V4 };
+    let mut lab = lab(family, DsrKind::Ipip);
+    lab.change(|world| {
+        world.servers.truncate(1);
+        world.servers[0].ip = other.server_ip(11);
+        world.neighbours.push(neighbour(LAN, other.server_ip(11), 11));
+    });
+    let syn = lab.send(lab.client(1).syn());
+    let tunnel = lab.envelope.unwrap().tunnel;
+    assert_eq!((syn.mac, syn.to.to_string()), (11, family.vip().to_owned()));
+    assert_eq!(tunnel.server.ip(), other.server_ip(11));
+    assert_eq!(tunnel.source.first().is_ipv4(), other == Family::V4);
+
+    let mut far = self::lab(family, DsrKind::Gue);
+    let router = neighbour(LAN, family.server_ip(99), 99);
+    far.change(|world| {
+        world.neighbours.push(router);
+        world.server_router = Some(router.ip);
+    });
+    assert_eq!(far.send(far.client(1).syn()).mac, 99);
+    assert!(far.envelope.is_some());
+}
+
+/// The lab's link to the servers takes 1,400 bytes.
+fn what_does_not_fit_with_the_outer_headers_is_refused_with_the_length_that_does(family: Family) {
+    for dsr in KINDS {
+        let mut lab = lab(family, dsr);
+        lab.send(lab.client(1).syn());
+        let most = 1_400 - overhead(family, dsr);
+        let of_length = |lab: &Lab, length: usize| {
+            lab.client(1).seq(1).ack(1).payload(&vec![7; length - family.pick(40, 60)])
+        };
+        lab.send(of_length(&lab, most));
+        let (told, reason) = lab.answer(of_length(&lab, most + 1));
+        assert_eq!(reason, DropReason::TooBig);
+        assert_eq!(told.says().0, IcmpError::TooBig { mtu: most as u32 });
+    }
+}
+
+fn what_may_be_cut_is_cut_before_it_goes_in(family: Family) {
+    if family == Family::V6 {
+        return; // Only its sender cuts it.
+    }
+    let mut lab = lab(family, DsrKind::Ipip);
+    let packet = lab.client(1).udp().may_be_cut(7).payload(&[7; 1_370]);
+    lab.change(|world| world.frontends[0].protocol = convey_model::Protocol::Udp);
+    let Outcome::Fragments(pieces, LAN) = lab.handle(&packet) else { panic!("it is cut") };
+    assert!(pieces.len() == 2 && pieces.iter().all(|piece| piece.len() <= 14 + 1_380));
+    assert!(lab.envelope.is_some());
+}
+
+fn super_frames_go_in_packet_by_packet(family: Family) {
+    let mut lab = lab(family, DsrKind::Gue);
+    lab.send(lab.client(1).syn());
+    let frame = lab.client(1).seq(1).ack(1).payload(&[7; 10_000]).bytes();
+    let most = (1_400 - overhead(family, DsrKind::Gue) - family.pick(40, 60)) as u16;
+    for (size, fits) in [(1_000, true), (most, true), (most + 1, false)] {
+        match lab.handle_frame(&mut frame.clone(), Some(size)) {
+            Outcome::Fragments(pieces, LAN) if fits => {
+                assert_eq!(pieces.len(), 10_000usize.div_ceil(size.into()));
+                assert!(pieces.iter().all(|piece| convey_wire::parse(piece).unwrap().dont_fragment));
+            }
+            Outcome::Answered(_, DropReason::TooBig) if !fits => {}
+            other => panic!("{size}: {other:?}"),
+        }
+    }
+    lab.change(|world| world.frontends[0].protocol = convey_model::Protocol::Udp);
+    let frame = lab.client(2).udp().payload(&[7; 3_000]).bytes();
+    let Outcome::Fragments(datagrams, LAN) = lab.handle_frame(&mut frame.clone(), Some(1_000)) else {
+        panic!("datagrams")
+    };
+    assert_eq!(datagrams.len(), 3);
+}
+
+fn errors_about_answers_go_through_it_too(family: Family) {
+    let mut lab = lab(family, DsrKind::Ipip);
+    lab.send(lab.client(1).syn().seq(100));
+    lab.send(lab.client(1).seq(101).ack(501));
+    let tunnel = lab.envelope.take();
+    let answer = TestPacket::from(family.vip()).to(family.client_addr(1)).seq(501).ack(101);
+    let router = family.pick("203.0.113.7", "2001:db8:7::7");
+    let error = error_about(&answer.payload(&[7; 1_200]).bytes(), IcmpError::TooBig { mtu: 1_280 }, router);
+    let seen = lab.forwarded(&error);
+    assert_eq!(seen.says(), (IcmpError::TooBig { mtu: 1_280 }, router.into(), family.vip_ip().into()));
+    assert_eq!(lab.envelope, tunnel);
+}
+
+fn a_full_table_forwards_through_it(family: Family) {
+    let mut lab = Lab::dsr_of(family, 1);
+    let mut unlimited = self::lab(family, DsrKind::Ipip);
+    lab.change(|world| world.frontends[0].dsr = DsrKind::Ipip);
+    lab.send(lab.client(1).syn());
+    lab.send(lab.client(1).seq(1).ack(1).payload(b"x"));
+    for n in 2..20 {
+        let packet = lab.client(n).syn();
+        assert_eq!(lab.send(packet.clone()), unlimited.send(packet));
+        assert_eq!(lab.envelope, unlimited.envelope);
+    }
+    assert_eq!(lab.unrecorded, 18);
+}
+
+fn the_kernel_is_never_told_of_such_a_flow(family: Family) {
+    for dsr in KINDS {
+        let mut lab = lab(family, dsr);
+        lab.send(lab.client(1).syn());
+        for n in 1..5 {
+            lab.send(lab.client(1).seq(n).ack(1).payload(b"x"));
+            assert_eq!(lab.forwarder.cached_flows(), 0);
+        }
+    }
+}
+
+fn a_reload_changes_the_tunnel_of_a_connection_and_never_whether_there_is_one(family: Family) {
+    let kind = |lab: &Lab| lab.envelope.map(|envelope| envelope.tunnel.encapsulation);
+    let mut lab = lab(family, DsrKind::Ipip);
+    let more = |lab: &Lab| lab.client(1).seq(1).ack(1);
+    lab.send(lab.client(1).syn());
+    lab.send(more(&lab));
+    assert_eq!(kind(&lab), Some(Encapsulation::Ipip));
+    lab.change(|world| {
+        world.frontends[0].dsr = DsrKind::Gue;
+        world.tunnel = TunnelConfig { gue_port: 666, source: None };
+    });
+    lab.send(more(&lab));
+    assert_eq!(kind(&lab), Some(Encapsulation::Gue { port: 666 }));
+    // Twice, for the tunnel of a connection is not that of the plan before any more.
+    for dsr in [DsrKind::L2, DsrKind::L2] {
+        lab.change(|world| world.frontends[0].dsr = dsr);
+        lab.send(more(&lab));
+        assert_eq!(kind(&lab), Some(Encapsulation::Gue { port: 666 }));
+    }
+    lab.send(lab.client(2).syn());
+    assert_eq!(kind(&lab), None);
+    lab.change(|world| world.frontends[0].dsr = DsrKind::Ipip);
+    lab.send(lab.client(2).seq(1).ack(1));
+    assert_eq!(kind(&lab), None);
+}

@@ -1,0 +1,56 @@
+//! The tunnels to servers on other networks. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{PlannedFrontend, PlannedPool};
+use convey_model::{DsrKind, Listen, NextHops, Prefix, Tunnel, TunnelConfig};
+
+/// The tunnel to each server that has one, by the server's number.
+pub fn tunnels(
+    pools: &[Arc<PlannedPool>],
+    frontends: &[Arc<PlannedFrontend>],
+    network: &NextHops,
+) -> HashMap<u32, Tunnel> {
+    let pools: Vec<_> = pools.iter().filter(|pool| pool.dsr.has_tunnel()).collect();
+    if pools.is_empty() {
+        return HashMap::new();
+    }
+    let vips: HashSet<IpAddr> =
+        frontends.iter().flat_map(|frontend| &frontend.listen).map(Listen::ip).collect();
+    let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(move |server| (pool, server)));
+    let tunnel = |(pool, server): (&Arc<PlannedPool>, &super::PlannedServer)| {
+        let tunnel = tunnel((pool.dsr, &pool.tunnel), server.addr.ip(), &vips, network)?;
+        Some((server.id, tunnel))
+    };
+    servers.filter_map(|(pool, server)| tunnel((pool, server))).collect()
+}
+
+/// The tunnel to a server of a backend of this kind. `None` if the kind has none, or if convey has no address of the server's family
+/// that outer packets could come from.
+pub fn tunnel(
+    (dsr, config): (DsrKind, &TunnelConfig),
+    server: IpAddr,
+    vips: &HashSet<IpAddr>,
+    network: &NextHops,
+) -> Option<Tunnel> {
+    let encapsulation = dsr.encapsulation(config)?;
+    let own = || own_address(server, vips, network).map(|own| Prefix::of(own, 128));
+    let source = config.source.or_else(own)?;
+    Some(Tunnel { encapsulation, source, server: server.into() })
+}
+
+/// The first of the addresses, on the interface that leads to a server, that is no VIP and means the same on every link. If there is
+/// none, one of another interface.
+fn own_address(server: IpAddr, vips: &HashSet<IpAddr>, network: &NextHops) -> Option<IpAddr> {
+    let towards = network.hop_to(server)?.interface;
+    let is_fit = |ip: &&IpAddr| {
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        ip.is_ipv4() == server.is_ipv4() && !ip.is_loopback() && !is_link_local && !vips.contains(*ip)
+    };
+    let (there, elsewhere): (Vec<_>, Vec<_>) =
+        network.interfaces().iter().partition(|interface| interface.index == towards);
+    let mut addresses = there.into_iter().chain(elsewhere).flat_map(|interface| &interface.addresses);
+    addresses.find(is_fit).copied()
+}
