@@ -99,9 +99,13 @@ pub enum Command {
     Demo,
     /// Remove what a convey that no longer runs has left on this host
     ///
-    /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, and, before Linux 6.6, the
-    /// filters of a killed process. What belongs to a convey that runs stays. Options change nothing here.
-    Clear,
+    /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, the addresses that a killed
+    /// process announced, and, before Linux 6.6, its filters. What belongs to a convey that runs stays.
+    Clear {
+        /// Remove addresses alone, and leave the guard
+        #[arg(long)]
+        addresses: bool,
+    },
     /// Have the convey that runs hand over to a new process of the program that is installed now
     ///
     /// The new process reads the configuration and takes the listening sockets; the old one lets its connections finish. If the new
@@ -175,7 +179,7 @@ pub enum Command {
         /// A frontend by its name, with a port if it has several, or by an address that it listens on
         #[arg(value_name = "FRONTEND[:PORT]|ADDRESS")]
         frontend: String,
-        /// What is asked for, in mode http: the backend is that of its route
+        /// What is asked for: the backend is that of its route. In proxy mode only the host matters, as the TLS server name
         url: Option<AskedRequest>,
         /// Print the answer of the control API
         #[arg(long)]
@@ -400,7 +404,9 @@ mod tests {
 
     #[test]
     fn what_is_left_is_cleared_by_a_command() {
-        assert_eq!(parse("convey clear").unwrap().command, Some(Command::Clear));
+        assert_eq!(parse("convey clear").unwrap().command, Some(Command::Clear { addresses: false }));
+        let addresses = parse("convey clear --addresses").unwrap().command;
+        assert_eq!(addresses, Some(Command::Clear { addresses: true }));
     }
 
     #[test]

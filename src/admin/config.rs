@@ -38,6 +38,9 @@ pub struct ConfigReport {
     pub reloads: u64,
     /// Reloads that were refused.
     pub reload_failures: u64,
+    /// Certificates of folders that the last reload refused: the ones before stay.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_certificates: Vec<String>,
 }
 
 /// What the command line adds to a list of servers.
@@ -52,7 +55,18 @@ pub struct ListReport {
 impl ConfigReport {
     /// `started` is the wall-clock time of `Timestamp(0)`.
     pub fn new(load: ConfigLoad, started: SystemTime) -> Self {
-        let ConfigLoad { file, mode, list, hash, succeeded_at, tried_at, errors, successes, failures } = load;
+        let ConfigLoad {
+            file,
+            mode,
+            list,
+            hash,
+            succeeded_at,
+            tried_at,
+            errors,
+            successes,
+            failures,
+            refused_certificates,
+        } = load;
         ConfigReport {
             file: file.display().to_string(),
             default_mode: mode.map(Mode::name),
@@ -64,6 +78,10 @@ impl ConfigReport {
             errors,
             reloads: successes,
             reload_failures: failures,
+            refused_certificates: refused_certificates
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
         }
     }
 }

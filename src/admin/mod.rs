@@ -4,6 +4,8 @@
 //! [`StatsReport`] is everything there is to say, taken from one snapshot; `/stats` is its JSON and `/metrics`
 //! its Prometheus text, so the two never disagree on what a number means.
 
+mod acme_state;
+mod announce_state;
 mod api;
 mod config;
 mod dashboard;
@@ -27,6 +29,8 @@ mod source;
 mod trace;
 mod wrong_tokens;
 
+pub use acme_state::{AcmeName, AcmeState};
+pub use announce_state::{AnnounceState, AnnouncedAddress};
 pub use config::{ConfigReport, ListReport};
 pub use events::EventReport;
 pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
@@ -38,9 +42,10 @@ pub use overlays::{AddedReport, OverlayReport};
 pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
+pub(crate) use ready::obstacle_at;
 pub use report::{
-    BackendReport, EjectedReport, FrontendReport, HealthReport, RouteReport, ServerReport, StatsReport,
-    TimesReport, TrafficReport,
+    AcmeReport, AnnouncedReport, BackendReport, EjectedReport, FrontendReport, HealthReport, RouteReport,
+    ServerReport, StatsReport, TimesReport, TlsReport, TrafficReport,
 };
 pub use routes::routes;
 pub use source::{DataPathView, StatsSource};

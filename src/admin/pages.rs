@@ -143,6 +143,8 @@ mod tests {
 
     fn source() -> Arc<StatsSource> {
         Arc::new(StatsSource {
+            acme: Arc::default(),
+            announce: Arc::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(0)),

@@ -1,5 +1,6 @@
 //! Whether each frontend can serve, as `/readyz` says it. Pure.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::AdminState;
@@ -22,6 +23,22 @@ pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
 /// Why a frontend cannot serve all of its clients, if it cannot.
 pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
     frontend.pools().iter().find_map(|pool| obstacle_of(pool))
+}
+
+/// Why the address is not to be announced: a frontend there cannot serve, or a backend of one has fewer servers that can be chosen.
+pub(crate) fn obstacle_at(snapshot: &Snapshot, ip: IpAddr, min_servers: u32) -> Option<String> {
+    let is_at = |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == ip);
+    let too_few = |frontend: &Frontend| {
+        let pool = frontend.pools().iter().find(|pool| pool.eligible() < min_servers as usize)?;
+        let (backend, left) = (&pool.config.name, pool.eligible());
+        Some(format!(
+            "{left} servers of backend {backend} can be chosen, and announce.min_servers is {min_servers}"
+        ))
+    };
+    snapshot.frontends.iter().filter(is_at).find_map(|frontend| {
+        let why = obstacle(frontend).or_else(|| too_few(frontend))?;
+        Some(format!("frontend {}: {why}", frontend.config.name))
+    })
 }
 
 /// Why a backend cannot serve, if it cannot.
@@ -84,6 +101,33 @@ mod tests {
             })
             .collect();
         assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
+    }
+
+    #[test]
+    fn an_address_is_announced_while_all_of_its_frontends_have_enough_servers() {
+        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
+        let down = || fixture::down("refused", Duration::ZERO);
+        let half = fixture::pool("half", vec![(named("a"), fixture::up()), (named("b"), down())]);
+        let none = fixture::pool("none", vec![(named("a"), down())]);
+        let snapshot = fixture::snapshot(
+            vec![
+                fixture::frontend("alone", &["10.0.0.1:80"], &half),
+                fixture::frontend("beside", &["10.0.0.2:80", "10.0.0.3:80"], &half),
+                fixture::frontend("broken", &["10.0.0.3:81"], &none),
+            ],
+            vec![],
+        );
+        let at = |ip: &str, min_servers| obstacle_at(&snapshot, ip.parse().unwrap(), min_servers);
+        assert_eq!(at("10.0.0.1", 1), None);
+        assert_eq!(at("10.0.0.2", 1), None);
+        assert_eq!(
+            at("10.0.0.3", 1).as_deref(),
+            Some("frontend broken: no server of backend none can be chosen (1 of 1 are down)")
+        );
+        assert_eq!(
+            at("10.0.0.1", 2).as_deref(),
+            Some("frontend alone: 1 servers of backend half can be chosen, and announce.min_servers is 2")
+        );
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Everything there is to say about one snapshot, as `/stats` serves it. Pure.
 
+mod acme;
+mod announce;
+mod files;
 mod requests;
 mod route;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +14,17 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
+pub use self::acme::AcmeReport;
+pub use self::announce::AnnouncedReport;
+pub(super) use self::files::FileCacheReport;
 pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
+pub use self::tls::TlsReport;
 use super::ready::{obstacle, obstacles};
-use super::{ConfigReport, NameReport, OverlayReport, PacketReport};
+use super::{AcmeState, AnnounceState, ConfigReport, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
-use crate::snapshot::{Ejected, Frontend, Health, HttpFrontend, Pool, ServerLive, Snapshot};
+use crate::snapshot::{Ejected, Frontend, Health, HttpFrontend, Pool, ServerLive, Snapshot, SniRoutes};
 use crate::stats::{Counter, Distribution, PacketStats, Traffic};
 
 /// The whole report. Received (`rx`) is from clients, sent (`tx`) is to clients; all counts begin when the
@@ -62,6 +70,12 @@ pub struct StatsReport {
     /// The names that servers go by.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<String, NameReport>,
+    /// Certificates that convey orders itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acme: Option<AcmeReport>,
+    /// Addresses that convey announces while their frontends can serve.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub announced: BTreeMap<String, AnnouncedReport>,
     /// Packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<PacketReport>,
@@ -93,9 +107,9 @@ pub struct FrontendReport {
     pub protocol: &'static str,
     /// Addresses clients connect to.
     pub listen_addr: Vec<String>,
-    /// The backend that serves them; in mode `http` that of requests without a route. Empty if there is none.
+    /// The backend that serves them; with routes that of requests and connections without one. Empty if there is none.
     pub backend: String,
-    /// The routes of mode `http`, the default one last.
+    /// Its routes, the default one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteReport>,
     /// Why it cannot serve; `None`: it can.
@@ -116,6 +130,9 @@ pub struct FrontendReport {
     /// Connections, datagrams and (packet modes) packets of clients that may not come in, by the labels of
     /// [`Counter::REFUSALS`].
     pub refused: BTreeMap<&'static str, u64>,
+    /// How clients have shaken hands; `None`: they speak no TLS with convey.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsReport>,
     /// Its requests. Mode http only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
@@ -128,6 +145,12 @@ pub struct FrontendReport {
 /// A backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BackendReport {
+    /// The directory whose files it serves in place of servers. Backends with files only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<String>,
+    /// The files that workers keep at hand. The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_cache: Option<FileCacheReport>,
     /// How a server is chosen.
     pub algorithm: &'static str,
     /// Servers that are healthy, whether or not they are eligible.
@@ -301,6 +324,8 @@ impl StatsReport {
             backends: snapshot.pools.iter().map(backend).collect(),
             overlays: overlays(snapshot, started),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
+            acme: None,
+            announced: BTreeMap::new(),
             packets: None,
         }
     }
@@ -318,6 +343,16 @@ impl StatsReport {
     /// The same with what has become of the configuration.
     pub fn with_load(self, load: ConfigLoad) -> Self {
         StatsReport { config: ConfigReport::new(load, self.started), ..self }
+    }
+
+    /// The same with the certificates that convey orders itself.
+    pub(super) fn with_acme(self, state: &AcmeState) -> Self {
+        StatsReport { acme: AcmeReport::new(state), ..self }
+    }
+
+    /// The same with the addresses that convey announces.
+    pub(super) fn with_announced(self, state: &AnnounceState) -> Self {
+        StatsReport { announced: announce::reports(state), ..self }
     }
 
     /// The same, of a program that drains.
@@ -349,13 +384,16 @@ impl TrafficReport {
 impl FrontendReport {
     fn new(frontend: &Frontend) -> Self {
         let traffic = &frontend.live.traffic;
-        let routes = frontend.http.iter().flat_map(HttpFrontend::routes);
+        let of_requests = frontend.http.iter().flat_map(HttpFrontend::routes);
+        let of_connections = frontend.sni.iter().flat_map(SniRoutes::routes);
+        let routes = of_requests.map(|route| RouteReport::new(route));
+        let routes = routes.chain(of_connections.map(|route| RouteReport::of_connections(route)));
         FrontendReport {
             mode: frontend.config.mode.name(),
             protocol: frontend.config.protocol.name(),
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone().unwrap_or_default(),
-            routes: routes.map(|route| RouteReport::new(route)).collect(),
+            routes: routes.collect(),
             not_ready: obstacle(frontend),
             max_connections: frontend.config.max_connections,
             waiting_connections: frontend.live.waiters.count(),
@@ -363,6 +401,7 @@ impl FrontendReport {
             ended: Counter::ENDS.iter().map(|(end, label)| (*label, traffic.sum(*end))).collect(),
             drops: Counter::DROPS.iter().map(|(drop, label)| (*label, traffic.sum(*drop))).collect(),
             refused: Counter::REFUSALS.iter().map(|(why, label)| (*label, traffic.sum(*why))).collect(),
+            tls: TlsReport::new(frontend),
             requests: frontend.config.mode.is_http().then(|| RequestReport::of_frontend(traffic)),
             uncounted_sources: frontend.sources.as_ref().map_or(0, |sources| sources.uncounted()),
             accept_backoffs: traffic.sum(Counter::AcceptBackoff),
@@ -398,6 +437,8 @@ impl BackendReport {
         let traffic = &pool.live.traffic;
         let indices = 0..pool.servers.len();
         BackendReport {
+            files: pool.config.files.as_ref().map(|files| files.root.display().to_string()),
+            file_cache: pool.config.files.as_ref().map(|_| FileCacheReport::new(traffic)),
             algorithm: pool.config.algorithm.name(),
             servers_up: pool.servers.iter().filter(|server| server.health.up).count(),
             waiting_connections: pool.live.waiters.count(),

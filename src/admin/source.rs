@@ -9,7 +9,7 @@ use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 
 use super::network_search::search_network;
-use super::{FlowSources, StatsReport};
+use super::{AcmeState, AnnounceState, FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
 use crate::explain::{
@@ -43,6 +43,10 @@ pub struct StatsSource {
     pub access_log: Arc<AccessLog>,
     /// What has happened lately.
     pub events: Arc<EventLog>,
+    /// Certificates that convey orders itself.
+    pub acme: Arc<AcmeState>,
+    /// Addresses that convey announces.
+    pub announce: Arc<AnnounceState>,
     /// Where those who watch get what becomes of clients and packets.
     pub trace: Arc<TraceHub>,
     /// Flows of all modes.
@@ -68,7 +72,9 @@ impl StatsSource {
         let snapshot = self.snapshot.load();
         let report = StatsReport::new(&snapshot, self.started, (self.now)());
         let report = if self.is_draining() { report.draining(&snapshot) } else { report };
-        let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
+        let report =
+            report.with_packets(self.packets.as_deref()).with_load(self.loads.now()).with_acme(&self.acme);
+        let report = report.with_announced(&self.announce);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }
 

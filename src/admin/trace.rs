@@ -52,7 +52,20 @@ struct Names {
 enum Happened {
     Accepted,
     ProxyHeader,
+    TlsHandshake {
+        version: &'static str,
+        resumed: bool,
+    },
+    TlsHandshakeFailed {
+        reason: &'static str,
+    },
     Waits,
+    Routed {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sni: Option<Box<str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        route: Option<String>,
+    },
     Chosen {
         #[serde(skip_serializing_if = "Option::is_none")]
         algorithm: Option<&'static str>,
@@ -93,7 +106,7 @@ impl TraceLine {
         let pool = event.server.and_then(|id| pool_of(snapshot, id));
         let algorithm = pool.map(|(pool, _)| pool.config.algorithm.name());
         let happened = match &event.step {
-            TraceStep::Connection(step) => of_connection(*step, algorithm),
+            TraceStep::Connection(step) => of_connection(step, algorithm),
             TraceStep::Packet(packet) => of_packet(packet, snapshot, algorithm),
         };
         TraceLine {
@@ -133,13 +146,22 @@ fn pool_of(snapshot: &Snapshot, id: u32) -> Option<(&Pool, &Server)> {
     })
 }
 
-fn of_connection(step: ConnectionStep, algorithm: Option<&'static str>) -> Happened {
-    match step {
+fn of_connection(step: &ConnectionStep, algorithm: Option<&'static str>) -> Happened {
+    match *step {
         ConnectionStep::Accepted => Happened::Accepted,
         ConnectionStep::Header => Happened::ProxyHeader,
+        ConnectionStep::Handshake { version, is_resumed } => {
+            Happened::TlsHandshake { version, resumed: is_resumed }
+        }
+        ConnectionStep::HandshakeFailed { reason } => Happened::TlsHandshakeFailed { reason },
         ConnectionStep::Waits => Happened::Waits,
+        ConnectionStep::Routed { ref sni, ref route } => {
+            Happened::Routed { sni: sni.clone(), route: route.as_deref().map(str::to_owned) }
+        }
         ConnectionStep::Chosen { attempt } => Happened::Chosen { algorithm, attempt },
-        ConnectionStep::ConnectFailed { errno } => Happened::ConnectFailed { error: words(errno) },
+        ConnectionStep::ConnectFailed { errno, fault } => Happened::ConnectFailed {
+            error: fault.map_or_else(|| words(errno), |fault| format!("TLS: {fault}")),
+        },
         ConnectionStep::Connected { after } => Happened::Connected { after_ms: millis(after) },
         ConnectionStep::Begun => Happened::Begun { algorithm },
         ConnectionStep::Moved => Happened::Moved,

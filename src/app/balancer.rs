@@ -16,10 +16,11 @@ use arc_swap::ArcSwap;
 use convey_trace::{TraceEnd, TraceHub};
 use log::{info, warn};
 use rustix::process::Signal;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Sleep, sleep, timeout};
 
 use self::drain::{SIGTERM, Succession};
+use super::announce::{AnnounceNames, AnnounceParts, Announcer};
 use super::confine::Confined;
 use super::control_socket::BoundSocket;
 use super::early::Early;
@@ -32,8 +33,11 @@ use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
-use super::{Failure, clock, cores, limits, port_owner, runtime, snat_ports, socket_store, stale_filters};
-use crate::admin;
+use super::{
+    Failure, acme, certificates, clock, cores, limits, port_owner, runtime, snat_ports, socket_store,
+    stale_filters,
+};
+use crate::admin::{self, AcmeState, AnnounceState};
 use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config, Loaded};
 use crate::control::Resolver;
@@ -159,9 +163,20 @@ struct RunningBalancer {
     log: LogFiles,
     admin: Admin,
     trace: Arc<TraceHub>,
+    acme: Arc<AcmeState>,
+    announcing: Announcing,
     upgrades: Upgrades,
     /// `None` where the kernel lets us have none: then there are signals.
     upgrade_requests: Option<Control>,
+}
+
+/// The addresses that are announced.
+struct Announcing {
+    state: Arc<AnnounceState>,
+    changed: Arc<Notify>,
+    /// `None` before the first is announced, and at the end.
+    announcer: Option<Announcer>,
+    is_upgrade: bool,
 }
 
 impl RunningBalancer {
@@ -201,7 +216,7 @@ impl RunningBalancer {
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
-        let source = source(&parts, draining.clone(), loads.clone(), &data_path);
+        let (source, acme, announcing) = source(&parts, draining.clone(), loads.clone(), &data_path);
         let mut task = Task {
             state,
             snapshot,
@@ -224,7 +239,7 @@ impl RunningBalancer {
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
         let balancer = RunningBalancer {
-            task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
+            acme, announcing, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
         };
         Ok(balancer.begin(cores, predecessor).await)
     }
@@ -241,6 +256,8 @@ impl RunningBalancer {
                 None
             }
         };
+        // Before another process leaves: what it announces stays announced.
+        let names = AnnounceNames::take(&self.task.snapshot.load(), self.announcing.is_upgrade);
         // A script that waits for this line finds everything in place.
         if let Some(predecessor) = predecessor {
             let line = format!("convey {} goes on as process {}", env!("CARGO_PKG_VERSION"), process::id());
@@ -249,7 +266,16 @@ impl RunningBalancer {
             self.task.data_path.hear(events);
             predecessor.wait_until_closed();
         }
-        self.announce(cores);
+        self.tell(cores);
+        self.announcing.announcer = Some(Announcer::start(self.announce_parts(), names));
+        tokio::spawn(certificates::watch(self.task.snapshot.clone(), self.task.events.clone()));
+        acme::AcmeTask {
+            snapshot: self.task.snapshot.clone(),
+            challenges: self.task.state.challenges(),
+            events: self.task.events.clone(),
+            state: self.acme.clone(),
+        }
+        .start();
         self
     }
 
@@ -257,7 +283,17 @@ impl RunningBalancer {
         self.task.state.config().expect("a balancer starts with a configuration")
     }
 
-    fn announce(&self, cores: usize) {
+    fn announce_parts(&self) -> AnnounceParts {
+        AnnounceParts {
+            snapshot: self.task.snapshot.clone(),
+            draining: self.draining.clone(),
+            changed: self.announcing.changed.clone(),
+            events: self.task.events.clone(),
+            state: self.announcing.state.clone(),
+        }
+    }
+
+    fn tell(&self, cores: usize) {
         let config = self.config();
         let file = self.task.file.path.display();
         info!("convey {} on {cores} cores, with {file}", env!("CARGO_PKG_VERSION"));
@@ -298,6 +334,7 @@ impl RunningBalancer {
                         }
                         info!("stopping in {time:?}: until then clients are served, and /readyz sends them elsewhere");
                         self.draining.store(true, Ordering::Relaxed);
+                        self.announcing.changed.notify_one();
                         self.manager.stops_in(time);
                         delay = Some(Box::pin(sleep(time)));
                     }
@@ -333,6 +370,10 @@ impl RunningBalancer {
             self.task.data_path.release();
         }
         self.draining.store(true, Ordering::Relaxed);
+        if let Some(announcer) = self.announcing.announcer.take() {
+            announcer.withdraw().await;
+        }
+        self.acme.end();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
@@ -345,6 +386,10 @@ impl RunningBalancer {
         info!("upgraded: process {process} serves from now on");
         // It has a socket of its own that `convey upgrade` finds.
         self.upgrade_requests = None;
+        if let Some(announcer) = self.announcing.announcer.take() {
+            announcer.leave().await;
+        }
+        self.acme.end();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;
@@ -461,8 +506,11 @@ fn source(
     draining: Arc<AtomicBool>,
     loads: Arc<ConfigLoads>,
     data_path: &Paths,
-) -> admin::StatsSource {
-    admin::StatsSource {
+) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
+    let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
+    let (state, changed) = (announce.clone(), data_path.changed());
+    let announcing = Announcing { state, changed, announcer: None, is_upgrade: parts.is_upgrade };
+    let source = admin::StatsSource {
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
@@ -474,9 +522,12 @@ fn source(
         access_log: parts.access_log.clone(),
         events: parts.event_log.clone(),
         trace: parts.trace.clone(),
+        acme: acme.clone(),
+        announce,
         flows: data_path.flows(),
         data_path: data_path.view(parts.config),
-    }
+    };
+    (source, acme, announcing)
 }
 
 /// Why statistics cannot be served, and who has the port.

@@ -12,8 +12,8 @@ use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
 use super::{
-    Failure, ask, balancer, cores, limits, offload, packet_plan, paths, print, privileges, proxy_path,
-    runtime, snat_ports, stale_filters,
+    Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, privileges,
+    proxy_path, runtime, snat_ports, stale_filters,
 };
 use crate::config::{self, Config, LeftOut};
 use crate::control::{ConfigFile, Resolver, own_addresses};
@@ -47,7 +47,13 @@ pub(super) fn run(file: &ConfigFile, socket: Option<&Path>) -> Result<ExitCode, 
     let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
     let few_ports = limits::few_local_ports(&config);
     let missing = proxy_path::missing_addresses(&config);
-    other_ports.iter().chain(&few_ports).chain(&missing).for_each(|warning| eprintln!("warning: {warning}"));
+    let expiring = certificates::expiring(&config);
+    other_ports
+        .iter()
+        .chain(&expiring)
+        .chain(&few_ports)
+        .chain(&missing)
+        .for_each(|warning| eprintln!("warning: {warning}"));
     let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     obstacles.extend(of_sockets(&config));

@@ -1,48 +1,95 @@
 //! `convey clear`: takes away what a process that is gone has left on this host.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use anyhow::Context;
 
 use super::stale_filters::{self, Cleared, Kinds};
-use super::{Failure, print, runtime};
-use crate::net::{Netlink, ReservedPorts};
+use super::{Failure, print, runtime, stale_addresses};
+use crate::net::{HostAddresses, Netlink, ReservedPorts};
 
-/// Removes it, and says what it was.
-pub(super) fn run() -> Result<ExitCode, Failure> {
-    Ok(runtime()?.block_on(clear())?)
+/// Removes it, or addresses alone, and says what it was.
+pub(super) fn run(addresses: bool) -> Result<ExitCode, Failure> {
+    let clearing = async {
+        let mut clearing = Clearing { is_clear: true, is_refused: false };
+        clearing.addresses().await?;
+        if !addresses {
+            clearing.filters().await?;
+            clearing.ports();
+        }
+        anyhow::Ok(clearing.end(addresses))
+    };
+    Ok(runtime()?.block_on(clearing)?)
 }
 
-async fn clear() -> anyhow::Result<ExitCode> {
-    let netlink = Netlink::open().context("cannot ask the kernel for its interfaces")?;
-    let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
-    let (mut is_clear, mut is_refused) = (true, false);
-    for interface in &interfaces {
-        match stale_filters::clear(&netlink, interface, Kinds::All).await {
-            Ok(Cleared { removed, in_use }) => {
-                is_clear &= removed.is_empty() && in_use.is_empty();
+struct Clearing {
+    /// Whether nothing was there.
+    is_clear: bool,
+    is_refused: bool,
+}
+
+impl Clearing {
+    /// Those that a convey announced.
+    async fn addresses(&mut self) -> anyhow::Result<()> {
+        let addresses = HostAddresses::open().context("cannot ask the kernel for its addresses")?;
+        match stale_addresses::clear(&addresses).await {
+            Ok(removed) => {
+                self.is_clear &= removed.is_empty();
                 removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));
-                in_use.iter().for_each(|line| eprintln!("convey: {line}"));
             }
             Err(error) => {
-                is_refused = true;
-                eprintln!("convey: cannot remove what is left on {}: {error}", interface.name);
+                self.refuse(format!("cannot remove what a killed convey may have announced: {error}"))
             }
         }
+        Ok(())
     }
-    match ReservedPorts::clear_stale() {
-        Ok(given_back) if given_back.is_empty() => {}
-        Ok(given_back) => {
-            is_clear = false;
-            print(&format!("gave back the reserved ports {given_back} of a convey that was killed\n"));
+
+    async fn filters(&mut self) -> anyhow::Result<()> {
+        let netlink = Netlink::open().context("cannot ask the kernel for its interfaces")?;
+        let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
+        for interface in &interfaces {
+            match stale_filters::clear(&netlink, interface, Kinds::All).await {
+                Ok(Cleared { removed, in_use }) => {
+                    self.is_clear &= removed.is_empty() && in_use.is_empty();
+                    removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));
+                    in_use.iter().for_each(|line| eprintln!("convey: {line}"));
+                }
+                Err(error) => {
+                    self.refuse(format!("cannot remove what is left on {}: {error}", interface.name))
+                }
+            }
         }
-        Err(error) => {
-            is_refused = true;
-            eprintln!("convey: cannot give back the ports that a killed convey may have reserved: {error}");
+        Ok(())
+    }
+
+    fn ports(&mut self) {
+        match ReservedPorts::clear_stale() {
+            Ok(given_back) if given_back.is_empty() => {}
+            Ok(given_back) => {
+                self.is_clear = false;
+                print(&format!("gave back the reserved ports {given_back} of a convey that was killed\n"));
+            }
+            Err(error) => self.refuse(format!(
+                "cannot give back the ports that a killed convey may have reserved: {error}"
+            )),
         }
     }
-    if is_clear && !is_refused {
-        print("nothing is left of a convey that no longer runs\n");
+
+    fn refuse(&mut self, why: impl Display) {
+        self.is_refused = true;
+        eprintln!("convey: {why}");
     }
-    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+
+    fn end(self, addresses: bool) -> ExitCode {
+        if self.is_refused {
+            return ExitCode::FAILURE;
+        }
+        match (self.is_clear, addresses) {
+            (true, false) => print("nothing is left of a convey that no longer runs\n"),
+            (true, true) => print("no address is left of a convey that no longer runs\n"),
+            (false, _) => {}
+        }
+        ExitCode::SUCCESS
+    }
 }

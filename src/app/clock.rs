@@ -37,6 +37,13 @@ fn monotonic() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// The wall-clock time, in seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
+pub(super) fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
 /// The wall-clock time of `Timestamp(0)`.
 #[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn wall_clock_start() -> SystemTime {

@@ -17,7 +17,7 @@ use super::ask::width;
 use super::check::LookedUp;
 use super::control_socket::places;
 use super::host::{self, Kernel};
-use super::{Failure, check, clock, cores, file, packet_plan, port_owner, print, runtime};
+use super::{Failure, check, clock, cores, file, packet_plan, port_owner, print, runtime, stale_addresses};
 use crate::cli::{Options, Service};
 use crate::config::Config;
 use crate::control::{ConfigFile, health};
@@ -112,6 +112,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
         Diagnosis::error("name-unresolved", fault, why)
     }));
+    found.findings.extend(runtime.block_on(stale_addresses::diagnoses()));
     found.not_looked_at.extend(unseen);
     found.file = Some(file.absolute());
     Ok((found, title))
@@ -149,7 +150,7 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         ProbeKind::Udp => false,
     };
     let keeps_vip = match backend.dsr {
-        DsrKind::L2 => frontends.iter().any(|frontend| frontend.mode.is_dsr()),
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => frontends.iter().any(|frontend| frontend.mode.is_dsr()),
         DsrKind::L3 => false,
     };
     let first_port = frontends.iter().flat_map(|one| &one.listen).map(|listen| listen.first().port()).next();
@@ -157,7 +158,7 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
     servers.map(move |server| TargetServer {
         name: format!("{}/{}", backend.name, server.name),
         addr: server.addr_for(first_port.unwrap_or_default()),
-        check: backend.health_check.clone(),
+        check: backend.check_of(server),
         takes_tcp,
         keeps_vip,
     })

@@ -1,8 +1,11 @@
 //! Wires everything: what a command does, in which order things start and stop.
 
+mod acme;
+mod announce;
 mod ask;
 mod attachments;
 mod balancer;
+mod certificates;
 mod check;
 mod clear;
 mod clock;
@@ -33,6 +36,7 @@ mod show;
 mod signals;
 mod snat_ports;
 mod socket_store;
+mod stale_addresses;
 mod stale_filters;
 mod statistics;
 mod top;
@@ -99,7 +103,7 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         }
         Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
-        Some(Command::Clear) => clear::run(),
+        Some(Command::Clear { addresses }) => clear::run(*addresses),
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
         Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),

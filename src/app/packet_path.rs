@@ -310,7 +310,10 @@ impl PacketPath {
         self.attachments.route(network);
         if is_other && !named.is_empty() {
             for interface in passed(&[], &vips, &servers, network) {
-                if !named.contains(&interface.name) {
+                // One that has announced addresses carries no traffic.
+                let is_announced =
+                    snapshot.announce.as_ref().is_some_and(|one| one.interface == interface.name);
+                if !named.contains(&interface.name) && !is_announced {
                     warn!("traffic passes {}, which is not one of passthrough.interfaces", interface.name);
                 }
             }

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 use log::{info, warn};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
 use super::host::Kernel;
@@ -39,6 +39,7 @@ pub(super) struct Paths {
     proxy: Option<ProxyPath>,
     packets: Option<PacketPath>,
     logs: Logs,
+    changed: Arc<Notify>,
     /// The process before this one, until it has let go of what was handed over.
     predecessor: Option<Awaited>,
     /// Why it has not.
@@ -117,11 +118,17 @@ impl Paths {
         let owned = packets.as_ref().map_or(0, PacketPath::owned);
         Ok(Paths {
             logs,
+            changed: Arc::default(),
             packets,
             proxy: if columns.is_empty() { None } else { Some(ProxyPath::start(parts, columns, owned)?) },
             predecessor: None,
             not_let_go: None,
         })
+    }
+
+    /// Is notified of each snapshot once it is published.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        self.changed.clone()
     }
 
     /// What it goes by beside the snapshot; this is the configuration of the start.
@@ -414,6 +421,7 @@ impl DataPath for Paths {
     }
 
     fn on_snapshot(&mut self, snapshot: &Snapshot) {
+        self.changed.notify_one();
         self.logs.set_level(snapshot.log_level.as_ref().map(|said| said.level));
         if let Some(proxy) = &mut self.proxy {
             proxy.on_snapshot(snapshot);

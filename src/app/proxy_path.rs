@@ -1,6 +1,6 @@
 //! Proxy mode as the balancer sees it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +53,7 @@ impl ProxyPath {
             clients: Arc::default(),
             own_sockets: Arc::default(),
             local_ports: Arc::new(LocalPorts::new(local_ports.ranges())),
+            handshakes: Arc::default(),
             lines: Arc::default(),
             access_log: parts.access_log.clone(),
             trace: parts.trace.clone(),
@@ -109,7 +110,7 @@ impl ProxyPath {
                 self.open_files
             ));
         }
-        self.workers.prepare(&wanted).map_err(|error| bind_problem(config, &error))
+        self.workers.prepare(&wanted, &http3_endpoints(config)).map_err(|error| bind_problem(config, &error))
     }
 
     /// Counts the frontends that packet modes own now: each is a descriptor that connections cannot have.
@@ -208,15 +209,20 @@ pub(super) fn too_many_ports(config: &Config, workers: usize, open_files: u64) -
     })
 }
 
-/// A line for an operator for each address that no interface of this host has. One of a standby may come later.
+/// A line for an operator for each address that no interface of this host has, unless convey adds it. One of a standby may come later.
 pub(super) fn missing_addresses(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
+    let added = config.announced();
     for frontend in config.frontends_where(Mode::is_proxied) {
         let ips: BTreeSet<IpAddr> = frontend.listen.iter().map(Listen::ip).collect();
-        let missing = ips.into_iter().filter_map(proxy::missing_address);
+        let missing = ips.difference(&added).copied().filter_map(proxy::missing_address);
         told.extend(missing.map(|why| format!("frontend {}: {why}", frontend.name)));
     }
     told
+}
+
+fn http3_endpoints(config: &Config) -> HashSet<Endpoint> {
+    config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::http3_endpoints).collect()
 }
 
 fn endpoints(config: &Config) -> BTreeSet<Endpoint> {

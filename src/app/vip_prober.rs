@@ -1,5 +1,6 @@
 //! Health checks that go the way of clients' packets: a connection is begun at the VIP, and its SYN sent to one server.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -9,13 +10,17 @@ use arc_swap::ArcSwap;
 use tokio::net::TcpSocket;
 
 use crate::dataplane::ProbeSocket;
+use crate::forward::plan::tunnel;
 use crate::health::{PathAnswer, PathFault, PathProber};
-use crate::model::{DsrKind, Listen, NextHop, Protocol, ServerKey, Unreachable};
+use crate::model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
 use crate::snapshot::{Frontend, Snapshot};
-use crate::wire::{VipAnswer, VipProbe};
+use crate::wire::{Envelope, VipAnswer, VipProbe, enclose};
 
 /// VIPs of one server that one probe tries; further ones of its frontends are not.
 const MAX_VIPS: usize = 8;
+
+/// Before each packet.
+const ETHERNET_LEN: usize = 14;
 
 /// How often it is looked whether the kernel knows the next hop meanwhile.
 const NEXT_HOP_EVERY: Duration = Duration::from_millis(20);
@@ -29,6 +34,7 @@ struct VipPath {
     vip: SocketAddr,
     server: SocketAddr,
     dsr: DsrKind,
+    tunnel: TunnelConfig,
 }
 
 impl PathProber for VipProber {
@@ -54,12 +60,13 @@ impl VipProber {
             Ok(hop) => hop?,
             Err(_) => return Err(ours(io::Error::other("its next hop is not known"))),
         };
-        let port = reserve_port(path).map_err(ours)?;
+        let port = self.own_address(path).and_then(|own| reserve_port(path, own)).map_err(ours)?;
         let client = port.local_addr().map_err(ours)?;
-        let VipPath { vip, server, dsr } = path;
+        let VipPath { vip, server, dsr, .. } = path;
         let probe = VipProbe { client, vip, server, dsr, seq: fastrand::u32(..) };
+        let tunnel = self.tunnel(path).map_err(ours)?;
         let socket = ProbeSocket::open(hop.interface, client.port()).map_err(ours)?;
-        match tokio::time::timeout(timeout, exchange(socket, &probe, &hop)).await {
+        match tokio::time::timeout(timeout, exchange(socket, &probe, (&hop, tunnel.as_ref()))).await {
             Ok(Ok(VipAnswer::Accepted)) => Ok(()),
             Ok(Ok(answer)) => Err(PathFault::Server(fault(&path, Some(answer)))),
             Ok(Err(error)) => Err(ours(error)),
@@ -67,12 +74,43 @@ impl VipProber {
         }
     }
 
+    /// An address of this host that a server which has the VIP can answer. Of a tunnel between the families it is one of no particular
+    /// interface.
+    fn own_address(&self, VipPath { vip, server, .. }: VipPath) -> io::Result<IpAddr> {
+        if vip.is_ipv4() == server.is_ipv4() {
+            return own_address(server);
+        }
+        let snapshot = self.0.load();
+        let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
+        let vips: BTreeSet<IpAddr> = vips.collect();
+        let addresses = snapshot.network.interfaces().iter().flat_map(|interface| &interface.addresses);
+        let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let mut own = addresses.filter(|ip| {
+            ip.is_ipv4() == vip.is_ipv4() && !ip.is_loopback() && !is_link_local(ip) && !vips.contains(*ip)
+        });
+        own.next().copied().ok_or_else(|| io::Error::other("no address of the VIP's family to ask from"))
+    }
+
+    /// The tunnel to the server, if there is to be one.
+    fn tunnel(&self, path: VipPath) -> io::Result<Option<Envelope>> {
+        if !path.dsr.has_tunnel() {
+            return Ok(None);
+        }
+        let snapshot = self.0.load();
+        let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
+        let vips = vips.map(Listen::ip).collect();
+        let tunnel = tunnel((path.dsr, &path.tunnel), path.server.ip(), &vips, &snapshot.network);
+        let no_address = || io::Error::other("no address of the server's family to send from");
+        let tunnel = tunnel.ok_or_else(no_address)?;
+        Ok(Some(Envelope::new(&tunnel, &FlowKey::tcp(path.vip, path.server))))
+    }
+
     /// The way to the server; waits until the kernel has told the address of the next hop.
     async fn next_hop(&self, path: VipPath) -> Result<NextHop, PathFault> {
         loop {
             let network = self.0.load().network.clone();
             let index = match path.dsr {
-                DsrKind::L3 => network.lookup(path.server.ip()),
+                DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => network.lookup(path.server.ip()),
                 DsrKind::L2 => network.lookup_on_link(path.server.ip()),
             };
             match index {
@@ -92,13 +130,24 @@ impl VipProber {
 }
 
 /// Sends the SYN and waits for what it is answered with.
-async fn exchange(mut socket: ProbeSocket, probe: &VipProbe, hop: &NextHop) -> io::Result<VipAnswer> {
+async fn exchange(
+    mut socket: ProbeSocket,
+    probe: &VipProbe,
+    (hop, tunnel): (&NextHop, Option<&Envelope>),
+) -> io::Result<VipAnswer> {
     let mut frame = Vec::new();
+    let into_tunnel = |frame: &mut Vec<u8>| {
+        if let Some(envelope) = tunnel {
+            enclose(frame, ETHERNET_LEN, envelope);
+        }
+    };
     probe.syn(hop, &mut frame);
+    into_tunnel(&mut frame);
     socket.send(&frame)?;
     let answer = socket.hear(|frame| probe.answer(frame)).await?;
     if answer == VipAnswer::Accepted {
         probe.reset(hop, &mut frame);
+        into_tunnel(&mut frame);
         socket.send(&frame)?;
     }
     Ok(answer)
@@ -106,10 +155,10 @@ async fn exchange(mut socket: ProbeSocket, probe: &VipProbe, hop: &NextHop) -> i
 
 /// A port of ours that nobody else uses meanwhile. The scripts of servers leave answers to the balancer's own addresses alone, so
 /// with `l3` the client is the VIP itself. With `l2` the server has the VIP, and would not believe that.
-fn reserve_port(path: VipPath) -> io::Result<TcpSocket> {
+fn reserve_port(path: VipPath, own: IpAddr) -> io::Result<TcpSocket> {
     let ip = match path.dsr {
         DsrKind::L3 => path.vip.ip(),
-        DsrKind::L2 => own_address(path.server)?,
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => own,
     };
     let socket = if ip.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.bind((ip, 0).into())?;
@@ -133,18 +182,21 @@ fn paths(server: &ServerKey, snapshot: &Snapshot) -> Vec<VipPath> {
     let path = |frontend: &Frontend, listen: &Listen| {
         let vip = SocketAddr::new(listen.ip(), *listen.ports().start());
         let server = SocketAddr::new(server.addr.ip(), vip.port());
-        VipPath { vip, server, dsr: frontend.pool.config.dsr }
+        let config = &frontend.pool.config;
+        VipPath { vip, server, dsr: config.dsr, tunnel: config.tunnel }
     };
     let frontends = snapshot.frontends.iter().filter(leads);
     let all = frontends.flat_map(|frontend| frontend.config.listen.iter().map(move |at| path(frontend, at)));
-    all.filter(|path| path.vip.is_ipv4() == path.server.is_ipv4()).take(MAX_VIPS).collect()
+    let fits = |path: &VipPath| path.dsr.has_tunnel() || path.vip.is_ipv4() == path.server.is_ipv4();
+    all.filter(fits).take(MAX_VIPS).collect()
 }
 
 /// What is wrong, in words for an operator; `None`: nothing came back.
-fn fault(VipPath { vip, server, dsr }: &VipPath, answer: Option<VipAnswer>) -> String {
+fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) -> String {
     let of_server = match dsr {
         DsrKind::L3 => "its NAT is for another port or interface",
         DsrKind::L2 => "it does not have the VIP",
+        DsrKind::Ipip | DsrKind::Gue => "it has no such tunnel, or not the VIP",
     };
     match answer {
         Some(VipAnswer::Accepted) => format!("VIP {vip} answers"),
@@ -156,7 +208,7 @@ fn fault(VipPath { vip, server, dsr }: &VipPath, answer: Option<VipAnswer>) -> S
             DsrKind::L3 => {
                 format!("{from} answers instead of VIP {vip}: the server's NAT is missing or wrong")
             }
-            DsrKind::L2 => {
+            DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => {
                 format!("{from} answers instead of VIP {vip}: a NAT on the server changes the source")
             }
         },
@@ -178,7 +230,7 @@ mod tests {
 
     fn path(dsr: DsrKind) -> VipPath {
         let [vip, server] = ["10.0.0.100:80", "10.0.0.11:80"].map(|addr| addr.parse().unwrap());
-        VipPath { vip, server, dsr }
+        VipPath { vip, server, dsr, tunnel: TunnelConfig::default() }
     }
 
     #[test]

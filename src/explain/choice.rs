@@ -1,7 +1,7 @@
 //! The choice of a server: algorithm, hash, place in the table. Pure.
 
 use super::question::AskedPlace;
-use super::{ClientVerdict, Dependence, End, Steps};
+use super::{ClientVerdict, Dependence, End, Steps, sni};
 use crate::balance::{Foreseen, Step};
 use crate::model::{HashOn, Protocol, RouteAction};
 use crate::snapshot::{Pick, Pool};
@@ -45,6 +45,11 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
         steps.note("server", format!("{backend}/{name} again: {why}"));
         return Choice { pick: Pick::Server(index), depends_on: None, is_again: true };
     }
+    if let Some(files) = &pool.config.files {
+        let says = format!("convey answers with a file of {}, or that there is none", files.root.display());
+        steps.end("files", End::FILES, says);
+        return Choice { pick: Pick::Nobody, depends_on: None, is_again: false };
+    }
     let (pick, foreseen) = pool.foresee(place.client_addr(), place.vip);
     let depends_on = match pick {
         Pick::Busy | Pick::Nobody => None,
@@ -80,7 +85,7 @@ pub(super) fn explain(place: &AskedPlace, again: Option<usize>, steps: &mut Step
     choice
 }
 
-/// In mode `http` each request goes by its route. Notes that of the request that is asked about, or that what follows is of requests
+/// In mode `http` each request goes by its route, in proxy mode a TLS connection may. Notes that of the request that is asked about, or that what follows is of requests
 /// without one. If these have no backend,
 /// there is no choice to tell.
 pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> {
@@ -89,6 +94,11 @@ pub(super) fn by_route(place: &AskedPlace, steps: &mut Steps) -> Option<Choice> 
     if let Some(asked) = &place.asked {
         note_route(asked.end, &asked.says, steps);
         return asked.end.map(|_| none);
+    }
+    if let Some(routes) = &place.frontend.sni {
+        let (says, end) = sni::of_all(routes);
+        note_route(end, &says, steps);
+        return end.map(|_| none);
     }
     let http = config.http.as_ref()?;
     let (rest, end) = match http.default_action(config.backend.as_deref()) {

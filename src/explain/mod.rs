@@ -12,6 +12,7 @@ mod packets;
 mod question;
 mod route;
 mod servers;
+mod sni;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -53,7 +54,7 @@ pub struct ExplainSources<'a> {
     pub flows: &'a ClientFlows,
     /// What the client holds of its share in passthrough, if its worker was asked; `None` if nobody has a share.
     pub share: Option<&'a Result<Option<ClientShare>, FlowsUnavailable>>,
-    /// The request that is asked about (mode http).
+    /// The request that is asked about (frontends with routes).
     pub request: Option<&'a AskedRequest>,
     /// Where the network is written that decides about the client, if a file may have it.
     pub network: Option<&'a SearchedNetwork>,
@@ -106,7 +107,7 @@ pub enum ClientVerdict {
     OneOfThem,
     /// It waits for one.
     Waits,
-    /// convey itself answers it, with a redirect.
+    /// convey itself answers it, with a redirect or a file.
     Answered,
     /// It gets none.
     Refused,
@@ -146,6 +147,9 @@ impl End {
 
     /// The route is a redirect.
     const REDIRECT: End = End { verdict: ClientVerdict::Answered, reason: "redirect" };
+
+    /// The backend serves files.
+    const FILES: End = End { verdict: ClientVerdict::Answered, reason: "file" };
 
     /// In packet modes a connection that is not open yet gives way to a new one, if there is one.
     fn depends_on(self, mode: Mode) -> Option<Dependence> {

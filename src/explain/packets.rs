@@ -9,8 +9,10 @@ use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
 use crate::dataplane::{PacketFlow, picked};
 use crate::forward::plan::{PlannedFrontend, PlannedServer};
-use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit};
-use crate::model::{DropReason, DsrKind, Endpoint, Layer, Mode, NextHop, NextHops};
+use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerWay};
+use crate::model::{
+    DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
+};
 
 /// What is known of packet modes beside the plan.
 #[derive(Debug, Clone)]
@@ -117,6 +119,10 @@ impl PacketInquiry<'_> {
             },
             (Mode::Dsr, DsrKind::L3) => steps
                 .note("dsr", format!("l3: packets go to {at}; the server answers with {vip} as its source")),
+            (Mode::Dsr, kind @ (DsrKind::Ipip | DsrKind::Gue)) => {
+                let tunnel = self.inquiry.tunnel(server);
+                steps.note("dsr", format!("{}: {}", kind.name(), through(tunnel, vip)));
+            }
             (Mode::Dsr, DsrKind::L2) => steps.note(
                 "dsr",
                 format!("l2: packets keep {vip} as their destination, which the server has on its loopback"),
@@ -160,6 +166,9 @@ impl PacketInquiry<'_> {
     fn offload(&self, hop: &NextHop) -> String {
         let Some(facts) = self.facts else { return "not known".to_owned() };
         let name = interface(self.network, hop);
+        if self.place.frontend.pool.config.dsr.has_tunnel() {
+            return "every packet goes through a worker: the kernel puts none into a tunnel".to_owned();
+        }
         match facts.layers.iter().find(|(_, layer)| by_kernel(layer)) {
             None => format!("every packet goes through a worker: {}", facts.without_kernel),
             Some((_, layer)) if facts.layers.get(name).is_none_or(|at| !by_kernel(at)) => format!(
@@ -178,16 +187,24 @@ impl PacketInquiry<'_> {
 pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &mut Steps) {
     let (sight, listed) = (&flow.sight, &flow.listed);
     let server = sight.server.source();
-    match (listed.snat, sight.is_l2_dsr) {
+    let tunnel = || sources.plan.and_then(|plan| plan.tunnels.get(&sight.owners.server));
+    match (listed.snat, sight.way) {
         (Some(snat), _) => steps.note("snat", format!("{server} sees {snat}")),
-        (None, false) => steps.note("dsr", format!("l3: packets go to {server}")),
-        (None, true) => steps.note("dsr", format!("l2: packets keep {} as their destination", listed.listen)),
+        (None, ServerWay::Rewritten) => steps.note("dsr", format!("l3: packets go to {server}")),
+        (None, ServerWay::OnLink) => {
+            steps.note("dsr", format!("l2: packets keep {} as their destination", listed.listen));
+        }
+        (None, ServerWay::Tunneled) => steps.note("dsr", through(tunnel(), listed.listen)),
     }
     let Some(plan) = sources.plan else { return };
     let hop = flow.next_hop.map(|hop| next_hop(&plan.network, server.ip(), &hop));
     steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet has it looked up".to_owned()));
     let layers = sources.packets.iter().flat_map(|facts| facts.layers.values());
     let by = layers.copied().find(by_kernel);
+    if sight.way == ServerWay::Tunneled {
+        let says = "a worker forwards its packets: the kernel puts none into a tunnel";
+        return steps.note("offload", says.to_owned());
+    }
     steps.note(
         "offload",
         match (by, listed.is_offloaded, sources.packets) {
@@ -197,6 +214,32 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
             (_, false, _) => "a worker forwards its packets: the kernel has not been told of it".to_owned(),
         },
     );
+}
+
+/// The tunnel that packets for a VIP go through, in words for an operator.
+fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
+    let Some(tunnel) = tunnel else {
+        return "there is no tunnel: convey has no address of the server's family to send from".to_owned();
+    };
+    let Tunnel { encapsulation, source, server } = tunnel;
+    let server = server.ip();
+    let to = match encapsulation {
+        Encapsulation::Ipip => format!("IP packets from {} to {server}", shown(*source)),
+        Encapsulation::Gue { port } => {
+            format!("datagrams from {} to port {port} of {server}", shown(*source))
+        }
+    };
+    format!(
+        "packets keep {vip} as their destination, and go within {to}, which make them {} bytes longer",
+        tunnel.overhead()
+    )
+}
+
+/// One address goes without its length.
+fn shown(source: Prefix) -> String {
+    let first = source.first();
+    let whole = if first.is_ipv4() { 32 } else { 128 };
+    if source.len() == whole { first.to_string() } else { source.to_string() }
 }
 
 fn by_kernel(layer: &Layer) -> bool {

@@ -1,4 +1,4 @@
-//! The request that is asked about (mode http): the route that it takes. Pure.
+//! What is asked about, by its URL: the route that a request takes (mode http), or a TLS connection to its host. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,9 @@ use bytes::BytesMut;
 use convey_http_core::{HeadLimits, HeadReader, RequestHead};
 
 use super::question::AskedPlace;
-use super::{End, Unanswerable};
+use super::{End, Unanswerable, sni};
 use crate::model::Redirect;
-use crate::snapshot::{Frontend, HttpAction, HttpRoute, RequestLimit};
+use crate::snapshot::{Frontend, HttpAction, HttpRoute, Pool, RequestLimit};
 
 /// A request by its URL, read as the data path reads it.
 #[derive(Debug, Clone)]
@@ -78,10 +78,14 @@ impl AskedPlace {
     pub(super) fn for_request(self, request: Option<&AskedRequest>) -> Result<AskedPlace, Unanswerable> {
         let Some(AskedRequest { head }) = request else { return Ok(self) };
         let config = &self.frontend.config;
+        if let Some(routes) = &self.frontend.sni {
+            let (asked, pool) = sni::of_host(routes, &String::from_utf8_lossy(head.host()));
+            return Ok(self.with_route(asked, pool));
+        }
         let Some(http) = &self.frontend.http else {
             let (name, mode) = (&config.name, config.mode.name());
             return Err(Unanswerable::Unclear(format!(
-                "frontend {name} is in {mode} mode, which sees no requests: ask without a URL"
+                "frontend {name} is in {mode} mode, which sees no requests, and has no routes: ask without a URL"
             )));
         };
         let [host, path] = [head.host(), head.path()].map(String::from_utf8_lossy);
@@ -102,16 +106,23 @@ impl AskedPlace {
             },
         };
         let limits = self.limits(route.filter(|_| end.is_none()).map(|route| &**route));
-        let asked = Some(AskedRoute { says, end, limits });
-        let Frontend { config, pool: own, sources, live, .. } = &*self.frontend;
+        Ok(self.with_route(AskedRoute { says, end, limits }, pool))
+    }
+
+    /// The same with this route, and the backend that it leads to.
+    fn with_route(self, asked: AskedRoute, pool: Option<Arc<Pool>>) -> AskedPlace {
+        let Frontend { config, pool: own, tls, sources, live, .. } = &*self.frontend;
         let frontend = Arc::new(Frontend {
             config: config.clone(),
             pool: pool.unwrap_or_else(|| own.clone()),
             http: None,
+            tls: tls.clone(),
+            sni: None,
+            challenges: None,
             sources: sources.clone(),
             live: live.clone(),
         });
-        Ok(AskedPlace { frontend, asked, ..self })
+        AskedPlace { frontend, asked: Some(asked), ..self }
     }
 
     /// The limits of requests that take this route, in the order in which they are looked at. Requests without a server take nothing of them.

@@ -136,7 +136,16 @@ fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
     let frontend = fixture::frontend_of(config, &pool);
     let Frontend { config, live, .. } = &*frontend;
     let (config, live) = (config.clone(), live.clone());
-    let frontend = Frontend { config, pool: pool.clone(), http: None, sources, live };
+    let frontend = Frontend {
+        config,
+        pool: pool.clone(),
+        http: None,
+        tls: None,
+        sni: None,
+        challenges: None,
+        sources,
+        live,
+    };
     let resolved = (11..18).filter(|_| rng.u8(0..6) > 0);
     let mut neighbours: Vec<_> = resolved.map(|id| neighbour(LAN, Family::V4.server_ip(id), id)).collect();
     neighbours.push(Family::V4.router());

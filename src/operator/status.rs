@@ -17,6 +17,30 @@ pub struct Status {
     overlays: Vec<Said>,
     config: Config,
     packets: Option<Packets>,
+    acme: Option<Acme>,
+    announced: BTreeMap<String, Announced>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Announced {
+    interface: String,
+    announced: bool,
+    reason: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Acme {
+    names: BTreeMap<String, AcmeName>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AcmeName {
+    not_after: Option<String>,
+    next_order: Option<String>,
+    error: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -43,6 +67,8 @@ struct Route {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Backend {
+    /// The directory whose files it serves.
+    files: Option<String>,
     algorithm: String,
     servers_up: usize,
     servers: BTreeMap<String, Server>,
@@ -163,6 +189,8 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
     for (name, backend) in &status.backends {
         screen += &of_backend(name, backend, now);
     }
+    screen += &status.acme.as_ref().map(of_acme).unwrap_or_default();
+    screen += &of_announced(&status.announced);
     screen += &of_drops(status);
     if !status.overlays.is_empty() {
         screen += "\nOther than the file (`convey reset` takes it back):\n";
@@ -177,6 +205,31 @@ pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: Sys
         return Vec::new();
     }
     status.overlays.iter().map(|said| of_overlay(said, now).trim().to_owned()).collect()
+}
+
+/// Certificates that convey orders itself.
+fn of_acme(acme: &Acme) -> String {
+    let mut remarks = String::new();
+    let mut table = table(["CERTIFICATE", "UNTIL", "NEXT ORDER"], 3);
+    for (name, AcmeName { not_after, next_order, error }) in &acme.names {
+        let time = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
+        table.add_row([name.clone(), time(not_after), time(next_order)]);
+        remarks += &error.as_ref().map_or(String::new(), |why| format!("  {name}: {why}\n"));
+    }
+    format!("\n{}{remarks}", trimmed(&table))
+}
+
+/// Addresses that are announced while their frontends can serve.
+fn of_announced(announced: &BTreeMap<String, Announced>) -> String {
+    if announced.is_empty() {
+        return String::new();
+    }
+    let mut table = table(["ADDRESS", "ON", "ANNOUNCED", "WHY"], 4);
+    for (address, Announced { interface, announced, reason }) in announced {
+        let word = if *announced { "yes" } else { "NO" };
+        table.add_row([address.clone(), interface.clone(), word.to_owned(), reason.clone()]);
+    }
+    format!("\n{}\n", trimmed(&table))
 }
 
 fn of_config(config: &Config, now: SystemTime) -> String {
@@ -225,6 +278,9 @@ fn backends_of(frontend: &Frontend) -> String {
 }
 
 fn of_backend(name: &str, backend: &Backend, now: SystemTime) -> String {
+    if let Some(files) = &backend.files {
+        return format!("\nbackend {name}: files {files}\n");
+    }
     let eligible = |server: &&Server| server.eligible;
     let whole: f64 = backend.servers.values().filter(eligible).map(|server| server.effective_weight).sum();
     let mut table =
@@ -422,6 +478,16 @@ mod tests {
         assert!(has("app/3: drain, for 30s, by root"), "{screen}");
         assert!(has("app/9: weight 2, for 30s, by root; no effect: there is no such server now"), "{screen}");
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    }
+
+    #[test]
+    fn a_backend_with_files_says_where_these_are() {
+        let report = json!({ "backends": { "site": { "algorithm": "round_robin", "files": "/srv/www", "servers": {} } } });
+        let screen = overview(&serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
+        assert!(
+            screen.contains("\nbackend site: files /srv/www\n") && !screen.contains("0 of 0"),
+            "{screen}"
+        );
     }
 
     #[test]

@@ -21,8 +21,12 @@ pub struct ShownEvent {
     backend: String,
     server: String,
     server_addr: String,
+    sni: String,
+    route: String,
     algorithm: String,
     attempt: u32,
+    version: String,
+    resumed: bool,
     error: String,
     reason: String,
     after_ms: f64,
@@ -56,6 +60,22 @@ pub(super) struct ShownOut {
     to: String,
     next_hop: String,
     cut: bool,
+    tunnel: Option<TunnelOut>,
+}
+
+/// The packet that it goes within.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TunnelOut {
+    kind: String,
+    from: String,
+    to: String,
+}
+
+impl TunnelOut {
+    fn text(&self) -> String {
+        format!(" in {} {} > {}", self.kind, self.from, self.to)
+    }
 }
 
 /// The path of the API that shows what is wanted.
@@ -129,7 +149,11 @@ impl ShownEvent {
         match &*self.event {
             "accepted" => format!("accepted at {}", self.vip),
             "proxy_header" => format!("is named by the PROXY header of {}", self.proxy),
+            "tls_handshake" if self.resumed => format!("{}, goes on with an earlier session", self.version),
+            "tls_handshake" => self.version.clone(),
+            "tls_handshake_failed" => format!("TLS handshake failed: {}", self.reason),
             "waits" => "waits: its frontend, or its client's share of it, is full".to_owned(),
+            "routed" => self.routed(),
             "chosen" if self.attempt > 1 => format!("server {server} ({addr}){by}, attempt {}", self.attempt),
             "chosen" => format!("server {server} ({addr}){by}"),
             "connect_failed" => format!("cannot connect to {server}: {}", self.error),
@@ -141,6 +165,16 @@ impl ShownEvent {
             "ended" => self.ended(),
             other => other.to_owned(),
         }
+    }
+
+    fn routed(&self) -> String {
+        let asks = match &*self.sni {
+            "" => "asks for no name".to_owned(),
+            name => format!("asks for {name}"),
+        };
+        let route =
+            if self.route.is_empty() { "no route".to_owned() } else { format!("route {}", self.route) };
+        format!("{asks}: {route}")
     }
 
     fn ended(&self) -> String {
@@ -178,7 +212,11 @@ impl ShownEvent {
         };
         let state = if self.state.is_empty() { String::new() } else { format!(" ({})", self.state) };
         let cut = if out.cut { ", in pieces" } else { "" };
-        format!("{what}{state} -> {} {} > {} to {}{cut}", out.interface, out.from, out.to, out.next_hop)
+        let tunnel = out.tunnel.as_ref().map_or(String::new(), TunnelOut::text);
+        format!(
+            "{what}{state} -> {} {} > {}{tunnel} to {}{cut}",
+            out.interface, out.from, out.to, out.next_hop
+        )
     }
 
     fn left_out(&self) -> String {
@@ -242,7 +280,7 @@ mod tests {
         let of = |event: &str| {
             json!({ "at": at, "event": event, "frontend": "web", "protocol": "tcp", "client": "192.0.2.9:7",
                 "vip": "10.0.0.1:80", "backend": "app", "server": "a", "server_addr": "10.0.1.1:80",
-                "algorithm": "round_robin", "attempt": 2, "error": "Connection refused", "after_ms": 1.5,
+                "algorithm": "round_robin", "attempt": 2, "sni": "a.example", "route": "*.example", "error": "Connection refused", "after_ms": 1.5,
                 "bytes_in": 5, "bytes_out": 7 })
         };
         let said = |event: &str| {
@@ -250,6 +288,7 @@ mod tests {
             text.strip_prefix("12:00:01.234567 web 192.0.2.9:7 ").unwrap().trim_end().to_owned()
         };
         assert_eq!(said("accepted"), "accepted at 10.0.0.1:80");
+        assert_eq!(said("routed"), "asks for a.example: route *.example");
         assert_eq!(said("chosen"), "server app/a (10.0.1.1:80), chosen by round_robin, attempt 2");
         assert_eq!(said("connect_failed"), "cannot connect to app/a: Connection refused");
         assert_eq!(said("ended"), "ended: both sides closed, 5 bytes from the client, 7 to it, after 1.5 ms");
@@ -270,6 +309,16 @@ mod tests {
             "12:00:01.234567 web eth0 192.0.2.9:7 > 10.0.0.1:80 [S] 60 bytes: new flow, server app/a chosen by maglev \
              (syn_sent) -> eth1 10.0.9.1:30001 > 10.0.1.1:80 to 02:00:00:00:00:01\n"
         );
+        let tunneled = json!({
+            "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "frontend": "web", "interface": "eth0",
+            "frame_len": 74, "from": "192.0.2.9:7", "to": "10.0.0.1:80", "flags": ".", "len": 52, "ttl": 64,
+            "kind": "whole", "verdict": "forwarded", "role": "known_flow",
+            "out": { "interface": "eth1", "from": "192.0.2.9:7", "to": "10.0.0.1:80", "next_hop": "02:00:00:00:00:01",
+                "cut": false, "tunnel": { "kind": "gue", "from": "10.0.9.1", "to": "10.2.0.1" } },
+        });
+        let tunneled = text(tunneled);
+        let expected = "-> eth1 192.0.2.9:7 > 10.0.0.1:80 in gue 10.0.9.1 > 10.2.0.1 to 02:00:00:00:00:01\n";
+        assert!(tunneled.ends_with(expected), "{tunneled}");
         let dropped = json!({
             "at": "2026-01-01T12:00:01.234567Z", "event": "packet", "interface": "eth0", "frame_len": 20,
             "verdict": "dropped", "reason": "truncated",

@@ -69,8 +69,9 @@ function panel({ name }, isOpen) {
     current = item;
     const { backend, view } = item;
     const total = Object.keys(backend.servers).length;
-    setText(algorithm, backend.algorithm);
-    setText(health, `${backend.servers_up} of ${total} up`);
+    // One with files has no servers.
+    setText(algorithm, backend.files ? "files" : backend.algorithm);
+    setText(health, backend.files ?? `${backend.servers_up} of ${total} up`);
     setAttribute(health, "class", backend.servers_up < total ? "facts trouble" : "facts");
     setText(numbers, factsOf(name, backend, view.history));
     show(steer, view.mayChange);

@@ -50,6 +50,8 @@ fn admin() -> Admin {
     let (events, loads) = (Arc::new(EventLog::default()), Arc::new(ConfigLoads::default()));
     let trace = Arc::new(TraceHub::default());
     let source = StatsSource {
+        acme: Arc::default(),
+        announce: Arc::default(),
         snapshot: snapshot.clone(),
         started: SystemTime::UNIX_EPOCH,
         now: Box::new(|| Timestamp(5_000_000_000)),

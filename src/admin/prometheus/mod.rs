@@ -1,7 +1,11 @@
 //! The report as Prometheus text. Pure.
 
+mod acme;
+mod announce;
+mod files;
 mod page;
 mod requests;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -26,6 +30,10 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     backends(&mut page, report);
     servers(&mut page, report);
     requests::add(&mut page, report);
+    files::add(&mut page, report);
+    tls::add(&mut page, report);
+    acme::add(&mut page, report);
+    announce::add(&mut page, report);
     names(&mut page, report);
     if let Some(report) = &report.packets {
         packets(&mut page, report);
@@ -85,6 +93,12 @@ fn config(page: &mut MetricsPage, config: &ConfigReport) {
         "When a file was last taken over, at the start or by a reload, in Unix time.",
         this,
         |config| unix_time(config.loaded),
+    );
+    page.gauge(
+        "convey_config_refused_certificates",
+        "Certificates of folders that the last reload refused; the ones before stay.",
+        this,
+        |config| config.refused_certificates.len() as f64,
     );
     let results = [("success", config.reloads), ("failure", config.reload_failures)];
     page.counter(

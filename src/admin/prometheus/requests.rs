@@ -41,6 +41,7 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         &answers.collect::<Vec<_>>(),
         |n| *n as f64,
     );
+    add_compression(page, &frontends);
     page.counter(
         "convey_server_http_requests_total",
         "Requests sent to the server, retries included (mode http).",
@@ -54,6 +55,38 @@ pub(super) fn add(page: &mut MetricsPage, report: &StatsReport) {
         |n| *n as f64,
     );
     add_response_times(page, report);
+}
+
+/// Adds what frontends have compressed.
+fn add_compression(page: &mut MetricsPage, frontends: &[(Labels, &RequestReport)]) {
+    let reports = frontends.iter().filter_map(|(of, requests)| Some((of, requests.compression.as_ref()?)));
+    let reports: Vec<_> = reports.collect();
+    let responses = reports.iter().flat_map(|(of, report)| {
+        report.responses.iter().map(|(encoding, n)| (with(of, "encoding", encoding), *n))
+    });
+    page.counter(
+        "convey_frontend_http_compressed_total",
+        "Responses that convey has compressed, by their encoding (mode http).",
+        &responses.collect::<Vec<_>>(),
+        |n| *n as f64,
+    );
+    let no_room: Vec<(Labels, u64)> =
+        reports.iter().map(|(of, report)| ((*of).clone(), report.no_room)).collect();
+    page.counter(
+        "convey_frontend_http_compression_no_room_total",
+        "Responses that went uncompressed, because there was no memory for another encoder (mode http).",
+        &no_room,
+        |n| *n as f64,
+    );
+    let bytes = reports.iter().flat_map(|(of, report)| {
+        [("in", report.bytes_in), ("out", report.bytes_out)].map(|(side, n)| (with(of, "side", side), n))
+    });
+    page.counter(
+        "convey_frontend_http_compression_bytes_total",
+        "Bytes of bodies before they were compressed (in) and afterwards (out) (mode http).",
+        &bytes.collect::<Vec<_>>(),
+        |n| *n as f64,
+    );
 }
 
 /// Adds how long servers take to the head of a response.
@@ -85,7 +118,7 @@ fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
         }
     }
     let responses: Vec<(Labels, &RequestReport)> =
-        routes.iter().map(|(of, route)| (of.clone(), &route.requests)).collect();
+        routes.iter().filter_map(|(of, route)| Some((of.clone(), route.requests.as_ref()?))).collect();
     page.counter(
         "convey_route_http_responses_total",
         "Responses to requests of the route by the class of their status, those of convey's own included (mode http).",
@@ -96,7 +129,15 @@ fn add_routes(page: &mut MetricsPage, report: &StatsReport) {
         "convey_route_http_request_duration_seconds",
         "From the head of a request to the last byte of its response (mode http).",
         &routes,
-        |route| Some(&route.request_seconds.distribution),
+        |route| Some(&route.request_seconds.as_ref()?.distribution),
+    );
+    let connections: Vec<(Labels, u64)> =
+        routes.iter().filter_map(|(of, route)| Some((of.clone(), route.total_connections?))).collect();
+    page.counter(
+        "convey_route_connections_total",
+        "Connections of the route, which is by TLS server name (proxy mode).",
+        &connections,
+        |n| *n as f64,
     );
 }
 

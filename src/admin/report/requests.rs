@@ -17,6 +17,22 @@ pub struct RequestReport {
     /// Those that convey answered itself, by the labels of [`Counter::ANSWERS`]. Frontends only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<BTreeMap<&'static str, u64>>,
+    /// What was compressed of the responses. Frontends only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<CompressionReport>,
+}
+
+/// The responses that a frontend has compressed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CompressionReport {
+    /// Responses that were compressed, by their `Content-Encoding`.
+    pub responses: BTreeMap<&'static str, u64>,
+    /// Responses that went as they were: there was no memory for another encoder.
+    pub no_room: u64,
+    /// Bytes of bodies before they were compressed.
+    pub bytes_in: u64,
+    /// Bytes of the same bodies afterwards.
+    pub bytes_out: u64,
 }
 
 impl RequestReport {
@@ -24,6 +40,12 @@ impl RequestReport {
     pub(super) fn of_frontend(traffic: &Traffic) -> RequestReport {
         RequestReport {
             answered: Some(sums(traffic, &Counter::ANSWERS)),
+            compression: Some(CompressionReport {
+                responses: sums(traffic, &Counter::COMPRESSED),
+                no_room: traffic.sum(Counter::CompressionNoRoom),
+                bytes_in: traffic.sum(Counter::CompressionBytesIn),
+                bytes_out: traffic.sum(Counter::CompressionBytesOut),
+            }),
             ..RequestReport::of_servers(traffic)
         }
     }
@@ -34,6 +56,7 @@ impl RequestReport {
             total: traffic.sum(Counter::Requests),
             responses: sums(traffic, &Counter::RESPONSES),
             answered: None,
+            compression: None,
         }
     }
 }

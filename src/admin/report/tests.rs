@@ -52,6 +52,16 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         traffic.add(0, counter, n);
     }
     let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
+    let ended = json!({
+        "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
+        "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
+        "max_connections": 0,
+        "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
+        "tls_handshake_failed": 0, "tls_handshake_timeout": 0, "tls_handshake_limit": 0, "acme_challenge": 0,
+        "hello_timeout": 0, "hello_invalid": 0, "not_tls": 0, "no_route": 0,
+        "access_denied": 0, "source_connections": 0, "cut": 0, "killed": 0, "evicted": 0, "file_changed": 0,
+        "compression_failed": 0,
+    });
     let expected = json!({
         "mode": "proxy", "protocol": "tcp",
         "listen_addr": ["127.0.0.1:8080", "[::1]:8080"], "backend": "app",
@@ -59,12 +69,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         "waiting_connections": 0,
         "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
         "packets_rx": 8, "packets_tx": 9,
-        "ended": {
-            "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
-            "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
-            "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
-            "access_denied": 0, "source_connections": 0, "cut": 0, "killed": 0, "evicted": 0,
-        },
+        "ended": ended,
         "drops": {
             "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
             "proxy_untrusted": 0, "proxy_header_invalid": 0, "not_unicast": 0, "transmit_failed": 0, "receive_overrun": 0,

@@ -1,8 +1,8 @@
 //! What a trace says of a packet. Pure.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRole, TracedWay};
+use convey_trace::{PacketKind, PacketStep, TracedAnswer, TracedPacket, TracedRole, TracedTunnel, TracedWay};
 use data_encoding::BASE64;
 use serde::Serialize;
 
@@ -61,6 +61,22 @@ struct WentLine {
     next_hop: String,
     /// Whether it goes in pieces.
     cut: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tunnel: Option<TunnelLine>,
+}
+
+/// The packet that it goes within.
+#[derive(Debug, Clone, Serialize)]
+struct TunnelLine {
+    kind: &'static str,
+    from: IpAddr,
+    to: IpAddr,
+}
+
+impl TunnelLine {
+    fn new(TracedTunnel { kind, from, to }: TracedTunnel) -> TunnelLine {
+        TunnelLine { kind, from, to }
+    }
 }
 
 impl PacketLine {
@@ -82,13 +98,20 @@ impl PacketLine {
             frame_out: packet.frames.as_ref().and_then(|frames| frame(frames.frame_out())),
         };
         match packet.way {
-            TracedWay::Forwarded { from, to, interface, next_hop, role, is_cut } => {
+            TracedWay::Forwarded { from, to, interface, next_hop, role, is_cut, tunnel } => {
                 line.verdict = "forwarded";
                 line.role = Some(role_name(role));
                 line.algorithm =
                     algorithm.filter(|_| matches!(role, TracedRole::First | TracedRole::Unrecorded));
                 let next_hop = next_hop.map(|byte| format!("{byte:02x}")).join(":");
-                line.out = Some(WentLine { interface: name(interface), from, to, next_hop, cut: is_cut });
+                line.out = Some(WentLine {
+                    interface: name(interface),
+                    from,
+                    to,
+                    next_hop,
+                    cut: is_cut,
+                    tunnel: tunnel.map(TunnelLine::new),
+                });
             }
             TracedWay::Answered { reason, by } => {
                 line.verdict = "answered";

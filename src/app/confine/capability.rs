@@ -39,6 +39,9 @@ impl Needed {
                 by_modes |= CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_RESOURCE;
             }
         }
+        if config.announce.is_some() {
+            by_modes |= CapabilitySet::NET_ADMIN;
+        }
         Needed { by_modes, gains_none: config.privileges.no_new_privileges }
     }
 
@@ -111,6 +114,7 @@ mod tests {
         let web = "frontends.web = { listen_addr = '10.0.0.1:80', backend = 'a' }";
         let packets = "CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF";
         assert_eq!(needed(web), "CAP_NET_BIND_SERVICE");
+        assert_eq!(needed(&format!("announce = {{}}\n{web}")), "CAP_NET_BIND_SERVICE, CAP_NET_ADMIN");
         assert_eq!(needed(&format!("mode = 'passthrough'\n{web}")), packets);
         let low = format!("mode = 'passthrough'\nstats.port = 70\n{web}");
         assert_eq!(needed(&low), packets.replace("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE, CAP_NET_ADMIN"));

@@ -40,8 +40,8 @@ const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/n
 /// Leaves this thread, and those that it starts, what convey needs.
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), Kept> {
     let what = "convey may read and write all files of its user (privileges.landlock)";
-    let status =
-        restrict_to(&readable(file), &writable(config)).map_err(|error| Kept::because(what, &error))?;
+    let readable: Vec<PathBuf> = readable(file).into_iter().chain(served(config)).collect();
+    let status = restrict_to(&readable, &writable(config)).map_err(|error| Kept::because(what, &error))?;
     match status.ruleset {
         RulesetStatus::NotEnforced => {
             Err(Kept { why: format!("{what}: this kernel has no Landlock (Linux 5.13)"), errno: None })
@@ -83,8 +83,21 @@ fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     READABLE.iter().map(PathBuf::from).chain(folders).chain(of_files).chain(authorities).collect()
 }
 
+/// The directories whose files are served. One may be a link that every deployment of a site sets anew: then also the folder that has
+/// where it leads.
+fn served(config: &Config) -> Vec<PathBuf> {
+    let roots = config.backends.iter().filter_map(|backend| backend.files.as_ref());
+    let paths = roots.flat_map(|files| {
+        let is_link = files.root.symlink_metadata().is_ok_and(|found| found.is_symlink());
+        let beside = files.root.canonicalize().ok().filter(|_| is_link).map(|real| folder(&real));
+        [Some(files.root.clone()), beside]
+    });
+    paths.flatten().collect()
+}
+
 fn writable(config: &Config) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
+    paths.extend(config.acme.iter().map(|acme| acme.folder.clone()));
     for output in config.access_log.output.iter().chain([&config.log.output]) {
         if let LogOutput::File(path) = output {
             paths.push(folder(path));
@@ -108,6 +121,39 @@ mod tests {
 
     use super::*;
     use crate::control::ConfigFile;
+
+    #[test]
+    fn files_that_are_served_may_be_read_also_after_the_next_deployment() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for folder in ["conf", "www", "site/releases/1", "site/releases/2", "secret"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        for file in ["www/a", "site/releases/1/a", "site/releases/2/a", "secret/a"] {
+            fs::write(at(file), "").unwrap();
+        }
+        symlink(at("site/releases/1"), at("site/current")).unwrap();
+        let text = format!(
+            "[frontends.web]\nmode = 'http'\nlisten_addr = '127.0.0.1:80'\nbackend = 'a'\n[backends]\na.files = '{}'\nb.files = '{}'\n",
+            at("www").display(),
+            at("site/current").display()
+        );
+        fs::write(at("conf/config.toml"), text).unwrap();
+        let file = ConfigFile::new(at("conf/config.toml"));
+        let config = file.load().unwrap().config;
+        let read = std::thread::scope(|scope| {
+            let restricted = scope.spawn(|| {
+                restrict(&file, &config).map_err(|kept| kept.why)?;
+                let reads = ["www/a", "site/current/a", "site/releases/2/a", "secret/a"];
+                Ok::<_, String>(reads.map(|name| fs::read(at(name)).is_ok()))
+            });
+            restricted.join().unwrap()
+        });
+        match read {
+            Ok(read) => assert_eq!(read, [true, true, true, false]),
+            Err(why) => assert!(why.contains("no Landlock"), "{why}"),
+        }
+    }
 
     #[test]
     fn what_the_file_names_may_be_read_wherever_it_is_and_its_neighbours_may_not() {

@@ -19,7 +19,7 @@ pub(super) use self::rehearsal::{Rehearsed, rehearse};
 
 use self::capability::Needed;
 use self::user::User;
-use super::{limits, upgrade};
+use super::{acme, limits, upgrade};
 use crate::config::{Config, Privileges};
 use crate::control::ConfigFile;
 use crate::model::Mode;
@@ -59,7 +59,9 @@ impl Confined {
         {
             user.prepare().map_err(|error| format!("/run/convey: {error}"))?;
         }
-        Confined::this_thread(file, config)
+        acme::make_folder(config, owner(config))?;
+        let confined = Confined::this_thread(file, config)?;
+        acme::obstacle(config).map_or(Ok(confined), Err)
     }
 
     /// Has this thread, and those that it starts, give up what the configuration says.

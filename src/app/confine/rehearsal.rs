@@ -3,7 +3,7 @@
 use std::thread;
 
 use super::Confined;
-use crate::app::logs;
+use crate::app::{acme, logs};
 use crate::config::Config;
 use crate::control::ConfigFile;
 
@@ -34,6 +34,7 @@ pub(in crate::app) fn rehearse(file: &ConfigFile, config: &Config) -> Rehearsed 
 fn act(file: &ConfigFile, config: &Config) -> Result<Rehearsed, String> {
     let confined = Confined::this_thread(file, config)?;
     let mut obstacles = logs::obstacles(config);
+    obstacles.extend(acme::obstacle(config));
     if let Err(error) = file.load() {
         let problems = super::super::Failure::Config(error);
         let user = config.privileges.user.as_deref();

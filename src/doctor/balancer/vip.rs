@@ -19,12 +19,13 @@ pub(super) fn holder(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface>
     interfaces.iter().find(|interface| interface.addresses.contains(&ip))
 }
 
-/// VIPs that no interface has, but for those that are `explained`. `is_local` knows of addresses that routes make this host's.
+/// VIPs that no interface has, but for those that are `explained`, and those that convey adds while it can serve. `is_local` knows of addresses that routes make this host's.
 pub(super) fn missing(
     host: &Host<'_>,
     explained: &BTreeSet<IpAddr>,
     is_local: impl Fn(IpAddr) -> bool,
 ) -> Vec<Diagnosis> {
+    let explained: BTreeSet<IpAddr> = explained.iter().copied().chain(host.config.announced()).collect();
     let is_missing = |vip: &IpAddr| holder(&host.tables.interfaces, *vip).is_none() && !is_local(*vip);
     let missing = vips(host).into_iter().filter(|vip| !explained.contains(vip)).filter(is_missing);
     missing.map(|vip| absent(host, vip)).collect()

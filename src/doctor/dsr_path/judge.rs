@@ -109,6 +109,9 @@ fn silent(target: &PathTarget, met: Option<ErrorKind>) -> Diagnosis {
             DsrKind::L2 => {
                 "It drops packets for the VIP: it does not have it on lo, or rp_filter or a firewall drops them."
             }
+            DsrKind::Ipip | DsrKind::Gue => {
+                "It drops packets of the tunnel, or those for the VIP within: it has no tunnel, or rp_filter or a firewall drops them."
+            }
             DsrKind::L3 => {
                 "It drops packets of clients, or its answers leave by another way: a firewall, rp_filter or its routes."
             }

@@ -67,6 +67,10 @@ fn targets(config: &Config) -> Vec<PathTarget> {
         let Some(backend) = frontend.backend.as_deref().and_then(|name| config.backend(name)) else {
             continue;
         };
+        // Nothing of doctor's goes through tunnels: checks with `via = "vip"` do.
+        if backend.dsr.has_tunnel() {
+            continue;
+        }
         for vip in frontend.listen.iter().map(|listen| listen.first()) {
             let of_family = |server: SocketAddr| server.is_ipv4() == vip.is_ipv4();
             for server in
@@ -111,7 +115,7 @@ async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
 
 fn hop(target: &PathTarget, network: &NextHops) -> Result<u32, Unreachable> {
     match target.dsr {
-        DsrKind::L3 => network.lookup(target.server.ip()),
+        DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => network.lookup(target.server.ip()),
         DsrKind::L2 => network.lookup_on_link(target.server.ip()),
     }
 }
@@ -131,7 +135,7 @@ fn way(target: &PathTarget, network: &NextHops, table: &NetworkTables) -> Option
     let hop = hop(target, network).ok().and_then(|index| network.get(index)).copied();
     let client = match target.dsr {
         DsrKind::L3 => vip,
-        DsrKind::L2 => {
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => {
             let link = hop.and_then(|hop| table.interfaces.iter().find(|link| link.index == hop.interface));
             link.and_then(|link| own_address(link, vip)).unwrap_or(vip)
         }

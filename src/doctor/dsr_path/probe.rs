@@ -161,7 +161,7 @@ fn question(one: &Probing) -> Option<Vec<u8>> {
         return None;
     };
     match one.way.target.dsr {
-        DsrKind::L3 => None,
+        DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => None,
         DsrKind::L2 => {
             let mut frame = [&one.hop.dst_mac[..], &one.hop.src_mac, &ARP_REQUEST, &one.hop.src_mac].concat();
             frame.extend([&client.octets()[..], &[0; 6], &vip.octets()].concat());

@@ -12,7 +12,7 @@ use crate::model::DsrKind;
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
         DsrKind::L2 => [place(setup.vip, facts), silence(setup.vip, facts)].concat(),
-        DsrKind::L3 => Vec::new(),
+        DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => Vec::new(),
     }
 }
 

@@ -14,7 +14,7 @@ const WHY: &str = "Clients wait for answers from the VIP, and ignore those from 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
-        DsrKind::L2 => Vec::new(),
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => Vec::new(),
         DsrKind::L3 => rewriting(setup, facts).into_iter().collect(),
     }
 }

@@ -25,6 +25,9 @@ fn listening(setup: &ServerSetup, facts: &ServerFacts, port: u16) -> Option<Diag
     let wanted = setup.server?;
     let there: Vec<&ServerSocket> = facts.sockets.iter().filter(|socket| socket.port == port).collect();
     let why = match setup.dsr {
+        DsrKind::Ipip | DsrKind::Gue => {
+            "Packets come for the VIP (through a tunnel), and find no service: clients are refused."
+        }
         DsrKind::L2 => "Packets come for the VIP (dsr = \"l2\"), and find no service: clients are refused.",
         DsrKind::L3 => {
             "Packets come for this server's own address (dsr = \"l3\"), and find no service: clients are refused."
@@ -64,7 +67,7 @@ fn udp(setup: &ServerSetup, there: &[&ServerSocket], port: u16) -> Option<Diagno
     let on_vip = there.iter().filter(is_udp).any(|socket| socket.address == Some(setup.vip));
     let socket = match setup.dsr {
         DsrKind::L3 => None,
-        DsrKind::L2 => there.iter().find(is_udp).filter(|_| !on_vip),
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => there.iter().find(is_udp).filter(|_| !on_vip),
     }?;
     Some(Diagnosis {
         check: "service-address",

@@ -38,7 +38,7 @@ impl ServerSetup {
         let own =
             by_rule.filter(|ip| facts.links_with(*ip).next().is_some()).or_else(|| facts.own_address(vip));
         let server = match dsr {
-            DsrKind::L2 => Some(vip),
+            DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => Some(vip),
             DsrKind::L3 => own,
         };
         ServerSetup { vip, ports: port.map_or_else(of_rules, |port| vec![port]), dsr, server }

@@ -2,7 +2,7 @@
 
 use convey_trace::{
     ConnectionStep, PacketKind, PacketStep, TraceEnd, TraceEvent, TraceStep, TracedAnswer, TracedFrames,
-    TracedPacket, TracedRole, TracedWay,
+    TracedPacket, TracedRole, TracedTunnel, TracedWay,
 };
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -79,9 +79,12 @@ fn steps() -> Vec<TraceStep> {
     let connection = [
         ConnectionStep::Accepted,
         ConnectionStep::Header,
+        ConnectionStep::Handshake { version: "TLSv1.3", is_resumed: true },
+        ConnectionStep::HandshakeFailed { reason: "it has no certificate" },
         ConnectionStep::Waits,
+        ConnectionStep::Routed { sni: Some("a.example".into()), route: Some("*.example".into()) },
         ConnectionStep::Chosen { attempt: 1 },
-        ConnectionStep::ConnectFailed { errno: Some(111) },
+        ConnectionStep::ConnectFailed { errno: Some(111), fault: None },
         ConnectionStep::Connected { after },
         ConnectionStep::Begun,
         ConnectionStep::Moved,
@@ -97,6 +100,7 @@ fn steps() -> Vec<TraceStep> {
             next_hop: [2; 6],
             role: TracedRole::First,
             is_cut: false,
+            tunnel: Some(TracedTunnel { kind: "ipip", from: from.ip(), to: to.ip() }),
         },
         TracedWay::Answered { reason: "no_flow", by: TracedAnswer::Reset },
         TracedWay::Dropped { reason: "martian" },
@@ -110,9 +114,9 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
     let admin = admin();
     forward_packets(&admin);
     let steps = steps();
-    let lines = watch(&admin, "/v1/trace?count=15&frames=true");
+    let lines = watch(&admin, "/v1/trace?count=18&frames=true");
     until_watched(&admin).await;
-    assert_eq!(steps.len(), 15);
+    assert_eq!(steps.len(), 18);
     steps.into_iter().for_each(|step| admin.trace.tell(|| event(&admin, step)));
     let lines = lines.await.unwrap();
     let validator = validator(&json!({ "$ref": "#/components/schemas/TraceLine" }));
@@ -120,9 +124,9 @@ async fn each_line_of_a_trace_is_as_the_description_says() {
         let wrong: Vec<String> = validator.iter_errors(line).map(|wrong| wrong.to_string()).collect();
         assert!(wrong.is_empty(), "{wrong:?}\n{line:#}");
     }
-    assert_eq!(lines.len(), 17, "one more before them, and one after");
+    assert_eq!(lines.len(), 20, "one more before them, and one after");
     assert_eq!(lines[1]["server_addr"], "127.0.0.1:8081");
-    assert_eq!(lines[16], json!({ "event": "trace_ended", "why": "count" }));
+    assert_eq!(lines[19], json!({ "event": "trace_ended", "why": "count" }));
     let kinds = description()["components"]["schemas"]["TraceLine"]["properties"]["event"]["enum"].clone();
     let seen: Vec<&Value> = lines.iter().map(|line| &line["event"]).collect();
     let unseen: Vec<&Value> = kinds.as_array().unwrap().iter().filter(|kind| !seen.contains(kind)).collect();

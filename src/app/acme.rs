@@ -1,0 +1,252 @@
+//! Orders certificates (ACME) while the program runs. A thread of its own does it: files and authorities may be slow, and nobody waits.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::Path;
+use std::process;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use convey_acme::{Authority, FileLock, OrderFailure, OrderFault, OrderLock, RenewalSchedule, Store};
+use convey_tls::{AcmeChallenges, AcmeProof, Validity};
+use log::{error, info, warn};
+use rustix::fs::{Access, access};
+
+use super::{clock, runtime};
+use crate::admin::{AcmeName, AcmeState};
+use crate::config::Config;
+use crate::control::{EventKind, EventLevel, EventLog};
+use crate::model::AcmeConfig;
+use crate::snapshot::Snapshot;
+
+/// Between two looks at what is due, and at what other nodes show.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Ticks between two looks at all certificates: another node may have renewed one.
+const LOOK_TICKS: u32 = 60;
+
+/// From when this node shows what an authority looks for to when it looks: two ticks of the other nodes.
+const UNTIL_ALL_SHOW: Duration = Duration::from_secs(2);
+
+/// What orders certificates goes by.
+pub(super) struct AcmeTask {
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) challenges: Arc<AcmeChallenges>,
+    pub(super) events: Arc<EventLog>,
+    pub(super) state: Arc<AcmeState>,
+}
+
+/// The orders of one configuration.
+struct Orders {
+    config: Arc<AcmeConfig>,
+    store: Store,
+    lock: FileLock,
+    schedule: RenewalSchedule,
+    /// What is shown now, for this node or for another.
+    shown: Vec<AcmeProof>,
+    ticks_to_look: u32,
+    /// What was last wrong with the store: it is told once.
+    trouble: Option<String>,
+}
+
+impl AcmeTask {
+    /// Orders as long as the program serves.
+    pub(super) fn start(self) {
+        let begun = thread::Builder::new().name("acme".to_owned()).spawn(move || match runtime() {
+            Ok(runtime) => runtime.block_on(self.run()),
+            Err(error) => error!("no certificates are ordered: {error:#}"),
+        });
+        if let Err(error) = begun {
+            error!("no certificates are ordered: {error}");
+        }
+    }
+
+    async fn run(self) {
+        let mut orders: Option<Orders> = None;
+        while !self.state.is_over() {
+            let config = self.snapshot.load().acme.clone();
+            match config {
+                None if orders.is_some() => {
+                    orders = None;
+                    let _ = self.challenges.show(Vec::new());
+                    self.state.set(Vec::new());
+                }
+                None => {}
+                Some(config) => {
+                    let mut now = match orders.take() {
+                        Some(same) if same.config == config => same,
+                        before => Orders::new(config, before.is_some()),
+                    };
+                    self.step(&mut now).await;
+                    orders = Some(now);
+                }
+            }
+            tokio::time::sleep(TICK).await;
+        }
+        let _ = self.challenges.show(Vec::new());
+    }
+
+    /// Looks at what is due, and orders the first of it if no other node orders.
+    async fn step(&self, orders: &mut Orders) {
+        let outcome = self.try_step(orders).await;
+        if let Err(trouble) = &outcome
+            && orders.trouble.as_ref() != Some(trouble)
+        {
+            self.tell(EventLevel::Error, &format!("no certificates are ordered: {trouble}"));
+        }
+        orders.trouble = outcome.err();
+    }
+
+    async fn try_step(&self, orders: &mut Orders) -> Result<(), String> {
+        let words = |error: io::Error| error.to_string();
+        if orders.ticks_to_look == 0 {
+            orders.store.prepare().map_err(words)?;
+            self.look(orders);
+        }
+        orders.ticks_to_look = orders.ticks_to_look.saturating_sub(1);
+        let proofs = orders.store.proofs();
+        if proofs != orders.shown {
+            self.challenges.show(proofs.clone()).map_err(|error| error.to_string())?;
+            orders.shown = proofs;
+        }
+        if orders.schedule.due_now(clock::unix_seconds()).is_empty() {
+            return Ok(());
+        }
+        let Some(_held) = orders.lock.try_take().map_err(words)? else {
+            // What the other node gets may be what is due here.
+            orders.ticks_to_look = 0;
+            return Ok(());
+        };
+        self.look(orders);
+        let due = orders.schedule.due_now(clock::unix_seconds()).first().map(|name| (*name).to_owned());
+        if let Some(name) = due {
+            self.order(orders, &name).await?;
+            self.look(orders);
+        }
+        orders.shown.clear();
+        Ok(())
+    }
+
+    /// Takes what the store has by now.
+    fn look(&self, orders: &mut Orders) {
+        let Orders { config, store, schedule, ticks_to_look, .. } = orders;
+        *ticks_to_look = LOOK_TICKS;
+        let mut failures = store.failures();
+        for name in &config.domains {
+            schedule.found(name, store.certificate(name), failures.remove(name), fastrand::f64);
+        }
+        let names = schedule.names().map(|(name, certificate, failure)| AcmeName {
+            name: name.to_owned(),
+            not_after: certificate.map(|validity| validity.until),
+            next_order: schedule.due(name).map(|at| at.max(0)),
+            failures: failure.map_or(0, |failure| failure.count),
+            error: failure.map(|failure| failure.error.clone()),
+        });
+        self.state.set(names.collect());
+    }
+
+    async fn order(&self, orders: &mut Orders, name: &str) -> Result<(), String> {
+        let Orders { config, store, .. } = orders;
+        info!("acme: ordering a certificate for {name} of {}", config.directory);
+        let authority = Authority::new(config.clone(), store.clone(), self.challenges.clone());
+        let ordered = authority.order(name, UNTIL_ALL_SHOW).await;
+        let now = clock::unix_seconds();
+        self.state.count(ordered.is_ok());
+        let ordered = ordered.and_then(|validity| useful(validity, now));
+        let saved = match &ordered {
+            Ok(validity) => {
+                self.tell(
+                    EventLevel::Info,
+                    &format!("{name} has a certificate until {}", date(validity.until)),
+                );
+                store.save_failure(name, None)
+            }
+            Err(OrderFault { what, retry_after }) => {
+                let before = store.failures().remove(name);
+                let failure =
+                    OrderFailure::after(before.as_ref(), what.clone(), *retry_after, now, fastrand::f64());
+                let pause = Duration::from_secs(u64::try_from(failure.next - now).unwrap_or(0));
+                // First: a process that is killed now shall not ask sooner.
+                let saved = store.save_failure(name, Some(failure));
+                let is_served = store.certificate(name).is_some_and(|validity| validity.until > now);
+                let level = if is_served { EventLevel::Warn } else { EventLevel::Error };
+                let pause = humantime::format_duration(pause);
+                self.tell(level, &format!("no certificate for {name}: {what}; the next try is in {pause}"));
+                saved
+            }
+        };
+        saved.map_err(|error| error.to_string())
+    }
+
+    fn tell(&self, level: EventLevel, line: &str) {
+        let line = format!("acme: {line}");
+        match level {
+            EventLevel::Error => error!("{line}"),
+            EventLevel::Warn => warn!("{line}"),
+            EventLevel::Info => info!("{line}"),
+        }
+        self.events.record(EventKind::Certificate, level, clock::now(), &line);
+    }
+}
+
+impl Orders {
+    /// `is_changed`: an operator has changed what is ordered, so what has failed is tried again.
+    fn new(config: Arc<AcmeConfig>, is_changed: bool) -> Orders {
+        let store = Store::new(&config.folder);
+        if is_changed && let Err(error) = store.forget_failures() {
+            warn!("acme: {error}");
+        }
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let lock = FileLock::new(&store.lock_path(), &format!("{node}, process {}", process::id()));
+        let mut schedule = RenewalSchedule::default();
+        schedule.set_names(config.domains.iter());
+        Orders { config, store, lock, schedule, shown: Vec::new(), ticks_to_look: 0, trouble: None }
+    }
+}
+
+/// # Errors
+/// A certificate would have to be renewed at once: nobody orders without end.
+fn useful(validity: Validity, now: i64) -> Result<Validity, OrderFault> {
+    let left = validity.until - now;
+    if left * 3 > validity.until - validity.from {
+        return Ok(validity);
+    }
+    let what = format!("it has come, and is good until {} only", date(validity.until));
+    Err(OrderFault { what, retry_after: None })
+}
+
+fn date(unix_seconds: i64) -> String {
+    let since = Duration::from_secs(u64::try_from(unix_seconds).unwrap_or(0));
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
+}
+
+/// Makes the folder of certificates before anything is given up. What is new belongs to `owner`, a user and a group.
+///
+/// # Errors
+/// Words for an operator.
+pub(super) fn make_folder(config: &Config, owner: Option<(u32, u32)>) -> Result<(), String> {
+    let Some(acme) = &config.acme else { return Ok(()) };
+    let mut missing: Vec<&Path> = acme.folder.ancestors().take_while(|folder| !folder.exists()).collect();
+    missing.retain(|folder| !folder.as_os_str().is_empty());
+    for folder in missing.into_iter().rev() {
+        let made = DirBuilder::new().mode(0o700).create(folder);
+        let made = made.and_then(|()| owner.map_or(Ok(()), |(uid, gid)| chown(folder, Some(uid), Some(gid))));
+        made.map_err(|error| format!("state_dir: cannot make {}: {error}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// What keeps this user from writing what is ordered, a line.
+pub(super) fn obstacle(config: &Config) -> Option<String> {
+    let acme = config.acme.as_ref()?;
+    let there = acme.folder.ancestors().find(|folder| folder.exists())?;
+    let error = access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK).err()?;
+    let (folder, user) = (there.display(), config.privileges.user.as_deref());
+    let mends = user.map_or(String::new(), |user| {
+        format!("; user {user} (privileges.user) has to own it: `chown -R {user} {folder}`")
+    });
+    Some(format!("state_dir: nothing can be kept in {folder}: {error}{mends}"))
+}

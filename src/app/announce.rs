@@ -1,0 +1,463 @@
+//! Puts the addresses of frontends on an interface while they can serve. `control::Announcement` decides, this asks and does.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use log::{error, info, warn};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::clock;
+use super::stale_addresses::{name, own};
+use crate::admin::{AnnounceState, AnnouncedAddress, obstacle_at};
+use crate::control::{AddressChange, Announcement, EventKind, EventLevel, EventLog, Readiness};
+use crate::model::{AnnounceConfig, Timestamp};
+use crate::net::{HostAddress, HostAddresses, OwnedName};
+use crate::snapshot::Snapshot;
+
+/// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long the program waits at its end for addresses to be withdrawn.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the task goes by.
+pub(super) struct AnnounceParts {
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    /// Set once the program drains.
+    pub(super) draining: Arc<AtomicBool>,
+    /// Notified when a snapshot was published, and when the program begins to drain.
+    pub(super) changed: Arc<Notify>,
+    pub(super) events: Arc<EventLog>,
+    pub(super) state: Arc<AnnounceState>,
+}
+
+/// The task that announces addresses.
+pub(super) struct Announcer(mpsc::Sender<(End, oneshot::Sender<()>)>);
+
+/// How it ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// The addresses are taken away.
+    Withdraw,
+    /// Another process has taken over. What it does not have is taken away.
+    Leave,
+}
+
+/// The names of the addresses that this process announces, taken before the process before it leaves.
+pub(super) struct AnnounceNames(BTreeMap<IpAddr, OwnedName>);
+
+impl AnnounceNames {
+    /// Takes them. In an upgrade another process has them, too, and hands over to this one.
+    pub(super) fn take(snapshot: &Snapshot, is_upgrade: bool) -> AnnounceNames {
+        let take = |ip: IpAddr| {
+            let taken = if is_upgrade { OwnedName::beside(name(ip)) } else { own(ip) };
+            Some((ip, taken.ok()?))
+        };
+        AnnounceNames(wanted(snapshot).into_iter().filter_map(take).collect())
+    }
+}
+
+/// The addresses that are to be announced while they can serve.
+fn wanted(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
+    match &snapshot.announce {
+        Some(_) => AnnounceConfig::addresses(snapshot.frontends.iter().map(|frontend| &frontend.config)),
+        None => BTreeSet::new(),
+    }
+}
+
+impl Announcer {
+    /// Begins, in the runtime that calls this. Addresses that are there already and have a mark are taken over.
+    pub(super) fn start(parts: AnnounceParts, AnnounceNames(names): AnnounceNames) -> Announcer {
+        let (end, ends) = mpsc::channel(1);
+        tokio::spawn(
+            AnnounceTask { parts, names, rows: BTreeMap::new(), netlink: None, fault: None, has_work: false }
+                .run(ends),
+        );
+        Announcer(end)
+    }
+
+    /// Takes the addresses away, and announces none from now on.
+    pub(super) async fn withdraw(&self) {
+        self.end(End::Withdraw).await;
+    }
+
+    /// Leaves the addresses to another process, as far as it has them.
+    pub(super) async fn leave(&self) {
+        self.end(End::Leave).await;
+    }
+
+    async fn end(&self, end: End) {
+        let (done, is_done) = oneshot::channel();
+        if self.0.send((end, done)).await.is_ok() && timeout(END_TIMEOUT, is_done).await.is_err() {
+            warn!("the kernel has not said within {END_TIMEOUT:?} that announced addresses are withdrawn");
+        }
+    }
+}
+
+/// An address that is to be announced.
+struct AddressRow {
+    announcement: Announcement,
+    is_there: bool,
+    reason: String,
+    /// What keeps it from being announced or withdrawn, as the log has told it.
+    fault: Option<String>,
+    withdrawals: u64,
+}
+
+struct AnnounceTask {
+    parts: AnnounceParts,
+    names: BTreeMap<IpAddr, OwnedName>,
+    rows: BTreeMap<IpAddr, AddressRow>,
+    netlink: Option<HostAddresses>,
+    /// Why none can be announced, as the log has told it.
+    fault: Option<String>,
+    /// Whether there are addresses to announce, or some that are left. Else nothing is to be done until the snapshot changes.
+    has_work: bool,
+}
+
+/// What the kernel says.
+struct Seen {
+    addresses: Vec<HostAddress>,
+    /// The index of the interface to announce on.
+    interface: u32,
+}
+
+impl Seen {
+    /// The address where it is to be announced, if a convey has put it there.
+    fn announced(&self, ip: IpAddr) -> Option<&HostAddress> {
+        self.of(ip).find(|address| address.is_announced && address.interface == self.interface)
+    }
+
+    fn has_elsewhere(&self, ip: IpAddr) -> bool {
+        self.of(ip).any(|address| address.is_announced && address.interface != self.interface)
+    }
+
+    fn has_foreign(&self, ip: IpAddr) -> bool {
+        self.of(ip).any(|address| !address.is_announced)
+    }
+
+    fn of(&self, ip: IpAddr) -> impl Iterator<Item = &HostAddress> {
+        self.addresses.iter().filter(move |address| address.ip == ip)
+    }
+}
+
+/// What is to become of an address.
+struct Decision {
+    is_wanted: bool,
+    is_changed: bool,
+    is_leaving: bool,
+    why: String,
+    /// How long it has to be able to serve before it comes back.
+    wait: Duration,
+}
+
+impl Decision {
+    /// What to tell once it is done; `is_explained`: nobody else has taken the address away.
+    fn told(&self, ip: IpAddr, interface: &str, is_explained: bool) -> (EventLevel, String) {
+        let Decision { why, wait, .. } = self;
+        match (self.is_wanted, is_explained) {
+            (true, true) => (EventLevel::Info, format!("{ip} announced on {interface}: {why}")),
+            (true, false) => {
+                let line = format!("{ip} announced on {interface} again: somebody had taken it away");
+                (EventLevel::Warn, line)
+            }
+            (false, _) if self.is_leaving => {
+                (EventLevel::Info, format!("{ip} withdrawn from {interface}: {why}"))
+            }
+            (false, _) => {
+                let line = format!(
+                    "{ip} withdrawn from {interface}: {why}; it comes back once it has been able to serve for {wait:?}"
+                );
+                (EventLevel::Warn, line)
+            }
+        }
+    }
+}
+
+impl AnnounceTask {
+    async fn run(mut self, mut ends: mpsc::Receiver<(End, oneshot::Sender<()>)>) {
+        loop {
+            let changed = self.parts.changed.clone();
+            let due = self.look().await;
+            let wait = due.map_or(LOOK_EVERY, |due| due.since(clock::now()).min(LOOK_EVERY));
+            tokio::select! {
+                // A change during the look is kept.
+                () = changed.notified() => {}
+                () = sleep(wait), if self.has_work => {}
+                end = ends.recv() => {
+                    let Some((end, done)) = end else { return };
+                    self.end(end).await;
+                    let _ = done.send(());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what is to be done now. Returns when the next thing is.
+    async fn look(&mut self) -> Option<Timestamp> {
+        let snapshot = self.parts.snapshot.load_full();
+        let config = snapshot.announce.clone();
+        // Most have no such table: their host is looked at once.
+        let is_first = self.netlink.is_none();
+        if config.is_none() && !self.has_work && !is_first {
+            return None;
+        }
+        self.has_work = config.is_some();
+        let seen = match self.see(config.as_deref()).await {
+            Ok(seen) => {
+                self.fault = None;
+                seen
+            }
+            Err(fault) => {
+                // Without the table nobody need be told.
+                if config.is_some() && self.fault.as_ref() != Some(&fault) {
+                    self.tell(EventLevel::Error, &format!("addresses cannot be announced: {fault}"));
+                }
+                self.fault = Some(fault);
+                self.report(config.as_deref());
+                return None;
+            }
+        };
+        self.has_work |= seen.addresses.iter().any(|address| address.is_announced);
+        let wanted = wanted(&snapshot);
+        self.forget_unwanted(&wanted);
+        if let Some(config) = &config {
+            for ip in wanted {
+                self.look_at(ip, &snapshot, config, &seen).await;
+            }
+        }
+        self.sweep(&seen).await;
+        self.report(config.as_deref());
+        let hold = config.map(|config| config.hold)?;
+        self.rows.values().filter_map(|row| row.announcement.due(hold)).min()
+    }
+
+    async fn see(&mut self, config: Option<&AnnounceConfig>) -> Result<Seen, String> {
+        if self.netlink.is_none() {
+            let opened = HostAddresses::open().map_err(|error| format!("cannot ask the kernel: {error}"))?;
+            self.netlink = Some(opened);
+        }
+        let Some(netlink) = &self.netlink else { return Err("no netlink".to_owned()) };
+        let addresses = netlink.all().await.map_err(|error| error.to_string())?;
+        let Some(AnnounceConfig { interface: name, .. }) = config else {
+            return Ok(Seen { addresses, interface: 0 });
+        };
+        let interfaces = netlink.interfaces().await.map_err(|error| error.to_string())?;
+        let interface = interfaces.iter().find(|interface| interface.name == *name);
+        match interface {
+            Some(interface) => Ok(Seen { addresses, interface: interface.index }),
+            None => Err(format!(
+                "there is no interface {name} (announce.interface; `ip link add {name} type dummy` makes one)"
+            )),
+        }
+    }
+
+    /// Gives up what the file no longer has. The addresses themselves are swept.
+    fn forget_unwanted(&mut self, wanted: &BTreeSet<IpAddr>) {
+        let gone: Vec<IpAddr> = self.rows.keys().filter(|ip| !wanted.contains(ip)).copied().collect();
+        for ip in gone {
+            self.names.remove(&ip);
+            if let Some(row) = self.rows.remove(&ip)
+                && row.is_there
+            {
+                self.tell(EventLevel::Info, &format!("{ip} withdrawn: no frontend announces it any more"));
+            }
+        }
+    }
+
+    /// Looks at one address, and announces or withdraws it.
+    async fn look_at(&mut self, ip: IpAddr, snapshot: &Snapshot, config: &AnnounceConfig, seen: &Seen) {
+        let is_there = seen.announced(ip).is_some();
+        let row = self.rows.entry(ip).or_insert_with(|| AddressRow {
+            announcement: Announcement::new(is_there),
+            is_there,
+            reason: String::new(),
+            fault: None,
+            withdrawals: 0,
+        });
+        row.is_there = is_there;
+        if let Err((level, line)) = self.take_name(ip, seen) {
+            return self.note_fault(ip, level, line);
+        }
+        let Some(decision) = self.decide(ip, snapshot, config) else { return };
+        if let Err(line) = self.carry_out(ip, decision.is_wanted, seen).await {
+            return self.note_fault(ip, EventLevel::Error, line);
+        }
+        let Some(row) = self.rows.get_mut(&ip) else { return };
+        let is_explained = decision.is_changed || seen.has_elsewhere(ip) || row.fault.is_some();
+        (row.is_there, row.fault) = (decision.is_wanted, None);
+        if is_there != decision.is_wanted {
+            let (level, line) = decision.told(ip, &config.interface, is_explained);
+            self.tell(level, &line);
+        }
+    }
+
+    /// Makes the address ours to announce. Else says why it is not.
+    fn take_name(&mut self, ip: IpAddr, seen: &Seen) -> Result<(), (EventLevel, String)> {
+        if seen.announced(ip).is_none() && seen.has_foreign(ip) {
+            let line =
+                format!("{ip} is on this host already, and convey did not put it there: it stays as it is");
+            return Err((EventLevel::Warn, line));
+        }
+        if let Entry::Vacant(place) = self.names.entry(ip) {
+            let name = own(ip).map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    (EventLevel::Warn, format!("{ip} is announced by another convey on this host"))
+                }
+                _ => (EventLevel::Error, format!("{ip} cannot be announced: {error}")),
+            })?;
+            place.insert(name);
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, ip: IpAddr, snapshot: &Snapshot, config: &AnnounceConfig) -> Option<Decision> {
+        let row = self.rows.get_mut(&ip)?;
+        let is_leaving = self.parts.draining.load(Ordering::Relaxed) || snapshot.stopping;
+        let (readiness, why) = match obstacle_at(snapshot, ip, config.min_servers) {
+            _ if is_leaving => (Readiness::Leaving, "convey drains".to_owned()),
+            Some(why) => (Readiness::Lacking, why),
+            None => (Readiness::Ready, "every frontend at it can serve".to_owned()),
+        };
+        let change = row.announcement.observe(readiness, config.hold, clock::now());
+        row.withdrawals += u64::from(change == Some(AddressChange::Withdraw));
+        let (is_wanted, wait) = (row.announcement.is_announced(), row.announcement.wait());
+        row.reason = match (is_wanted, readiness) {
+            (true, Readiness::Lacking) => {
+                format!("{why}; withdrawn unless that ends within {:?}", config.hold)
+            }
+            (false, Readiness::Ready) => format!("{why}; announced once that has lasted {wait:?}"),
+            _ => why.clone(),
+        };
+        Some(Decision { is_wanted, is_changed: change.is_some(), is_leaving, why, wait })
+    }
+
+    /// Has the kernel add or remove the address. Else says why it has not.
+    async fn carry_out(&self, ip: IpAddr, is_wanted: bool, seen: &Seen) -> Result<(), String> {
+        let Some(netlink) = &self.netlink else { return Ok(()) };
+        let (verb, done) = match (is_wanted, seen.announced(ip)) {
+            (true, None) => ("announced", netlink.announce(ip, seen.interface).await),
+            (false, Some(address)) => ("withdrawn", netlink.withdraw(address).await),
+            (true, Some(_)) | (false, None) => return Ok(()),
+        };
+        done.map_err(|error| {
+            let hint = if error.says_not_permitted() { " (CAP_NET_ADMIN; it takes a restart)" } else { "" };
+            format!("{ip} cannot be {verb}: {error}{hint}")
+        })?;
+        if is_wanted && !self.has_mark(ip).await {
+            return Err(format!(
+                "{ip} cannot be announced: this kernel keeps no marks of addresses, Linux 5.18 does"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the address has our mark. One that has none is taken away again: after a kill nobody would know it.
+    async fn has_mark(&self, ip: IpAddr) -> bool {
+        let Some(netlink) = &self.netlink else { return false };
+        let Ok(addresses) = netlink.all().await else { return true };
+        let Some(address) = addresses.iter().find(|address| address.ip == ip) else { return true };
+        if !address.is_announced {
+            let _ = netlink.withdraw(address).await;
+        }
+        address.is_announced
+    }
+
+    /// Tells it once.
+    fn note_fault(&mut self, ip: IpAddr, level: EventLevel, line: String) {
+        let Some(row) = self.rows.get_mut(&ip) else { return };
+        row.reason.clone_from(&line);
+        if row.fault.as_ref() != Some(&line) {
+            row.fault = Some(line.clone());
+            self.tell(level, &line);
+        }
+    }
+
+    /// Takes away what an earlier convey has left, or this one on another interface.
+    async fn sweep(&self, seen: &Seen) {
+        let Some(netlink) = &self.netlink else { return };
+        for address in seen.addresses.iter().filter(|address| address.is_announced) {
+            let ip = address.ip;
+            let is_ours = self.rows.contains_key(&ip) && self.names.contains_key(&ip);
+            if is_ours && address.interface == seen.interface {
+                continue;
+            }
+            // Held until it is removed: nobody begins to announce it meanwhile.
+            let name = if is_ours { None } else { own(ip).ok() };
+            if !is_ours && name.is_none() {
+                continue;
+            }
+            match netlink.withdraw(address).await {
+                Ok(()) => {
+                    info!("removed {ip}, which an earlier convey announced, or an earlier configuration")
+                }
+                Err(error) => warn!("cannot remove {ip}, which an earlier convey announced: {error}"),
+            }
+        }
+    }
+
+    async fn end(&mut self, end: End) {
+        let ours: BTreeSet<IpAddr> = std::mem::take(&mut self.names).into_keys().collect();
+        let why = match end {
+            End::Withdraw => "convey stops",
+            End::Leave => "the new process does not announce it",
+        };
+        let there: Vec<IpAddr> =
+            self.rows.iter().filter(|(_, row)| row.is_there).map(|(ip, _)| *ip).collect();
+        for ip in there.into_iter().filter(|ip| ours.contains(ip)) {
+            // Somebody has the name: another process has taken over.
+            let Ok(_name) = own(ip) else { continue };
+            match self.take_away(ip).await {
+                Ok(()) => {
+                    if let Some(row) = self.rows.get_mut(&ip) {
+                        row.is_there = false;
+                        why.clone_into(&mut row.reason);
+                    }
+                    self.tell(EventLevel::Info, &format!("{ip} withdrawn: {why}"));
+                }
+                Err(error) => self.tell(EventLevel::Error, &format!("{ip} cannot be withdrawn: {error}")),
+            }
+        }
+        match end {
+            End::Withdraw => self.report(self.parts.snapshot.load().announce.as_deref()),
+            End::Leave => self.parts.state.set(Vec::new()),
+        }
+    }
+
+    async fn take_away(&self, ip: IpAddr) -> Result<(), crate::net::Error> {
+        let Some(netlink) = &self.netlink else { return Ok(()) };
+        for address in netlink.all().await?.iter().filter(|one| one.is_announced && one.ip == ip) {
+            netlink.withdraw(address).await?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, config: Option<&AnnounceConfig>) {
+        let Some(config) = config else { return self.parts.state.set(Vec::new()) };
+        let address = |(ip, row): (&IpAddr, &AddressRow)| AnnouncedAddress {
+            address: *ip,
+            interface: config.interface.clone(),
+            is_announced: row.is_there,
+            reason: self.fault.clone().unwrap_or_else(|| row.reason.clone()),
+            withdrawals: row.withdrawals,
+        };
+        self.parts.state.set(self.rows.iter().map(address).collect());
+    }
+
+    fn tell(&self, level: EventLevel, line: &str) {
+        match level {
+            EventLevel::Info => info!("{line}"),
+            EventLevel::Warn => warn!("{line}"),
+            EventLevel::Error => error!("{line}"),
+        }
+        self.parts.events.record(EventKind::Announcement, level, clock::now(), line);
+    }
+}

@@ -1,0 +1,73 @@
+//! Tells operators of certificates that are about to expire.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use convey_tls::{Expiry, ExpiryWatch, TlsAcceptor, Validity};
+use log::{error, warn};
+
+use super::clock;
+use crate::config::Config;
+use crate::control::{EventKind, EventLevel, EventLog};
+use crate::model::FrontendTls;
+use crate::snapshot::Snapshot;
+
+/// Between two looks: a reload may bring others.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Looks at the certificates of the frontends as long as the program runs.
+pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog>) {
+    let mut watch = ExpiryWatch::default();
+    loop {
+        let certificates = certificates(&snapshot.load());
+        for expiry in watch.look(&certificates, clock::unix_seconds()) {
+            let (level, line) = told(&expiry);
+            match level {
+                EventLevel::Error => error!("{line}"),
+                EventLevel::Info | EventLevel::Warn => warn!("{line}"),
+            }
+            events.record(EventKind::Certificate, level, clock::now(), &line);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Those of a configuration that expire soon or have expired, a line each.
+pub(super) fn expiring(config: &Config) -> Vec<String> {
+    let acceptors = config.frontends.iter().filter_map(|frontend| {
+        let settings = frontend.tls.as_deref()?;
+        Some((frontend.name.as_str(), settings, TlsAcceptor::new(settings, None).ok()?))
+    });
+    let all: Vec<_> =
+        acceptors.flat_map(|(name, settings, acceptor)| named(name, settings, &acceptor)).collect();
+    let expiries = ExpiryWatch::default().look(&all, clock::unix_seconds());
+    expiries.iter().map(|expiry| told(expiry).1).collect()
+}
+
+/// How bad it is, and what an operator is told.
+fn told(Expiry { name, days_left }: &Expiry) -> (EventLevel, String) {
+    match days_left {
+        None => (EventLevel::Error, format!("{name} has expired: clients do not trust it")),
+        Some(0) => (EventLevel::Warn, format!("{name} expires within a day")),
+        Some(1) => (EventLevel::Warn, format!("{name} expires in 1 day")),
+        Some(days) => (EventLevel::Warn, format!("{name} expires in {days} days")),
+    }
+}
+
+/// All of them, as operators know them.
+fn certificates(snapshot: &Snapshot) -> Vec<(String, Validity)> {
+    let frontends = snapshot.frontends.iter().filter_map(|frontend| {
+        let (settings, acceptor) = frontend.config.tls.as_deref().zip(frontend.tls.as_deref())?;
+        Some(named(&frontend.config.name, settings, acceptor))
+    });
+    frontends.flatten().collect()
+}
+
+/// Those of a frontend, each with its file.
+fn named(frontend: &str, settings: &FrontendTls, acceptor: &TlsAcceptor) -> Vec<(String, Validity)> {
+    let pairs = settings.certificates.iter().zip(&acceptor.certificates);
+    let name = |path: &Path| format!("certificate {} of frontend {frontend}", path.display());
+    pairs.map(|(pair, certificate)| (name(&pair.chain_path), certificate.validity)).collect()
+}

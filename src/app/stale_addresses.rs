@@ -1,0 +1,84 @@
+//! Addresses that a convey has put on an interface to be announced, and whose process is gone.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+use crate::doctor::Diagnosis;
+use crate::net::{self, HostAddress, HostAddresses, OwnedName};
+
+/// Who announces an address has this name in its network namespace.
+pub(super) fn name(ip: IpAddr) -> String {
+    format!("announces {ip}")
+}
+
+/// Takes the name, unless another convey has it.
+pub(super) fn own(ip: IpAddr) -> io::Result<OwnedName> {
+    OwnedName::take(name(ip))
+}
+
+/// An address that nobody announces; nobody begins to as long as this is held.
+pub(super) struct StaleAddress {
+    address: HostAddress,
+    interface: String,
+    _name: OwnedName,
+}
+
+impl StaleAddress {
+    /// What it is.
+    fn told(&self) -> String {
+        format!("the address {} that a killed convey announced on {}", self.address.ip, self.interface)
+    }
+
+    /// The same for an operator.
+    fn diagnosis(&self) -> Diagnosis {
+        let (HostAddress { ip, .. }, interface) = (&self.address, &self.interface);
+        let seen = format!(
+            "{ip} is on {interface} since a convey announced it that was killed, and no convey runs that would withdraw it"
+        );
+        let why = "Routing daemons announce the address, and routers send clients to this host, where nobody serves them. The next start \
+                   takes it over, or removes it; `convey clear --addresses` removes it, too.";
+        let mend = format!("ip addr del {ip}/{} dev {interface}", if ip.is_ipv4() { 32 } else { 128 });
+        Diagnosis::error("announced-stale", seen, why).mend(mend)
+    }
+}
+
+/// All of them.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) async fn find(addresses: &HostAddresses) -> Result<Vec<StaleAddress>, net::Error> {
+    let announced: Vec<HostAddress> =
+        addresses.all().await?.into_iter().filter(|address| address.is_announced).collect();
+    if announced.is_empty() {
+        return Ok(Vec::new());
+    }
+    let interfaces = addresses.interfaces().await?;
+    let names: HashMap<u32, String> = interfaces.into_iter().map(|one| (one.index, one.name)).collect();
+    let stale = announced.into_iter().filter_map(|address| {
+        let name = own(address.ip).ok()?;
+        let interface = names.get(&address.interface)?.clone();
+        Some(StaleAddress { address, interface, _name: name })
+    });
+    Ok(stale.collect())
+}
+
+/// Removes all of them; what was removed, a line each.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) async fn clear(addresses: &HostAddresses) -> Result<Vec<String>, net::Error> {
+    let mut removed = Vec::new();
+    for stale in find(addresses).await? {
+        addresses.withdraw(&stale.address).await?;
+        removed.push(stale.told());
+    }
+    Ok(removed)
+}
+
+/// What to tell of each. Nobody need be told where the kernel does not tell.
+pub(super) async fn diagnoses() -> Vec<Diagnosis> {
+    let Ok(addresses) = HostAddresses::open() else { return Vec::new() };
+    let found = find(&addresses).await.unwrap_or_default();
+    found.iter().map(StaleAddress::diagnosis).collect()
+}

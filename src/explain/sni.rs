@@ -1,0 +1,66 @@
+//! Routes by TLS server name (proxy mode): where a client goes that asks for a name. Pure.
+
+use std::iter;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::End;
+use super::route::AskedRoute;
+use crate::config::listed;
+use crate::snapshot::{Pool, SniRoute, SniRoutes};
+
+/// Routes that a step names.
+const MAX_LISTED: usize = 8;
+
+/// The route of a client that asks for this host and offers no protocol, and its backend. Says which others it may take by a protocol.
+pub(super) fn of_host(routes: &SniRoutes, host: &str) -> (AskedRoute, Option<Arc<Pool>>) {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    // Clients name no addresses.
+    let name = Some(name).filter(|name| !name.starts_with('[') && name.parse::<IpAddr>().is_err());
+    let route = routes.route(name, iter::empty());
+    let asks = match name {
+        Some(name) => format!("a TLS client that asks for {name}"),
+        None => format!("a TLS client of {host} names no server, and"),
+    };
+    let takes = match route {
+        Some(route) => takes(route),
+        None => "has no route, and is refused".to_owned(),
+    };
+    let others = by_protocol(routes, name, route);
+    let says = format!("{asks} {takes}{others}");
+    let end = if route.is_none() { Some(End::NO_ROUTE) } else { None };
+    (AskedRoute { says, end, limits: Vec::new() }, route.map(|route| route.pool.clone()))
+}
+
+/// What is said if nothing was asked for, and what becomes of a connection without a route.
+pub(super) fn of_all(routes: &SniRoutes) -> (String, Option<End>) {
+    let to = |route: &Arc<SniRoute>| format!("{} to backend {}", route.name, route.pool.config.name);
+    let is_named =
+        |route: &&Arc<SniRoute>| routes.default.as_ref().is_none_or(|default| !Arc::ptr_eq(route, default));
+    let named: Vec<String> = routes.routes().filter(is_named).map(to).collect();
+    let all = listed(named.iter(), MAX_LISTED);
+    let (rest, end) = match &routes.default {
+        Some(route) => {
+            (format!("one without a route goes to backend {}, as follows", route.pool.config.name), None)
+        }
+        None => ("one without a route is refused".to_owned(), Some(End::NO_ROUTE)),
+    };
+    (format!("each TLS connection goes by the name and the protocols it asks for ({all}); {rest}"), end)
+}
+
+fn takes(route: &SniRoute) -> String {
+    format!("takes route {} to backend {}", route.name, route.pool.config.name)
+}
+
+/// Where it goes if it offers a protocol, unless that is the same.
+fn by_protocol(routes: &SniRoutes, name: Option<&str>, without: Option<&Arc<SniRoute>>) -> String {
+    let mut protocols: Vec<&[u8]> = routes.routes().filter_map(|route| route.alpn.as_deref()).collect();
+    protocols.sort_unstable();
+    protocols.dedup();
+    let other = |protocol: &&[u8]| {
+        let route = routes.route(name, iter::once(*protocol))?;
+        let is_other = without.is_none_or(|without| !Arc::ptr_eq(route, without));
+        is_other.then(|| format!("; one that offers {} {}", String::from_utf8_lossy(protocol), takes(route)))
+    };
+    protocols.iter().filter_map(other).collect()
+}

@@ -1,0 +1,110 @@
+#!/bin/sh
+# Lets a server answer clients directly (DSR) where convey sends their packets through a tunnel, `dsr = "ipip"` or "gue": the server
+# takes packets out, and has the VIP as an address of its own, on lo, by dsr-server-l2.sh beside this script.
+#
+# usage: [NAME=VALUE...] dsr-server-tunnel.sh up|down|check|status
+#
+#   VIP     where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for all but status
+#   KIND    ipip or gue; needed for all but status
+#   SERVER  addresses of this server, that convey sends to: "10.0.1.11" or "10.0.1.11 2001:db8:1::11"; needed for up
+#   PORT    of gue; 6080 unless set
+#
+# up and down are idempotent. down removes what up has made, and the VIP. check fails unless packets are taken out and lo has the
+# VIP. Needs root.
+set -eu
+
+L2=$(dirname "$0")/dsr-server-l2.sh
+PORT=${PORT-6080}
+
+# Outer IPv4: 4 inside by ipip, 6 inside by sit. Outer IPv6: both by one device of ip6_tunnel. These are the devices that each module has for
+# packets of no other device's addresses.
+DEVICES="tunl0 sit0 ip6tnl0"
+
+up() {
+    valid
+    : "${SERVER:?addresses of this server}"
+    for server in $SERVER; do
+        [ -n "$(ip addr show to "$server")" ] || fail "SERVER: this host has no address $server"
+    done
+    modprobe -q -a ipip sit ip6_tunnel || true
+    for device in $DEVICES; do
+        ip link show "$device" >/dev/null 2>&1 || fail "there is no $device: load the modules ipip, sit and ip6_tunnel"
+        ip link set "$device" up
+        # Clients are elsewhere than behind a tunnel.
+        loose "$device"
+    done
+    loose all
+    # One device takes both families out of IPv6.
+    ip link set dev ip6tnl0 type ip6tnl mode any 2>/dev/null || true
+    if [ "$KIND" = gue ]; then
+        modprobe -q -a fou fou6 || true
+        listens 4 || ip fou add port "$PORT" gue
+        case " $SERVER " in
+            *:*) listens 6 || ip -6 fou add port "$PORT" gue ;;
+        esac
+    fi
+    VIP=$VIP sh "$L2" up
+}
+
+check() {
+    valid
+    for device in $DEVICES; do
+        ip link show up dev "$device" 2>/dev/null | grep -q "$device" || fail "$device is not up"
+    done
+    if [ "$KIND" = gue ]; then
+        listens 4 || listens 6 || fail "nothing takes gue out at port $PORT"
+    fi
+    VIP=$VIP sh "$L2" check
+}
+
+down() {
+    valid
+    if [ "$KIND" = gue ]; then
+        ip fou del port "$PORT" 2>/dev/null || true
+        ip -6 fou del port "$PORT" 2>/dev/null || true
+    fi
+    for device in $DEVICES; do
+        ip link set "$device" down 2>/dev/null || true
+    done
+    VIP=$VIP sh "$L2" down
+}
+
+status() {
+    for device in $DEVICES; do
+        ip -brief link show dev "$device" 2>/dev/null || true
+    done
+    ip fou show 2>/dev/null || true
+    ip -6 fou show 2>/dev/null || true
+    sh "$L2" status
+}
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+valid() {
+    : "${VIP:?where clients connect to}"
+    case ${KIND-} in
+        ipip | gue) ;;
+        *) fail "KIND: found ${KIND-nothing}; allowed: ipip, gue" ;;
+    esac
+    case $PORT in
+        '' | *[!0-9]*) fail "PORT: found $PORT; allowed: a port from 1 to 65535" ;;
+    esac
+}
+
+# Whether gue is taken out at the port, by this family.
+listens() {
+    ip "-$1" fou show 2>/dev/null | grep -q "^port $PORT gue"
+}
+
+# Sources are not held against routes. An interface does what its own setting or that of `all` says, whichever is more.
+loose() {
+    echo 0 >"/proc/sys/net/ipv4/conf/$1/rp_filter"
+}
+
+case "${1-}" in
+    up | down | check | status) "$1" ;;
+    *) sed -n '/^# usage/,/Needs root/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
