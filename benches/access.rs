@@ -71,6 +71,8 @@ fn lines(criterion: &mut Criterion) {
         retries: 0,
         termination: Termination::Closed,
         reason: None,
+        tls: None,
+        hello: None,
         request: None,
     };
     let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use convey::forward::testing::{FlowTable, NewFlow};
-use convey::forward::{ACK, Direction, NatPorts, PortSplit, SYN, Segment, View};
+use convey::forward::{ACK, Direction, NatPorts, PortSplit, SYN, Segment, ServerWay, View};
 use convey::model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -147,7 +147,7 @@ fn flow(i: u32) -> NewFlow {
         client: key([100 + a, b, c, d], [192, 0, 2, 1], 1_024 + u16::from(d), 443),
         server: key([10, 1, a, b], [10, 0, 0, c], 8_443, 33_768 + u16::from(d)),
         view: View::BothSides,
-        is_l2_dsr: false,
+        way: ServerWay::Rewritten,
         server_id: i % 10,
         frontend_id: 0,
         to_server: 0,

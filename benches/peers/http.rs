@@ -2,8 +2,11 @@
 
 use std::io;
 
-/// The small file, and its size in bytes.
+/// The small file that servers have, and its size in bytes.
 pub(crate) const SMALL: (&str, usize) = ("1k", 1024);
+
+/// A large one.
+pub(crate) const LARGE: (&str, usize) = ("1m", 1024 * 1024);
 
 /// Asks for [`SMALL`] on a connection that stays open.
 pub(crate) const REQUEST: &[u8] = b"GET /1k HTTP/1.1\r\nHost: peers\r\n\r\n";

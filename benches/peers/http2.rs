@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS, by prior knowledge: h2load as fast as it goes, a process for each address to connect to.
+//! HTTP/2, without TLS by prior knowledge: h2load as fast as it goes, a process for each address to connect to.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -34,14 +34,15 @@ pub(crate) struct Outcome {
 }
 
 /// Asks for the small file for so many seconds, over connections to the targets in turn.
-pub(crate) fn ask(site: &Site, targets: &[SocketAddr], seconds: u64) -> Result<Outcome> {
+pub(crate) fn ask(site: &Site, (targets, is_tls): (&[SocketAddr], bool), seconds: u64) -> Result<Outcome> {
+    let scheme = if is_tls { "https" } else { "http" };
     let share = |count: usize| count.div_ceil(targets.len()).to_string();
     let part = |(n, target): (usize, &SocketAddr)| {
         let log = site.path(&format!("h2load-{n}.log"));
         let mut h2load = site.lab.command(Role::Client(1), "h2load");
         h2load.args(["--clients", &share(CONNECTIONS), "--max-concurrent-streams", &STREAMS.to_string()]);
         h2load.args(["--threads", &share(client_threads()), "--duration", &seconds.to_string()]);
-        h2load.arg("--log-file").arg(&log).arg(format!("http://{target}/{}", SMALL.0));
+        h2load.arg("--log-file").arg(&log).arg(format!("{scheme}://{target}/{}", SMALL.0));
         (h2load, log)
     };
     let parts: Vec<(Command, PathBuf)> = targets.iter().enumerate().map(part).collect();

@@ -4,16 +4,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use convey::model::Mode;
 use convey_lab::Role;
-use convey_testkit::run;
+use convey_testkit::{TlsSettings, clock, run};
 
+use crate::compared::Compared;
+use crate::http::SMALL;
+use crate::loads::LOADS;
 use crate::measure::{self, Meter};
 use crate::metric::{Metric, Sample, mean, percentiles};
+use crate::mixed::MIX;
 use crate::peer::{Peer, Running};
 use crate::site::{Site, client_threads, connections};
 use crate::steady::{self, Task};
-use crate::{http2, idle};
+use crate::streams::{self, Asks};
+use crate::{http2, idle, mixed, resumed};
 
 /// How long and how often.
 pub(crate) struct LoadPlan {
@@ -29,14 +33,25 @@ pub(crate) struct LoadPlan {
 /// A load and what is looked at.
 pub(crate) struct Load {
     pub(crate) name: &'static str,
-    kind: Kind,
+    pub(crate) kind: Kind,
     /// The columns of the table.
     pub(crate) metrics: &'static [Metric],
     /// What the chart shows beside the CPU of the machine.
     pub(crate) headline: Metric,
+    /// Where it is put.
+    pub(crate) put: Put,
 }
 
-enum Kind {
+/// Which comparisons have a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Put {
+    Modes,
+    Tls,
+    Http3,
+    Files,
+}
+
+pub(crate) enum Kind {
     /// As fast as it goes: a request on every connection, and the next as soon as the answer is there.
     Busy { connections: u32, file: &'static str, keep_alive: bool },
     /// The same on some connections while many others are open and silent.
@@ -47,6 +62,14 @@ enum Kind {
     Pausing,
     /// As fast as it goes, by HTTP/2.
     Http2,
+    /// Within TLS: a connection for each request, which goes on with an earlier session.
+    Resumed,
+    /// Files of several sizes at once.
+    Mixed,
+    /// As fast as it goes, by clients of our own.
+    Streams { connections: usize, asks: Asks, file: (&'static str, usize) },
+    /// So many connections at most, each of which has been used once.
+    Idle { connections: usize },
 }
 
 impl LoadPlan {
@@ -63,66 +86,6 @@ impl LoadPlan {
         self.idle_connections.min(possible / 100 * 100)
     }
 }
-
-use Metric::{Balancer, Machine, Mean, Megabytes, Memory, P50, P99, P999, P9999, Requests};
-
-/// All loads. The first tells the rate of the one at a constant rate.
-pub(crate) const LOADS: [Load; 9] = [
-    Load {
-        name: "1 KB, keep-alive, 64 connections",
-        kind: Kind::Busy { connections: 64, file: "1k", keep_alive: true },
-        metrics: &[Requests, P99, Balancer, Machine, Memory],
-        headline: Requests,
-    },
-    Load {
-        name: "1 KB, keep-alive, 512 connections",
-        kind: Kind::Busy { connections: 512, file: "1k", keep_alive: true },
-        metrics: &[Requests, P99, Balancer, Machine, Memory],
-        headline: Requests,
-    },
-    Load {
-        name: "1 KB, a connection for every request, 64 at once",
-        kind: Kind::Busy { connections: 64, file: "1k", keep_alive: false },
-        metrics: &[Requests, P99, Balancer, Machine, Memory],
-        headline: Requests,
-    },
-    Load {
-        name: "16 KB, keep-alive, 64 connections",
-        kind: Kind::Busy { connections: 64, file: "16k", keep_alive: true },
-        metrics: &[Requests, Megabytes, P99, Balancer, Machine, Memory],
-        headline: Requests,
-    },
-    Load {
-        name: "1 MB, keep-alive, 8 connections",
-        kind: Kind::Busy { connections: 8, file: "1m", keep_alive: true },
-        metrics: &[Requests, Megabytes, P99, Balancer, Machine, Memory],
-        headline: Megabytes,
-    },
-    Load {
-        name: "1 KB, keep-alive, 64 connections among idle ones",
-        kind: Kind::BusyAmongIdle,
-        metrics: &[Requests, P99, Balancer, Machine, Memory],
-        headline: Memory,
-    },
-    Load {
-        name: "1 KB, keep-alive, half of HAProxy's peak rate",
-        kind: Kind::Steady,
-        metrics: &[Requests, P50, P99, P999, P9999, Balancer, Machine, Memory],
-        headline: P9999,
-    },
-    Load {
-        name: "1 KB, keep-alive, 1,000 clients that pause for a second",
-        kind: Kind::Pausing,
-        metrics: &[Requests, Mean, P50, P99, P999, Balancer, Machine, Memory],
-        headline: Mean,
-    },
-    Load {
-        name: "1 KB, HTTP/2, 16 connections of 10 streams",
-        kind: Kind::Http2,
-        metrics: &[Requests, P50, P99, P999, P9999, Balancer, Machine, Memory],
-        headline: Requests,
-    },
-];
 
 /// The loads with some of these words in their names, and the one that tells their rate; all if there are no words.
 ///
@@ -150,26 +113,46 @@ const PAUSING_CLIENTS: usize = 1000;
 
 impl Load {
     /// Whether peers are loaded so in a mode.
-    pub(crate) fn is_of(&self, mode: Mode) -> bool {
-        match self.kind {
-            Kind::Pausing => mode == Mode::Proxy,
-            Kind::Http2 => mode.is_http(),
-            _ => true,
-        }
+    pub(crate) fn is_of(&self, compared: Compared) -> bool {
+        let mode = compared.mode();
+        let put = match compared {
+            Compared::Mode(_) => Put::Modes,
+            Compared::Tls => Put::Tls,
+            Compared::Http3 => Put::Http3,
+            Compared::Files => Put::Files,
+        };
+        self.put == put
+            && match self.kind {
+                Kind::Pausing => !mode.is_http() && mode.is_proxied(),
+                Kind::Http2 | Kind::Resumed => mode.is_http(),
+                _ => true,
+            }
     }
 
     /// Whether a peer takes part. Those that differ in how they pass long bodies on do not, where there are none.
-    pub(crate) fn is_for(&self, mode: Mode, peer: Peer) -> bool {
+    pub(crate) fn is_for(&self, compared: Compared, peer: Peer) -> bool {
         let is_for_bulk = matches!(peer, Peer::HaproxySplice | Peer::NginxUnbuffered);
         match self.kind {
-            Kind::Pausing | Kind::Http2 => !is_for_bulk,
-            _ => mode.is_http() || peer != Peer::NginxHttp,
+            Kind::Pausing | Kind::Http2 | Kind::Resumed => !is_for_bulk,
+            Kind::Streams { .. } | Kind::Idle { .. } => true,
+            Kind::Busy { file, .. } if self.put == Put::Tls => !is_for_bulk || file == "1m",
+            _ => compared.mode().is_http() || peer != Peer::NginxHttp,
         }
     }
 
     /// Whether what counts is the latency that a peer adds to that of a server.
     pub(crate) fn is_about_added_latency(&self) -> bool {
         matches!(self.kind, Kind::Pausing)
+    }
+
+    /// Whether it is files of several sizes at once.
+    pub(crate) fn is_mixed(&self) -> bool {
+        matches!(self.kind, Kind::Mixed)
+    }
+
+    /// Whether it is the small files of the mixed load alone.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self.kind, Kind::Busy { connections, file, .. } if (connections, file) == MIX[0])
     }
 
     /// Puts the load on a peer. `rate` is the constant rate in requests per second.
@@ -180,15 +163,19 @@ impl Load {
         plan: &LoadPlan,
         rate: Option<f64>,
     ) -> Result<Sample> {
-        let (seconds, small) = (plan.seconds, crate::http::SMALL.0);
+        let (seconds, small) = (plan.seconds, SMALL.0);
         match self.kind {
             Kind::Busy { connections, file, keep_alive } => {
-                busy(site, through, seconds, Http { connections, file, keep_alive })
+                let requests = Http { connections, file, keep_alive };
+                // The small files have the client alone that they have beside large ones.
+                let threads = if self.is_alone() { 1 } else { client_threads() };
+                busy(site, through, seconds, (threads, requests))
             }
             Kind::BusyAmongIdle => {
                 let open = || idle::open(&through.peer.targets(), plan.idle_connections());
                 let _idle = site.lab.enter(Role::Client(1), open)?.context("opening idle connections")?;
-                busy(site, through, seconds, Http { connections: CONNECTIONS, file: small, keep_alive: true })
+                let requests = Http { connections: CONNECTIONS, file: small, keep_alive: true };
+                busy(site, through, seconds, (client_threads(), requests))
             }
             Kind::Steady => {
                 let rate = rate.context("no rate is known")?;
@@ -204,6 +191,15 @@ impl Load {
                 constant(site, through, Task { connections: PAUSING_CLIENTS, rate, duration, warm_up })
             }
             Kind::Http2 => http2(site, through, seconds),
+            Kind::Resumed => resumed(site, through, seconds),
+            Kind::Mixed => at_once(site, through, seconds),
+            Kind::Streams { connections, asks, file } => {
+                let task = streams::Task { connections, asks, file, duration: Duration::from_secs(seconds) };
+                streams(site, through, task)
+            }
+            Kind::Idle { connections } => {
+                idle_streams(site, through, connections.min(plan.idle_connections()))
+            }
         }
     }
 }
@@ -215,23 +211,60 @@ struct Http<'a> {
     keep_alive: bool,
 }
 
-/// wrk, with a script that reports numbers.
-fn busy(site: &Site, through: &Running, seconds: u64, requests: Http<'_>) -> Result<Sample> {
+/// wrk with so many threads, and a script that reports numbers.
+fn busy(site: &Site, through: &Running, seconds: u64, requests: (usize, Http<'_>)) -> Result<Sample> {
+    let meter = Meter::start(&through.processes)?;
+    let numbers = numbers(&said(&mut wrk(&["wrk"], site, through, seconds, requests)?)?)?;
+    sample(through, meter, numbers)
+}
+
+/// A wrk for each size of files. The sample has the requests of the first, and the bytes and errors of all. The other clients take a core when
+/// nobody else wants it (sched(7)): they share the machine with the server, and the first is to wait for the server, not for them.
+fn at_once(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
+    let wrks = MIX.iter().enumerate().map(|(at, &(connections, file))| {
+        let program: &[&str] = if at == 0 { &["wrk"] } else { &["chrt", "--idle", "0", "wrk"] };
+        wrk(program, site, through, seconds, (1, Http { connections, file, keep_alive: true }))
+    });
+    let wrks = wrks.collect::<Result<Vec<Command>>>()?;
+    let meter = Meter::start(&through.processes)?;
+    let all = mixed::at_once(wrks, |mut wrk| numbers(&said(&mut wrk)?))?;
+    let mut first = *all.first().context("a mix has a first")?;
+    for [_, _, bytes, errors, ..] in &all[1..] {
+        first[2] += bytes;
+        first[3] += errors;
+    }
+    sample(through, meter, first)
+}
+
+/// A wrk with so many threads, begun by these words.
+fn wrk(
+    program: &[&str],
+    site: &Site,
+    through: &Running,
+    seconds: u64,
+    (threads, requests): (usize, Http<'_>),
+) -> Result<Command> {
+    let (program, words) = program.split_first().context("there is a program")?;
     let Http { connections, file, keep_alive } = requests;
     let targets: Vec<String> = through.peer.targets().iter().map(ToString::to_string).collect();
-    let mut wrk = site.lab.command(Role::Client(1), "wrk");
+    let mut wrk = site.lab.command(Role::Client(1), program);
+    wrk.args(words);
     wrk.env("TARGETS", targets.join(" "));
-    wrk.args(["--threads", &client_threads().to_string()]);
+    wrk.args(["--threads", &threads.to_string()]);
     wrk.args(["--connections", &connections.to_string(), "--duration", &format!("{seconds}s")]);
     wrk.args(["--timeout", "1s", "--script"]).arg(script(site)?);
     if !keep_alive {
         wrk.args(["--header", "Connection: close"]);
     }
-    wrk.arg(format!("http://{}/{file}", targets[0]));
-    let meter = Meter::start(&through.processes)?;
-    let text = said(&mut wrk)?;
+    let scheme = if through.compared.is_tls() { "https" } else { "http" };
+    wrk.arg(format!("{scheme}://{}/{file}", targets[0]));
+    Ok(wrk)
+}
+
+/// What wrk has measured, and what that took of the machine.
+fn sample(through: &Running, meter: Meter<'_>, numbers: [u64; 9]) -> Result<Sample> {
     let used = meter.stop()?;
-    let [requests, elapsed, bytes, errors, mean, latency @ ..] = numbers(&text)?;
+    let [requests, elapsed, bytes, errors, mean, latency @ ..] = numbers;
     Ok(Sample {
         requests,
         errors,
@@ -242,6 +275,7 @@ fn busy(site: &Site, through: &Running, seconds: u64, requests: Http<'_>) -> Res
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,
+        idle_connection: None,
     })
 }
 
@@ -273,18 +307,21 @@ fn constant(site: &Site, through: &Running, task: Task) -> Result<Sample> {
         requests: outcome.answered,
         errors: outcome.errors,
         elapsed: outcome.elapsed,
-        bytes: outcome.answered * crate::http::SMALL.1 as u64,
+        bytes: outcome.answered * SMALL.1 as u64,
         latency: percentiles(&outcome.latencies),
         mean: mean(&outcome.latencies),
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,
+        idle_connection: None,
     })
 }
 
 fn http2(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
     let meter = Meter::start(&through.processes)?;
-    let outcome = http2::ask(site, &through.peer.http2_targets(), seconds)?;
+    let is_tls = through.compared.is_tls();
+    let targets = if is_tls { through.peer.targets() } else { through.peer.http2_targets() };
+    let outcome = http2::ask(site, (&targets, is_tls), seconds)?;
     let used = meter.stop()?;
     Ok(Sample {
         requests: outcome.answered,
@@ -296,6 +333,70 @@ fn http2(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
         balancer: (!through.processes.is_empty()).then_some(used.processes),
         machine: used.machine,
         memory: memory(through)?,
+        idle_connection: None,
+    })
+}
+
+fn resumed(site: &Site, through: &Running, seconds: u64) -> Result<Sample> {
+    let target = *through.peer.targets().first().context("it has an address")?;
+    let meter = Meter::start(&through.processes)?;
+    let settings = || TlsSettings::trusting(&site.authority);
+    let outcome = site.lab.enter(Role::Client(1), || resumed::run(target, settings, seconds))?;
+    let used = meter.stop()?;
+    Ok(Sample {
+        requests: outcome.answered,
+        errors: outcome.errors,
+        elapsed: outcome.elapsed,
+        bytes: outcome.answered * SMALL.1 as u64,
+        latency: percentiles(&outcome.latencies),
+        mean: mean(&outcome.latencies),
+        balancer: (!through.processes.is_empty()).then_some(used.processes),
+        machine: used.machine,
+        memory: memory(through)?,
+        idle_connection: None,
+    })
+}
+
+/// Clients of our own, by HTTP/3 or within TLS by HTTP/2, as the peer is asked.
+fn streams(site: &Site, through: &Running, task: streams::Task) -> Result<Sample> {
+    let server = streams::Server::of(site, through.peer)?;
+    let measure = || streams::run(&server, task, || Meter::start(&through.processes));
+    let (outcome, meter) = site.lab.enter(Role::Client(1), measure)??;
+    let used = meter.stop()?;
+    Ok(Sample {
+        requests: outcome.latencies.len() as u64,
+        errors: outcome.errors,
+        elapsed: outcome.elapsed,
+        bytes: outcome.latencies.len() as u64 * task.file.1 as u64,
+        latency: percentiles(&outcome.latencies),
+        mean: mean(&outcome.latencies),
+        balancer: Some(used.processes),
+        machine: used.machine,
+        memory: memory(through)?,
+        idle_connection: None,
+    })
+}
+
+/// The same clients open connections, ask once on each, and keep them.
+fn idle_streams(site: &Site, through: &Running, connections: usize) -> Result<Sample> {
+    let server = streams::Server::of(site, through.peer)?;
+    let before = measure::memory(&through.processes)?;
+    let (meter, begun) = (Meter::start(&through.processes)?, clock());
+    let held =
+        || streams::hold(&server, connections, || Ok((meter.stop()?, measure::memory(&through.processes)?)));
+    let (used, after) = site.lab.enter(Role::Client(1), held)??;
+    let elapsed = begun.elapsed();
+    Ok(Sample {
+        requests: connections as u64,
+        errors: 0,
+        elapsed,
+        bytes: (connections * SMALL.1) as u64,
+        latency: percentiles(&[]),
+        mean: mean(&[]),
+        balancer: Some(used.processes),
+        machine: used.machine,
+        memory: Some(after),
+        idle_connection: Some(after.saturating_sub(before) / connections as u64),
     })
 }
 

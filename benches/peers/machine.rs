@@ -3,10 +3,11 @@
 use std::fs;
 use std::process::Command;
 
+use crate::peer::Peer;
 use crate::site::cores;
 
-/// Cores, processor, kernel, and the versions of the programs, pingora's if it takes part.
-pub(crate) fn describe(has_pingora: bool) -> String {
+/// Cores, processor, kernel, and the versions of the programs; of those that not every run has, if they take part.
+pub(crate) fn describe(peers: &[Peer]) -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model.trim());
@@ -17,7 +18,9 @@ pub(crate) fn describe(has_pingora: bool) -> String {
         [("haproxy", "-v"), ("nginx", "-v"), ("nft", "--version"), ("wrk", "-v"), ("h2load", "--version")];
     let mut versions: Vec<String> =
         programs.iter().map(|(program, flag)| format!("{program} {}", version(program, flag))).collect();
-    versions.extend(has_pingora.then(|| format!("pingora {}", pingora())));
+    let has = |peer: Peer| peers.contains(&peer);
+    versions.extend(has(Peer::Pingora).then(|| format!("pingora {}", pingora())));
+    versions.extend(has(Peer::Caddy).then(|| format!("caddy {}", caddy())));
     let convey = env!("CARGO_PKG_VERSION");
     format!("{} cores ({model}), Linux {kernel}; convey {convey}, {}", cores(), versions.join(", "))
 }
@@ -27,6 +30,15 @@ fn pingora() -> &'static str {
     let lock = include_str!("../pingora/Cargo.lock");
     let after = lock.split_once("name = \"pingora-proxy\"\nversion = \"").map(|(_, after)| after);
     after.and_then(|after| after.split('"').next()).unwrap_or("?")
+}
+
+/// The version of Caddy's module that is built in: programs of one's own have no version but that.
+fn caddy() -> String {
+    let output = Command::new("caddy").arg("build-info").output();
+    let said =
+        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let after = said.split_whitespace().skip_while(|word| *word != "github.com/caddyserver/caddy/v2").nth(1);
+    after.unwrap_or("?").trim_start_matches('v').to_owned()
 }
 
 /// The first word with a digit and a dot that a program says of itself.

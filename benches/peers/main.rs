@@ -1,32 +1,38 @@
-//! convey beside HAProxy, nginx and the kernel's own NAT: the same loads through each of them in turn, in one run,
+//! convey beside HAProxy, nginx, Caddy and the kernel's own NAT: the same loads through each of them in turn, in one run,
 //! between the same namespaces. `benches/README.md` says what is measured and how.
 //!
-//!     cargo bench --bench peers -- [proxy|http|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
+//!     cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
 //!         [--pingora BINARY] [--before BINARY] [--with FEATURE]...
 
 mod chart;
+mod client;
+mod compared;
 mod extra;
 mod feature;
 mod http;
 mod http2;
 mod idle;
 mod load;
+mod loads;
 mod machine;
 mod measure;
 mod metric;
+mod mixed;
 mod peer;
 mod report;
 mod results;
+mod resumed;
 mod site;
 mod steady;
+mod streams;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use convey::model::Mode;
 
+use compared::Compared;
 use extra::Extra;
 use feature::Feature;
 use load::{Load, LoadPlan};
@@ -34,16 +40,13 @@ use peer::{Peer, Running};
 use results::Results;
 use site::Site;
 
-/// The modes that are compared here.
-const MODES: [Mode; 4] = [Mode::Proxy, Mode::Http, Mode::Passthrough, Mode::Dsr];
-
 /// Compares convey with HAProxy, nginx and the kernel's NAT, side by side in one run. Needs root.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench peers --")]
 struct Options {
-    /// Modes of convey to compare; all unless named
-    #[arg(value_parser = PossibleValuesParser::new(MODES.map(Mode::name)).map(mode))]
-    modes: Vec<Mode>,
+    /// Modes of convey to compare, or mode http within TLS, by HTTP/3 or with files; all unless named
+    #[arg(value_name = "MODES", value_parser = PossibleValuesParser::new(Compared::ALL.map(Compared::name)).map(compared))]
+    compared: Vec<Compared>,
     /// Two short rounds, in less than two minutes a mode; results are not kept
     #[arg(long)]
     quick: bool,
@@ -83,38 +86,41 @@ fn measure(options: Options) -> Result<()> {
     };
     site::check()?;
     options.extra.check()?;
-    let modes = if options.modes.is_empty() { MODES.to_vec() } else { options.modes.clone() };
+    let wanted = if options.compared.is_empty() { Compared::ALL.to_vec() } else { options.compared.clone() };
     let loads = load::chosen(&options.loads)?;
-    for mode in modes {
-        let loads: Vec<&'static Load> = loads.iter().copied().filter(|load| load.is_of(mode)).collect();
+    for wanted in wanted {
+        let loads: Vec<&'static Load> = loads.iter().copied().filter(|load| load.is_of(wanted)).collect();
         if loads.is_empty() {
-            eprintln!("{}: none of these loads is put on this mode", mode.name());
+            eprintln!("{}: none of these loads is put on it", wanted.name());
             continue;
         }
-        let results = compare(mode, &plan, &loads, &options.extra)
-            .with_context(|| format!("in mode {}", mode.name()))?;
+        let results = compare(wanted, &plan, &loads, &options.extra)
+            .with_context(|| format!("in {}", wanted.name()))?;
         let folder = report::write(&results, kept)?;
         println!("{}", report::markdown(&results));
-        eprintln!("{}: table, chart and every sample are in {}", mode.name(), folder.display());
+        eprintln!("{}: table, chart and every sample are in {}", wanted.name(), folder.display());
     }
     Ok(())
 }
 
 /// Every load through every peer, the peers taking turns.
-fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) -> Result<Results> {
+fn compare(compared: Compared, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) -> Result<Results> {
     let site = Site::new(extra.clone())?;
-    let peers = Peer::of(mode, extra);
-    let mut results = Results::new(mode, peers.clone(), loads.to_vec(), plan);
+    let peers = Peer::of(compared, extra);
+    if compared.is_http3() && !peers.contains(&Peer::Caddy) {
+        eprintln!("{}: without Caddy, which is not installed", compared.name());
+    }
+    let mut results = Results::new(compared, peers.clone(), loads.to_vec(), plan);
     let mut rate = None;
     for load in loads {
         for round in 0..plan.rounds {
             let mut peers: Vec<Peer> =
-                peers.iter().copied().filter(|peer| load.is_for(mode, *peer)).collect();
+                peers.iter().copied().filter(|peer| load.is_for(compared, *peer)).collect();
             // Nobody always follows the same one.
             let first = round % peers.len();
             peers.rotate_left(first);
             for peer in peers {
-                let running = Running::start(&site, peer, mode).with_context(|| peer.name())?;
+                let running = Running::start(&site, peer, compared).with_context(|| peer.name())?;
                 let put = || load.run(&site, &running, plan, rate);
                 let outcome = match peer {
                     Peer::With(Feature::Scraped) => feature::while_scraped(&site, put),
@@ -131,13 +137,13 @@ fn compare(mode: Mode, plan: &LoadPlan, loads: &[&'static Load], extra: &Extra) 
                 );
                 results.add(load, peer, sample);
             }
-            eprintln!("{}: {}, round {} of {}", mode.name(), load.name, round + 1, plan.rounds);
+            eprintln!("{}: {}, round {} of {}", compared.name(), load.name, round + 1, plan.rounds);
         }
         rate = rate.or_else(|| results.half_of_peak());
     }
     Ok(results)
 }
 
-fn mode(name: String) -> Mode {
-    MODES.into_iter().find(|mode| mode.name() == name).expect("only names of modes are accepted")
+fn compared(name: String) -> Compared {
+    Compared::ALL.into_iter().find(|one| one.name() == name).expect("only their names are accepted")
 }

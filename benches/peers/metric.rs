@@ -17,6 +17,8 @@ pub(crate) enum Metric {
     /// Processor time of the whole machine.
     Machine,
     Memory,
+    /// What a connection that nobody uses adds to the memory.
+    IdleConnection,
 }
 
 /// One peer under one load for some seconds.
@@ -37,10 +39,12 @@ pub(crate) struct Sample {
     pub(crate) machine: Duration,
     /// Resident bytes of the balancer under the load, if it is a process.
     pub(crate) memory: Option<u64>,
+    /// Those that each idle connection has added, if the load is about that.
+    pub(crate) idle_connection: Option<u64>,
 }
 
 impl Metric {
-    pub(crate) const ALL: [Metric; 10] = [
+    pub(crate) const ALL: [Metric; 11] = [
         Metric::Requests,
         Metric::Megabytes,
         Metric::Mean,
@@ -51,6 +55,7 @@ impl Metric {
         Metric::Balancer,
         Metric::Machine,
         Metric::Memory,
+        Metric::IdleConnection,
     ];
 
     /// Its name and unit.
@@ -66,6 +71,7 @@ impl Metric {
             Metric::Balancer => "CPU of the balancer, µs/request",
             Metric::Machine => "CPU of the machine, µs/request",
             Metric::Memory => "memory, MiB",
+            Metric::IdleConnection => "an idle connection, KiB",
         }
     }
 
@@ -111,6 +117,7 @@ impl Sample {
             Metric::Balancer => self.balancer.map(per_request),
             Metric::Machine => Some(per_request(self.machine)),
             Metric::Memory => self.memory.map(|bytes| bytes as f64 / f64::from(1 << 20)),
+            Metric::IdleConnection => self.idle_connection.map(|bytes| bytes as f64 / 1024.0),
         }
     }
 }

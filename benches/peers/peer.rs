@@ -2,7 +2,7 @@
 //! something even without a connection.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -12,13 +12,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use convey::model::Mode;
 use convey_lab::{INTERFACE, Role, VIP};
-use convey_testkit::{Process, ask, binary, clock};
+use convey_testkit::{Process, TlsClient, TlsSettings, ask, binary, clock, tool};
 use rustix::process::Signal;
 
+use crate::compared::Compared;
 use crate::extra::Extra;
 use crate::feature::Feature;
 use crate::http::SMALL;
-use crate::site::{SERVERS, Site};
+use crate::site::{NAME, SERVERS, Site, cores};
 
 /// How long one may take to end.
 const TO_STOP: Duration = Duration::from_secs(20);
@@ -34,6 +35,8 @@ pub(crate) enum Peer {
     Convey,
     /// Another build of convey.
     Before,
+    /// convey, whose clients speak HTTP/2 within TLS where those of others speak HTTP/3.
+    ConveyHttp2,
     /// convey with a feature switched on.
     With(Feature),
     Haproxy,
@@ -47,6 +50,12 @@ pub(crate) enum Peer {
     NginxUnbuffered,
     /// A proxy made of the pingora crates.
     Pingora,
+    /// nginx with files of its own.
+    NginxFiles,
+    /// Apache, the same.
+    Apache,
+    /// Caddy's reverse proxy, for HTTP/3.
+    Caddy,
     /// The kernel's NAT, with connection tracking.
     Nftables,
 }
@@ -57,15 +66,17 @@ pub(crate) struct Running<'a> {
     /// Its processes; none if the kernel does it, or nobody has to.
     pub(crate) processes: Vec<u32>,
     process: Option<Process>,
+    pub(crate) compared: Compared,
     mode: Mode,
     site: &'a Site,
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 14] = [
+    pub(crate) const ALL: [Peer; 18] = [
         Peer::Direct,
         Peer::Convey,
         Peer::Before,
+        Peer::ConveyHttp2,
         Peer::With(Feature::AccessLog),
         Peer::With(Feature::Routes),
         Peer::With(Feature::Limits),
@@ -76,13 +87,23 @@ impl Peer {
         Peer::NginxHttp,
         Peer::NginxUnbuffered,
         Peer::Pingora,
+        Peer::NginxFiles,
+        Peer::Apache,
+        Peer::Caddy,
         Peer::Nftables,
     ];
 
     /// Whom convey is compared with in a mode, itself included.
-    pub(crate) fn of(mode: Mode, extra: &Extra) -> Vec<Peer> {
+    pub(crate) fn of(compared: Compared, extra: &Extra) -> Vec<Peer> {
+        let (mode, is_tls) = (compared.mode(), compared.is_tls());
         let takes_part = |peer: &Peer| match peer {
+            Peer::ConveyHttp2 => compared.is_http3(),
+            Peer::Caddy => compared.is_http3() && tool("caddy").is_some(),
+            Peer::Direct | Peer::Pingora | Peer::HaproxySplice if is_tls => false,
+            Peer::NginxFiles | Peer::Apache => compared.is_files(),
             Peer::Before => extra.before.is_some(),
+            Peer::Convey => true,
+            _ if compared.is_files() || compared.is_http3() => false,
             Peer::With(feature) => extra.with.contains(feature) && (mode.is_http() || !feature.is_of_http()),
             Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
             Peer::Nftables => mode.forwards_packets(),
@@ -95,7 +116,7 @@ impl Peer {
     }
 
     fn is_convey(self) -> bool {
-        matches!(self, Peer::Convey | Peer::Before | Peer::With(_))
+        matches!(self, Peer::Convey | Peer::Before | Peer::ConveyHttp2 | Peer::With(_))
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -103,6 +124,7 @@ impl Peer {
             Peer::Direct => "direct",
             Peer::Convey => "convey",
             Peer::Before => "convey before",
+            Peer::ConveyHttp2 => "convey, HTTP/2",
             Peer::With(feature) => feature.peer_name(),
             Peer::Haproxy => "HAProxy",
             Peer::HaproxySplice => "HAProxy, splice",
@@ -110,6 +132,9 @@ impl Peer {
             Peer::NginxHttp => "nginx",
             Peer::NginxUnbuffered => "nginx, no buffering",
             Peer::Pingora => "pingora",
+            Peer::NginxFiles => "nginx",
+            Peer::Apache => "Apache",
+            Peer::Caddy => "Caddy",
             Peer::Nftables => "nftables DNAT",
         }
     }
@@ -152,12 +177,13 @@ impl Peer {
 
 impl Running<'_> {
     /// Starts a peer and waits until it serves. convey is started in the mode.
-    pub(crate) fn start(site: &Site, peer: Peer, mode: Mode) -> Result<Running<'_>> {
-        let mut running = Running { peer, processes: Vec::new(), process: None, mode, site };
+    pub(crate) fn start(site: &Site, peer: Peer, compared: Compared) -> Result<Running<'_>> {
+        let mode = compared.mode();
+        let mut running = Running { peer, processes: Vec::new(), process: None, compared, mode, site };
         let ports = [("PORT", peer.port().to_string()), ("HTTP2_PORT", peer.http2_port().to_string())];
         match peer {
             Peer::Direct => {}
-            Peer::Convey | Peer::Before | Peer::With(_) => running.start_convey()?,
+            Peer::Convey | Peer::Before | Peer::ConveyHttp2 | Peer::With(_) => running.start_convey()?,
             Peer::Haproxy | Peer::HaproxySplice => {
                 running.start_haproxy(site.configure(
                     "haproxy.cfg",
@@ -176,9 +202,29 @@ impl Running<'_> {
             Peer::NginxHttp | Peer::NginxUnbuffered => {
                 let buffering = if peer == Peer::NginxHttp { "on" } else { "off" };
                 let [port, http2_port] = ports;
-                let words = [port, http2_port, ("BUFFERING", buffering.to_owned())];
+                let ssl = if compared.is_tls() { " ssl http2" } else { "" };
+                let words = [port, http2_port, ("BUFFERING", buffering.to_owned()), ("SSL", ssl.to_owned())];
                 let template = include_str!("config/nginx-http.conf");
                 running.start_nginx(site.configure("nginx.conf", template, &words)?)?;
+            }
+            Peer::NginxFiles => {
+                let template = include_str!("config/nginx-files.conf");
+                running.start_nginx(site.configure("nginx.conf", template, &ports)?)?;
+            }
+            Peer::Apache => {
+                let config = site.configure("apache.conf", include_str!("config/apache.conf"), &ports)?;
+                let mut command = site.lab.command(Role::Balancer, "apache2");
+                command.arg("-DFOREGROUND").arg("-f").arg(config);
+                running.spawn(command)?;
+            }
+            Peer::Caddy => {
+                let config = site.configure("Caddyfile", include_str!("config/Caddyfile"), &ports)?;
+                let program = tool("caddy").context("caddy is not installed")?;
+                let mut command = site.lab.command(Role::Balancer, program);
+                command.args(["run", "--adapter", "caddyfile", "--config"]).arg(config);
+                // What it keeps goes with the run.
+                command.env("XDG_DATA_HOME", site.path("caddy")).env("GOMAXPROCS", cores().to_string());
+                running.spawn(command)?;
             }
             Peer::Pingora => {
                 let program = site.extra.pingora.as_ref().context("nobody has said where it is")?;
@@ -213,6 +259,11 @@ impl Running<'_> {
         }
         // Nobody else ends a connection for its age here.
         let http = if self.mode.is_http() { "[frontends.web.http]\nmax_requests = 1000000000" } else { "" };
+        let tls = match self.compared.is_tls() {
+            true => "[frontends.web.tls]\ncertificate = \"site.pem\"\nkey = \"site.key\"",
+            false => "",
+        };
+        let http3 = if self.compared.is_http3() { "http3 = true" } else { "" };
         let feature = match self.peer {
             Peer::With(feature) => feature.config(self.site),
             _ => String::new(),
@@ -221,10 +272,14 @@ impl Running<'_> {
             ("PORT", self.peer.port().to_string()),
             ("MODE", self.mode.name().to_owned()),
             ("ALGORITHM", algorithm.to_owned()),
-            ("HTTP", http.to_owned()),
+            ("HTTP", format!("{http}\n{tls}\n{http3}")),
             ("FEATURE", feature),
         ];
-        let config = self.site.configure("convey.toml", include_str!("config/convey.toml"), &words)?;
+        let template = match self.compared.is_files() {
+            true => include_str!("config/convey-files.toml"),
+            false => include_str!("config/convey.toml"),
+        };
+        let config = self.site.configure("convey.toml", template, &words)?;
         let ours = binary();
         let program = match &self.site.extra.before {
             Some(before) if self.peer == Peer::Before => before.as_os_str(),
@@ -245,6 +300,9 @@ impl Running<'_> {
         }
         if self.mode.is_http() {
             command.env("HTTP", "1");
+        }
+        if self.compared.is_tls() {
+            command.env("TLS", "1");
         }
         self.spawn(command)
     }
@@ -284,7 +342,7 @@ impl Running<'_> {
         let mut answers = 0;
         while answers < ANSWERS {
             let target = targets[answers as usize % targets.len()];
-            let said = self.site.lab.enter(Role::Client(1), || ask(target, &format!("/{}", SMALL.0)))?;
+            let said = self.site.lab.enter(Role::Client(1), || self.ask(target))?;
             answers = match &said {
                 Ok((200, body)) if body.len() == SMALL.1 => answers + 1,
                 _ => 0,
@@ -297,6 +355,23 @@ impl Running<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Asks for the small file.
+    fn ask(&self, target: SocketAddr) -> io::Result<(u16, String)> {
+        let path = format!("/{}", SMALL.0);
+        if !self.compared.is_tls() {
+            return ask(target, &path);
+        }
+        let config = TlsSettings::trusting(&self.site.authority).client();
+        let mut client = TlsClient::connect(target, NAME, &config)?;
+        write!(client, "GET {path} HTTP/1.1\r\nHost: peers\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Ok((status.ok_or(io::ErrorKind::InvalidData)?, body.to_owned()))
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::chart;
 use crate::load::Load;
 use crate::machine;
 use crate::metric::Metric;
+use crate::mixed;
 use crate::peer::Peer;
 use crate::results::{Figure, Results};
 
@@ -21,7 +22,7 @@ pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
     } else {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers")
     };
-    let mode = results.mode.name();
+    let mode = results.compared.name();
     let file = |ending: &str| folder.join(format!("{mode}.{ending}"));
     fs::create_dir_all(&folder)?;
     fs::write(file("csv"), samples(results))?;
@@ -32,12 +33,13 @@ pub(crate) fn write(results: &Results, kept: bool) -> Result<PathBuf> {
 
 /// The table with what one has to know to read it.
 pub(crate) fn markdown(results: &Results) -> String {
-    let (mode, peers) = (results.mode.name(), &results.peers);
+    let (mode, peers) = (results.compared.name(), &results.peers);
     let mut text = format!(
-        "# convey in mode {mode} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {}, \
+        "# {} beside its peers\n\n{}.\n\nMedians with the smallest and the largest value; rounds: {}, \
          idle connections: {}. Ratios are of convey's median to the other's. \
          [How it is measured](../README.md), [every sample]({mode}.csv).\n\n![chart]({mode}.svg)\n\n",
-        machine::describe(peers.contains(&Peer::Pingora)),
+        results.compared.title(),
+        machine::describe(peers),
         results.rounds,
         results.idle_connections,
     );
@@ -70,7 +72,7 @@ pub(crate) fn markdown(results: &Results) -> String {
     for load in results.loads.iter().filter(|load| load.is_about_added_latency()) {
         text += &added_latency(results, load);
     }
-    text
+    text + &mixed::compared(results)
 }
 
 /// By how much latencies through the peers are longer than those of servers that are asked directly.

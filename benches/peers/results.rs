@@ -1,14 +1,14 @@
 //! What came out, by load and peer.
 
-use convey::model::Mode;
-
-use crate::load::{LOADS, Load, LoadPlan};
+use crate::compared::Compared;
+use crate::load::{Load, LoadPlan};
+use crate::loads::LOADS;
 use crate::metric::{Metric, Sample};
 use crate::peer::Peer;
 
-/// The samples of a run in one mode.
+/// The samples of a comparison.
 pub(crate) struct Results {
-    pub(crate) mode: Mode,
+    pub(crate) compared: Compared,
     /// Who is compared, in the order of the table.
     pub(crate) peers: Vec<Peer>,
     /// What was put on them, in the order of the table.
@@ -29,9 +29,14 @@ pub(crate) struct Figure {
 }
 
 impl Results {
-    pub(crate) fn new(mode: Mode, peers: Vec<Peer>, loads: Vec<&'static Load>, plan: &LoadPlan) -> Results {
+    pub(crate) fn new(
+        compared: Compared,
+        peers: Vec<Peer>,
+        loads: Vec<&'static Load>,
+        plan: &LoadPlan,
+    ) -> Results {
         let idle_connections = plan.idle_connections();
-        Results { mode, peers, loads, rounds: plan.rounds, idle_connections, samples: Vec::new() }
+        Results { compared, peers, loads, rounds: plan.rounds, idle_connections, samples: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, load: &Load, peer: Peer, sample: Sample) {

@@ -1,35 +1,45 @@
 //! Where everything happens: a client, the balancer's place and two servers, each in a network namespace.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 
 use anyhow::{Result, bail, ensure};
 use convey_lab::{Lab, Role, VIP};
-use convey_testkit::{Process, raise_file_limit, tool, wait_for};
+use convey_testkit::{Process, TestAuthority, raise_file_limit, tool, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::extra::Extra;
-use crate::http::SMALL;
+use crate::http::{LARGE, SMALL};
 use crate::peer::{Peer, STREAM_MODULE};
 
 /// Servers, each a namespace with an nginx.
 pub(crate) const SERVERS: [Role; 2] = [Role::Server(1), Role::Server(2)];
 
 /// What they serve: names and sizes in bytes.
-const FILES: [(&str, usize); 3] = [SMALL, ("16k", 16 * 1024), ("1m", 1024 * 1024)];
+const FILES: [(&str, usize); 7] = [
+    SMALL,
+    ("10k", 10 * 1024),
+    ("16k", 16 * 1024),
+    ("40k", 40 * 1024),
+    ("80k", 80 * 1024),
+    LARGE,
+    ("10m", 10 * 1024 * 1024),
+];
 
 /// Programs, and the Debian packages that have them.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("ip", "iproute2"),
     ("nginx", "nginx-light"),
     ("haproxy", "haproxy"),
     ("wrk", "wrk"),
     ("h2load", "nghttp2-client"),
     ("nft", "nftables"),
+    ("apache2", "apache2"),
 ];
 
 /// Connections that every peer is configured for, if the limit of open files allows it.
@@ -38,11 +48,16 @@ const CONNECTIONS: u64 = 12_000;
 /// Connections for so many open files: convey keeps three eighths of what it may open for pipes and itself.
 const CONNECTIONS_OF_FILES: (u64, u64) = (5, 16);
 
+/// The name that the certificate of all peers is for.
+pub(crate) const NAME: &str = "peers.example";
+
 /// The lab with its servers running.
 pub(crate) struct Site {
     _servers: Vec<Process>,
     directory: TempDir,
     pub(crate) lab: Lab,
+    /// It has issued the certificate that all peers show.
+    pub(crate) authority: TestAuthority,
     /// Programs that somebody else has built.
     pub(crate) extra: Extra,
 }
@@ -89,7 +104,14 @@ impl Site {
     pub(crate) fn new(extra: Extra) -> Result<Site> {
         let lab = Lab::new(1, SERVERS.len() as u8)?;
         let directory = tempfile::Builder::new().prefix("convey-peers-").tempdir()?;
-        let mut site = Site { _servers: Vec::new(), directory, lab, extra };
+        let authority = TestAuthority::new("peers");
+        let certificate = authority.issue(&[NAME]);
+        certificate.save(directory.path(), "site");
+        // HAProxy wants both in one file.
+        fs::write(directory.path().join("both.pem"), certificate.chain + &certificate.key)?;
+        let mut site = Site { _servers: Vec::new(), directory, lab, authority, extra };
+        // Apache reads as another user.
+        fs::set_permissions(site.path(""), Permissions::from_mode(0o755))?;
         fs::create_dir(site.path("www"))?;
         for (name, size) in FILES {
             fs::write(site.path("www").join(name), "x".repeat(size))?;

@@ -1,0 +1,70 @@
+//! Connections within TLS that go on with an earlier session: one request each, one after the other.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use convey_testkit::{TlsClient, TlsSettings, clock};
+use rustls::ClientConfig;
+
+use crate::http::SMALL;
+use crate::site::NAME;
+
+/// Clients at once.
+const CLIENTS: usize = 16;
+
+/// What a run has shown.
+pub(crate) struct Outcome {
+    /// Connections whose answer came whole, and that had gone on with a session.
+    pub(crate) answered: u64,
+    /// All others.
+    pub(crate) errors: u64,
+    pub(crate) elapsed: Duration,
+    /// From connecting to the end of the answer, sorted.
+    pub(crate) latencies: Vec<Duration>,
+}
+
+/// Asks for the small file for so long. `settings` makes what a client knows; each client has sessions of its own.
+pub(crate) fn run(target: SocketAddr, settings: impl Fn() -> TlsSettings, seconds: u64) -> Outcome {
+    let configs: Vec<Arc<ClientConfig>> = (0..CLIENTS).map(|_| settings().client()).collect();
+    // Each client's first session is no resumed one.
+    configs.iter().for_each(|config| drop(ask(target, config)));
+    let (begun, time) = (clock(), Duration::from_secs(seconds));
+    let parts: Vec<(Vec<Duration>, u64)> = thread::scope(|scope| {
+        let clients = configs.iter().map(|config| {
+            scope.spawn(move || {
+                let (mut latencies, mut errors) = (Vec::new(), 0);
+                while begun.elapsed() < time {
+                    let sent = clock();
+                    match ask(target, config) {
+                        Ok(true) => latencies.push(sent.elapsed()),
+                        Ok(false) | Err(_) => errors += 1,
+                    }
+                }
+                (latencies, errors)
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        clients.into_iter().map(|client| client.join().expect("it does not panic")).collect()
+    });
+    let elapsed = begun.elapsed();
+    let errors = parts.iter().map(|(_, errors)| errors).sum();
+    let mut latencies: Vec<Duration> = parts.into_iter().flat_map(|(latencies, _)| latencies).collect();
+    latencies.sort_unstable();
+    Outcome { answered: latencies.len() as u64, errors, elapsed, latencies }
+}
+
+/// Asks once, on a new connection. Returns whether its session went on from an earlier one.
+fn ask(target: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<bool> {
+    let mut client = TlsClient::connect(target, NAME, config)?;
+    write!(client, "GET /{} HTTP/1.1\r\nHost: peers\r\nConnection: close\r\n\r\n", SMALL.0)?;
+    let mut answer = Vec::new();
+    // Some end without saying so.
+    let _ = client.read_to_end(&mut answer);
+    if !crate::http::is_whole(&answer)? {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(client.is_resumed())
+}
