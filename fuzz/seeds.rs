@@ -56,6 +56,7 @@ fn main() -> io::Result<()> {
     }
 
     write("proxy_header", &proxy_headers())?;
+    write("client_hello", &client_hellos())?;
     write("http_request", &http_requests())?;
     write("http_forwarded", &http_forwarded())?;
     write("handed_over", &handed_over())?;
@@ -130,6 +131,36 @@ fn http_forwarded() -> Vec<(String, Vec<u8>)> {
         ("http2-chunks", "\x27PUT\0/%2F\0[::1]\0host:[::1]\0x-forwarded-for:10.0.0.1\0\0hello"),
     ];
     old.chain(new.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()))).collect()
+}
+
+/// Hellos of TLS 1.2 and 1.3, whole and over two records.
+fn client_hellos() -> Vec<(String, Vec<u8>)> {
+    let extensions: [&[u8]; 6] = [
+        b"\0\0\0\x10\0\x0e\0\0\x0bapi.example",      // the server's name
+        b"\0\x10\0\x0e\0\x0c\x02h2\x08http/1.1",     // ALPN
+        b"\0\x0d\0\x06\0\x04\x04\x03\x08\x04",       // signature algorithms
+        b"\0\x0a\0\x04\0\x02\0\x1d",                 // groups
+        b"\0\x2b\0\x05\x04\x03\x04\x03\x03",         // versions
+        b"\xfe\x0d\0\x0a\0\0\x01\0\x01\x07\0\0\0\0", // ECH
+    ];
+    let share = [&b"\0\x33\0\x26\0\x24\0\x1d\0\x20"[..], &[7; 32]].concat();
+    let hello = |extensions: &[&[u8]]| {
+        let extensions = extensions.concat();
+        let start = [&[3, 3][..], &[7; 32], b"\0\0\x04\x13\x01\xc0\x2b\x01\0"].concat();
+        let body = [&start[..], &(extensions.len() as u16).to_be_bytes(), &extensions].concat();
+        [&[1][..], &(body.len() as u32).to_be_bytes()[1..], &body].concat()
+    };
+    let record = |data: &[u8]| [&[22, 3, 1][..], &(data.len() as u16).to_be_bytes(), data].concat();
+    let new = hello(&[&extensions[..], &[&share]].concat());
+    let kinds = [
+        ("tls12", record(&hello(&extensions[..4]))),
+        ("tls13", record(&new)),
+        ("split", new.chunks(50).flat_map(record).collect()),
+        ("without-name", record(&hello(&extensions[2..4]))),
+        ("old", record(b"\x01\0\0\x29\x03\x0177777777777777777777777777777777\0\0\x02\0\x2f\x01\0")),
+        ("ssl2", b"\x80\x2e\x01\x03\x01".to_vec()),
+    ];
+    kinds.map(|(name, bytes)| (name.to_owned(), bytes)).to_vec()
 }
 
 fn proxy_headers() -> Vec<(String, Vec<u8>)> {

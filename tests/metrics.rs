@@ -63,6 +63,8 @@ fn promtool_accepts(text: &str) {
 /// The body of one real request for `/metrics`.
 fn scrape(snapshot: Snapshot) -> String {
     let source = StatsSource {
+        acme: Arc::default(),
+        announce: Arc::default(),
         snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),

@@ -223,7 +223,16 @@ fn cost_of_a_snapshot(listen: &str, drained: u16) -> u64 {
         let config =
             FrontendConfig { listen: vec![listen.parse().expect("an address")], ..before.config.clone() };
         let (pool, live) = (before.pool.clone(), before.live.clone());
-        let frontend = Arc::new(snapshot::Frontend { config, pool, http: None, sources: None, live });
+        let frontend = Arc::new(snapshot::Frontend {
+            config,
+            pool,
+            http: None,
+            tls: None,
+            sni: None,
+            challenges: None,
+            sources: None,
+            live,
+        });
         let next = Snapshot {
             generation,
             network: balancer.snapshot.network.clone(),

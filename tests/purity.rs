@@ -7,8 +7,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates that are pure as a whole.
-const PURE_CRATES: [&str; 8] =
-    ["balance", "forward", "http-core", "model", "proxy-protocol", "snapshot", "trace", "wire"];
+const PURE_CRATES: [&str; 10] = [
+    "balance",
+    "client-hello",
+    "compression",
+    "forward",
+    "http-core",
+    "model",
+    "proxy-protocol",
+    "snapshot",
+    "trace",
+    "wire",
+];
 
 /// The names that no pure code may use.
 const IMPURE: &[&str] = &[

@@ -187,6 +187,10 @@ impl Story {
                     assert!(is.is_tcp() && is.payload_len > payload);
                     is.end - usize::from(is.payload_len - payload)
                 }
+                Cut::Datagrams(payload) => {
+                    assert!(!is.is_tcp() && is.payload_len > payload);
+                    is.end - usize::from(is.payload_len - payload)
+                }
                 Cut::Fragments { mtu, .. } => {
                     assert!(is.packet_len() > mtu as usize && !(is.is_v4() && is.dont_fragment));
                     14 + mtu as usize

@@ -88,8 +88,8 @@ fn from_http2(bytes: &[u8], has_body: bool) -> Option<(RequestHead, Vec<u8>)> {
 fn changes(how: u8, fields: &FieldRules) -> RequestChanges<'_> {
     static ALL: std::sync::LazyLock<PathPrefix> = std::sync::LazyLock::new(|| PathPrefix::parse("/").expect("a path"));
     RequestChanges {
-        client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", is_trusted: how & 4 != 0 },
-        forwarded: ForwardedFields { x_forwarded: true, forwarded: how & 4 != 0 },
+        client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", subject: Some("CN=a"), is_trusted: how & 4 != 0 },
+        forwarded: ForwardedFields { x_forwarded: true, forwarded: how & 4 != 0, subject: how & 4 != 0 },
         host: (how & 8 != 0).then_some(b"b.example:81"),
         path: (how & 16 != 0).then_some((&ALL, b"/inner/")),
         fields,

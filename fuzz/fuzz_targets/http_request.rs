@@ -75,8 +75,8 @@ fn body_of(framing: BodyFraming, bytes: &[u8]) -> Option<&[u8]> {
 fn forwarded(head: &RequestHead, body: &[u8]) {
     let rules = FieldRules::default();
     let changes = RequestChanges {
-        client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", is_trusted: true },
-        forwarded: ForwardedFields { x_forwarded: true, forwarded: true },
+        client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", subject: Some("CN=a"), is_trusted: true },
+        forwarded: ForwardedFields { x_forwarded: true, forwarded: true, subject: true },
         host: None,
         path: None,
         fields: &rules,

@@ -88,6 +88,9 @@ impl Changes {
                 config: config.clone(),
                 pool: pool.clone(),
                 http: None,
+                tls: None,
+                sni: None,
+                challenges: None,
                 sources: None,
                 live: live.clone(),
             })

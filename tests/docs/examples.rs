@@ -6,7 +6,7 @@ use convey::cli::Cli;
 use convey::config;
 use toml::{Table, Value};
 
-use crate::{code_spans, pages, read};
+use crate::{certificates, code_spans, pages, read};
 
 #[test]
 fn convey_takes_every_command_that_a_page_shows() {
@@ -111,36 +111,66 @@ fn is_configuration(block: &str) -> bool {
         "stats",
         "passthrough",
         "privileges",
+        "acme",
+        "announce",
     ];
     let is_table =
         first.strip_prefix('[').is_some_and(|name| tables.iter().any(|table| name.starts_with(table)));
-    is_table || ["mode = ", "include = "].iter().any(|key| first.starts_with(key))
+    is_table || ["mode = ", "include = ", "state_dir = "].iter().any(|key| first.starts_with(key))
 }
 
 /// The same with the frontends, backends and servers that it lacks.
 fn completed(mut file: Table) -> Table {
     let backends: Vec<String> = table(&mut file, "backends").keys().cloned().collect();
+    let with_files = with_files(table(&mut file, "backends"));
     let frontends = table(&mut file, "frontends");
     if frontends.is_empty() {
         let backend = backends.first().map_or("added", String::as_str);
         table(frontends, "added").insert("backend".into(), backend.into());
+        if !with_files.is_empty() {
+            table(frontends, "added").insert("mode".into(), "http".into());
+        }
     }
     let mut used = Vec::new();
     for frontend in frontends.iter_mut().filter_map(|(_, frontend)| frontend.as_table_mut()) {
         let listens = frontend.entry("listen_addr").or_insert("10.0.0.1:80".into()).to_string();
+        if let Some(Value::Table(tls)) = frontend.get_mut("tls") {
+            certificates::put_in_place(tls);
+        }
+        if frontend.contains_key("redirect") {
+            continue;
+        }
         let backend = frontend.entry("backend").or_insert("added".into()).as_str().unwrap();
         used.push((
             backend.to_owned(),
             if listens.contains("[2001:") { "[2001:db8::5]:80" } else { "10.0.0.5:80" },
         ));
     }
-    for (backend, server) in used {
+    for (_, backend) in table(&mut file, "backends").iter_mut() {
+        if let Some(Value::Table(tls)) = backend.get_mut("tls") {
+            certificates::put_in_place(tls);
+        }
+    }
+    for (backend, server) in used.into_iter().filter(|(backend, _)| !with_files.contains(backend)) {
         let servers = table(table(table(&mut file, "backends"), &backend), "servers");
         if servers.is_empty() {
             table(servers, "added").insert("addr".into(), server.into());
         }
     }
     file
+}
+
+/// The backends that serve files. One whose options alone are shown gets a directory.
+fn with_files(backends: &mut Table) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, backend) in backends.iter_mut() {
+        let Some(backend) = backend.as_table_mut() else { continue };
+        if backend.contains_key("file_options") {
+            backend.entry("files").or_insert("/srv/www".into());
+        }
+        names.extend(backend.contains_key("files").then(|| name.clone()));
+    }
+    names
 }
 
 fn table<'a>(of: &'a mut Table, name: &str) -> &'a mut Table {

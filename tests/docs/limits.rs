@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use convey::admin::StatsReport;
-use convey::model::{FrontendConfig, Mode, Timestamp};
+use convey::model::{FilesConfig, FrontendConfig, Mode, Timestamp};
 use convey::snapshot::{Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use serde_json::Value;
@@ -65,7 +65,9 @@ fn rows() -> Vec<Vec<String>> {
 
 /// The paths of `/stats`, of a frontend and a name that are called NAME.
 fn served() -> BTreeSet<String> {
-    let pool = fixture::pool("NAME", vec![]);
+    let mut backend = (*fixture::pool("NAME", vec![]).config).clone();
+    backend.files = Some(FilesConfig::new("/srv/www"));
+    let pool = fixture::pool_of(backend);
     // Of all modes this one has most to tell.
     let listen = vec!["127.0.0.1:80".parse().unwrap()];
     let frontend = fixture::frontend_of(FrontendConfig::new("NAME", Mode::Http, listen, "NAME"), &pool);

@@ -1,6 +1,7 @@
 //! What the docs say of the code: each key, each reason, tests that exist, and links that lead somewhere.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod certificates;
 mod examples;
 mod limits;
 mod tools;
@@ -29,6 +30,10 @@ unknown = 1
 unknown = 1
 [frontends.web.limits]
 unknown = 1
+[frontends.web.tls]
+unknown = 1
+[frontends.web.compression]
+unknown = 1
 [frontends.web.headers]
 unknown = 1
 [frontends.web.headers.request]
@@ -38,6 +43,13 @@ unknown = 1
 [backends.web]
 unknown = 1
 [backends.web.timeouts]
+unknown = 1
+[backends.web.tls]
+unknown = 1
+ca = 'SITE.pem'
+[backends.web.file_options]
+unknown = 1
+[[backends.web.file_options.cache_control]]
 unknown = 1
 [backends.web.health_check]
 unknown = 1
@@ -56,6 +68,10 @@ unknown = 1
 unknown = 1
 [privileges]
 unknown = 1
+[acme]
+unknown = 1
+[announce]
+unknown = 1
 [stats]
 unknown = 1
 [passthrough]
@@ -66,12 +82,14 @@ unknown = 1
 
 #[test]
 fn the_reference_has_every_key_that_the_file_may_have_and_no_other() {
-    let problems = config::parse("c.toml", UNKNOWN_EVERYWHERE).unwrap_err();
+    let text = with_files(UNKNOWN_EVERYWHERE);
+    let problems = config::parse("c.toml", &text).unwrap_err();
     let known: BTreeSet<String> =
         problems.iter().flat_map(|problem| keys_allowed(&problem.to_string())).collect();
     let told = keys_of_the_reference(&read("docs/reference/keys.md"));
     assert!(known.contains("[backends.NAME.health_check] kind"), "{problems:?}");
-    assert_eq!(told, known);
+    let differ: Vec<&String> = told.symmetric_difference(&known).collect();
+    assert!(differ.is_empty(), "only in one of them: {differ:?}");
 }
 
 #[test]
@@ -147,7 +165,7 @@ fn the_reference_has_every_range() {
 #[test]
 fn the_reference_says_which_keys_need_a_restart() {
     let mut token = tempfile::NamedTempFile::new().unwrap();
-    token.write_all(b"correct-horse-battery").unwrap();
+    token.write_all(b"correct-horse-battery-24").unwrap();
     let token = token.path().display().to_string();
     for Row { table, key, change, .. } in rows_of_the_reference() {
         let name = format!("{table} {key}");
@@ -239,12 +257,50 @@ path = '/a'
 backend = 'other'
 ";
 
+/// What [`TABLES`] has for keys of TLS. Names in capital letters are files.
+const OF_TLS: &str = "
+[frontends.web.tls]
+certificate = 'SITE.pem'
+key = 'SITE.key'
+client_ca = 'CA'
+";
+
+/// What [`TABLES`] has for keys of routes in mode proxy.
+const OF_SNI: &str = "
+[[frontends.web.routes]]
+sni = 'a.example'
+backend = 'other'
+";
+
+/// What there is in place of [`TABLES`] for keys of files.
+const OF_FILES: &str = "
+[frontends.web]
+mode = 'http'
+listen_addr = '10.0.0.1:80'
+backend = 'web'
+[backends.web]
+files = '/srv'
+[backends.web.file_options]
+[[backends.web.file_options.cache_control]]
+match = '*.css'
+value = 'no-store'
+";
+
+/// The table of certificates to order. No frontend takes them: that is a warning.
+const OF_ACME: &str = "[acme]
+ca = 'CA'
+domains = 'a.example'
+challenge = 'tls-alpn-01'
+";
+
 /// Of every key a value that is not its default.
 const OTHER_VALUES: &[(&str, &str)] = &[
     ("mode", "'dsr'"),
     ("[frontends.NAME] listen_addr", "'10.0.0.7:80'"),
     ("[frontends.NAME] backend", "'other'"),
     ("[frontends.NAME] mode", "'passthrough'"),
+    ("[backends.NAME] gue_port", "666"),
+    ("[backends.NAME] tunnel_source", "'172.16.0.0/16'"),
     ("[frontends.NAME] protocol", "'udp'"),
     ("[frontends.NAME] max_connections", "7"),
     ("[frontends.NAME] max_connections_per_client", "7"),
@@ -254,10 +310,18 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME] redirect", "'https'"),
     ("[frontends.NAME] begin_traces", "true"),
     ("[frontends.NAME] forwarded", "true"),
+    ("[frontends.NAME] compression", "true"),
+    ("[frontends.NAME.compression] encodings", "'gzip'"),
+    ("[frontends.NAME.compression] min_size", "7"),
+    ("[frontends.NAME.compression] types", "'text/html'"),
+    ("[frontends.NAME.compression] with_credentials", "true"),
+    ("[[frontends.NAME.routes]] compression", "false"),
     ("[[frontends.NAME.routes]] host", "'b.example'"),
     ("[[frontends.NAME.routes]] path", "'/b'"),
     ("[[frontends.NAME.routes]] backend", "'web'"),
     ("[[frontends.NAME.routes]] redirect", "'https'"),
+    ("[[frontends.NAME.routes]] sni", "'b.example'"),
+    ("[[frontends.NAME.routes]] alpn", "'h2'"),
     ("[[frontends.NAME.routes]] rewrite_path", "'/b'"),
     ("[[frontends.NAME.routes]] rewrite_host", "'b.internal'"),
     ("[[frontends.NAME.routes]] requests_per_source", "7"),
@@ -282,6 +346,20 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME.http] keep_alive_timeout", "7"),
     ("[frontends.NAME.http] max_requests", "7"),
     ("[frontends.NAME.http] max_streams", "7"),
+    ("[frontends.NAME.tls] certificate", "'OTHER.pem'\nkey = 'OTHER.key'"),
+    ("[frontends.NAME.tls] key", "'OTHER.key'\ncertificate = 'OTHER.pem'"),
+    ("[frontends.NAME.tls] certificate_dir", "'FOLDER'"),
+    ("[frontends.NAME.tls] refuse_unknown_names", "true"),
+    ("[frontends.NAME.tls] min_version", "'1.3'"),
+    ("[frontends.NAME.tls] cipher_suites", "'TLS13_AES_128_GCM_SHA256'"),
+    ("[frontends.NAME.tls] alpn", "'h2'"),
+    ("[frontends.NAME.tls] client_ca", "'SITE.pem'"),
+    ("[frontends.NAME.tls] client_certificate", "'optional'"),
+    ("[frontends.NAME.tls] session_tickets", "false"),
+    ("[frontends.NAME.tls] handshake_timeout", "7"),
+    ("[frontends.NAME.tls] max_handshakes_per_source", "7"),
+    ("[frontends.NAME.tls] http3", "true"),
+    ("[frontends.NAME.tls] early_data", "true\nhttp3 = true"),
     ("[backends.NAME] algorithm", "'maglev'"),
     ("[backends.NAME] hash", "'tuple'"),
     ("[backends.NAME] hash_key", "'name'"),
@@ -290,6 +368,20 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME] dsr", "'l2'"),
     ("[backends.NAME] send_proxy", "'v2'"),
     ("[backends.NAME] protocol", "'h2'"),
+    ("[backends.NAME.tls] ca", "'CA'"),
+    ("[backends.NAME.tls] server_name", "'app.internal'"),
+    ("[backends.NAME.tls] certificate", "'SITE.pem'\nkey = 'SITE.key'"),
+    ("[backends.NAME.tls] key", "'OTHER.key'\ncertificate = 'OTHER.pem'"),
+    ("[backends.NAME.tls] skip_verify", "true"),
+    ("[backends.NAME.tls] min_version", "'1.3'"),
+    ("[backends.NAME] files", "'/usr'"),
+    ("[backends.NAME.file_options] index", "'index.txt'"),
+    ("[backends.NAME.file_options] listing", "true"),
+    ("[backends.NAME.file_options] dot_files", "true"),
+    ("[backends.NAME.file_options] precompressed", "false"),
+    ("[backends.NAME.file_options] not_found", "'/404.html'"),
+    ("[[backends.NAME.file_options.cache_control]] match", "'*.js'"),
+    ("[[backends.NAME.file_options.cache_control]] value", "'no-cache'"),
     ("[backends.NAME.health_check] kind", "'none'"),
     ("[backends.NAME.health_check] interval", "7"),
     ("[backends.NAME.health_check] timeout", "0.5"),
@@ -332,6 +424,18 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[access_log] output", "'stdout'"),
     ("[access_log] format", "'json'"),
     ("[access_log] sample", "7"),
+    ("state_dir", "'/var/lib/other'"),
+    ("[announce] interface", "'vips'"),
+    ("[announce] hold", "3"),
+    ("[announce] min_servers", "2"),
+    ("[acme] email", "'ops@example.com'"),
+    ("[acme] directory", "'staging'"),
+    ("[acme] domains", "'other.example'"),
+    ("[acme] challenge", "'http-01'"),
+    ("[acme] eab_key_id", "'7'\neab_key_file = 'TOKEN'"),
+    ("[acme] eab_key_file", "'TOKEN'\neab_key_id = '7'"),
+    ("[acme] ca", "'SITE.pem'"),
+    ("[frontends.NAME.tls] acme", "true"),
     ("[privileges] user", "'nobody'"),
     ("[privileges] no_new_privileges", "false"),
     ("[privileges] seccomp", "false"),
@@ -371,27 +475,61 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
     let (mut text, mut is_there) = (Vec::new(), false);
-    let is_of_http = ["redirect", "forwarded", "begin_traces", "requests_per_source", "request_burst"]
-        .contains(&key)
-        || table.contains("routes")
-        || table.contains("headers")
-        || table.ends_with("http]");
-    let tables = if is_of_http {
+    let is_of_http =
+        ["redirect", "forwarded", "begin_traces", "compression", "requests_per_source", "request_burst"]
+            .contains(&key)
+            || table.contains("routes")
+            || table.contains("headers")
+            || table.ends_with("http]");
+    let tables = if table.contains("routes") && ["sni", "alpn"].contains(&key) {
+        TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_SNI}"), 1)
+    } else if key == "files" || table.contains("file_options") {
+        OF_FILES.to_owned()
+    } else if table.ends_with("compression]") {
+        let of_http = format!("backend = 'web'{OF_HTTP}[frontends.web.compression]\n");
+        TABLES.replacen("backend = 'web'\n", &of_http, 1)
+    } else if is_of_http {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_HTTP}"), 1)
+    } else if table == "[backends.NAME.tls]" {
+        TABLES.to_owned() + "\n[backends.web.tls]\nca = 'SITE.pem'\n"
+    } else if table.ends_with("tls]") {
+        // Early data does without certificates of clients.
+        let of_tls =
+            OF_TLS.replace("client_ca = 'CA'\n", if key == "early_data" { "" } else { "client_ca = 'CA'\n" });
+        TABLES.to_owned() + OF_ACME + &of_tls
+    } else if table == "[announce]" {
+        TABLES.to_owned() + "[announce]\n"
+    } else if table == "[acme]" || key == "state_dir" {
+        TABLES.to_owned() + OF_ACME
     } else {
         TABLES.to_owned()
     };
     // It takes the place of a backend.
     let replaced = if key == "redirect" { "backend" } else { key };
+    let is_set = |line: &str, key: &str| line.starts_with(&format!("{key} = "));
+    // A certificate comes with its key.
+    let also_set: Vec<&str> = value.iter().flat_map(|value| value.lines().skip(1)).collect();
+    let also_set =
+        |line: &str| also_set.iter().any(|set| set.split(" = ").next().is_some_and(|key| is_set(line, key)));
     for line in tables.lines() {
         is_there = if line.starts_with('[') { line == header } else { is_there };
-        if is_there && value.is_some() && line.starts_with(&format!("{replaced} = ")) {
+        if is_there && value.is_some() && (is_set(line, replaced) || also_set(line)) {
             continue;
         }
         text.push(line.to_owned());
         text.extend(set.clone().filter(|_| line == header));
     }
-    text.join("\n")
+    with_files(&text.join("\n"))
+}
+
+/// Files that are there in the place of names in capital letters.
+fn with_files(text: &str) -> String {
+    let files =
+        [("SITE.", "site."), ("OTHER.", "other."), ("'CA'", "authority.pem"), ("'FOLDER'", "certificates")];
+    files.into_iter().fold(text.to_owned(), |text, (name, file)| match name.strip_prefix('\'') {
+        Some(_) => text.replace(name, &format!("'{}'", certificates::file(file))),
+        None => text.replace(name, &certificates::file(file)),
+    })
 }
 
 /// A key that is no table.

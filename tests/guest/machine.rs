@@ -89,10 +89,24 @@ impl Machine {
 
     /// Adds a program by its path on the host, with its libraries.
     pub(crate) fn binary(&mut self, from: &Path, to: &str) -> Result<(), String> {
-        for library in libraries(from)? {
+        self.libraries_of(from)?;
+        self.copy(from, to)
+    }
+
+    /// The same without symbols. A debug build with them fills the machine's memory.
+    pub(crate) fn stripped(&mut self, from: &Path, to: &str) -> Result<(), String> {
+        self.libraries_of(from)?;
+        let to = self.inside(to);
+        fs::create_dir_all(to.parent().unwrap_or(&to)).map_err(|error| error.to_string())?;
+        output(Command::new("strip").arg("-o").arg(&to).arg(from)).map(drop)
+    }
+
+    /// Adds the libraries that a program of the host is loaded with.
+    pub(crate) fn libraries_of(&mut self, program: &Path) -> Result<(), String> {
+        for library in libraries(program)? {
             self.copy(Path::new(&library), &library)?;
         }
-        self.copy(from, to)
+        Ok(())
     }
 
     /// Adds a file or folder of the host; what links point to is added in their place.
@@ -126,7 +140,7 @@ impl Machine {
             "-smp",
             "2",
             "-m",
-            "1024",
+            "1536",
             "-nodefaults",
             "-display",
             "none",

@@ -100,7 +100,7 @@ fn machine() -> Result<Machine, String> {
     systemd(&mut machine).map_err(|error| format!("{error} (Debian package systemd)"))?;
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
     let convey = convey_testkit::binary().get_program().to_owned();
-    machine.binary(Path::new(&convey), "/convey/target/release/convey")?;
+    machine.stripped(Path::new(&convey), "/convey/target/release/convey")?;
     for folder in ["iptables", "tc", "vagrant"] {
         machine.copy(&project.join(folder), &format!("/convey/{folder}"))?;
     }

@@ -173,8 +173,8 @@ fn machine() -> Result<Machine, String> {
         machine.copy(Path::new(file), file)?;
     }
     machine.binary(&tool("kill").ok_or("no kill")?, "/bin/kill")?;
-    // Its libraries; the package depends on theirs.
-    machine.binary(Path::new(convey_testkit::binary().get_program()), "/libraries-of")?;
+    // The package depends on those of others.
+    machine.libraries_of(Path::new(convey_testkit::binary().get_program()))?;
     let folder = TempDir::new().map_err(|error| error.to_string())?;
     let [first, second] = versions(folder.path(), ["0.3.0-1", "0.3.0-2"])?;
     machine.copy(&first, "/debs/first.deb")?;

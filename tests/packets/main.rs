@@ -9,6 +9,7 @@
 
 mod access;
 mod access_log;
+mod announce;
 mod black_hole;
 mod case;
 mod config;
@@ -52,6 +53,7 @@ mod steering;
 mod takeover;
 mod trace;
 mod transfer;
+mod tunnel;
 mod turns;
 mod udp;
 mod upgrade;
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
     }
     let rooms = [
         ("access", access::stories()),
+        ("announce", announce::stories()),
         ("black_hole", black_hole::stories()),
         ("spread", spread::stories()),
         ("transfer", transfer::stories()),
@@ -140,6 +143,7 @@ fn main() -> ExitCode {
         ("loops", loops::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
+        ("tunnel", tunnel::stories()),
         ("outlast", outlast::stories()),
         ("xdp", xdp::stories()),
     ];

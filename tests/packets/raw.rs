@@ -10,7 +10,12 @@ pub(crate) struct Wire(Box<dyn DataLinkSender>);
 
 impl Wire {
     pub(crate) fn open() -> Wire {
-        Wire(open().0)
+        Wire::open_on(INTERFACE)
+    }
+
+    /// The same of another interface.
+    pub(crate) fn open_on(interface: &str) -> Wire {
+        Wire(open(interface).0)
     }
 
     pub(crate) fn send(&mut self, frame: &[u8]) {
@@ -27,7 +32,7 @@ pub(crate) struct Tap(Box<dyn DataLinkReceiver>);
 
 impl Tap {
     pub(crate) fn open() -> Tap {
-        Tap(open().1)
+        Tap(open(INTERFACE).1)
     }
 
     /// Waits for a frame that says what is wanted.
@@ -40,11 +45,11 @@ impl Tap {
     }
 }
 
-fn open() -> (Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>) {
-    let interface = pnet_datalink::interfaces().into_iter().find(|interface| interface.name == INTERFACE);
+fn open(name: &str) -> (Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>) {
+    let interface = pnet_datalink::interfaces().into_iter().find(|interface| interface.name == name);
     let config = Config { read_timeout: Some(Duration::from_secs(10)), ..Config::default() };
     match pnet_datalink::channel(&interface.unwrap(), config).unwrap() {
         Channel::Ethernet(sender, receiver) => (sender, receiver),
-        _ => panic!("{INTERFACE} is no Ethernet interface"),
+        _ => panic!("{name} is no Ethernet interface"),
     }
 }

@@ -128,6 +128,7 @@ fn prepared(case: Case, dsr: DsrKind) -> Network {
     match dsr {
         DsrKind::L3 => Network::planned(case, &plan),
         DsrKind::L2 => l2::planned(case, &plan),
+        DsrKind::Ipip | DsrKind::Gue => unreachable!("no story has one"),
     }
 }
 
@@ -135,6 +136,7 @@ fn backend(dsr: DsrKind) -> &'static str {
     match dsr {
         DsrKind::L3 => Config::new(0).backend,
         DsrKind::L2 => l2::BACKEND,
+        DsrKind::Ipip | DsrKind::Gue => unreachable!("no story has one"),
     }
 }
 
@@ -146,6 +148,7 @@ fn listen(network: &Network, dsr: DsrKind, server: u8, port: u16) -> SocketAddr 
         // By TCP also for those who check its health.
         (DsrKind::L2, PORT) => (family.any(), port).into(),
         (DsrKind::L2, _) => family.vip(port),
+        (DsrKind::Ipip | DsrKind::Gue, _) => unreachable!("no story has one"),
     }
 }
 

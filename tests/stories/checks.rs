@@ -154,7 +154,8 @@ fn other_authority(directory: &Path) -> PathBuf {
     self_signed(directory, "authority", "authority.internal")
 }
 
-fn self_signed(directory: &Path, file: &str, name: &str) -> PathBuf {
+/// A certificate for this name, in `FILE.pem`, and its key, in `FILE.key`.
+pub(crate) fn self_signed(directory: &Path, file: &str, name: &str) -> PathBuf {
     let config = directory.join(format!("{file}.cnf"));
     let text = format!(
         "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = extensions\n[name]\nCN = {name}\n\
@@ -181,10 +182,10 @@ fn self_signed(directory: &Path, file: &str, name: &str) -> PathBuf {
 }
 
 /// A server that answers 200 over TLS.
-struct Tls(Process);
+pub(crate) struct Tls(Process);
 
 impl Tls {
-    fn start(directory: &Path, addr: SocketAddr) -> Tls {
+    pub(crate) fn start(directory: &Path, addr: SocketAddr) -> Tls {
         let mut openssl = Command::new(tool("openssl").unwrap());
         openssl.args(["s_server", "-www", "-quiet", "-accept", &addr.to_string()]).current_dir(directory);
         openssl.args(["-cert", "tls.pem", "-key", "tls.key"]);

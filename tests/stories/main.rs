@@ -6,9 +6,12 @@
 
 mod access;
 mod access_log;
+mod acme;
 mod affinity;
+mod announce;
 mod checks;
 mod cli;
+mod compression;
 mod config;
 mod curl;
 mod dashboard;
@@ -23,6 +26,7 @@ mod forged;
 mod health;
 mod http;
 mod http2;
+mod http3;
 mod http_faults;
 mod http_limits;
 mod http_reload;
@@ -45,15 +49,18 @@ mod proxy_shares;
 mod pseudo_terminal;
 mod reload;
 mod routes_seen;
+mod served_files;
 mod servers;
 mod service_manager;
 mod shares;
 mod slow;
 mod smuggling;
+mod sni;
 mod sources;
 mod stats;
 mod steering;
 mod supervised;
+mod tls;
 mod top;
 mod trace;
 mod transfer;
@@ -72,9 +79,12 @@ fn main() -> ExitCode {
     let stories = [
         access::stories(),
         access_log::stories(),
+        acme::stories(),
         affinity::stories(),
+        announce::stories(),
         checks::stories(),
         cli::stories(),
+        compression::stories(),
         config::stories(),
         dashboard::stories(),
         dashboard_steering::stories(),
@@ -88,6 +98,7 @@ fn main() -> ExitCode {
         health::stories(),
         http::stories(),
         http2::stories(),
+        http3::stories(),
         http_faults::stories(),
         http_limits::stories(),
         http_reload::stories(),
@@ -108,14 +119,18 @@ fn main() -> ExitCode {
         proxy_shares::stories(),
         reload::stories(),
         routes_seen::stories(),
+        served_files::stories(),
         servers::stories(),
         service_manager::stories(),
         shares::stories(),
         slow::stories(),
         smuggling::stories(),
+        sni::stories(),
+        sni::limits(),
         sources::stories(),
         stats::stories(),
         steering::stories(),
+        tls::stories(),
         top::stories(),
         trace::stories(),
         transfer::stories(),

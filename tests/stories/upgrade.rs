@@ -424,9 +424,9 @@ fn of_several_processes_the_control_socket_names_the_one_to_be_upgraded() {
 
 /// A balancer whose program is a file of its own, and the processes that have taken its place: a service manager hears of each, so
 /// that those before it end.
-struct Upgraded<'a> {
+pub(crate) struct Upgraded<'a> {
     lab: &'a Loopback,
-    first: BalancerProcess,
+    pub(crate) first: BalancerProcess,
     program: PathBuf,
     replaced: AtomicUsize,
     processes: Vec<Pid>,
@@ -434,7 +434,7 @@ struct Upgraded<'a> {
 }
 
 impl<'a> Upgraded<'a> {
-    fn start(lab: &'a Loopback, setup: &Setup) -> Upgraded<'a> {
+    pub(crate) fn start(lab: &'a Loopback, setup: &Setup) -> Upgraded<'a> {
         let program = lab.directory().join("convey");
         copy(&binary_of_upgrade(0), &program);
         let socket = lab.directory().join("notify");
@@ -448,7 +448,7 @@ impl<'a> Upgraded<'a> {
     }
 
     /// Installs a program again, another build if there is one: another file of the same name.
-    fn replace_program(&self) {
+    pub(crate) fn replace_program(&self) {
         let new = self.lab.directory().join("convey.new");
         copy(&binary_of_upgrade(self.replaced.fetch_add(1, Ordering::Relaxed) + 1), &new);
         fs::rename(new, &self.program).unwrap();
@@ -476,7 +476,7 @@ impl<'a> Upgraded<'a> {
     }
 
     /// The same, which works.
-    fn upgrade(&mut self) {
+    pub(crate) fn upgrade(&mut self) {
         let ran = self.ask();
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         self.wait_for_process();
@@ -494,14 +494,18 @@ impl<'a> Upgraded<'a> {
     }
 
     /// Waits until the processes between the first and the last have ended.
-    fn wait_for_the_last(&self) {
+    pub(crate) fn wait_for_the_last(&self) {
+        wait_for("the processes between to end", || (self.still_running() == 1).then_some(()));
+    }
+
+    /// How many of the processes after the first are there.
+    pub(crate) fn still_running(&self) -> usize {
         // Who adopts them may be slow to hear of their ends.
         let runs = |process: &&Pid| {
             let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
             stat.is_ok_and(|stat| !stat.contains(") Z "))
         };
-        let running = || self.processes.iter().filter(runs).count();
-        wait_for("the processes between to end", || (running() == 1).then_some(()));
+        self.processes.iter().filter(runs).count()
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use convey_testkit::connect;
 
 /// A client whose connection stays.
-pub(crate) struct Client(pub(crate) TcpStream);
+pub(crate) struct Client<S = TcpStream>(pub(crate) S);
 
 /// A response, with its head as text.
 #[derive(Debug)]
@@ -20,7 +20,9 @@ impl Client {
     pub(crate) fn new(addr: SocketAddr) -> Client {
         Client(connect(addr))
     }
+}
 
+impl<S: Read + Write> Client<S> {
     pub(crate) fn get(&mut self, host: &str, path: &str) -> Response {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
     }
@@ -41,7 +43,11 @@ impl Client {
         }
         let head = String::from_utf8(head).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
+        let length = head.lines().find_map(|line| {
+            // Of a server that speaks HTTP/2 names are in lower case.
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.parse().ok())?
+        });
         let mut body = vec![0; length.unwrap_or(0)];
         self.0.read_exact(&mut body).unwrap();
         Response { status, head, body: String::from_utf8(body).unwrap() }
@@ -54,7 +60,7 @@ impl Client {
 }
 
 /// The head of what comes next, without a byte of what is behind it.
-pub(crate) fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+pub(crate) fn read_head(stream: &mut impl Read) -> io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte)?;

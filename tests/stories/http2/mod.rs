@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod server;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,6 +17,7 @@ use rustix::process::Signal;
 use super::curl::curl;
 use client::{Call, Client, read};
 use server::EchoServer;
+use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
 
 const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwind/h2spec/cmd/h2spec@latest");
 
@@ -29,6 +31,7 @@ stories!("http2":
     a_server_that_says_nothing_on_a_connection_is_asked_on_another,
     a_server_that_ends_its_connections_in_order_fails_no_request [Need::NGINX],
     who_reads_a_stream_slowly_slows_its_server_alone,
+    a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory,
     who_resets_streams_over_and_over_is_told_to_calm_down,
     a_convey_that_stops_lets_streams_end,
     a_connection_ends_after_so_many_streams,

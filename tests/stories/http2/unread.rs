@@ -1,0 +1,68 @@
+//! Clients of HTTP/2 that ask for much and read nothing.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use convey_testkit::{BalancerProcess, Loopback, TcpServer, connect};
+
+use super::setup;
+
+const CONNECTIONS: usize = 8;
+
+/// As many streams as convey takes of a connection.
+const STREAMS: u32 = 100;
+
+/// Most bytes of memory that such a connection may hold.
+const MOST: u64 = 5 << 20;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u32).to_be_bytes();
+    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Asks for a body on each stream, and lets the server send as much of all as HTTP/2 can say.
+fn ask(stream: &mut TcpStream) {
+    let window = 0x7fff_ffff_u32;
+    let settings = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    let of_connection = frame(8, 0, 0, &(window - 65_535).to_be_bytes());
+    let head = [&[0x82, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
+    let requests = (0..STREAMS).flat_map(|n| frame(1, 5, 2 * n + 1, &head));
+    let all = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &of_connection].concat();
+    stream.write_all(&all.into_iter().chain(requests).collect::<Vec<u8>>()).unwrap();
+}
+
+pub(super) fn a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory() {
+    let lab = Loopback::new();
+    let _large = TcpServer::start(lab.server(1), |mut stream| {
+        let _ = stream.read(&mut [0; 4096])?;
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20)?;
+        let part = vec![b'x'; 1 << 20];
+        (0..64).try_for_each(|_| stream.write_all(&part))
+    });
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h1").server("a", lab.server(1), ""));
+    let before = balancer.memory();
+    let clients: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut client = connect(lab.vip());
+            ask(&mut client);
+            client
+        })
+        .collect();
+    balancer.wait_for_stat("/frontends/web/requests/total", CONNECTIONS * STREAMS as usize);
+    // Until nothing more goes: all windows are open, and all buffers full.
+    let sent = || balancer.stat("/backends/pool/bytes_tx");
+    let mut last = sent();
+    loop {
+        thread::sleep(Duration::from_millis(500));
+        let now = sent();
+        if std::mem::replace(&mut last, now.clone()) == now {
+            break;
+        }
+    }
+    let each = balancer.memory().saturating_sub(before) / CONNECTIONS as u64;
+    assert!(each < MOST, "{each} bytes for each connection");
+    drop(clients);
+    balancer.wait_for_stat("/current_connections", 0);
+}

@@ -1,0 +1,39 @@
+//! HTTP/3: requests over QUIC, beside those over TCP.
+
+mod browser;
+mod client;
+mod early;
+mod hostile;
+mod lives_on;
+mod recorder;
+mod requests;
+
+use convey_testkit::{Loopback, Setup, TestAuthority};
+use libtest_mimic::Trial;
+
+pub(crate) fn stories() -> Vec<Trial> {
+    let all =
+        [requests::stories(), browser::stories(), lives_on::stories(), early::stories(), hostile::stories()];
+    all.into_iter().flatten().collect()
+}
+
+/// A frontend with HTTP/3 and the certificate `site` of this network's directory, and these lines in its table `tls`. Its server is the first.
+fn site(lab: &Loopback, lines: &str) -> Setup {
+    with(lab, "", lines).server("a", lab.server(1), "")
+}
+
+/// The same without a server, and with these lines of its own.
+fn with(lab: &Loopback, lines: &str, of_tls: &str) -> Setup {
+    let at = lab.directory().display();
+    Setup::new(lab).frontend(&format!(
+        "mode = \"http\"\n{lines}\n[frontends.web.tls]\nhttp3 = true\ncertificate = \"{at}/site.pem\"\nkey = \"{at}/site.key\"\n{of_tls}"
+    ))
+}
+
+/// An authority whose certificate for `site.example` is in this network's directory.
+fn authority(lab: &Loopback) -> TestAuthority {
+    let authority = TestAuthority::new("The authority");
+    authority.issue(&["site.example"]).save(lab.directory(), "site");
+    authority.save(lab.directory());
+    authority
+}

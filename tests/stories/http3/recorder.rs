@@ -1,0 +1,83 @@
+//! Somebody between a client and convey who records what the client sends, and sends it again.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+/// The one between them.
+pub(crate) struct Recorder {
+    addr: SocketAddr,
+    to: SocketAddr,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    is_mute: Arc<AtomicBool>,
+}
+
+impl Recorder {
+    pub(crate) async fn before(to: SocketAddr) -> Recorder {
+        let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        let (addr, sent) = (socket.local_addr().unwrap(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
+        let (record, is_mute) = (sent.clone(), Arc::<AtomicBool>::default());
+        let mute = is_mute.clone();
+        tokio::spawn(async move {
+            let beyond = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+            let (mut client, mut datagram, mut answer) = (None, [0; 2048], [0; 2048]);
+            loop {
+                tokio::select! {
+                    Ok((len, from)) = socket.recv_from(&mut datagram) => {
+                        client = Some(from);
+                        record.lock().unwrap().push(datagram[..len].to_vec());
+                        beyond.send_to(&datagram[..len], to).await.unwrap();
+                    }
+                    Ok((len, _)) = beyond.recv_from(&mut answer) => {
+                        if let Some(client) = client.filter(|_| !mute.load(Ordering::Relaxed)) {
+                            socket.send_to(&answer[..len], client).await.unwrap();
+                        }
+                    }
+                }
+            }
+        });
+        Recorder { addr, to, sent, is_mute }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// From now on clients hear nothing.
+    pub(crate) fn be_mute(&self) {
+        self.is_mute.store(true, Ordering::Relaxed);
+    }
+
+    /// How many datagrams clients have sent.
+    pub(crate) fn recorded(&self) -> usize {
+        self.sent.lock().unwrap().len()
+    }
+
+    /// Forgets what has been sent so far.
+    pub(crate) fn forget(&self) {
+        self.sent.lock().unwrap().clear();
+    }
+
+    /// Forgets all but the first datagram.
+    pub(crate) fn only_the_first(&self) {
+        self.sent.lock().unwrap().truncate(1);
+    }
+
+    /// Sends again what was recorded, from another port, until convey answers: it does once it has forgotten the connection.
+    pub(crate) async fn replay(&self) {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let sent = self.sent.lock().unwrap().clone();
+        loop {
+            for datagram in &sent {
+                socket.send_to(datagram, self.to).await.unwrap();
+            }
+            if timeout(Duration::from_millis(200), socket.recv(&mut [0; 2048])).await.is_ok() {
+                return;
+            }
+        }
+    }
+}
