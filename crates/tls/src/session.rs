@@ -279,10 +279,10 @@ fn receive(
 /// once more, and send a second alert.
 fn encode_alert(connection: &mut impl Unbuffered, incoming: &mut [u8], out: &mut OutgoingRecords) {
     while connection.wants_write() {
-        match connection.process(incoming).state {
-            Ok(ConnectionState::EncodeTlsData(data)) if encode(data, out).is_ok() => {}
+        let Ok(ConnectionState::EncodeTlsData(data)) = connection.process(incoming).state else { return };
+        if encode(data, out).is_err() {
             // It is over anyway.
-            _ => return,
+            return;
         }
     }
 }
