@@ -13,9 +13,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::exit;
 
-use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use convey_etcd::EtcdAddress;
 
 pub use self::flows::{FlowsArgs, FlowsCommand};
 pub use self::operate::{BackendCommand, ServerCommand};
@@ -222,9 +223,23 @@ pub enum Generated {
 /// What every command takes.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Configuration file [default: /etc/convey/config.toml if it exists, else ./config.toml]
-    #[arg(short, long, value_name = "PATH", global = true)]
-    config: Option<PathBuf>,
+    /// Configuration: a file, or etcd://[USER@]HOST[:PORT]/PREFIX [default: /etc/convey/config.toml if it exists, else ./config.toml]
+    ///
+    /// In etcd the keys below the prefix are the files of a folder, and PREFIX/config.toml is the configuration. Several members are
+    /// said with commas between them. etcds:// is for TLS; ?ca=FILE&cert=FILE&key=FILE behind it name whom to trust, and what to
+    /// show. The user's password is in CONVEY_ETCD_PASSWORD.
+    #[arg(short, long, value_name = "PATH|URL", global = true, value_parser = config_place())]
+    config: Option<ConfigPlace>,
+    /// Where a configuration of etcd is kept on this host, for a start without etcd
+    #[arg(
+        long,
+        value_name = "DIR",
+        global = true,
+        env = "STATE_DIRECTORY",
+        hide_env_values = true,
+        default_value = "/var/lib/convey"
+    )]
+    pub state_dir: PathBuf,
     /// Without a configuration file: where clients connect to (a port alone: every IPv4 address)
     #[arg(
         short, long, value_name = "[IP:]PORT", global = true,
@@ -259,10 +274,29 @@ pub struct Options {
     pub dsr: bool,
 }
 
+/// What `--config` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ConfigPlace {
+    File(PathBuf),
+    Etcd(EtcdAddress),
+}
+
 impl Options {
     /// The configuration file: the one that is named, else the host's, else the one of this folder.
     pub fn config(&self) -> &Path {
-        self.config.as_deref().unwrap_or_else(|| default_config(Path::new(HOST_CONFIG)))
+        match &self.config {
+            Some(ConfigPlace::File(path)) => path,
+            // What was brought from there is a file, and has a place of its own.
+            Some(ConfigPlace::Etcd(_)) | None => default_config(Path::new(HOST_CONFIG)),
+        }
+    }
+
+    /// Where the configuration is in etcd, if it is there.
+    pub fn etcd(&self) -> Option<&EtcdAddress> {
+        match &self.config {
+            Some(ConfigPlace::Etcd(address)) => Some(address),
+            Some(ConfigPlace::File(_)) | None => None,
+        }
     }
 
     /// Whether the command line names no file and no list of servers.
@@ -283,6 +317,14 @@ impl Options {
 /// The host's file may be there and out of reach: then the start says so, and takes no other in its place.
 fn default_config(host: &Path) -> &Path {
     if matches!(host.try_exists(), Ok(false)) { Path::new(LOCAL_CONFIG) } else { host }
+}
+
+/// A path, or an address of etcd.
+fn config_place() -> impl TypedValueParser<Value = ConfigPlace> {
+    PathBufValueParser::new().try_map(|path| match path.to_str().filter(|text| EtcdAddress::is_meant(text)) {
+        Some(text) => EtcdAddress::parse(text).map(ConfigPlace::Etcd),
+        None => Ok(ConfigPlace::File(path)),
+    })
 }
 
 /// A path, or nothing for no file; clap's own refuses that.

@@ -9,6 +9,7 @@ mod announce_state;
 mod api;
 mod config;
 mod dashboard;
+mod etcd_state;
 mod events;
 mod flows;
 mod hosts;
@@ -32,6 +33,7 @@ mod wrong_tokens;
 pub use acme_state::{AcmeName, AcmeState};
 pub use announce_state::{AnnounceState, AnnouncedAddress};
 pub use config::{ConfigReport, ListReport};
+pub use etcd_state::{EtcdKnown, EtcdState, RefusedRevision};
 pub use events::EventReport;
 pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
 pub use http::{serve, serve_until};
@@ -44,8 +46,8 @@ pub use process::ProcessMetrics;
 pub use prometheus::render;
 pub(crate) use ready::obstacle_at;
 pub use report::{
-    AcmeReport, AnnouncedReport, BackendReport, EjectedReport, FrontendReport, HealthReport, RouteReport,
-    ServerReport, StatsReport, TimesReport, TlsReport, TrafficReport,
+    AcmeReport, AnnouncedReport, BackendReport, EjectedReport, EtcdReport, FrontendReport, HealthReport,
+    RouteReport, ServerReport, StatsReport, TimesReport, TlsReport, TrafficReport,
 };
 pub use routes::routes;
 pub use source::{DataPathView, StatsSource};

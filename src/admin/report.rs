@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod etcd;
 mod files;
 mod requests;
 mod route;
@@ -16,12 +17,13 @@ use serde::{Serialize, Serializer};
 
 pub use self::acme::AcmeReport;
 pub use self::announce::AnnouncedReport;
+pub use self::etcd::EtcdReport;
 pub(super) use self::files::FileCacheReport;
 pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
 use super::ready::{obstacle, obstacles};
-use super::{AcmeState, AnnounceState, ConfigReport, NameReport, OverlayReport, PacketReport};
+use super::{AcmeState, AnnounceState, ConfigReport, EtcdState, NameReport, OverlayReport, PacketReport};
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, HttpFrontend, Pool, ServerLive, Snapshot, SniRoutes};
@@ -76,6 +78,9 @@ pub struct StatsReport {
     /// Addresses that convey announces while their frontends can serve.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub announced: BTreeMap<String, AnnouncedReport>,
+    /// The configuration, if it is in etcd.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdReport>,
     /// Packet modes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<PacketReport>,
@@ -326,6 +331,7 @@ impl StatsReport {
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
             acme: None,
             announced: BTreeMap::new(),
+            etcd: None,
             packets: None,
         }
     }
@@ -353,6 +359,11 @@ impl StatsReport {
     /// The same with the addresses that convey announces.
     pub(super) fn with_announced(self, state: &AnnounceState) -> Self {
         StatsReport { announced: announce::reports(state), ..self }
+    }
+
+    /// The same with the configuration in etcd, if it is there.
+    pub(super) fn with_etcd(self, state: &EtcdState) -> Self {
+        StatsReport { etcd: EtcdReport::new(state), ..self }
     }
 
     /// The same, of a program that drains.

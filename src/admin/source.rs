@@ -9,7 +9,7 @@ use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 
 use super::network_search::search_network;
-use super::{AcmeState, AnnounceState, FlowSources, StatsReport};
+use super::{AcmeState, AnnounceState, EtcdState, FlowSources, StatsReport};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
 use crate::explain::{
@@ -47,6 +47,8 @@ pub struct StatsSource {
     pub acme: Arc<AcmeState>,
     /// Addresses that convey announces.
     pub announce: Arc<AnnounceState>,
+    /// The configuration, if it is in etcd.
+    pub etcd: Arc<EtcdState>,
     /// Where those who watch get what becomes of clients and packets.
     pub trace: Arc<TraceHub>,
     /// Flows of all modes.
@@ -74,7 +76,7 @@ impl StatsSource {
         let report = if self.is_draining() { report.draining(&snapshot) } else { report };
         let report =
             report.with_packets(self.packets.as_deref()).with_load(self.loads.now()).with_acme(&self.acme);
-        let report = report.with_announced(&self.announce);
+        let report = report.with_announced(&self.announce).with_etcd(&self.etcd);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }
 

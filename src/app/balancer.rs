@@ -24,6 +24,7 @@ use super::announce::{AnnounceNames, AnnounceParts, Announcer};
 use super::confine::Confined;
 use super::control_socket::BoundSocket;
 use super::early::Early;
+use super::etcd::{EtcdFollower, EtcdSource};
 use super::host::{Kernel, fit};
 use super::logs::{LogFiles, Logs};
 use super::operators::{Admin, BoundAdmin, handed_or_bound};
@@ -37,7 +38,7 @@ use super::{
     Failure, acme, certificates, clock, cores, limits, port_owner, runtime, snat_ports, socket_store,
     stale_filters,
 };
-use crate::admin::{self, AcmeState, AnnounceState};
+use crate::admin::{self, AcmeState, AnnounceState, EtcdState};
 use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config, Loaded};
 use crate::control::Resolver;
@@ -71,7 +72,7 @@ pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Fail
 
 /// The same, where another process may have `handed` over to this one.
 fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
-    let Early { file, first_look, loaded, confined, socket, control, .. } = early;
+    let Early { file, source, remarks, first_look, loaded, confined, socket, control, .. } = early;
     let program = match show {
         Show::Nothing => Program::of_this_process()
             .map_err(|error| format!("this process cannot start another one: {error}")),
@@ -89,6 +90,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     let (loaded, kernel) = runtime.block_on(fit(loaded))?;
     let mut logs = Logs::new(log.clone(), confined.has_landlock);
     logs.switch(logs.prepare(&loaded.config).map_err(anyhow::Error::msg)?);
+    remarks.iter().for_each(|remark| warn!("{remark}"));
     loaded.warnings.iter().for_each(|warning| warn!("{warning}"));
     let _watch = watch.inspect_err(|error| {
         warn!("cannot watch {}: {error}; saving it reloads nothing, SIGHUP does", file.path.display());
@@ -101,7 +103,9 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     let manager = ServiceManager::from_env(handed.as_ref().is_some_and(Handed::is_upgrade));
     let reloads = Reloads { reload, reloads };
     let control = handed_or_bound(handed.as_mut(), control, socket.as_deref());
-    let start = Start { loaded, kernel, file, reloads, open_files, manager, logs, program, handed, control };
+    let etcd = source;
+    #[rustfmt::skip]
+    let start = Start { loaded, kernel, file, etcd, reloads, open_files, manager, logs, program, handed, control };
     Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
@@ -123,6 +127,7 @@ struct Start {
     loaded: Loaded,
     kernel: Option<Kernel>,
     file: ConfigFile,
+    etcd: Option<EtcdSource>,
     reloads: Reloads,
     open_files: u64,
     manager: ServiceManager,
@@ -165,9 +170,18 @@ struct RunningBalancer {
     trace: Arc<TraceHub>,
     acme: Arc<AcmeState>,
     announcing: Announcing,
+    etcd: Etcd,
     upgrades: Upgrades,
     /// `None` where the kernel lets us have none: then there are signals.
     upgrade_requests: Option<Control>,
+}
+
+/// The configuration, if it is in etcd.
+struct Etcd {
+    state: Arc<EtcdState>,
+    source: Option<EtcdSource>,
+    /// Where reloads are asked for.
+    requests: mpsc::Sender<OperatorRequest>,
 }
 
 /// The addresses that are announced.
@@ -182,8 +196,8 @@ struct Announcing {
 impl RunningBalancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
-        let Start { loaded, kernel, file, reloads, open_files, manager, logs, program, mut handed, control } =
-            start;
+        #[rustfmt::skip]
+        let Start { loaded, kernel, file, etcd, reloads, open_files, manager, logs, program, mut handed, control } = start;
         let Reloads { reload, reloads } = reloads;
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&loaded.config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
@@ -216,7 +230,10 @@ impl RunningBalancer {
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
-        let (source, acme, announcing) = source(&parts, draining.clone(), loads.clone(), &data_path);
+        let state_of_etcd = Arc::new(EtcdState::of(etcd.as_ref().map(|source| source.address.to_string())));
+        let etcd = Etcd { state: state_of_etcd, source: etcd, requests: requests.clone() };
+        let (source, acme, announcing) =
+            source(&parts, draining.clone(), loads.clone(), &data_path, etcd.state.clone());
         let mut task = Task {
             state,
             snapshot,
@@ -239,7 +256,7 @@ impl RunningBalancer {
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
         let balancer = RunningBalancer {
-            acme, announcing, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
+            acme, announcing, etcd, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
         };
         Ok(balancer.begin(cores, predecessor).await)
     }
@@ -276,6 +293,10 @@ impl RunningBalancer {
             state: self.acme.clone(),
         }
         .start();
+        if let Some(source) = self.etcd.source.take() {
+            let Etcd { state, requests, .. } = &self.etcd;
+            EtcdFollower { source, requests: requests.clone(), state: state.clone() }.start();
+        }
         self
     }
 
@@ -374,6 +395,7 @@ impl RunningBalancer {
             announcer.withdraw().await;
         }
         self.acme.end();
+        self.etcd.state.end();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
@@ -390,6 +412,7 @@ impl RunningBalancer {
             announcer.leave().await;
         }
         self.acme.end();
+        self.etcd.state.end();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;
@@ -506,6 +529,7 @@ fn source(
     draining: Arc<AtomicBool>,
     loads: Arc<ConfigLoads>,
     data_path: &Paths,
+    etcd: Arc<EtcdState>,
 ) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
@@ -524,6 +548,7 @@ fn source(
         trace: parts.trace.clone(),
         acme: acme.clone(),
         announce,
+        etcd,
         flows: data_path.flows(),
         data_path: data_path.view(parts.config),
     };

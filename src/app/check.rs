@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use futures_util::future::join_all;
+use tempfile::TempDir;
 
 use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
@@ -15,10 +16,32 @@ use super::{
     Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, privileges,
     proxy_path, runtime, snat_ports, stale_filters,
 };
+use crate::cli::Options;
 use crate::config::{self, Config, LeftOut};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
 use crate::model::{DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
+
+/// A configuration that is looked at.
+pub(super) struct Checked {
+    pub(super) file: ConfigFile,
+    /// What was brought from elsewhere, for as long as it is looked at.
+    _brought: Option<TempDir>,
+}
+
+impl Checked {
+    /// The one that the command line names. One in etcd is brought, and nothing on this host is changed by that.
+    pub(super) fn of(options: &Options) -> anyhow::Result<Checked> {
+        let Some(source) = super::source(options) else {
+            return Ok(Checked { file: super::file(options), _brought: None });
+        };
+        let folder = tempfile::tempdir().context("cannot keep what is in etcd")?;
+        let source = source.into_folder(folder.path());
+        let file = ConfigFile { mode: options.mode(), ..source.file() };
+        source.bring(&file).map_err(anyhow::Error::msg)?;
+        Ok(Checked { file, _brought: Some(folder) })
+    }
+}
 
 /// Looks at the file alone.
 pub(super) fn syntax(file: &ConfigFile) -> Result<ExitCode, Failure> {

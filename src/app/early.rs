@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::confine::{self, Confined};
 use super::control_socket::BoundSocket;
+use super::etcd::EtcdSource;
 use super::upgrade::{self, Predecessor};
 use crate::config::watch::FirstLook;
 use crate::config::{LoadError, Loaded};
@@ -16,6 +17,9 @@ pub(super) struct Early {
     /// The process that has started this one to take its place.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) file: ConfigFile,
+    /// Where the file is brought from, if it comes from elsewhere, and what was odd about that.
+    pub(super) source: Option<EtcdSource>,
+    pub(super) remarks: Vec<String>,
     /// The file before it was loaded.
     pub(super) first_look: io::Result<FirstLook>,
     pub(super) loaded: Result<Loaded, LoadError>,
@@ -32,19 +36,33 @@ impl Early {
     ///
     /// # Errors
     /// The two processes do not understand each other, or the user that the file names cannot be had: words for an operator.
-    pub(super) fn begin(file: ConfigFile, socket: Option<&Path>) -> Result<Early, String> {
+    pub(super) fn begin(
+        file: ConfigFile,
+        source: Option<EtcdSource>,
+        socket: Option<&Path>,
+    ) -> Result<Early, String> {
         let predecessor = upgrade::greet().map_err(|error| format!("{error:#}"))?;
         let socket = socket.map(Path::to_owned);
-        let mut early = Early { predecessor, socket, ..Early::unconfined(file) };
+        let refuse =
+            |why: &String| predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
+        let (mut made, mut remarks) = (Vec::new(), Vec::new());
+        if let Some(source) = &source {
+            made = source.make_folder().inspect_err(refuse)?;
+            remarks = source.bring(&file).inspect_err(refuse)?;
+        }
+        let mut early = Early { source, remarks, socket, ..Early::unconfined(file) };
+        if let (Ok(loaded), Some(source)) = (&early.loaded, &early.source)
+            && let Some(owner) = confine::owner(&loaded.config)
+        {
+            source.give_to(&made, owner).inspect_err(refuse)?;
+        }
+        early.predecessor = predecessor.clone();
         if let Ok(loaded) = &early.loaded {
             if early.predecessor.is_none() {
                 let owner = confine::owner(&loaded.config);
                 early.control = BoundSocket::new(early.socket.as_deref(), owner);
             }
             let confined = Confined::by(&early.file, &loaded.config);
-            let refuse = |why: &String| {
-                early.predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
-            };
             early.confined = confined.inspect_err(refuse)?;
             let privileges = &loaded.config.privileges;
             // A reload must be able to read it, too.
@@ -69,6 +87,17 @@ impl Early {
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
         let (confined, control) = (Confined::default(), Ok(None));
-        Early { predecessor: None, file, first_look, loaded, confined, socket: None, control }
+        let (source, remarks) = (None, Vec::new());
+        Early {
+            predecessor: None,
+            file,
+            source,
+            remarks,
+            first_look,
+            loaded,
+            confined,
+            socket: None,
+            control,
+        }
     }
 }

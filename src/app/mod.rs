@@ -13,6 +13,7 @@ mod confine;
 mod control_socket;
 mod doctor;
 mod early;
+mod etcd;
 mod explain;
 mod flood;
 mod generate;
@@ -53,6 +54,7 @@ use anyhow::Context;
 use tokio::runtime::Runtime;
 
 use self::early::Early;
+use self::etcd::EtcdSource;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
@@ -71,7 +73,10 @@ pub struct Begun(Option<Early>);
 /// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
     match cli.command {
-        None => Early::begin(file(&cli.options), cli.options.socket.as_deref()).map(Some).map(Begun),
+        None => {
+            let (file, source) = (file(&cli.options), source(&cli.options));
+            Early::begin(file, source, cli.options.socket.as_deref()).map(Some).map(Begun)
+        }
         // They serve nobody but who has started them; the demo makes namespaces.
         Some(_) => Ok(Begun(None)),
     }
@@ -98,10 +103,14 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
             let early = early.unwrap_or_else(|| Early::unconfined(file(&cli.options)));
             balancer::run(early, &Show::Nothing, log)
         }
-        Some(Command::Check { syntax: false }) => {
-            check::run(&file(&cli.options), cli.options.socket.as_deref())
+        Some(Command::Check { syntax }) => {
+            let checked = check::Checked::of(&cli.options)?;
+            if *syntax {
+                check::syntax(&checked.file)
+            } else {
+                check::run(&checked.file, cli.options.socket.as_deref())
+            }
         }
-        Some(Command::Check { syntax: true }) => check::syntax(&file(&cli.options)),
         Some(Command::Demo) => try_out(&cli.options, log),
         Some(Command::Clear { addresses }) => clear::run(*addresses),
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
@@ -184,9 +193,17 @@ fn is_missing(error: &LoadError) -> bool {
 
 /// What the command line names: a configuration, or a list of servers.
 fn file(options: &Options) -> ConfigFile {
+    if let Some(source) = source(options) {
+        return ConfigFile { mode: options.mode(), ..source.file() };
+    }
     let path = options.servers.as_deref().unwrap_or(options.config()).to_owned();
     let list = options.listen.map(|listen| ListSettings { listen, stats: options.stats });
     ConfigFile { list, mode: options.mode(), ..ConfigFile::new(path) }
+}
+
+/// The configuration in etcd, if it is there.
+fn source(options: &Options) -> Option<EtcdSource> {
+    options.etcd().map(|address| EtcdSource::new(address.clone(), &options.state_dir))
 }
 
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {

@@ -10,17 +10,18 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use super::Cli;
 
 /// What a start goes by.
-const START: &[&str] = &["config", "listen", "servers", "stats", "socket", "log_level", "passthrough", "dsr"];
+const START: &[&str] =
+    &["config", "state_dir", "listen", "servers", "stats", "socket", "log_level", "passthrough", "dsr"];
 
 /// What a look at a file goes by, and at the convey that runs.
-const LOOK: &[&str] = &["config", "listen", "servers", "stats", "socket", "passthrough", "dsr"];
+const LOOK: &[&str] = &["config", "state_dir", "listen", "servers", "stats", "socket", "passthrough", "dsr"];
 
 /// The options that a command has a use for, by their names here.
 fn own_options(command: &str) -> &'static [&'static str] {
     match command {
         "check" | "demo" => START,
         "explain" | "doctor" => LOOK,
-        "upgrade" => &["config", "socket"],
+        "upgrade" => &["config", "state_dir", "socket"],
         "clear" | "generate" => &[],
         _ => &["socket"],
     }

@@ -19,6 +19,18 @@ pub struct Status {
     packets: Option<Packets>,
     acme: Option<Acme>,
     announced: BTreeMap<String, Announced>,
+    etcd: Option<Etcd>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Etcd {
+    address: String,
+    connected: bool,
+    error: Option<String>,
+    revision: i64,
+    refused_revision: Option<i64>,
+    problems: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -181,6 +193,7 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
     let up = time(Duration::from_secs(status.uptime_seconds));
     let mut screen = format!("convey {}, up {up}\n", status.version);
     screen += &of_config(&status.config, now);
+    screen += &status.etcd.as_ref().map(of_etcd).unwrap_or_default();
     match obstacles {
         [] => screen += "ready: every frontend can serve\n",
         some => some.iter().for_each(|line| screen += &format!("NOT READY: {line}\n")),
@@ -230,6 +243,20 @@ fn of_announced(announced: &BTreeMap<String, Announced>) -> String {
         table.add_row([address.clone(), interface.clone(), word.to_owned(), reason.clone()]);
     }
     format!("\n{}\n", trimmed(&table))
+}
+
+/// The configuration in etcd.
+fn of_etcd(etcd: &Etcd) -> String {
+    let Etcd { address, connected, error, revision, refused_revision, problems } = etcd;
+    let mut lines = format!("revision {revision} of {address}\n");
+    if let Some(refused) = refused_revision {
+        lines += &format!("revision {refused} is refused:\n");
+        problems.iter().for_each(|problem| lines += &format!("  {problem}\n"));
+    }
+    if !connected {
+        lines += &format!("etcd cannot be reached: {}\n", error.as_deref().unwrap_or("not yet"));
+    }
+    lines
 }
 
 fn of_config(config: &Config, now: SystemTime) -> String {

@@ -99,12 +99,14 @@ pub struct ConfigFile {
     pub mode: Option<Mode>,
     /// The files that it names.
     pub lists: NamedFiles,
+    /// The folder that it is brought into, if it comes from elsewhere.
+    pub brought_into: Option<PathBuf>,
 }
 
 impl ConfigFile {
     /// A configuration whose frontends are in proxy mode unless they say otherwise.
     pub fn new(path: PathBuf) -> ConfigFile {
-        ConfigFile { path, list: None, mode: None, lists: NamedFiles::default() }
+        ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), brought_into: None }
     }
 
     /// Where it is, seen from the root.

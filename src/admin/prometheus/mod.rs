@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod etcd;
 mod files;
 mod page;
 mod requests;
@@ -34,6 +35,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     tls::add(&mut page, report);
     acme::add(&mut page, report);
     announce::add(&mut page, report);
+    etcd::add(&mut page, report);
     names(&mut page, report);
     if let Some(report) = &report.packets {
         packets(&mut page, report);

@@ -41,7 +41,8 @@ const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/n
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), Kept> {
     let what = "convey may read and write all files of its user (privileges.landlock)";
     let readable: Vec<PathBuf> = readable(file).into_iter().chain(served(config)).collect();
-    let status = restrict_to(&readable, &writable(config)).map_err(|error| Kept::because(what, &error))?;
+    let status =
+        restrict_to(&readable, &writable(file, config)).map_err(|error| Kept::because(what, &error))?;
     match status.ruleset {
         RulesetStatus::NotEnforced => {
             Err(Kept { why: format!("{what}: this kernel has no Landlock (Linux 5.13)"), errno: None })
@@ -95,8 +96,9 @@ fn served(config: &Config) -> Vec<PathBuf> {
     paths.flatten().collect()
 }
 
-fn writable(config: &Config) -> Vec<PathBuf> {
+fn writable(file: &ConfigFile, config: &Config) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
+    paths.extend(file.brought_into.clone());
     paths.extend(config.acme.iter().map(|acme| acme.folder.clone()));
     for output in config.access_log.output.iter().chain([&config.log.output]) {
         if let LogOutput::File(path) = output {

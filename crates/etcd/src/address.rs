@@ -1,0 +1,182 @@
+//! Where a configuration is in etcd, as the command line says it. Pure.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// The key behind the prefix that holds the configuration itself.
+pub const MAIN_FILE: &str = "config.toml";
+
+/// The port of etcd's clients.
+const PORT: u16 = 2379;
+
+/// `etcd://[USER@]HOST[:PORT][,…]/PREFIX`, or `etcds://` for TLS. Behind `?` it may name files: `ca`, `cert` and `key`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdAddress {
+    /// The members to ask, each a host and a port.
+    pub endpoints: Vec<(String, u16)>,
+    /// Whom to say that convey is. The password is never here.
+    pub user: Option<String>,
+    /// The folder in etcd, with neither a first nor a last slash missing: `/convey/edge/`.
+    pub prefix: String,
+    /// How TLS is spoken; `None`: not at all.
+    pub tls: Option<EtcdTls>,
+}
+
+/// The files of TLS with etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EtcdTls {
+    /// Whom to trust; `None`: the authorities of this host.
+    pub ca: Option<PathBuf>,
+    /// The certificate and the key that convey shows.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why an address cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct AddressFault(String);
+
+impl EtcdAddress {
+    /// Whether a text is meant as one.
+    pub fn is_meant(text: &str) -> bool {
+        text.starts_with("etcd://") || text.starts_with("etcds://")
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It has no host or no prefix, a port that is none, a password, or a parameter that nobody knows.
+    pub fn parse(text: &str) -> Result<EtcdAddress, AddressFault> {
+        let fault = |why: &str| AddressFault(format!("{why}: it looks like etcd://HOST:2379/PREFIX"));
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| fault("no address of etcd"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, prefix) = rest.split_once('/').ok_or_else(|| fault("no prefix"))?;
+        let prefix = prefix.trim_matches('/');
+        if prefix.is_empty() {
+            return Err(fault("no prefix"));
+        }
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, authority),
+        };
+        if user.is_some_and(|user| user.contains(':')) {
+            let why = "everybody on this host can read a password on the command line: say it by CONVEY_ETCD_PASSWORD";
+            return Err(AddressFault(why.to_owned()));
+        }
+        let endpoints = hosts.split(',').map(endpoint).collect::<Option<Vec<_>>>();
+        let endpoints = endpoints.ok_or_else(|| fault("no host, or a port that is none"))?;
+        let tls = tls(query, scheme == "etcds")?;
+        Ok(EtcdAddress { endpoints, user: user.map(str::to_owned), prefix: format!("/{prefix}/"), tls })
+    }
+
+    /// The key under which a node says what has become of the configuration. It is beside the prefix, not below it: whoever may write
+    /// there need not be allowed to write the configuration.
+    pub fn status_key(&self, node: &str) -> String {
+        format!("{}-status/{node}", self.prefix.trim_end_matches('/'))
+    }
+
+    /// A name for its folder on this host: other addresses have other names.
+    pub fn folder_name(&self) -> String {
+        let hosts = self.endpoints.iter().map(|(host, port)| format!("{host}:{port}"));
+        let name = format!("{}{}", hosts.collect::<Vec<_>>().join(","), self.prefix.trim_end_matches('/'));
+        name.replace('%', "%25").replace('/', "%2F")
+    }
+}
+
+impl fmt::Display for EtcdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.tls.is_some() { "etcds://" } else { "etcd://" })?;
+        for (index, (host, port)) in self.endpoints.iter().enumerate() {
+            write!(f, "{}{host}:{port}", if index == 0 { "" } else { "," })?;
+        }
+        f.write_str(self.prefix.trim_end_matches('/'))
+    }
+}
+
+/// A host and its port. An IPv6 address is in brackets.
+fn endpoint(text: &str) -> Option<(String, u16)> {
+    let end = text.rfind(']').map_or(0, |at| at + 1);
+    let (host, port) = match text[end..].rfind(':') {
+        Some(colon) => {
+            (&text[..end + colon], text[end + colon + 1..].parse().ok().filter(|port| *port != 0)?)
+        }
+        None => (text, PORT),
+    };
+    let is_plain = end > 0 || !host.contains(':');
+    (!host.is_empty() && is_plain).then(|| (host.to_owned(), port))
+}
+
+fn tls(query: &str, is_meant: bool) -> Result<Option<EtcdTls>, AddressFault> {
+    let (mut ca, mut cert, mut key) = (None, None, None);
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, path) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let file = match name {
+            "ca" => &mut ca,
+            "cert" => &mut cert,
+            "key" => &mut key,
+            _ => return Err(AddressFault(format!("unknown parameter {name}; there are ca, cert and key"))),
+        };
+        *file = Some(PathBuf::from(path)).filter(|path| path.as_os_str() != "");
+        if file.is_none() {
+            return Err(AddressFault(format!("{name} names no file")));
+        }
+    }
+    let certificate = match (cert, key) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err(AddressFault("cert and key are said together".to_owned())),
+    };
+    match is_meant {
+        true => Ok(Some(EtcdTls { ca, certificate })),
+        false if ca.is_none() && certificate.is_none() => Ok(None),
+        false => Err(AddressFault("ca, cert and key are for TLS: etcds://".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_says_whom_to_ask_for_what() {
+        let address =
+            EtcdAddress::parse("etcd://10.0.0.1,[fd00::1]:4001,etcd.example:2380/convey/edge/").unwrap();
+        let endpoints = [("10.0.0.1", 2379), ("[fd00::1]", 4001), ("etcd.example", 2380)];
+        assert_eq!(address.endpoints, endpoints.map(|(host, port)| (host.to_owned(), port)));
+        assert_eq!((&*address.prefix, &address.tls, &address.user), ("/convey/edge/", &None, &None));
+        assert_eq!(address.status_key("node7"), "/convey/edge-status/node7");
+        assert_eq!(address.to_string(), "etcd://10.0.0.1:2379,[fd00::1]:4001,etcd.example:2380/convey/edge");
+        assert_eq!(address.folder_name(), "10.0.0.1:2379,[fd00::1]:4001,etcd.example:2380%2Fconvey%2Fedge");
+
+        let address = EtcdAddress::parse("etcds://edge@h/a?ca=/etc/ca.pem&cert=c.pem&key=k.pem").unwrap();
+        assert_eq!(address.user.as_deref(), Some("edge"));
+        let certificate = Some(("c.pem".into(), "k.pem".into()));
+        assert_eq!(address.tls, Some(EtcdTls { ca: Some("/etc/ca.pem".into()), certificate }));
+        assert_eq!(EtcdAddress::parse("etcds://h/a").unwrap().tls, Some(EtcdTls::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_address_is_said() {
+        for (text, why) in [
+            ("etcd://h", "no prefix"),
+            ("etcd://h//", "no prefix"),
+            ("etcd:///a", "no host"),
+            ("etcd://h:0/a", "port"),
+            ("etcd://h:x/a", "port"),
+            ("etcd://fd00::1/a", "no host"),
+            ("etcd://h,/a", "no host"),
+            ("etcd://me:secret@h/a", "CONVEY_ETCD_PASSWORD"),
+            ("etcd://h/a?ca=x", "etcds://"),
+            ("etcds://h/a?cert=x", "together"),
+            ("etcds://h/a?ca=", "names no file"),
+            ("etcds://h/a?timeout=3", "unknown parameter timeout"),
+        ] {
+            let fault = EtcdAddress::parse(text).unwrap_err().to_string();
+            assert!(fault.contains(why), "{text}: {fault}");
+            assert!(!fault.contains("secret"));
+        }
+        assert!(EtcdAddress::is_meant("etcds://x") && !EtcdAddress::is_meant("etcd.toml"));
+    }
+}

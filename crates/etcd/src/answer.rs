@@ -1,0 +1,141 @@
+//! What etcd answers, as its JSON gateway writes it: 64-bit numbers as text, bytes in base64. Pure.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Deserializer};
+
+/// Keys of a range.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Range {
+    pub(crate) header: Header,
+    pub(crate) kvs: Vec<KeyValue>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) count: i64,
+}
+
+/// What stands before every answer.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Header {
+    #[serde(deserialize_with = "number")]
+    pub(crate) revision: i64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct KeyValue {
+    #[serde(deserialize_with = "bytes")]
+    pub(crate) key: Vec<u8>,
+    #[serde(deserialize_with = "bytes")]
+    pub(crate) value: Vec<u8>,
+    #[serde(deserialize_with = "number")]
+    pub(crate) mod_revision: i64,
+}
+
+/// One line of a watch.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct WatchLine {
+    pub(crate) result: Watched,
+    pub(crate) error: Option<Refusal>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Watched {
+    pub(crate) canceled: bool,
+    pub(crate) cancel_reason: String,
+    /// How many keys have changed; what they hold now is read anew.
+    #[serde(deserialize_with = "length")]
+    pub(crate) events: usize,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Refusal {
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Authenticated {
+    pub(crate) token: String,
+}
+
+/// A lease, made or kept alive. The answer to keeping one alive is the `result` of a stream.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Lease {
+    #[serde(rename = "ID", deserialize_with = "number")]
+    pub(crate) id: i64,
+    #[serde(rename = "TTL", deserialize_with = "number")]
+    pub(crate) ttl: i64,
+    pub(crate) result: Option<Box<Lease>>,
+}
+
+/// Bytes as etcd wants them.
+pub(crate) fn encoded(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
+
+/// A number, written as one or as text.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(i64),
+        Text(String),
+    }
+    match Written::deserialize(from)? {
+        Written::Number(number) => Ok(number),
+        Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+    }
+}
+
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    BASE64_STANDARD.decode(String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+fn length<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    Vec::<serde::de::IgnoredAny>::deserialize(from).map(|items| items.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_read_as_the_gateway_writes_it() {
+        let text = r#"{"header":{"cluster_id":"14841639068965178418","revision":"12","raft_term":"2"},
+            "kvs":[{"key":"L2VkZ2UvY29uZmlnLnRvbWw=","create_revision":"3","mod_revision":"11","version":"2","value":"aGk="}],"count":"1"}"#;
+        let range: Range = serde_json::from_str(text).unwrap();
+        let kv = KeyValue { key: b"/edge/config.toml".to_vec(), value: b"hi".to_vec(), mod_revision: 11 };
+        assert_eq!(range, Range { header: Header { revision: 12 }, kvs: vec![kv], count: 1 });
+        // An empty range names neither keys nor their number; an empty value is left out.
+        assert_eq!(serde_json::from_str::<Range>(r#"{"header":{"revision":"1"}}"#).unwrap().count, 0);
+        assert!(serde_json::from_str::<Range>(r#"{"kvs":[{"key":"%"}]}"#).is_err());
+        assert!(serde_json::from_str::<Range>(r#"{"count":"many"}"#).is_err());
+    }
+
+    #[test]
+    fn a_line_of_a_watch_tells_of_changes_of_its_end_or_of_an_error() {
+        let line = |text: &str| serde_json::from_str::<WatchLine>(text).unwrap();
+        assert_eq!(line(r#"{"result":{"header":{"revision":"5"},"created":true}}"#).result.events, 0);
+        let changed =
+            line(r#"{"result":{"events":[{"kv":{"key":"YQ=="}},{"type":"DELETE","kv":{"key":"YQ=="}}]}}"#);
+        assert_eq!((changed.result.events, changed.result.canceled), (2, false));
+        assert!(line(r#"{"result":{"canceled":true,"compact_revision":"9"}}"#).result.canceled);
+        let refused = line(r#"{"error":{"grpc_code":14,"message":"no leader","details":[]}}"#);
+        assert_eq!(refused.error.unwrap().message, "no leader");
+    }
+
+    #[test]
+    fn a_lease_is_told_bare_or_as_the_result_of_a_stream() {
+        let lease: Lease = serde_json::from_str(r#"{"ID":"7587","TTL":"60"}"#).unwrap();
+        assert_eq!((lease.id, lease.ttl), (7587, 60));
+        let kept: Lease = serde_json::from_str(r#"{"result":{"ID":"7587","TTL":"60"}}"#).unwrap();
+        assert_eq!(kept.result.unwrap().ttl, 60);
+    }
+}

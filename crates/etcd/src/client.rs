@@ -1,0 +1,204 @@
+//! Reads and watches the keys below a prefix, and says beside it what has become of them.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use serde_json::json;
+use thiserror::Error;
+
+use crate::answer::{Authenticated, Lease, Range, WatchLine, encoded};
+use crate::connection::{Connection, Lines};
+use crate::tls::client_config;
+use crate::{EtcdAddress, Revision, RevisionFault};
+
+/// How long what a node has said outlives it, in seconds.
+const STATUS_LIFETIME: u64 = 60;
+
+/// Why a configuration cannot be read, or nothing written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EtcdFault {
+    /// No member answers, or it refuses: words for an operator.
+    #[error("{0}")]
+    Unreachable(String),
+    /// Its keys are no configuration.
+    #[error("revision {number}: {fault}")]
+    NoConfiguration {
+        /// The revision of the store.
+        number: i64,
+        /// What is wrong with them.
+        fault: RevisionFault,
+    },
+}
+
+impl From<String> for EtcdFault {
+    fn from(why: String) -> EtcdFault {
+        EtcdFault::Unreachable(why)
+    }
+}
+
+/// A client of one member at a time.
+pub struct EtcdClient {
+    address: EtcdAddress,
+    password: Option<String>,
+    tls: Option<Arc<ClientConfig>>,
+    connection: Connection,
+    endpoint: usize,
+    token: Option<String>,
+    lease: Option<i64>,
+}
+
+impl EtcdClient {
+    /// Connects to the first member that answers, beginning with the one of this number.
+    ///
+    /// # Errors
+    /// None does, or the files of TLS cannot be used: words for an operator.
+    pub async fn connect(
+        address: &EtcdAddress,
+        password: Option<&str>,
+        first: usize,
+    ) -> Result<EtcdClient, EtcdFault> {
+        let tls = address.tls.as_ref().map(client_config).transpose()?;
+        let mut faults = Vec::new();
+        for number in 0..address.endpoints.len() {
+            let endpoint = (first + number) % address.endpoints.len();
+            let connection = match Connection::open(&address.endpoints[endpoint], tls.as_ref()).await {
+                Ok(connection) => connection,
+                Err(fault) => {
+                    faults.push(fault);
+                    continue;
+                }
+            };
+            let (address, password, token, lease) =
+                (address.clone(), password.map(str::to_owned), None, None);
+            let mut client = EtcdClient { address, password, tls, connection, endpoint, token, lease };
+            client.token = client.authenticate().await?;
+            return Ok(client);
+        }
+        Err(EtcdFault::Unreachable(faults.join("; ")))
+    }
+
+    /// The number of the member that it asks.
+    pub fn endpoint(&self) -> usize {
+        self.endpoint
+    }
+
+    async fn authenticate(&mut self) -> Result<Option<String>, EtcdFault> {
+        let Some(user) = &self.address.user else { return Ok(None) };
+        let request = json!({ "name": user, "password": self.password.as_deref().unwrap_or_default() });
+        let answer: Authenticated = self.connection.ask("/v3/auth/authenticate", None, &request).await?;
+        Ok(Some(answer.token))
+    }
+
+    /// All files as they are now.
+    ///
+    /// # Errors
+    /// The member does not answer, or they are no configuration.
+    pub async fn read(&mut self) -> Result<Revision, EtcdFault> {
+        let request = json!({ "key": self.prefix(), "range_end": self.prefix_end() });
+        let range = self.range(&request).await?;
+        let keys = range.kvs.into_iter().map(|kv| (kv.key, kv.value));
+        let number = range.header.revision;
+        Revision::of(number, &self.address.prefix, keys)
+            .map_err(|fault| EtcdFault::NoConfiguration { number, fault })
+    }
+
+    /// What differs whenever a file does: how many there are, and the revision of the last change of one.
+    ///
+    /// # Errors
+    /// The member does not answer.
+    pub async fn mark(&mut self) -> Result<(i64, i64), EtcdFault> {
+        let request = json!({
+            "key": self.prefix(), "range_end": self.prefix_end(),
+            "sort_target": "MOD", "sort_order": "DESCEND", "limit": 1, "keys_only": true,
+        });
+        let range = self.range(&request).await?;
+        Ok((range.count, range.kvs.first().map_or(0, |kv| kv.mod_revision)))
+    }
+
+    async fn range(&mut self, request: &serde_json::Value) -> Result<Range, EtcdFault> {
+        Ok(self.connection.ask("/v3/kv/range", self.token.as_deref(), request).await?)
+    }
+
+    /// Watches for changes behind this revision, on a connection of its own.
+    ///
+    /// # Errors
+    /// The member does not answer.
+    pub async fn watch(&self, behind: i64) -> Result<EtcdWatch, EtcdFault> {
+        let connection = Connection::open(&self.address.endpoints[self.endpoint], self.tls.as_ref()).await?;
+        let request = json!({ "create_request": {
+            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": behind + 1,
+        }});
+        Ok(EtcdWatch(connection.stream("/v3/watch", self.token.as_deref(), &request).await?))
+    }
+
+    /// Says what has become of the configuration, for a minute; [`EtcdClient::keep`] prolongs that.
+    ///
+    /// # Errors
+    /// The member does not answer, or this user may not write there.
+    pub async fn say(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
+        let lease = match self.lease {
+            Some(lease) => lease,
+            None => {
+                let request = json!({ "TTL": STATUS_LIFETIME });
+                let lease: Lease = self.ask("/v3/lease/grant", &request).await?;
+                *self.lease.insert(lease.id)
+            }
+        };
+        let key = encoded(self.address.status_key(node).as_bytes());
+        let request = json!({ "key": key, "value": encoded(status.as_bytes()), "lease": lease });
+        self.ask::<serde_json::Value>("/v3/kv/put", &request).await.map(drop)
+    }
+
+    /// Prolongs what was said. Returns false if it is gone, and has to be said again.
+    ///
+    /// # Errors
+    /// The member does not answer.
+    pub async fn keep(&mut self) -> Result<bool, EtcdFault> {
+        let Some(id) = self.lease else { return Ok(false) };
+        let lease: Lease = self.ask("/v3/lease/keepalive", &json!({ "ID": id })).await?;
+        let is_alive = lease.result.map_or(lease.ttl, |lease| lease.ttl) > 0;
+        self.lease = self.lease.filter(|_| is_alive);
+        Ok(is_alive)
+    }
+
+    async fn ask<A: serde::de::DeserializeOwned>(
+        &mut self,
+        path: &str,
+        request: &serde_json::Value,
+    ) -> Result<A, EtcdFault> {
+        Ok(self.connection.ask(path, self.token.as_deref(), request).await?)
+    }
+
+    fn prefix(&self) -> String {
+        encoded(self.address.prefix.as_bytes())
+    }
+
+    /// The first key that is not below it: the slash at its end becomes the next byte.
+    fn prefix_end(&self) -> String {
+        encoded(format!("{}0", self.address.prefix.trim_end_matches('/')).as_bytes())
+    }
+}
+
+/// Changes below the prefix.
+pub struct EtcdWatch(Lines);
+
+impl EtcdWatch {
+    /// Waits for one. May be dropped while it waits.
+    ///
+    /// # Errors
+    /// The watch is over: the member has gone, or has forgotten the revision. What there is now has to be read.
+    pub async fn changed(&mut self) -> Result<(), EtcdFault> {
+        loop {
+            let WatchLine { result, error } = self.0.next().await?;
+            if let Some(error) = error {
+                return Err(EtcdFault::Unreachable(format!("the watch has ended: {}", error.message)));
+            }
+            if result.canceled {
+                return Err(EtcdFault::Unreachable(format!("the watch has ended: {}", result.cancel_reason)));
+            }
+            if result.events > 0 {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A connection to a member of etcd: JSON both ways, each answer with a limit of time and of bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::answer::Refusal;
+
+/// How long a member has to accept a connection, and to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest answer: the files of a configuration, in base64, with what is around them.
+const MAX_ANSWER: usize = 32 << 20;
+
+/// Longest line of a watch: a change has as much as one request of a writer may have.
+const MAX_LINE: usize = 8 << 20;
+
+/// Most of an answer that is told when it is no JSON.
+const MAX_TOLD: usize = 200;
+
+/// Why a member has not answered, in words for an operator.
+pub(crate) type Fault = String;
+
+/// An open connection. It is closed when this is dropped.
+pub(crate) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+    host: String,
+}
+
+impl Connection {
+    /// Connects to a member.
+    pub(crate) async fn open(
+        (host, port): &(String, u16),
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> Result<Self, Fault> {
+        let name = format!("{host}:{port}");
+        let opened = timeout(TIMEOUT, Self::connect(host, *port, tls)).await;
+        let opened = opened.unwrap_or_else(|_| Err(format!("no connection within {} s", TIMEOUT.as_secs())));
+        let (sender, driver) = opened.map_err(|why| format!("{name}: {why}"))?;
+        Ok(Connection { sender, driver, host: name })
+    }
+
+    async fn connect(
+        host: &str,
+        port: u16,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<()>), Fault> {
+        let bare = host.trim_matches(['[', ']']).to_owned();
+        let stream = TcpStream::connect((&*bare, port)).await.map_err(|error| error.to_string())?;
+        let Some(tls) = tls else { return Self::speak(stream).await };
+        let name = ServerName::try_from(bare).map_err(|error| error.to_string())?;
+        let stream = tokio_rustls::TlsConnector::from(tls.clone()).connect(name, stream).await;
+        Self::speak(stream.map_err(|error| format!("TLS: {error}"))?).await
+    }
+
+    async fn speak(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<()>), Fault> {
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| told(&error))?;
+        // How it ends is told to who waits for an answer.
+        Ok((sender, tokio::spawn(async { drop(connection.await) })))
+    }
+
+    /// Asks, and waits for the whole answer.
+    pub(crate) async fn ask<A: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        token: Option<&str>,
+        request: &Value,
+    ) -> Result<A, Fault> {
+        let answered = timeout(TIMEOUT, async {
+            let response = self.send(path, token, request).await?;
+            let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+            Ok::<_, Fault>(body.map_err(|error| error.to_string())?.to_bytes())
+        });
+        let answered =
+            answered.await.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
+        let answer = answered.map_err(|why| format!("{}: {why}", self.host))?;
+        serde_json::from_slice(&answer).map_err(|error| format!("{}: {error}", self.host))
+    }
+
+    /// Asks for an answer that does not end.
+    pub(crate) async fn stream(
+        mut self,
+        path: &str,
+        token: Option<&str>,
+        request: &Value,
+    ) -> Result<Lines, Fault> {
+        let response = timeout(TIMEOUT, self.send(path, token, request)).await;
+        let response = response.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
+        let body = response.map_err(|why| format!("{}: {why}", self.host))?.into_body();
+        Ok(Lines { body, read: BytesMut::new(), connection: self })
+    }
+
+    async fn send(
+        &mut self,
+        path: &str,
+        token: Option<&str>,
+        request: &Value,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut message = Request::builder().method(Method::POST).uri(path).header(HOST, &self.host);
+        message = message.header(CONTENT_TYPE, "application/json");
+        if let Some(token) = token {
+            message = message.header(AUTHORIZATION, token);
+        }
+        let message = message.body(Full::from(request.to_string())).map_err(|error| error.to_string())?;
+        self.sender.ready().await.map_err(|error| told(&error))?;
+        let response = self.sender.send_request(message).await.map_err(|error| told(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let said =
+            serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message).unwrap_or_default();
+        let said = if said.is_empty() { String::from_utf8_lossy(&body).into_owned() } else { said };
+        let said = said.trim().chars().take(MAX_TOLD).collect::<String>();
+        Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// The lines of an answer that does not end.
+pub(crate) struct Lines {
+    body: Incoming,
+    read: BytesMut,
+    connection: Connection,
+}
+
+impl Lines {
+    /// The next one. May be dropped while it waits: nothing that has come is lost.
+    pub(crate) async fn next<A: DeserializeOwned>(&mut self) -> Result<A, Fault> {
+        let host = &self.connection.host;
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line = self.read.split_to(end + 1);
+                return serde_json::from_slice(&line).map_err(|error| format!("{host}: {error}"));
+            }
+            if self.read.len() > MAX_LINE {
+                return Err(format!("{host}: a line of the watch is longer than {} MiB", MAX_LINE >> 20));
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.read.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
+                Some(Err(error)) => return Err(format!("{host}: {}", told(&error))),
+                None => return Err(format!("{host}: the watch has ended")),
+            }
+        }
+    }
+}
+
+/// An error with what is behind it, which says more.
+fn told(error: &hyper::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}

@@ -1,0 +1,204 @@
+//! Revisions on disk. Each has a folder of its own; `current` leads to the one in use, `good` to the last one that was accepted. Links
+//! are swapped by a rename, so whoever reads through one sees a whole revision.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::{MAIN_FILE, Revision};
+
+const CURRENT: &str = "current";
+const GOOD: &str = "good";
+
+/// The folder of one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RevisionFolder(PathBuf);
+
+impl RevisionFolder {
+    /// The one at this path; nothing is made yet.
+    pub fn new(path: PathBuf) -> RevisionFolder {
+        RevisionFolder(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The configuration in use.
+    pub fn main_file(&self) -> PathBuf {
+        self.0.join(CURRENT).join(MAIN_FILE)
+    }
+
+    /// Writes a revision and uses it. Nobody but this user may read it: it may hold keys.
+    ///
+    /// # Errors
+    /// It cannot be written; the one before is in use.
+    pub fn use_revision(&self, revision: &Revision) -> io::Result<()> {
+        let folder = self.0.join(revision.number.to_string());
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(&folder)?;
+        for (path, content) in &revision.files {
+            let path = folder.join(path);
+            builder.create(path.parent().unwrap_or(&folder))?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+            file.write_all(content)?;
+            file.sync_all()?;
+        }
+        File::open(&folder)?.sync_all()?;
+        self.lead(CURRENT, &revision.number.to_string())
+    }
+
+    /// The revision in use was accepted. Others are removed.
+    ///
+    /// # Errors
+    /// The link cannot be made.
+    pub fn accept(&self) -> io::Result<()> {
+        let number = self.number(CURRENT).ok_or(ErrorKind::NotFound)?;
+        self.lead(GOOD, &number.to_string())?;
+        for entry in fs::read_dir(&self.0)?.flatten() {
+            let name = entry.file_name();
+            let other =
+                name.to_str().and_then(|name| name.parse::<i64>().ok()).filter(|other| *other != number);
+            if other.is_some() {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses the last one that was accepted. Returns its number, if there is one.
+    ///
+    /// # Errors
+    /// The link cannot be made.
+    pub fn go_back(&self) -> io::Result<Option<i64>> {
+        let Some(number) = self.number(GOOD) else { return Ok(None) };
+        if self.number(CURRENT) != Some(number) {
+            self.lead(CURRENT, &number.to_string())?;
+        }
+        Ok(Some(number))
+    }
+
+    /// The revision in use, as it was written; `None`: there is none, or somebody has changed its folder.
+    pub fn current(&self) -> Option<Revision> {
+        let number = self.number(CURRENT)?;
+        let mut files = BTreeMap::new();
+        let folder = self.0.join(number.to_string());
+        read_below(&folder, "", &mut files).ok()?;
+        Some(Revision { number, files })
+    }
+
+    /// The number of the last one that was accepted.
+    pub fn good(&self) -> Option<i64> {
+        self.number(GOOD)
+    }
+
+    /// Gives all of it to a user and a group.
+    ///
+    /// # Errors
+    /// This process may not.
+    pub fn give_to(&self, (uid, gid): (u32, u32)) -> io::Result<()> {
+        give_below(&self.0, uid, gid)
+    }
+
+    fn number(&self, link: &str) -> Option<i64> {
+        let number = fs::read_link(self.0.join(link)).ok()?.to_str()?.parse().ok()?;
+        self.0.join(format!("{number}/{MAIN_FILE}")).is_file().then_some(number)
+    }
+
+    fn lead(&self, link: &str, to: &str) -> io::Result<()> {
+        let new = self.0.join(format!(".{link}"));
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => symlink(to, &new)?,
+        }
+        fs::rename(&new, self.0.join(link))?;
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+fn read_below(folder: &Path, within: &str, files: &mut BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().map_err(|_| ErrorKind::InvalidData)?;
+        let path = format!("{within}{name}");
+        match entry.file_type()?.is_dir() {
+            true => read_below(&entry.path(), &format!("{path}/"), files)?,
+            false => drop(files.insert(path, fs::read(entry.path())?)),
+        }
+    }
+    Ok(())
+}
+
+fn give_below(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    let found = path.symlink_metadata()?;
+    std::os::unix::fs::lchown(path, Some(uid), Some(gid))?;
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give_below(&entry?.path(), uid, gid)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn revision(number: i64, text: &str) -> Revision {
+        let files = [("config.toml", text), ("sites/a.toml", "a")];
+        Revision { number, files: files.map(|(path, text)| (path.to_owned(), text.into())).into() }
+    }
+
+    #[test]
+    fn the_last_good_revision_outlives_a_bad_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().join("etcd/one"));
+        assert_eq!((revisions.current(), revisions.go_back().unwrap()), (None, None));
+        revisions.use_revision(&revision(3, "three")).unwrap();
+        assert_eq!(revisions.current(), Some(revision(3, "three")));
+        assert_eq!(revisions.go_back().unwrap(), None, "nobody has accepted it yet");
+        revisions.accept().unwrap();
+        revisions.use_revision(&revision(9, "nine")).unwrap();
+        assert_eq!(fs::read_to_string(revisions.main_file()).unwrap(), "nine");
+        assert_eq!(revisions.go_back().unwrap(), Some(3));
+        assert_eq!(fs::read_to_string(revisions.main_file()).unwrap(), "three");
+        // It may be tried again, and others go once one is accepted.
+        revisions.use_revision(&revision(9, "nine, mended")).unwrap();
+        revisions.accept().unwrap();
+        assert_eq!((revisions.current(), revisions.good()), (Some(revision(9, "nine, mended")), Some(9)));
+        let mut left: Vec<_> =
+            fs::read_dir(revisions.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["9", "current", "good"]);
+    }
+
+    #[test]
+    fn nobody_else_may_read_what_may_be_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().join("etcd"));
+        revisions.use_revision(&revision(1, "")).unwrap();
+        for (path, mode) in [("", 0o700), ("1", 0o700), ("1/config.toml", 0o600), ("1/sites", 0o700)] {
+            let found = revisions.path().join(path).metadata().unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, mode, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_was_damaged_counts_as_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(1, "")).unwrap();
+        revisions.accept().unwrap();
+        fs::remove_file(revisions.main_file()).unwrap();
+        assert_eq!((revisions.current(), revisions.go_back().unwrap()), (None, None));
+    }
+}

@@ -1,0 +1,47 @@
+//! TLS with etcd, as the address says it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use convey_model::{Authorities, BackendTls, CertificatePair, TlsVersion};
+use convey_tls::{SpokenWithin, TlsConnector, certificates_of};
+use rustls::ClientConfig;
+
+use crate::EtcdTls;
+
+/// # Errors
+/// A file cannot be read, or is not what it should be: words for an operator.
+pub(crate) fn client_config(tls: &EtcdTls) -> Result<Arc<ClientConfig>, String> {
+    let certificate = tls.certificate.as_ref().map(|(chain_path, key_path)| {
+        let (chain, key) = (read(chain_path)?.into(), read(key_path)?.into());
+        Ok::<_, String>(CertificatePair {
+            chain_path: chain_path.clone(),
+            key_path: key_path.clone(),
+            chain,
+            key,
+        })
+    });
+    let connector = TlsConnector::new(&BackendTls {
+        authorities: authorities(tls.ca.as_deref())?,
+        server_name: None,
+        certificate: certificate.transpose()?,
+        skip_verify: false,
+        min_version: TlsVersion::default(),
+    });
+    Ok(connector.map_err(|fault| format!("TLS with etcd: {fault}"))?.config(SpokenWithin::Http1))
+}
+
+fn authorities(ca: Option<&Path>) -> Result<Authorities, String> {
+    let certificates = match ca {
+        Some(path) => {
+            certificates_of(&read(path)?).map_err(|fault| format!("{}: {fault}", path.display()))?
+        }
+        None => rustls_native_certs::load_native_certs().certs.into_iter().map(|der| der.to_vec()).collect(),
+    };
+    Ok(Authorities { path: ca.map(Path::to_owned), certificates: certificates.into() })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}

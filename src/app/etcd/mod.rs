@@ -1,0 +1,133 @@
+//! A configuration in etcd. `bring` puts the newest revision into its folder before the start; `follow` does so while the program runs.
+
+mod follow;
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use convey_etcd::{EtcdAddress, EtcdClient, EtcdFault, Revision, RevisionFolder};
+use tokio::time::timeout;
+
+pub(super) use self::follow::EtcdFollower;
+use super::runtime;
+use crate::control::ConfigFile;
+
+/// How long a start waits for etcd at most.
+const BRING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The variable that holds the password.
+const PASSWORD: &str = "CONVEY_ETCD_PASSWORD";
+
+/// Where a configuration is in etcd, and on this host.
+#[derive(Debug, Clone)]
+pub(super) struct EtcdSource {
+    pub(super) address: EtcdAddress,
+    pub(super) folder: RevisionFolder,
+    password: Option<String>,
+}
+
+impl EtcdSource {
+    /// The configuration at this address. It is kept below `state_dir`.
+    pub(super) fn new(address: EtcdAddress, state_dir: &Path) -> EtcdSource {
+        let folder = RevisionFolder::new(state_dir.join("etcd").join(address.folder_name()));
+        EtcdSource { address, folder, password: std::env::var(PASSWORD).ok() }
+    }
+
+    /// The file that its folder holds.
+    pub(super) fn file(&self) -> ConfigFile {
+        let brought_into = Some(self.folder.path().to_owned());
+        ConfigFile { brought_into, ..ConfigFile::new(self.folder.main_file()) }
+    }
+
+    /// The same, kept in another folder.
+    pub(super) fn into_folder(self, folder: &Path) -> EtcdSource {
+        EtcdSource { folder: RevisionFolder::new(folder.to_owned()), ..self }
+    }
+
+    /// Brings the newest revision, or else the last one that was good. `file` is what its folder holds. The process has as many threads
+    /// afterwards as before. Returns what an operator should know, a line each.
+    ///
+    /// # Errors
+    /// There is none to be had: words for an operator.
+    pub(super) fn bring(&self, file: &ConfigFile) -> Result<Vec<String>, String> {
+        let words = |error: io::Error| format!("cannot write in {}: {error}", self.folder.path().display());
+        let revision = match self.read_aside() {
+            Ok(revision) => revision,
+            Err(fault) => return self.without(&fault).map_err(words)?,
+        };
+        self.folder.use_revision(&revision).map_err(words)?;
+        match file.load() {
+            Err(error) if self.folder.go_back().map_err(words)?.is_some() => {
+                let used = self.folder.good().unwrap_or_default();
+                Ok(vec![format!(
+                    "revision {} of {} is refused, {used} is used: {error}",
+                    revision.number, self.address
+                )])
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What there is without etcd.
+    fn without(&self, fault: &EtcdFault) -> io::Result<Result<Vec<String>, String>> {
+        let Some(number) = self.folder.go_back()? else {
+            let folder = self.folder.path().display();
+            return Ok(Err(format!(
+                "cannot read {}: {fault} (and {folder} has none of before)",
+                self.address
+            )));
+        };
+        Ok(Ok(vec![format!("{} cannot be read, revision {number} of before is used: {fault}", self.address)]))
+    }
+
+    /// Reads all files in a thread that has ended by then.
+    fn read_aside(&self) -> Result<Revision, EtcdFault> {
+        let read = || {
+            let runtime = runtime().map_err(|error| format!("{error:#}"))?;
+            let read = async {
+                let read = async { self.connect(0).await?.read().await };
+                let late = |_| Err(format!("no answer within {} s", BRING_TIMEOUT.as_secs()).into());
+                timeout(BRING_TIMEOUT, read).await.unwrap_or_else(late)
+            };
+            runtime.block_on(read)
+        };
+        let failed = |what: &str| Err(EtcdFault::Unreachable(what.to_owned()));
+        thread::scope(|scope| {
+            match thread::Builder::new().name("etcd".to_owned()).spawn_scoped(scope, read) {
+                Ok(reader) => reader.join().unwrap_or_else(|_| failed("reading it has failed")),
+                Err(error) => failed(&format!("no thread: {error}")),
+            }
+        })
+    }
+
+    async fn connect(&self, first: usize) -> Result<EtcdClient, EtcdFault> {
+        EtcdClient::connect(&self.address, self.password.as_deref(), first).await
+    }
+
+    /// Makes its folder, and those above it. Returns those that were missing.
+    ///
+    /// # Errors
+    /// It cannot be made: words for an operator.
+    pub(super) fn make_folder(&self) -> Result<Vec<PathBuf>, String> {
+        let missing = self.folder.path().ancestors().take_while(|folder| !folder.exists());
+        let missing: Vec<PathBuf> =
+            missing.filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned).collect();
+        let made = missing.iter().rev().try_for_each(|folder| DirBuilder::new().mode(0o700).create(folder));
+        made.map_err(|error| format!("cannot make {} (--state-dir): {error}", self.folder.path().display()))?;
+        Ok(missing)
+    }
+
+    /// Gives it, and the folders above it that were `made`, to the user that convey becomes.
+    ///
+    /// # Errors
+    /// This process may not: words for an operator.
+    pub(super) fn give_to(&self, made: &[PathBuf], owner: (u32, u32)) -> Result<(), String> {
+        let given = made.iter().try_for_each(|folder| chown(folder, Some(owner.0), Some(owner.1)));
+        let given = given.and_then(|()| self.folder.give_to(owner));
+        given.map_err(|error| format!("{}: {error}", self.folder.path().display()))
+    }
+}

@@ -1,0 +1,264 @@
+//! A configuration for many nodes, in a real etcd.
+
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use convey_testkit::{
+    BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, ask, binary, run, stories, wait_for,
+};
+use rustix::process::Signal;
+
+use self::server::{ETCD, ETCDCTL, Etcd, PREFIX};
+
+stories!("etcd":
+    a_change_is_in_force_and_a_bad_one_changes_nothing [ETCD, ETCDCTL],
+    files_that_change_together_are_one_revision [ETCD, ETCDCTL, Need::CURL],
+    without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [ETCD, ETCDCTL],
+    a_start_with_a_bad_revision_has_the_last_good_one [ETCD, ETCDCTL],
+    an_upgrade_goes_on_following [ETCD, ETCDCTL],
+    etcd_may_want_tls_and_a_user [ETCD, ETCDCTL],
+    a_confined_user_follows [ETCD, ETCDCTL, Need::Other(not_root)],
+    a_revision_is_checked_before_anything_starts [ETCD, ETCDCTL],
+    what_cannot_be_had_is_said_at_the_start,
+);
+
+fn not_root() -> Option<String> {
+    (!rustix::process::geteuid().is_root()).then(|| "takes root".to_owned())
+}
+
+/// A proxy whose clients get this server.
+fn with_server(lab: &Loopback, server: u8) -> String {
+    Setup::new(lab).server("one", lab.server(server), "").to_string()
+}
+
+fn state(lab: &Loopback) -> PathBuf {
+    lab.directory().join("state")
+}
+
+fn command(etcd: &str, state: &Path) -> Command {
+    let mut command = binary();
+    command.args(["--config", etcd, "--state-dir"]).arg(state);
+    command
+}
+
+fn start(lab: &Loopback, etcd: &Etcd) -> BalancerProcess {
+    BalancerProcess::start_with(lab, &"", command(&etcd.address(), &state(lab)))
+}
+
+/// The server that a client gets.
+fn server_of(lab: &Loopback) -> String {
+    ask(lab.vip(), "/").map(|(_, name)| name).unwrap_or_default()
+}
+
+fn wait_for_server(lab: &Loopback, name: &str) {
+    wait_for(&format!("clients to get {name}"), || (server_of(lab) == name).then_some(()));
+}
+
+fn wait_for_status(etcd: &Etcd, is_accepted: bool) -> serde_json::Value {
+    wait_for("the node to say what it thinks of the revision", || {
+        let status = etcd.status();
+        (status["accepted"] == is_accepted).then_some(status)
+    })
+}
+
+fn a_change_is_in_force_and_a_bad_one_changes_nothing() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    let put = |server| etcd.put("config.toml", &with_server(&lab, server));
+    put(1);
+    let balancer = start(&lab, &etcd);
+    wait_for_server(&lab, "a");
+    balancer.wait_for_stat("/etcd/connected", true);
+    let before = wait_for_status(&etcd, true);
+
+    put(2);
+    wait_for_server(&lab, "b");
+    let after = wait_for("the node to say so", || {
+        Some(etcd.status()).filter(|status| status["in_force"] != before["in_force"])
+    });
+    assert!(after["accepted"] == true && after["in_force"] == after["revision"], "{after}");
+
+    etcd.put("config.toml", &format!("{}[stat]\nport = 1\n", with_server(&lab, 1)));
+    let line = balancer.wait_for_log("is refused, convey goes on as it is");
+    assert!(line.contains("stat: unknown key"), "{line}");
+    let refused = wait_for_status(&etcd, false);
+    assert_eq!(refused["in_force"], after["in_force"]);
+    assert!(refused["problems"].to_string().contains("did you mean `stats`"), "{refused}");
+    assert_eq!(
+        (server_of(&lab), balancer.stat("/etcd/refused_revision")),
+        ("b".to_owned(), refused["revision"].clone())
+    );
+    let status = run(balancer.command().arg("status")).stdout;
+    assert!(
+        status.contains("is refused:") && status.contains(&format!("of etcd://{}", &etcd.address()[7..])),
+        "{status}"
+    );
+
+    etcd.delete("config.toml");
+    wait_for("a configuration that is gone to be refused", || {
+        etcd.status().to_string().contains("there is no key").then_some(())
+    });
+    put(1);
+    wait_for_server(&lab, "a");
+    wait_for_status(&etcd, true);
+}
+
+fn files_that_change_together_are_one_revision() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    let whole = with_server(&lab, 1);
+    let (main, pool) = whole.split_at(whole.find("[backends").unwrap());
+    let main = format!("include = \"pools/*.toml\"\n{main}");
+    etcd.put_all(&[("config.toml", &main), ("pools/one.toml", pool)]);
+    let balancer = start(&lab, &etcd);
+    wait_for_server(&lab, "a");
+    // Either change alone would be refused: a name twice, a name that is nowhere.
+    let (main, pool) =
+        (main.replace("\"pool\"", "\"other\""), pool.replace("backends.pool", "backends.other"));
+    let pool = pool.replace(&lab.server(1).to_string(), &lab.server(2).to_string());
+    etcd.put_all(&[("config.toml", &main), ("pools/one.toml", &pool)]);
+    wait_for_server(&lab, "b");
+    assert_eq!(balancer.stat("/config/reload_failures"), 0);
+}
+
+fn without_etcd_nothing_happens_and_a_start_has_the_last_good_revision() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let mut etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let mut balancer = start(&lab, &etcd);
+    wait_for_server(&lab, "a");
+    balancer.wait_for_stat("/etcd/connected", true);
+    etcd.kill();
+    balancer.wait_for_stat("/etcd/connected", false);
+    assert_eq!(server_of(&lab), "a");
+    let readiness = balancer.page("/readyz");
+    assert_eq!(readiness.0, 200, "{readiness:?}");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+
+    let balancer = start(&lab, &etcd);
+    balancer.wait_for_log("of before is used");
+    wait_for_server(&lab, "a");
+    etcd.come_back();
+    balancer.wait_for_stat("/etcd/connected", true);
+    etcd.put("config.toml", &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+}
+
+fn a_start_with_a_bad_revision_has_the_last_good_one() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let mut balancer = start(&lab, &etcd);
+    wait_for_status(&etcd, true);
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+    etcd.put("config.toml", "nonsense");
+    let balancer = start(&lab, &etcd);
+    let line = balancer.wait_for_log("is refused,");
+    assert!(line.contains("is used"), "{line}");
+    wait_for_server(&lab, "a");
+    wait_for_status(&etcd, false);
+    etcd.put("config.toml", &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+}
+
+fn an_upgrade_goes_on_following() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let mut balancer = start(&lab, &etcd);
+    wait_for_server(&lab, "a");
+    balancer.signal(Signal::USR2);
+    balancer.wait_for_log("serves from now on");
+    etcd.put("config.toml", &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+    // The process before it no longer listens to etcd.
+    let reloads = balancer.log().matches("of etcd has asked for").count();
+    assert_eq!(reloads, 1, "{}", balancer.log());
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+}
+
+fn etcd_may_want_tls_and_a_user() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let authority = TestAuthority::new("The authority of etcd");
+    authority.issue(&[&lab.ip(5).to_string()]).save(lab.directory(), "own");
+    let files =
+        [authority.save(lab.directory()), lab.directory().join("own.pem"), lab.directory().join("own.key")];
+    let etcd = Etcd::start_with(&lab, Some(files));
+    etcd.put("config.toml", &with_server(&lab, 1));
+    for line in [
+        "user add root:root",
+        "user add edge:secret",
+        "role add reader",
+        "role grant-permission reader read --prefix=true /convey/edge/",
+        "user grant-role root root",
+        "user grant-role edge reader",
+        "auth enable",
+    ] {
+        let ran = run(etcd.control().args(line.split(' ')));
+        assert!(ran.code == Some(0), "{line}: {ran:?}");
+    }
+    let refused = run(command(&etcd.address_of("edge"), &state(&lab)).env("CONVEY_ETCD_PASSWORD", "wrong"));
+    assert!(refused.code == Some(1) && refused.stderr.contains("authentication failed"), "{refused:?}");
+    let mut command = command(&etcd.address_of("edge"), &state(&lab));
+    command.env("CONVEY_ETCD_PASSWORD", "secret");
+    let balancer = BalancerProcess::start_with(&lab, &"", command);
+    wait_for_server(&lab, "a");
+    // It may read the configuration, and nothing else.
+    balancer.wait_for_log(&format!("{PREFIX}-status/"));
+    let mut put = etcd.control();
+    put.args(["--user", "root:root", "put", &format!("{PREFIX}/config.toml"), "--"])
+        .arg(with_server(&lab, 2));
+    assert_eq!(run(&mut put).code, Some(0));
+    wait_for_server(&lab, "b");
+    assert!(!balancer.log().contains("secret"));
+}
+
+fn a_confined_user_follows() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    let privileges = "[privileges]\nuser = \"nobody\"\nlandlock = true\n";
+    etcd.put("config.toml", &format!("{privileges}{}", with_server(&lab, 1)));
+    run(Command::new("chmod").arg("a+rx").arg(lab.directory()));
+    let balancer = start(&lab, &etcd);
+    wait_for_server(&lab, "a");
+    etcd.put("config.toml", &format!("{privileges}{}", with_server(&lab, 2)));
+    wait_for_server(&lab, "b");
+    assert_eq!(balancer.stat("/etcd/connected"), true);
+}
+
+fn a_revision_is_checked_before_anything_starts() {
+    let lab = Loopback::new();
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let good = run(command(&etcd.address(), &state(&lab)).args(["check", "--syntax"]));
+    assert!(good.code == Some(0) && good.stdout.contains("is valid"), "{good:?}");
+    etcd.put("config.toml", "[frontends.web]\nlisten_adr = \"1\"\n");
+    let bad = run(command(&etcd.address(), &state(&lab)).arg("check"));
+    assert!(bad.code == Some(1) && bad.stderr.contains("listen_adr"), "{bad:?}");
+    assert!(!state(&lab).exists(), "looking changes nothing");
+}
+
+fn what_cannot_be_had_is_said_at_the_start() {
+    let lab = Loopback::new();
+    let nobody = format!("etcd://{}{PREFIX}", lab.server(9));
+    let ran = run(&mut command(&nobody, &state(&lab)));
+    let said = ran.stderr;
+    assert!(
+        ran.code == Some(1) && said.contains("cannot read etcd://") && said.contains("Connection refused"),
+        "{said}"
+    );
+    let ran = run(binary().args(["--config", "etcd://10.0.0.1:2379"]));
+    assert!(ran.stderr.contains("it looks like etcd://HOST:2379/PREFIX"), "{ran:?}");
+}

@@ -1,0 +1,123 @@
+//! A real etcd, of one member.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use convey_testkit::{Loopback, Need, Process, run, wait_for};
+use serde_json::json;
+
+use crate::curl::curl;
+
+pub(super) const ETCD: Need = Need::Tool("etcd", "etcd-server");
+pub(super) const ETCDCTL: Need = Need::Tool("etcdctl", "etcd-client");
+
+/// Where everything about the configuration of these stories is.
+pub(super) const PREFIX: &str = "/convey/edge";
+
+pub(super) struct Etcd {
+    directory: PathBuf,
+    at: SocketAddr,
+    /// Files of TLS: the authority, the certificate, the key.
+    tls: Option<[PathBuf; 3]>,
+    process: Option<Process>,
+}
+
+impl Etcd {
+    pub(super) fn start(lab: &Loopback) -> Etcd {
+        Etcd::start_with(lab, None)
+    }
+
+    /// One that speaks TLS alone.
+    pub(super) fn start_with(lab: &Loopback, tls: Option<[PathBuf; 3]>) -> Etcd {
+        let directory = lab.directory().join("etcd");
+        let mut etcd = Etcd { directory, at: SocketAddr::new(lab.ip(5), 2_379), tls, process: None };
+        etcd.come_back();
+        etcd
+    }
+
+    /// Starts with what it had before.
+    pub(super) fn come_back(&mut self) {
+        let (url, data) = (self.url(), self.directory.display().to_string());
+        let peer = format!("http://{}:2380", self.at.ip());
+        let mut etcd = Command::new("etcd");
+        etcd.args(["--data-dir", &data, "--listen-client-urls", &url, "--advertise-client-urls", &url]);
+        etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        etcd.args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"]);
+        if let Some([_, cert, key]) = &self.tls {
+            etcd.arg("--cert-file").arg(cert).arg("--key-file").arg(key);
+        }
+        let log = File::create(self.directory.with_extension("log")).unwrap();
+        self.process = Some(Process::spawn(etcd.stdout(Stdio::null()).stderr(log)));
+        wait_for("etcd", || TcpStream::connect(self.at).ok());
+        wait_for("etcd to have a leader", || {
+            let health = self.control().args(["endpoint", "health"]).output().unwrap();
+            let text = String::from_utf8_lossy(&health.stderr).into_owned()
+                + &String::from_utf8_lossy(&health.stdout);
+            (text.contains("is healthy") || text.contains("user name is empty")).then_some(())
+        });
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.process.take().unwrap().kill();
+    }
+
+    /// What `--config` says.
+    pub(super) fn address(&self) -> String {
+        let (scheme, query) = match &self.tls {
+            None => ("etcd", String::new()),
+            Some([ca, ..]) => ("etcds", format!("?ca={}", ca.display())),
+        };
+        format!("{scheme}://{}{PREFIX}{query}", self.at)
+    }
+
+    /// The same, said by a user.
+    pub(super) fn address_of(&self, user: &str) -> String {
+        self.address().replacen("://", &format!("://{user}@"), 1)
+    }
+
+    /// `etcdctl`.
+    pub(super) fn control(&self) -> Command {
+        let mut control = Command::new("etcdctl");
+        control.env("ETCDCTL_API", "3").args(["--endpoints", &self.url()]);
+        if let Some([ca, ..]) = &self.tls {
+            control.arg("--cacert").arg(ca);
+        }
+        control
+    }
+
+    pub(super) fn put(&self, file: &str, text: &str) {
+        let ran = run(self.control().args(["put", &format!("{PREFIX}/{file}"), "--", text]));
+        assert!(ran.code == Some(0), "{ran:?}");
+    }
+
+    pub(super) fn delete(&self, file: &str) {
+        let ran = run(self.control().args(["del", &format!("{PREFIX}/{file}")]));
+        assert!(ran.code == Some(0), "{ran:?}");
+    }
+
+    /// Puts several files in one transaction.
+    pub(super) fn put_all(&self, files: &[(&str, &str)]) {
+        let encoded = |text: &str| BASE64_STANDARD.encode(text);
+        let puts = files.iter().map(|(file, text)| {
+            json!({ "request_put": { "key": encoded(&format!("{PREFIX}/{file}")), "value": encoded(text) } })
+        });
+        let transaction = json!({ "success": puts.collect::<Vec<_>>() }).to_string();
+        let answer = curl(&["-d", &transaction, &format!("{}/v3/kv/txn", self.url())]);
+        assert!(answer.contains("\"succeeded\":true"), "{answer}");
+    }
+
+    /// What this host says under its key.
+    pub(super) fn status(&self) -> serde_json::Value {
+        let ran =
+            run(self.control().args(["get", "--prefix", "--print-value-only", &format!("{PREFIX}-status/")]));
+        serde_json::from_str(&ran.stdout).unwrap_or_default()
+    }
+
+    fn url(&self) -> String {
+        format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.at)
+    }
+}
