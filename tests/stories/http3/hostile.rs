@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use convey_testkit::{
-    BalancerProcess, Loopback, TestAuthority, TestHttpServer, TlsSettings, stories, wait_for,
-};
+use convey_testkit::{BalancerProcess, Loopback, TestAuthority, TestHttpServer, TlsSettings, stories};
 use http::Request;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint};
