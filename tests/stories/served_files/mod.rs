@@ -176,8 +176,8 @@ fn a_site_is_served_with_its_types_and_validators() {
     assert_eq!(curl(&["--http2-prior-knowledge", &site.url("/docs/")]), "<h1>docs</h1>");
     let head = curl(&["-I", "--http2-prior-knowledge", &site.url("/digits")]);
     assert!(head.starts_with("HTTP/2 200") && head.contains("content-length: 10\r\n"), "{head}");
-    assert_eq!(balancer.stat("/frontends/web/requests/answered/file"), 14 + 3);
-    assert_eq!(balancer.stat("/backends/pool/requests/total"), 14 + 4);
+    assert_eq!(balancer.stat("/frontends/web/requests/answered/file"), 12 + 3);
+    assert_eq!(balancer.stat("/backends/pool/requests/total"), 12 + 5);
     assert_eq!(balancer.page("/readyz").0, 200);
 }
 

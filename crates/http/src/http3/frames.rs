@@ -112,10 +112,8 @@ impl FrameFilter {
                         if left.len() < whole {
                             break;
                         }
-                        if kind == HEADERS && self.kind == StreamKind::Request {
-                            let orderly = has_orderly_pseudo_fields(&left[len + more..whole], self.section);
-                            self.fault = self.fault.or((!orderly).then_some(Malformed::PseudoField));
-                            self.section = Section::Trailers;
+                        if kind == HEADERS {
+                            self.has_fields(&left[len + more..whole]);
                         }
                         (whole, true)
                     }
@@ -136,8 +134,17 @@ impl FrameFilter {
         Ok((bytes, data))
     }
 
+    /// A section of fields has come.
+    fn has_fields(&mut self, fields: &[u8]) {
+        if self.kind == StreamKind::Request {
+            let is_orderly = has_orderly_pseudo_fields(fields, self.section);
+            self.fault = self.fault.or((!is_orderly).then_some(Malformed::PseudoField));
+            self.section = Section::Trailers;
+        }
+    }
+
     /// How many bytes wait for the rest of a frame.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
