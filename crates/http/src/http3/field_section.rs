@@ -173,7 +173,7 @@ mod tests {
             b"\x5f\x09\x03200",
             b"\x27\x00:status\x03200",
             b"\x27\x02:protocol\x01x",
-            b"\x2f\x00\xb8\x84\x8d\x36\xa3\xff\x01x",
+            b"\x2d\xb8\x84\x8d\x36\xa3\x01x",
             // The name is followed by more than it takes to fill a byte.
             b"\x2d\xb9\x58\xd3\x3f\xff\x01/",
         ] {
