@@ -59,6 +59,7 @@ fn main() -> io::Result<()> {
     write("client_hello", &client_hellos())?;
     write("http_request", &http_requests())?;
     write("http_forwarded", &http_forwarded())?;
+    write("http3_frames", &http3_frames())?;
     write("handed_over", &handed_over())?;
 
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
@@ -189,6 +190,26 @@ fn proxy_headers() -> Vec<(String, Vec<u8>)> {
     })
     .chain([("local".to_owned(), proxy_protocol::local(ProxyVersion::V2).to_vec())])
     .collect()
+}
+
+/// As `http3_frames` reads them: how the stream is cut and which it is, then frames.
+fn http3_frames() -> Vec<(String, Vec<u8>)> {
+    // GET, https, `/`, and the host by a name of the table.
+    const HEAD: &[u8] = b"\x01\x08\0\0\xd1\xd7\xc1\x50\x01a";
+    const AGAIN: &[u8] = b"\x01\x0c\0\0\xd1\xd7\xc1\x2c\xb9\x58\xd3\x3f\x01/";
+    const BODY: &[u8] = b"\0\x03abc\0\0\0\x40\x02de";
+    const TRAILERS: &[u8] = b"\x01\x06\0\0\x21x\x01y";
+    const UNKNOWN: &[u8] = b"\x21\x02hi";
+    let kinds = [
+        ("request", [&[1][..], HEAD, BODY, TRAILERS].concat()),
+        ("byte-by-byte", [&[3][..], UNKNOWN, HEAD, BODY].concat()),
+        ("twice", [&[9][..], AGAIN].concat()),
+        ("too-long", [&[1][..], HEAD, b"\x01\x40\x80"].concat()),
+        ("within-data", [&[5][..], HEAD, b"\0\x80\0\xff\xffabc"].concat()),
+        ("control", b"\x02\0\x04\0\x07\x01\0".to_vec()),
+        ("other", b"\0\x02\x3f\xe1\x1f".to_vec()),
+    ];
+    kinds.map(|(name, bytes)| (name.to_owned(), bytes)).to_vec()
 }
 
 /// Tables of an upgrade, and rows without a frame around them.

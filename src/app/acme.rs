@@ -242,6 +242,10 @@ pub(super) fn make_folder(config: &Config, owner: Option<(u32, u32)>) -> Result<
 /// What keeps this user from writing what is ordered, a line.
 pub(super) fn obstacle(config: &Config) -> Option<String> {
     let acme = config.acme.as_ref()?;
+    if let Some(open) = convey_acme::open_to_all(&acme.folder) {
+        let folder = open.display();
+        return Some(format!("state_dir: everybody can write in {folder}; `chmod o-w {folder}` mends it"));
+    }
     let there = acme.folder.ancestors().find(|folder| folder.exists())?;
     let error = access(there, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK).err()?;
     let (folder, user) = (there.display(), config.privileges.user.as_deref());

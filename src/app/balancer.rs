@@ -184,6 +184,13 @@ struct Etcd {
     requests: mpsc::Sender<OperatorRequest>,
 }
 
+impl Etcd {
+    fn new(source: Option<EtcdSource>, requests: mpsc::Sender<OperatorRequest>) -> Etcd {
+        let state = EtcdState::of(source.as_ref().map(|source| source.address.to_string()));
+        Etcd { state: state.into(), source, requests }
+    }
+}
+
 /// The addresses that are announced.
 struct Announcing {
     state: Arc<AnnounceState>,
@@ -230,8 +237,7 @@ impl RunningBalancer {
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
-        let state_of_etcd = Arc::new(EtcdState::of(etcd.as_ref().map(|source| source.address.to_string())));
-        let etcd = Etcd { state: state_of_etcd, source: etcd, requests: requests.clone() };
+        let etcd = Etcd::new(etcd, requests.clone());
         let (source, acme, announcing) =
             source(&parts, draining.clone(), loads.clone(), &data_path, etcd.state.clone());
         let mut task = Task {
@@ -249,9 +255,7 @@ impl RunningBalancer {
             now: clock::now,
             supervisor: Box::new(manager.clone()),
         };
-        task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
-        loads.start(&task.file, &task.loaded.config, clock::now());
-        task.data_path.has_taken_over()?;
+        run_first(&mut task, loaded, &loads).await?;
         let admin = admin.serve(source, requests)?;
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
@@ -521,6 +525,13 @@ fn mode_name(mode: Mode) -> &'static str {
 fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> Schedule {
     let prober = VipProber(parts.snapshot.clone());
     Schedule::new(outcomes, limits::probes_at_once(parts.open_files)).with_paths(Arc::new(prober))
+}
+
+/// Has the configuration of the start run.
+async fn run_first(task: &mut Task<Paths>, loaded: Loaded, loads: &ConfigLoads) -> anyhow::Result<()> {
+    task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
+    loads.start(&task.file, &task.loaded.config, clock::now());
+    task.data_path.has_taken_over()
 }
 
 /// What statistics are made of.

@@ -21,4 +21,4 @@ pub use authority::Authority;
 pub use client::OrderFault;
 pub use lock::{FileLock, OrderLock};
 pub use schedule::{OrderFailure, RenewalSchedule};
-pub use store::{PendingOrder, Store};
+pub use store::{PendingOrder, Store, open_to_all};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use convey_model::AcmeConfig;
@@ -48,6 +48,13 @@ impl Store {
         for folder in [self.folder.clone(), self.certificates(), self.orders(), self.proofs_folder()] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             made.map_err(|error| told("cannot make", &folder, &error))?;
+        }
+        if let Some(open) = open_to_all(&self.folder) {
+            let error = io::Error::new(
+                ErrorKind::PermissionDenied,
+                "everybody can write there, and put other keys in place of these",
+            );
+            return Err(told("cannot keep keys in", open, &error));
         }
         let probe = self.folder.join(".write-test");
         self.write(&probe, b"").map_err(|error| told("cannot write in", &self.folder, &error))?;
@@ -225,6 +232,17 @@ impl Store {
     }
 }
 
+/// The folder, or one around it, in which everybody may rename what is there; `None`: there is none. One like `/tmp`, where each user may
+/// rename his own alone, is none.
+pub fn open_to_all(folder: &Path) -> Option<&Path> {
+    const BY_OTHERS: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    folder.ancestors().find(|folder| {
+        let mode = fs::metadata(folder).map_or(0, |found| found.permissions().mode());
+        mode & BY_OTHERS != 0 && mode & STICKY == 0
+    })
+}
+
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if fs::metadata(path)?.len() > MAX_FILE {
         return Err(ErrorKind::FileTooLarge.into());
@@ -256,8 +274,6 @@ fn told(what: &str, path: &Path, error: &io::Error) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -276,6 +292,19 @@ mod tests {
             assert_eq!(mode(folder), 0o700, "{}", folder.display());
         }
         assert_eq!(mode(&store.order_path("a.example")), 0o600);
+    }
+
+    #[test]
+    fn nothing_is_kept_where_everybody_could_put_something_else_in_its_place() {
+        let (folder, store) = store();
+        for (mode, is_refused) in
+            [(0o777, true), (0o1777, false), (0o775, false), (0o702, true), (0o700, false)]
+        {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let prepared = store.prepare().map_err(|error| error.to_string());
+            assert_eq!(prepared.is_err(), is_refused, "{mode:o}: {prepared:?}");
+            assert!(prepared.is_ok() || prepared.unwrap_err().contains(folder.path().to_str().unwrap()));
+        }
     }
 
     #[test]

@@ -129,10 +129,11 @@ impl ParsedAcme {
             report
                 .error(&self.place, format!("found {} hosts of routes; allowed: {MAX_DOMAINS}", names.len()));
         }
-        let is_http = |frontend: &FrontendConfig| frontend.mode.is_http();
+        // An authority begins without TLS (RFC 8555, section 8.3).
+        let is_http = |frontend: &FrontendConfig| frontend.mode.is_http() && frontend.tls.is_none();
         match &self.challenge {
             Some(Placed { value: AcmeChallenge::Http01, place }) if !frontends.iter().any(is_http) => {
-                report.error(place, "needs a frontend with mode = \"http\" that clients reach at port 80");
+                report.error(place, "needs a frontend with mode = \"http\" and without tls that clients reach at port 80");
             }
             None if usual_challenge(frontends).is_none() => report.error(
                 &self.place,

@@ -13,6 +13,10 @@ pub enum Malformed {
     FieldName,
     /// A field's value has control characters, or goes on in the next line (RFC 9112, section 5.2).
     FieldValue,
+    /// A pseudo-header field stands there twice, is missing, unknown, or behind other fields (RFC 9114, section 4.3).
+    PseudoField,
+    /// A head of HTTP/3 that the library of HTTP/3 refuses: a name, a value or an encoding that is none (RFC 9114, section 4.1.2).
+    Http3Message,
     /// The head is longer than [`HeadLimits::bytes`](crate::HeadLimits::bytes).
     HeadTooLong,
     /// More fields than [`HeadLimits::fields`](crate::HeadLimits::fields).
@@ -23,7 +27,7 @@ pub enum Malformed {
     Host,
     /// The target is no path, no URI of HTTP, or differs from `Host`; a path with dot segments or a broken percent encoding.
     Target,
-    /// `Content-Length` is no number, or there is more than one.
+    /// `Content-Length` is no number, there is more than one, or the body that comes in frames is not so long (RFC 9114, section 4.1.2).
     ContentLength,
     /// Both `Content-Length` and `Transfer-Encoding` (RFC 9112, section 6.3).
     TwoFramings,
@@ -50,6 +54,8 @@ impl Malformed {
             Malformed::Version => "version",
             Malformed::FieldName => "field_name",
             Malformed::FieldValue => "field_value",
+            Malformed::PseudoField => "pseudo_field",
+            Malformed::Http3Message => "http3_message",
             Malformed::HeadTooLong => "head_too_long",
             Malformed::TooManyFields => "too_many_fields",
             Malformed::BodyTooLong => "body_too_long",

@@ -43,4 +43,6 @@ pub use answer::{AnswerReason, OwnAnswer};
 pub use connection::HttpServer;
 #[cfg(feature = "test-util")]
 pub use http2::request_from_http2;
+#[cfg(feature = "test-util")]
+pub use http3::{FilteredStream, filter_http3};
 pub use request::{Decision, HttpRequest};

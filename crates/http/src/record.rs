@@ -143,6 +143,11 @@ impl RequestRecord {
         (self.status, self.answered) = (Some(status), Some(reason));
     }
 
+    /// convey has refused the request, and could not answer.
+    pub(crate) fn refused(&mut self, reason: AnswerReason) {
+        self.answered = Some(reason);
+    }
+
     /// The client's connection ends before it has the whole response.
     pub(crate) fn broke(&mut self, reason: Counter) {
         self.broken = Some(reason);

@@ -66,10 +66,15 @@ impl TcpSession {
             client.close_in_order();
             return Err(Some(Counter::AcmeHandshake));
         }
+        self.has_shaken_hands(facts);
+        Ok(Vec::new())
+    }
+
+    /// The client's handshake has agreed on this.
+    pub(super) fn has_shaken_hands(&mut self, facts: SessionFacts) {
         self.count(if facts.is_resumed { Counter::TlsResumed } else { Counter::TlsHandshakes }, 1);
         self.trace(None, ConnectionStep::Handshake { version: facts.version, is_resumed: facts.is_resumed });
         self.tls = Some(Arc::new(logged(facts)));
-        Ok(Vec::new())
     }
 
     /// # Errors

@@ -22,7 +22,8 @@ pub struct SessionFacts {
 }
 
 impl SessionFacts {
-    pub(crate) fn of(state: &CommonState, server_name: Option<&str>) -> SessionFacts {
+    /// Of a connection over TCP or QUIC (`state`), whose client asked for this name.
+    pub fn of(state: &CommonState, server_name: Option<&str>) -> SessionFacts {
         let suite = state.negotiated_cipher_suite();
         let certificate = state.peer_certificates().and_then(|chain| chain.first());
         SessionFacts {

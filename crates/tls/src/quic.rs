@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache};
 use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite};
 
-use crate::{SessionTickets, TlsFault, certificate};
+use crate::{SessionTickets, TlsFault};
 use convey_model::FrontendTls;
 
 /// The name of HTTP/3 in a handshake (ALPN, RFC 9114, section 3.1).
@@ -14,11 +13,6 @@ const HTTP3: &str = "h3";
 
 /// Most sessions that clients of a frontend may go on with by early data. The oldest one gives way.
 const MAX_EARLY_SESSIONS: usize = 16 * 1024;
-
-/// The subject of the first of these certificates, which a client has shown; empty without one.
-pub fn client_subject(chain: &[CertificateDer<'_>]) -> String {
-    chain.first().map(|der| certificate::subject(der)).unwrap_or_default()
-}
 
 /// The settings of a frontend over TCP, as they are over QUIC. Only TLS 1.3 is spoken there.
 ///

@@ -27,6 +27,7 @@ stories!("acme":
     an_account_is_bound_to_one_elsewhere [PEBBLE, NAMES, Need::CURL],
     a_confined_user_orders_and_renews [PEBBLE, NAMES, Need::CURL, Need::Other(not_root)],
     what_cannot_be_written_keeps_convey_from_starting,
+    nothing_is_kept_where_everybody_could_put_other_keys,
 );
 
 /// A site at the first VIP, and its plain door at `plain`.
@@ -293,4 +294,18 @@ fn what_cannot_be_written_keeps_convey_from_starting() {
     let ran = convey_testkit::run(convey_testkit::binary().arg("--config").arg(&config));
     assert_ne!(ran.code, Some(0));
     assert!(ran.stderr.contains("state_dir: cannot make"), "{}", ran.stderr);
+}
+
+fn nothing_is_kept_where_everybody_could_put_other_keys() {
+    let lab = Loopback::new();
+    fs::create_dir(state(&lab)).unwrap();
+    fs::set_permissions(state(&lab), fs::Permissions::from_mode(0o777)).unwrap();
+    let config = lab.directory().join("convey.toml");
+    fs::write(&config, site(&lab, &state(&lab), lab.second_vip(), "[acme]\nchallenge = \"http-01\"\n"))
+        .unwrap();
+    for check in [&["check"][..], &[]] {
+        let ran = convey_testkit::run(convey_testkit::binary().args(check).arg("--config").arg(&config));
+        assert_ne!(ran.code, Some(0));
+        assert!(ran.stderr.contains("everybody can write"), "{}", ran.stderr);
+    }
 }

@@ -33,7 +33,7 @@ fn a_client_that_returns_asks_in_its_first_packet_and_the_server_is_told() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let server = TestHttpServer::named("a", lab.server(1));
-    let _balancer = BalancerProcess::start(&lab, &site(&lab, "early_data = true"));
+    let balancer = BalancerProcess::start(&lab, &site(&lab, "early_data = true"));
     block_on(async {
         let clients = Clients::trusting(&authority);
         let (client, accepted) = return_early(&clients, lab.vip()).await;
@@ -45,6 +45,7 @@ fn a_client_that_returns_asks_in_its_first_packet_and_the_server_is_told() {
     assert_eq!(seen("/first").field("early-data"), None);
     assert_eq!(seen("/later").field("early-data"), None);
     assert_eq!(seen("/early").line, "GET /early HTTP/1.1");
+    balancer.wait_for_stat("/frontends/web/tls/resumed", 1);
 }
 
 fn what_would_change_something_waits_for_the_handshake() {

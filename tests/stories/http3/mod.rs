@@ -5,6 +5,7 @@ mod client;
 mod early;
 mod hostile;
 mod lives_on;
+mod malformed;
 mod recorder;
 mod requests;
 
@@ -12,8 +13,14 @@ use convey_testkit::{Loopback, Setup, TestAuthority};
 use libtest_mimic::Trial;
 
 pub(crate) fn stories() -> Vec<Trial> {
-    let all =
-        [requests::stories(), browser::stories(), lives_on::stories(), early::stories(), hostile::stories()];
+    let all = [
+        requests::stories(),
+        browser::stories(),
+        lives_on::stories(),
+        early::stories(),
+        hostile::stories(),
+        malformed::stories(),
+    ];
     all.into_iter().flatten().collect()
 }
 

@@ -16,6 +16,7 @@ use crate::http2::server::EchoServer;
 
 stories!("http3_requests":
     streams_are_requests_and_servers_see_who_asks,
+    who_returns_goes_on_with_the_session_and_is_counted_so,
     bodies_of_all_lengths_arrive_in_both_directions,
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
     clients_over_tcp_are_told_of_it [Need::CURL],
@@ -71,9 +72,32 @@ fn streams_are_requests_and_servers_see_who_asks() {
         let lines = std::fs::read_to_string(&log).ok()?;
         lines.lines().find(|line| line.contains("/p\"")).map(str::to_owned)
     });
-    for told in ["\"http_version\":\"3\"", "\"tls_version\":\"TLSv1.3\"", "\"sni\":\"site.example\""] {
+    for told in [
+        r#""http_version":"3""#,
+        r#""tls_version":"TLSv1.3""#,
+        r#""tls_cipher":"TLS13_AES_"#,
+        r#""sni":"site.example""#,
+    ] {
         assert!(line.contains(told), "{told} in {line}");
     }
+}
+
+fn who_returns_goes_on_with_the_session_and_is_counted_so() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &site(&lab, ""));
+    block_on(async {
+        let clients = Clients::trusting(&authority);
+        for _ in 0..5 {
+            let client = clients.connect(lab.vip()).await;
+            assert_eq!(client.get("/").await.status, 200);
+            // Tickets come with, or behind, the first answer.
+            assert_eq!(client.get("/").await.status, 200);
+        }
+    });
+    balancer.wait_for_stat("/frontends/web/tls/handshakes", 1);
+    balancer.wait_for_stat("/frontends/web/tls/resumed", 4);
 }
 
 fn bodies_of_all_lengths_arrive_in_both_directions() {

@@ -57,6 +57,20 @@ pub(super) fn nothing_outside_of_the_root_and_no_dot_file_is_served() {
     assert_eq!(site.get("/out", "").status, 404);
 }
 
+pub(super) fn no_spelling_of_a_path_leads_past_its_route() {
+    let site = Site::new();
+    site.write("www/private", "private");
+    let lines = "[[frontends.web.routes]]\npath = \"/private\"\nredirect = \"https\"\n";
+    let _balancer = site.start(lines);
+    for path in ["/private", "/%70rivate", "//private", "/docs//..%2fprivate", "/.//private", "/private//"] {
+        let response = site.get(path, "");
+        assert!([308, 400, 404].contains(&response.status), "{path}: {}", response.head);
+        assert!(!response.body.contains("private"), "{path}: {}", response.body);
+    }
+    let moved = site.get("//private?a=b", "");
+    assert_eq!((moved.status, field(&moved, "Location")), (308, Some("/private?a=b")));
+}
+
 pub(super) fn files_are_only_read() {
     let site = Site::new();
     let balancer = site.start("");

@@ -92,6 +92,7 @@ fn what_cannot_be_ordered_is_told_with_its_place() {
         ("eab_key_id = '1'\neab_key_file = 'empty.key'", SITE, "it has no key in base64url"),
         ("", proxy, "there is no name to order a certificate for"),
         ("challenge = 'http-01'\ndomains = 'a.example'", proxy, "needs a frontend with mode = \"http\""),
+        ("challenge = 'http-01'", SITE, "and without tls that clients reach"),
         ("", &SITE.replace(":443", ":8443"), "set challenge if the authority"),
     ] {
         let told = loaded(folder.path(), lines, frontends).unwrap_err();

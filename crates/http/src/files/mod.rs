@@ -18,7 +18,7 @@ pub(crate) use store::sweep;
 use std::sync::Arc;
 
 use convey_files::FileName;
-use convey_http_core::{AcceptedEncodings, BodyFraming, HttpMethod, rewritten_path};
+use convey_http_core::{AcceptedEncodings, BodyFraming, HttpMethod, RequestHead, rewritten_path};
 use convey_model::FilesConfig;
 use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
@@ -63,6 +63,10 @@ async fn find(
         let _ = answer.set_field("Allow", "GET, HEAD");
         return Err(answer);
     }
+    // Routes are found by the path as it came: one with more slashes would get what another route is there for.
+    if let Some(path) = with_single_slashes(head.path()) {
+        return Err(redirect(&path, query_of(head)));
+    }
     let path = rewritten_path(head, route.prefix.as_ref().zip(route.rewrite_path.as_deref()));
     let encodings = head.fields().filter(|field| field.name.eq_ignore_ascii_case(b"accept-encoding"));
     let encodings = AcceptedEncodings::of(encodings.map(|field| field.value));
@@ -74,7 +78,8 @@ async fn find(
     };
     match found {
         Ok(found) => Ok((found, 200)),
-        Err(Unfound::IsDirectory) => Err(to_directory(head.path(), head.path_and_query())),
+        // With a slash, so that links of its page lead below it.
+        Err(Unfound::IsDirectory) => Err(redirect(&[head.path(), b"/"].concat(), query_of(head))),
         Err(Unfound::NotFound) => match &files.not_found {
             Some(page) => {
                 let found = find::of_name(user, files, page.as_bytes(), &encodings).await;
@@ -87,13 +92,25 @@ async fn find(
     }
 }
 
-/// The same place with a slash, so that links of its page lead below it.
-fn to_directory(path: &[u8], path_and_query: &[u8]) -> OwnAnswer {
-    // Of several slashes at the begin browsers would take the rest for a host.
-    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
-    let location = [b"/", &path[start..], b"/", &path_and_query[path.len()..]].concat();
+/// A path with one slash where this one has several in a row; `None`: it has none.
+fn with_single_slashes(path: &[u8]) -> Option<Vec<u8>> {
+    if !path.windows(2).any(|pair| pair == b"//") {
+        return None;
+    }
+    let mut single = path.to_vec();
+    single.dedup_by(|next, last| *next == b'/' && *last == b'/');
+    Some(single)
+}
+
+/// What stands behind the path, with its question mark.
+fn query_of(head: &RequestHead) -> &[u8] {
+    &head.path_and_query()[head.path().len()..]
+}
+
+/// Says that it is at this path, which begins with one slash: of several browsers would take the rest for a host.
+fn redirect(path: &[u8], query: &[u8]) -> OwnAnswer {
     let mut answer = OwnAnswer::from(AnswerReason::Redirect);
-    let _ = answer.set_field("Location", &String::from_utf8_lossy(&location));
+    let _ = answer.set_field("Location", &String::from_utf8_lossy(&[path, query].concat()));
     answer
 }
 
@@ -158,19 +175,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_path_leads_to_another_host() {
-        let location = |path: &str, query: &str| {
-            let answer = to_directory(path.as_bytes(), format!("{path}{query}").as_bytes());
-            let fields = convey_http_core::FieldRules::default();
-            let mut out = Vec::new();
-            let to = crate::answer::AnswerTo { fields: &fields, page: None, closes: false, has_body: false };
-            answer.write(to, &mut out);
-            let text = String::from_utf8(out).unwrap();
-            text.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().to_owned()
-        };
-        assert_eq!(location("/a/b", ""), "/a/b/");
-        assert_eq!(location("/a", "?b=c"), "/a/?b=c");
-        assert_eq!(location("//evil.example", ""), "/evil.example/");
-        assert_eq!(location("/%2e", ""), "/%2e/");
+    fn no_path_leads_to_another_host_or_past_a_route() {
+        let single =
+            |path: &str| with_single_slashes(path.as_bytes()).map(|path| String::from_utf8(path).unwrap());
+        assert_eq!(single("//evil.example/").as_deref(), Some("/evil.example/"));
+        assert_eq!(single("///a//b///").as_deref(), Some("/a/b/"));
+        assert_eq!((single("/"), single("/a/b/")), (None, None));
     }
 }

@@ -1,9 +1,15 @@
 //! Frames of HTTP/3 (RFC 9114, section 7), as they go by on their way to the library. Pure.
 
 use bytes::{Buf, BytesMut};
+use convey_http_core::Malformed;
+
+use super::field_section::{Section, has_orderly_pseudo_fields};
 
 /// The type of a frame of data, which may be of any length.
 const DATA: u64 = 0;
+
+/// The type of a frame that has a head or trailers.
+const HEADERS: u64 = 1;
 
 /// The type of a stream for control: frames, like those of a request (RFC 9114, section 6.2.1).
 const CONTROL: u64 = 0;
@@ -18,13 +24,17 @@ pub(super) enum StreamKind {
 }
 
 /// Looks at the frames of one direction of a stream. Those that are no data pass whole: the library would keep each piece by itself. None of
-/// them may be too long. No empty frame of data passes: the library takes that for the end.
+/// them may be too long. No empty frame of data passes: the library takes that for the end. Of a request it notes what the library would not.
 #[derive(Debug)]
 pub(super) struct FrameFilter {
+    kind: StreamKind,
     max_frame: u64,
     state: State,
     /// The beginning of a frame that has not come whole.
     held: BytesMut,
+    /// What the next frame of fields is.
+    section: Section,
+    fault: Option<Malformed>,
 }
 
 /// What comes next.
@@ -48,7 +58,13 @@ impl FrameFilter {
     /// Of a stream of this kind. Frames that are no data have so many bytes at most.
     pub(super) fn new(kind: StreamKind, max_frame: u64) -> FrameFilter {
         let state = if kind == StreamKind::Request { State::Frame } else { State::StreamType };
-        FrameFilter { max_frame, state, held: BytesMut::new() }
+        let (held, section) = (BytesMut::new(), Section::Head);
+        FrameFilter { kind, max_frame, state, held, section, fault: None }
+    }
+
+    /// Why the request is malformed, so far.
+    pub(super) fn fault(&self) -> Option<Malformed> {
+        self.fault
     }
 
     /// What the library gets of these bytes, and how many of them are data.
@@ -84,6 +100,7 @@ impl FrameFilter {
                     let Some((payload, more)) = varint(&left[len..]) else { break };
                     let is_data = kind == DATA;
                     if !is_data && payload > self.max_frame {
+                        self.fault = self.fault.or(Some(Malformed::HeadTooLong));
                         return Err(FrameTooLong);
                     }
                     if is_data {
@@ -94,6 +111,9 @@ impl FrameFilter {
                             (len + more).saturating_add(usize::try_from(payload).unwrap_or(usize::MAX));
                         if left.len() < whole {
                             break;
+                        }
+                        if kind == HEADERS {
+                            self.has_fields(&left[len + more..whole]);
                         }
                         (whole, true)
                     }
@@ -112,6 +132,21 @@ impl FrameFilter {
         }
         bytes.truncate(passed);
         Ok((bytes, data))
+    }
+
+    /// A section of fields has come.
+    fn has_fields(&mut self, fields: &[u8]) {
+        if self.kind == StreamKind::Request {
+            let is_orderly = has_orderly_pseudo_fields(fields, self.section);
+            self.fault = self.fault.or((!is_orderly).then_some(Malformed::PseudoField));
+            self.section = Section::Trailers;
+        }
+    }
+
+    /// How many bytes wait for the rest of a frame.
+    #[cfg(feature = "test-util")]
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// What is left when the stream has ended: the beginning of a frame that does not come.

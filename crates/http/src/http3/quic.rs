@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use convey_http_core::Malformed;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use h3::error::Code;
 use h3::quic::{
@@ -49,6 +50,8 @@ pub(super) struct StreamNotes {
     pub(super) is_early: bool,
     /// Data that the library has read of it and nobody has taken.
     pub(super) unread: Arc<AtomicUsize>,
+    /// Why the request is malformed, as far as the library does not say so.
+    pub(super) fault: Arc<OnceLock<Malformed>>,
     pub(super) stopped: Stopped,
 }
 
@@ -125,6 +128,7 @@ impl Connection<Bytes> for QuicConnection {
         let notes = StreamNotes {
             is_early,
             unread: receiving.unread.clone(),
+            fault: receiving.fault.clone(),
             stopped: Stopped(Some(Box::pin(async { _ = stopped.await }))),
         };
         let _ = self.notes.send(notes);
@@ -235,11 +239,12 @@ pub(super) struct ReceivingStream {
     stream: quinn::RecvStream,
     filter: FrameFilter,
     unread: Arc<AtomicUsize>,
+    fault: Arc<OnceLock<Malformed>>,
 }
 
 impl ReceivingStream {
     fn new(stream: quinn::RecvStream, filter: FrameFilter) -> ReceivingStream {
-        ReceivingStream { stream, filter, unread: Arc::default() }
+        ReceivingStream { stream, filter, unread: Arc::default(), fault: Arc::default() }
     }
 }
 
@@ -261,7 +266,11 @@ impl RecvStream for ReceivingStream {
                 let rest = self.filter.end();
                 return Poll::Ready(Ok((!rest.is_empty()).then(|| rest.freeze())));
             }
-            let (passed, data) = match self.filter.pass(room.filled().into()) {
+            let passed = self.filter.pass(room.filled().into());
+            if let Some(fault) = self.filter.fault() {
+                self.fault.get_or_init(|| fault);
+            }
+            let (passed, data) = match passed {
                 Ok(passed) => passed,
                 Err(_) => {
                     let code = Code::H3_EXCESSIVE_LOAD.value();

@@ -3,14 +3,16 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use convey_http_core::Malformed;
 use convey_proxy::ClientStream;
+use convey_snapshot::stats::Counter;
 use futures_util::FutureExt;
-use h3::error::Code;
+use h3::error::{Code, ConnectionError, LocalError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
@@ -18,10 +20,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::quic::{QuicConnection, ReceivingStream, SendingStream, Stopped, StreamNotes, broken};
+use crate::answer::AnswerReason;
 use crate::linger::LINGER;
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
-use crate::streams::body::{DataSink, DataSource, StreamFault};
+use crate::streams::body::{BodyFault, DataSink, DataSource, StreamFault};
 use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
 /// Says to a server that the request may be repeated by somebody who has recorded it (RFC 8470, section 5.1).
@@ -44,22 +47,39 @@ pub(super) async fn serve<S: DecideRequest>(
     is_established: watch::Receiver<bool>,
 ) -> StreamOutcome {
     let limits = client.newest().config.http_limits();
+    let (is_early, unread, fault) = (notes.is_early, notes.unread, notes.fault);
     let head = async {
-        let (mut request, stream) = resolver.resolve_request().await.ok()?;
-        if notes.is_early && !await_handshake(&request, is_established).await {
+        let resolved = resolver.resolve_request().await;
+        let (mut request, stream) = resolved.map_err(|error| refusal(&error, fault.get().copied()))?;
+        if is_early && !await_handshake(&request, is_established).await {
             request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let (respond, receive) = stream.split();
-        let mut source = ClientData { stream: receive, unread: notes.unread, first: None };
+        let mut source = ClientData { stream: receive, unread, fault: fault.clone(), first: None };
         let has_body = source.has_body(&request).await;
-        Some((request, respond, source, has_body))
+        Ok((request, respond, source, has_body))
     };
+    let head = timeout(limits.head_timeout, head).await;
+    let mut record = RequestRecord::begin(client, "3");
     // A stream that is dropped is reset.
-    let Ok(Some((request, respond, source, has_body))) = timeout(limits.head_timeout, head).await else {
-        return StreamOutcome::Reset;
+    let (request, respond, source, has_body) = match head {
+        Ok(Ok(head)) => head,
+        refused => {
+            let reason =
+                refused.map_or(Some(AnswerReason::RequestTimeout), |refused| refused.err().flatten());
+            if let Some(reason) = reason {
+                client.count(Counter::Requests, 1);
+                client.count(reason.counter(), 1);
+                record.refused(reason);
+                record.end(client, None);
+            }
+            return StreamOutcome::Reset;
+        }
     };
-    let record = RequestRecord::begin(client, "3");
-    let head = heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new);
+    let head = match fault.get().copied().or_else(|| malformed(&request, has_body)) {
+        Some(fault) => Err(fault),
+        None => heads::request_from(&request.into_parts().0, has_body, &limits.head).map(Arc::new),
+    };
     let sending = SendingHead { stream: Some(respond), stopped: Some(notes.stopped) };
     let mut stream = StreamAsConnection::new(head.as_deref().ok(), source, sending);
     match streams::serve(client, stack, head, &mut stream, record).await {
@@ -70,6 +90,41 @@ pub(super) async fn serve<S: DecideRequest>(
             StreamOutcome::Served
         }
     }
+}
+
+/// Why a head is refused that never came to be one; `None`: the client gave it up, or its connection is over. `fault` is what the filter of
+/// frames has found.
+fn refusal(error: &StreamError, fault: Option<Malformed>) -> Option<AnswerReason> {
+    let malformed = match error {
+        StreamError::StreamError { code: Code::H3_MESSAGE_ERROR, .. } => Malformed::Http3Message,
+        StreamError::HeaderTooBig { .. } => Malformed::HeadTooLong,
+        // The connection ends with it. Braces: the library keeps the names of such variants for itself.
+        StreamError::ConnectionError {
+            0:
+                ConnectionError::Local {
+                    error: LocalError::Application { code: Code::QPACK_DECOMPRESSION_FAILED, .. },
+                    ..
+                },
+            ..
+        } => Malformed::Http3Message,
+        _ => fault.filter(|fault| *fault == Malformed::HeadTooLong)?,
+    };
+    Some(AnswerReason::Malformed(fault.unwrap_or(malformed)))
+}
+
+/// Why a request is malformed that the library has taken.
+fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
+    let uri = request.uri();
+    if request.method() != Method::CONNECT && (uri.scheme().is_none() || uri.path_and_query().is_none()) {
+        return Some(Malformed::PseudoField);
+    }
+    (has_body && says_no_body(request)).then_some(Malformed::ContentLength)
+}
+
+/// Whether the head says that there is no body, by a length.
+fn says_no_body(request: &Request<()>) -> bool {
+    let length = request.headers().get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
+    length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
 }
 
 /// Waits for the handshake, unless the request may be repeated by anybody. Returns whether it is over.
@@ -87,18 +142,22 @@ struct ClientData {
     stream: RequestStream<ReceivingStream, Bytes>,
     /// What the library holds.
     unread: Arc<AtomicUsize>,
+    /// What is malformed of it beyond what the library says.
+    fault: Arc<OnceLock<Malformed>>,
     /// What has come while nobody knew whether there was a body: `Some(None)`: none.
     first: Option<Option<io::Result<Bytes>>>,
 }
 
 impl ClientData {
-    /// Whether there is a body. Of methods that have none usually nothing else says so than the stream's end, which comes with the head.
+    /// Whether there is a body. Of methods that have none usually nothing else says so than the stream's end, which comes with the head. It
+    /// comes so, too, of a body whose length is said to be zero.
     async fn has_body(&mut self, request: &Request<()>) -> bool {
-        if request.headers().contains_key(CONTENT_LENGTH) {
+        let says_none = says_no_body(request);
+        if request.headers().contains_key(CONTENT_LENGTH) && !says_none {
             return true;
         }
         let usually_none = [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE, Method::TRACE];
-        let waits = usually_none.contains(request.method());
+        let waits = says_none || usually_none.contains(request.method());
         let first = poll_fn(|cx| match self.poll_library(cx) {
             Poll::Pending if !waits => Poll::Ready(None),
             first => first.map(Some),
@@ -126,7 +185,11 @@ impl DataSource for ClientData {
     }
 
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
-        self.stream.poll_recv_trailers(cx).map_err(broken)
+        let trailers = ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?;
+        Poll::Ready(match self.fault.get() {
+            Some(fault) => Err(BodyFault(*fault).into()),
+            None => Ok(trailers),
+        })
     }
 
     /// The library of QUIC lets the client send more once it is read.

@@ -1,10 +1,12 @@
 //! Bodies: as HTTP/1.1 frames them on one side, as data of a stream on the other.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use convey_http_core::{BodyFraming, BodyPiece, BodyReader, MAX_TRAILERS};
+use convey_http_core::{BodyFraming, BodyPiece, BodyReader, MAX_TRAILERS, Malformed};
 use http::HeaderMap;
 
 use super::heads;
@@ -59,6 +61,31 @@ pub(crate) enum StreamFault {
     Broken,
 }
 
+/// Why the other side's body is refused. Within an [`io::Error`] of the kind `InvalidData`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyFault(pub(crate) Malformed);
+
+impl BodyFault {
+    /// The one that is within an error.
+    pub(crate) fn within(error: &io::Error) -> Option<BodyFault> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
+impl fmt::Display for BodyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.label())
+    }
+}
+
+impl Error for BodyFault {}
+
+impl From<BodyFault> for io::Error {
+    fn from(fault: BodyFault) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, fault)
+    }
+}
+
 /// A body that comes as data, read as bytes of HTTP/1.1.
 pub(crate) struct BodyIn<S> {
     stream: S,
@@ -95,7 +122,7 @@ impl<S: DataSource> BodyIn<S> {
                 Some(data) => self.takes(data?)?,
                 // It is shorter than its head has said (RFC 9114, section 4.1.2).
                 None if self.left.is_some_and(|left| left > 0) => {
-                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                    return Poll::Ready(Err(BodyFault(Malformed::ContentLength).into()));
                 }
                 None => self.state = State::Trailers,
             }
@@ -111,7 +138,7 @@ impl<S: DataSource> BodyIn<S> {
         }
         end.extend_from_slice(b"\r\n");
         let Some(place) = buffer.get_mut(..end.len()).filter(|_| end.len() <= MAX_TRAILERS as usize) else {
-            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            return Poll::Ready(Err(BodyFault(Malformed::Trailers).into()));
         };
         place.copy_from_slice(&end);
         Poll::Ready(Ok(end.len()))
@@ -120,7 +147,7 @@ impl<S: DataSource> BodyIn<S> {
     /// Data has come.
     fn takes(&mut self, data: Bytes) -> io::Result<()> {
         if let Some(left) = &mut self.left {
-            *left = left.checked_sub(data.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
+            *left = left.checked_sub(data.len() as u64).ok_or(BodyFault(Malformed::ContentLength))?;
         }
         self.data = data;
         Ok(())

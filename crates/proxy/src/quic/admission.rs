@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use log::debug;
-use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connecting, Connection, ConnectionError, Incoming, ServerConfig, ZeroRttAccepted};
 use tokio::time::timeout;
 
@@ -15,11 +14,10 @@ use crate::client_stream::{ClientStream, ServeStream};
 use crate::handshake::HandshakeSlot;
 use crate::session::{TcpSession, reason_of};
 use crate::worker::Context;
-use convey_access_log::LoggedTls;
 use convey_model::{Endpoint, HttpLimits};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, Snapshot};
-use convey_tls::{CertificateDer, TlsAcceptor, client_subject};
+use convey_tls::{SessionFacts, TlsAcceptor};
 use convey_trace::ConnectionStep;
 
 /// A client's connection over QUIC. Dropped it is closed.
@@ -185,9 +183,7 @@ async fn serve(
     };
     match shaken {
         Ok(client) => {
-            session.tls = Some(Arc::new(logged(&client.connection)));
-            session.count(Counter::TlsHandshakes, 1);
-            session.trace(None, ConnectionStep::Handshake { version: VERSION, is_resumed: false });
+            session.has_shaken_hands(facts_of(&client.connection));
             let local =
                 client.connection.local_ip().map(|ip| SocketAddr::new(ip, session.downstream.vip.port()));
             http.serve_quic(ClientStream::over_quic(session, local), client).await;
@@ -195,9 +191,6 @@ async fn serve(
         Err(reason) => session.end(Some(reason)),
     }
 }
-
-/// The only one over QUIC (RFC 9001, section 4.2).
-const VERSION: &str = "TLSv1.3";
 
 /// Shakes hands; with early data only until it is clear for whom.
 async fn shake_hands(
@@ -237,14 +230,7 @@ async fn shake_hands(
     })
 }
 
-fn logged(connection: &Connection) -> LoggedTls {
-    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
-    let chain = connection.peer_identity();
-    let chain = chain.and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok());
-    LoggedTls {
-        version: VERSION,
-        cipher_suite: "".into(),
-        server_name: data.and_then(|data| data.server_name).unwrap_or_default().into(),
-        client_subject: chain.map(|chain| client_subject(&chain)).unwrap_or_default().into(),
-    }
+fn facts_of(connection: &Connection) -> SessionFacts {
+    let facts = connection.handshake_data().and_then(|data| data.downcast().ok());
+    facts.map(|facts| *facts).unwrap_or_default()
 }

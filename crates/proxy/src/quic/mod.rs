@@ -6,6 +6,7 @@
 mod admission;
 mod arrivals;
 mod connection_ids;
+mod crypto;
 mod listener;
 mod predecessor;
 mod settings;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 
 use super::connection_ids::WorkerIds;
+use super::crypto::{QUIC_V1, QuicCrypto};
 use super::steering::ConnectionIdLayout;
 use convey_model::HttpLimits;
-use convey_tls::{TlsAcceptor, initial_suite};
+use convey_tls::TlsAcceptor;
 
 /// How much of a request a stream may bring before a server takes it: as much as over HTTP/2.
 const STREAM_WINDOW: u32 = 64 * 1024;
@@ -39,13 +39,13 @@ const ALL_INCOMING_BUFFERS: u64 = 1024 * 1024;
 /// The endpoint of one worker.
 pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    config.cid_generator(move || Box::new(WorkerIds::new(ids)));
+    config.cid_generator(move || Box::new(WorkerIds::new(ids))).supported_versions(vec![QUIC_V1]);
     config
 }
 
 /// Of connections that are let in from now on; `None`: the frontend has no HTTP/3.
 pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ServerConfig> {
-    let crypto = QuicServerConfig::with_initial(acceptor.quic()?, initial_suite()?).ok()?;
+    let crypto = QuicCrypto::new(acceptor.quic()?)?;
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(limits.streams.into())

@@ -1,0 +1,174 @@
+//! A transfer's way to the client: the response, compressed where it is to be.
+
+use std::task::{Context, Poll, ready};
+
+use convey_http_core::{BodyPiece, HeadLimits};
+use convey_proxy::More;
+
+use super::end::server_broke;
+use super::{Ends, Step, Transfer, TransferEnd};
+use crate::buffer;
+use crate::compress::PIECE;
+use crate::ends::End;
+
+/// Bytes that a head usually gets longer by.
+const ADDED: usize = 256;
+
+/// Most bytes that are read of a response for which its client's stream has no room now. They are kept.
+const WITHOUT_ROOM: usize = 2 * 1024;
+
+impl Transfer<'_> {
+    /// Towards the client.
+    pub(super) fn poll_down<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: &mut Ends<'_, C, S>,
+    ) -> Poll<Result<Step, TransferEnd>> {
+        let (before, more) = (self.to_client.left(), self.after_the_last());
+        let flushed = self.to_client.poll_flush(cx, ends.client, more);
+        self.moved.1 += (before - self.to_client.left()) as u64;
+        match flushed {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+            Poll::Pending => return Poll::Pending,
+        }
+        match ready!(self.down.poll_drain(cx, ends.client.socket())) {
+            Ok(sent) => self.moved.1 += sent,
+            Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+        }
+        if !self.down.is_empty() {
+            return Poll::Ready(Ok(Step::Moved));
+        }
+        if self.server_is_done && self.exchange.has_changed() {
+            ready!(ends.client.poll_close(cx));
+        }
+        if self.exchange.is_response_whole() || self.server_is_done {
+            return Poll::Ready(Ok(Step::Over));
+        }
+        if self.compression.is_on() {
+            return self.poll_compressed(cx, ends);
+        }
+        let sockets = ends.sockets().map(|(client, server)| (server, client));
+        let taken = self.down.fill(sockets, self.exchange.opaque_from_server());
+        let taken = taken.map_err(|_| TransferEnd::ServerReset)?;
+        if taken > 0 {
+            self.exchange.passed_from_server(taken);
+            return Poll::Ready(Ok(Step::Moved));
+        }
+        let room = match ends.client.poll_room(cx, buffer::SIZE) {
+            Poll::Ready(room) => room.map_err(|_| TransferEnd::ClientGone)?,
+            // The end of a body needs none.
+            Poll::Pending => WITHOUT_ROOM,
+        };
+        buffer::with(|buffer| {
+            let n = match ends.server.poll_read(cx, &mut buffer[..room]) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(server_broke(&error))),
+                Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed()),
+                Poll::Ready(Ok(n)) => n,
+            };
+            let came = &buffer[..n];
+            if self.status.is_none() {
+                self.head.extend_from_slice(came);
+                return Poll::Ready(self.read_head());
+            }
+            let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
+            self.has_surplus |= body < n;
+            self.down.has_read(n, self.exchange.opaque_from_server());
+            let more = self.after_the_last();
+            match self.to_client.write(cx, ends.client, &came[..body], more) {
+                Ok(sent) => self.moved.1 += sent as u64,
+                Err(_) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+            }
+            Poll::Ready(Ok(Step::Moved))
+        })
+    }
+
+    /// The same of a body that is compressed, once the client has taken all that was ready. When the server pauses, the client gets all
+    /// that has come.
+    fn poll_compressed<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: &mut Ends<'_, C, S>,
+    ) -> Poll<Result<Step, TransferEnd>> {
+        buffer::with(|buffer| match ends.server.poll_read(cx, &mut buffer[..PIECE]) {
+            Poll::Pending => match self.compression.flush(&mut self.to_client.bytes) {
+                Ok(true) => Poll::Ready(Ok(Step::Moved)),
+                Ok(false) => Poll::Pending,
+                Err(fault) => Poll::Ready(Err(fault.into())),
+            },
+            Poll::Ready(Err(error)) => Poll::Ready(Err(server_broke(&error))),
+            Poll::Ready(Ok(0)) => Poll::Ready(self.server_closed()),
+            Poll::Ready(Ok(n)) => {
+                self.has_surplus |= self.compress(&buffer[..n])? < n;
+                Poll::Ready(Ok(Step::Moved))
+            }
+        })
+    }
+
+    /// Compresses what has come of the body. Returns how much of that was the body's.
+    fn compress(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
+        let (out, mut at) = (&mut self.to_client.bytes, 0);
+        loop {
+            let piece = self.exchange.piece_from_server(&came[at..]).map_err(TransferEnd::ServerFault)?;
+            at += match piece {
+                BodyPiece::Data(0) | BodyPiece::Framing(0) | BodyPiece::Trailers(0) => return Ok(at),
+                BodyPiece::Data(len) => {
+                    self.compression.write(&came[at..at + len], out)?;
+                    len
+                }
+                BodyPiece::Framing(len) => len,
+                BodyPiece::Trailers(len) => {
+                    self.compression.finish(out)?;
+                    out.extend_from_slice(&came[at..at + len]);
+                    len
+                }
+                BodyPiece::End(len) => {
+                    self.compression.finish(out)?;
+                    // What came in chunks has a last line of its own.
+                    out.extend_from_slice(if len > 0 { &came[at..at + len] } else { b"\r\n" });
+                    return Ok(at + len);
+                }
+            };
+        }
+    }
+
+    /// What follows what goes to the client next: with its last bytes TCP waits for the end, and sends both in one segment.
+    fn after_the_last(&self) -> More {
+        let is_last = self.exchange.is_response_whole() && !self.exchange.end().client_stays;
+        if is_last { More::End } else { More::No }
+    }
+
+    /// Reads the response's head, and passes on what has come of the body with it.
+    fn read_head(&mut self) -> Result<Step, TransferEnd> {
+        let limits = HeadLimits::default();
+        let out = &mut self.to_client.bytes;
+        // What comes is about what goes.
+        out.reserve(self.head.len() + ADDED);
+        let head = self.exchange.head_from_server(&mut self.head, &limits, self.fields, out);
+        if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
+            self.status = Some(head.status());
+            self.compression.decide(head.status(), &mut self.to_client.bytes);
+            let rest = std::mem::take(&mut self.head);
+            if self.compression.is_on() {
+                self.has_surplus = self.compress(&rest)? < rest.len();
+                return Ok(Step::Moved);
+            }
+            let body = self.exchange.from_server(&rest).map_err(TransferEnd::ServerFault)?;
+            self.has_surplus = body < rest.len();
+            self.to_client.put(&rest[..body]);
+        }
+        Ok(Step::Moved)
+    }
+
+    fn server_closed(&mut self) -> Result<Step, TransferEnd> {
+        self.exchange.server_closed().map_err(TransferEnd::ServerFault)?;
+        self.server_is_done = true;
+        if self.compression.is_on() {
+            // It was a body until the end of the connection.
+            self.compression.finish(&mut self.to_client.bytes)?;
+            self.to_client.put(b"\r\n");
+        }
+        Ok(Step::Moved)
+    }
+}

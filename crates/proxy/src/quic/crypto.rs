@@ -1,0 +1,162 @@
+//! TLS within QUIC (RFC 9001), as the library has it, with what it does not tell: the suite, and whether a session goes on.
+
+use std::any::Any;
+use std::io::Cursor;
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::crypto::{
+    ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session, UnsupportedVersion,
+};
+use quinn::rustls;
+use quinn::rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
+use quinn::{ConnectionId, Side, TransportErrorCode};
+use quinn_proto::TransportError;
+use quinn_proto::transport_parameters::TransportParameters;
+
+use convey_tls::{SessionFacts, initial_suite};
+
+/// The version of QUIC that is spoken (RFC 9000).
+pub(super) const QUIC_V1: u32 = 1;
+
+/// How a frontend shakes hands. What is not about one session, the library does.
+pub(super) struct QuicCrypto {
+    tls: Arc<rustls::ServerConfig>,
+    library: QuicServerConfig,
+    initial: rustls::quic::Suite,
+}
+
+impl QuicCrypto {
+    /// With these settings; `None`: they have no TLS 1.3.
+    pub(super) fn new(tls: Arc<rustls::ServerConfig>) -> Option<QuicCrypto> {
+        let initial = initial_suite()?;
+        // A session is begun where nothing can fail any more, so it is tried here.
+        ServerConnection::new(tls.clone(), Version::V1, Vec::new()).ok()?;
+        let library = QuicServerConfig::with_initial(tls.clone(), initial).ok()?;
+        Some(QuicCrypto { tls, library, initial })
+    }
+}
+
+impl ServerConfig for QuicCrypto {
+    fn initial_keys(&self, version: u32, to: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
+        if version != QUIC_V1 {
+            return Err(UnsupportedVersion);
+        }
+        self.library.initial_keys(version, to)
+    }
+
+    fn retry_tag(&self, version: u32, to: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        self.library.retry_tag(version, to, packet)
+    }
+
+    fn start_session(self: Arc<Self>, _: u32, parameters: &TransportParameters) -> Box<dyn Session> {
+        let mut ours = Vec::new();
+        parameters.write(&mut ours);
+        let connection = ServerConnection::new(self.tls.clone(), Version::V1, ours)
+            .expect("settings that have begun a session begin another");
+        Box::new(QuicSession { connection, initial: self.initial, next: None, is_told: false })
+    }
+}
+
+/// The session of one client. Its `handshake_data` are [`SessionFacts`].
+struct QuicSession {
+    connection: ServerConnection,
+    initial: rustls::quic::Suite,
+    /// What the keys after the next ones are made of.
+    next: Option<Secrets>,
+    /// Whether the library knows that the client's hello has come.
+    is_told: bool,
+}
+
+impl Session for QuicSession {
+    fn initial_keys(&self, to: &ConnectionId, _: Side) -> Keys {
+        let keys = self.initial.keys(to, rustls::Side::Server, Version::V1);
+        both(keys.local, keys.remote)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        let facts = || SessionFacts::of(&self.connection, self.connection.server_name());
+        self.is_told.then(|| Box::new(facts()) as Box<dyn Any>)
+    }
+
+    /// It is among the facts.
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        let keys = self.connection.zero_rtt_keys()?;
+        Some((Box::new(keys.header), Box::new(keys.packet)))
+    }
+
+    /// A client would know.
+    fn early_data_accepted(&self) -> Option<bool> {
+        None
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
+        self.connection.read_hs(bytes).map_err(|error| TransportError {
+            code: match self.connection.alert() {
+                Some(alert) => TransportErrorCode::crypto(alert.into()),
+                None => TransportErrorCode::PROTOCOL_VIOLATION,
+            },
+            frame: None,
+            reason: error.to_string(),
+        })?;
+        // No signal of the hello's end but what follows from it.
+        let has_hello = self.connection.alpn_protocol().is_some()
+            || self.connection.server_name().is_some()
+            || !self.is_handshaking();
+        let is_news = has_hello && !self.is_told;
+        self.is_told |= has_hello;
+        Ok(is_news)
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        let theirs = self.connection.quic_transport_parameters();
+        let read = |bytes| TransportParameters::read(Side::Server, &mut Cursor::new(bytes));
+        Ok(theirs.map(read).transpose()?)
+    }
+
+    fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
+        let keys = match self.connection.write_hs(out)? {
+            KeyChange::Handshake { keys } => keys,
+            KeyChange::OneRtt { keys, next } => {
+                self.next = Some(next);
+                keys
+            }
+        };
+        Some(both(keys.local, keys.remote))
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        let keys = self.next.as_mut()?.next_packet_keys();
+        Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
+    }
+
+    /// Servers send those, and get none.
+    fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {
+        false
+    }
+
+    /// Nobody asks.
+    fn export_keying_material(
+        &self,
+        _: &mut [u8],
+        _: &[u8],
+        _: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        Err(ExportKeyingMaterialError)
+    }
+}
+
+fn both(local: DirectionalKeys, remote: DirectionalKeys) -> Keys {
+    Keys {
+        header: KeyPair { local: Box::new(local.header), remote: Box::new(remote.header) },
+        packet: KeyPair { local: Box::new(local.packet), remote: Box::new(remote.packet) },
+    }
+}
