@@ -19,6 +19,7 @@ mod dashboard_steering;
 mod demo;
 mod descriptors;
 mod drain;
+mod ecmp;
 mod explain;
 mod files;
 mod flows;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
         demo::stories(),
         descriptors::stories(),
         drain::stories(),
+        ecmp::stories(),
         explain::stories(),
         files::stories(),
         flows::stories(),
