@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use convey_dataplane::programs;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::programs::{find, output};
 use super::{DSR_SERVER, INTERFACE, LabError, Namespace};
@@ -139,7 +139,8 @@ impl EcmpLab {
         let role = EcmpRole::Balancer(balancer);
         let place = self.place(role);
         for pid in output(programs::command("ip").args(["netns", "pids", place.name()]), "")?.lines() {
-            if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw) {
+            if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw).filter(|pid| *pid != getpid())
+            {
                 // It may have ended meanwhile.
                 let _ = kill_process(pid, Signal::KILL);
             }

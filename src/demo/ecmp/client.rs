@@ -23,7 +23,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const NEW_EVERY: Duration = Duration::from_millis(50);
 
 /// A connection without an answer for so long is broken.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the client has seen.
 #[derive(Debug, Default, Clone)]

@@ -1,8 +1,9 @@
 //! Four nodes behind a router, each a convey with BIRD beside it.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use convey_lab::{ANNOUNCED_VIP, EcmpLab, EcmpRole, INTERFACE};
 use convey_testkit::{Process, Ran, binary, run, wait_for};
@@ -46,8 +47,7 @@ impl Cluster {
     /// Starts a node, without waiting for it.
     pub(super) fn revive(&mut self, node: u8) {
         self.lab.power_on(node).unwrap();
-        let convey = binary();
-        let mut command = self.lab.command(EcmpRole::Balancer(node), convey.get_program());
+        let mut command = self.lab.command(EcmpRole::Balancer(node), binary().get_program());
         command.arg(format!("--{}", self.mode)).arg("--config").arg(self.config());
         command.arg("--socket").arg(self.socket(node)).env_remove("RUST_LOG");
         let log = File::create(self.directory.path().join(format!("node{node}.log"))).unwrap();
@@ -94,6 +94,16 @@ impl Cluster {
         answer["flows"].as_array().unwrap().iter().filter_map(port).collect()
     }
 
+    /// Until no node knows of flows from these ports of the client.
+    pub(super) fn wait_until_forgotten(&self, ports: Range<u16>) {
+        for node in 1..=NODES {
+            wait_for(&format!("node {node} to forget {ports:?}"), || {
+                let known = self.ports_of_flows(node);
+                (!known.iter().any(|port| ports.contains(port))).then_some(())
+            });
+        }
+    }
+
     /// Has the router spread clients by buckets that stay with their node as long as it is there (resilient hashing).
     pub(super) fn spread_by_buckets(&self, nodes: &[u8]) {
         let router = self.lab.place(EcmpRole::Router);
@@ -109,13 +119,13 @@ impl Cluster {
     }
 
     fn ask(&self, node: u8, words: &[&str]) -> Ran {
-        let convey = binary();
-        run(Command::new(convey.get_program()).args(words).arg("--socket").arg(self.socket(node)))
+        let mut command = self.lab.command(EcmpRole::Balancer(node), binary().get_program());
+        run(command.args(words).arg("--socket").arg(self.socket(node)))
     }
 
     fn save(&self, servers: u8) {
         let mut text = format!(
-            "[announce]\nhold = 0.5\n\
+            "[announce]\nhold = 0.5\n[passthrough.timeouts]\nclosed = 0.2\n\
              [frontends.web]\nlisten_addr = \"{ANNOUNCED_VIP}:{PORT}\"\nbackend = \"web\"\n\
              [backends.web]\nalgorithm = \"maglev\"\nhash = \"tuple\"\n\
              [backends.web.health_check]\nkind = \"tcp\"\ninterval = 0.2\n"

@@ -53,12 +53,10 @@ fn tell_of_dsr(open: u16) {
     assert_eq!(connections.use_all(), []);
     let owners = owners(&cluster, open);
 
-    cluster.kill(2);
-    let broken = connections.use_all();
+    let broken = kill(&mut cluster, 2, &mut connections);
     tell("dsr", "a node dies", &broken, open);
     let of_others = broken.iter().filter(|broken| owners[&broken.port] != 2).count();
     assert!(of_others == 0 && broken.len() * 100 < usize::from(open), "{broken:?}");
-    cluster.wait_for_nodes(&[1, 3, 4]);
     let moved = count_of(&owners, 2);
     eprintln!("ecmp dsr: it had {moved} of {open}");
 
@@ -76,10 +74,8 @@ fn tell_of_dsr(open: u16) {
     add_a_server(&cluster, &mut connections, open);
 
     // Its flows, and flows of other nodes that the router moves, come to nodes that do not know them.
-    cluster.kill(3);
-    let broken = connections.use_all();
+    let broken = kill(&mut cluster, 3, &mut connections);
     tell("dsr", "and then a node dies", &broken, open);
-    cluster.wait_for_nodes(&[1, 2, 4]);
     let now = Connections::ask(&cluster.lab, broken.iter().map(|broken| broken.port));
     let chosen_otherwise = broken.iter().filter(|broken| now[&broken.port] != broken.server).count();
     assert_eq!(
@@ -93,6 +89,8 @@ fn tell_of_dsr(open: u16) {
 fn add_a_server(cluster: &Cluster, connections: &mut Connections, open: u16) {
     let asking = || ASKING..ASKING + open / 5;
     let before = Connections::ask(&cluster.lab, asking());
+    // Else they would stay with their server.
+    cluster.wait_until_forgotten(asking());
     cluster.configure(4);
     let broken = connections.use_all();
     tell("dsr", "a fourth server is added", &broken, open);
@@ -119,13 +117,11 @@ fn tell_of_passthrough(open: u16) {
     }
     tell("passthrough", "all nodes are upgraded, one after the other", &[], open);
 
-    cluster.kill(2);
-    let broken = connections.use_all();
+    let broken = kill(&mut cluster, 2, &mut connections);
     tell("passthrough", "a node dies", &broken, open);
     let of_it = broken.iter().filter(|broken| owners_before[&broken.port] == 2).count();
-    eprintln!("ecmp passthrough: {of_it} of {} of them were on it", broken.len());
+    eprintln!("ecmp passthrough: {of_it} of these were on it; the router has moved the others");
     assert_eq!(of_it, count_of(&owners_before, 2), "nobody else knows them");
-    cluster.wait_for_nodes(&[1, 3, 4]);
 
     let left = u16::try_from(connections.len()).unwrap();
     cluster.revive(2);
@@ -139,10 +135,21 @@ fn tell_of_passthrough(open: u16) {
     let owners = owners(&cluster, open);
     cluster.kill(2);
     cluster.spread_by_buckets(&[1, 3, 4]);
-    let broken = connections.use_all();
+    let mut broken = connections.use_all();
+    broken.extend(connections.use_all());
     tell("passthrough", "a node dies behind a router with resilient hashing", &broken, open);
     assert!(broken.iter().all(|broken| owners[&broken.port] == 2), "{broken:?}");
     assert_eq!(broken.len(), count_of(&owners, 2));
+}
+
+/// Lets a node die. Uses all connections at once, and again when the router spreads clients over the others. Those that broke.
+fn kill(cluster: &mut Cluster, node: u8, connections: &mut Connections) -> Vec<Broken> {
+    cluster.kill(node);
+    let mut broken = connections.use_all();
+    let others: Vec<u8> = (1..=NODES).filter(|other| *other != node).collect();
+    cluster.wait_for_nodes(&others);
+    broken.extend(connections.use_all());
+    broken
 }
 
 /// Uses all connections until the router sends clients to all nodes, and once more. Those that broke.
