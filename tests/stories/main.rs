@@ -73,7 +73,7 @@ use std::process::ExitCode;
 use convey_testkit::{raise_file_limit, run_trials};
 
 fn main() -> ExitCode {
-    if upgrade::another_version() {
+    if upgrade::another_version() || ecmp::serves_numbers() {
         return ExitCode::SUCCESS;
     }
     raise_file_limit();

@@ -127,7 +127,8 @@ impl Check<'_> {
         let Some(announce) = &self.file.announce else { return };
         let name = &announce.config.interface;
         let interface = self.network.interfaces.iter().find(|interface| interface.name == *name);
-        if interface.is_none() {
+        // The host is looked at for the packet modes alone.
+        if interface.is_none() && !self.network.interfaces.is_empty() {
             let all: Vec<&str> =
                 self.network.interfaces.iter().map(|interface| interface.name.as_str()).collect();
             let meant = hint::did_you_mean(name, all.iter().copied());

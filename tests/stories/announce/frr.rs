@@ -1,6 +1,7 @@
 //! A router that hears of the addresses from FRR.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -26,12 +27,16 @@ pub(super) fn a_router_hears_of_addresses_from_frr() {
 fn frr(lab: &Loopback) -> Vec<Process> {
     let state = lab.directory().join("frr");
     fs::create_dir(&state).unwrap();
+    // Its daemons give up root for this user.
+    let ran = run(Command::new("chown").arg("frr:frr").arg(&state));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    fs::set_permissions(lab.directory(), fs::Permissions::from_mode(0o755)).unwrap();
     let zebra = state.join("zserv.api");
     let daemons: Vec<Process> = ["zebra", "bfdd", "bgpd"]
         .into_iter()
         .map(|name| {
             let mut command = Command::new(Path::new(DAEMONS).join(name));
-            command.args(["-u", "root", "-g", "root", "-f", "/dev/null", "-A", "127.0.0.1"]);
+            command.args(["-u", "frr", "-g", "frr", "-f", "/dev/null", "-A", "127.0.0.1"]);
             command.arg("-z").arg(&zebra).arg("-i").arg(state.join(name).with_extension("pid"));
             command.arg("--vty_socket").arg(&state).stdout(Stdio::null());
             if name == "bfdd" {
@@ -39,7 +44,8 @@ fn frr(lab: &Loopback) -> Vec<Process> {
             }
             let daemon = Process::spawn(&mut command);
             let socket = state.join(name).with_extension("vty");
-            wait_for(&format!("{name} to listen"), || socket.exists().then_some(()));
+            // Who finds no zebra asks again after ten seconds.
+            wait_for(&format!("{name} to listen"), || (socket.exists() && zebra.exists()).then_some(()));
             daemon
         })
         .collect();

@@ -8,10 +8,9 @@ use convey_testkit::{BalancerProcess, Loopback, Process, Setup, TcpServer, in_na
 use super::router::shipped;
 use super::wait_until;
 
-/// What the shipped file calls the address, the interface and the statistics.
+/// What the shipped file calls the address and the interface.
 const VIP: &str = "198.51.100.1";
 const INTERFACE: &str = "eth0";
-const STATS: &str = "127.0.0.1:7000";
 
 pub(super) fn keepalived_has_the_address_while_a_server_is_up() {
     const SET_UP: &str = "ip link add eth0 type veth peer name other\nip addr add 192.0.2.2/24 dev eth0\n\
@@ -23,7 +22,13 @@ pub(super) fn keepalived_has_the_address_while_a_server_is_up() {
             .listen(&[format!("{VIP}:8080").parse().unwrap()])
             .health("interval = 0.05\nfall = 1\nrise = 1")
             .server("a", lab.server(1), "");
-        let text = setup.to_string().replace(&lab.stats().to_string(), STATS);
+        // The shipped file asks at the default address.
+        let text = setup.to_string();
+        let text = text.replace(
+            &format!("[stats]\nlisten_addr = \"{}\"", lab.stats().ip()),
+            "[stats]\nlisten_addr = \"127.0.0.1\"",
+        );
+        assert!(text.contains("listen_addr = \"127.0.0.1\"") && lab.stats().port() == 7000, "{text}");
         let _balancer = BalancerProcess::start(&lab, &text);
 
         let mut command = Command::new("keepalived");

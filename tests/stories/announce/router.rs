@@ -62,6 +62,7 @@ protocol bgp balancer {
     neighbor 192.0.2.2 as 65001;
     connect retry time 1;
     connect delay time 1;
+    error wait time 1, 1;
     bfd on;
     ipv4 { import all; export none; };
 }

@@ -10,7 +10,7 @@ use convey_testkit::{Process, Ran, binary, run, wait_for};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::connections::{NumberServer, PORT};
+use super::connections::{PORT, start_number_server};
 
 /// Nodes of a cluster.
 pub(super) const NODES: u8 = 4;
@@ -21,7 +21,7 @@ const SERVERS: u8 = 4;
 /// A router, nodes, servers and a client.
 pub(super) struct Cluster {
     nodes: Vec<Option<Process>>,
-    _servers: Vec<NumberServer>,
+    _servers: Vec<Process>,
     pub(super) lab: EcmpLab,
     mode: &'static str,
     directory: TempDir,
@@ -35,12 +35,13 @@ impl Cluster {
         if mode == "dsr" {
             lab.answer_directly(PORT).unwrap();
         }
-        let running = (1..=SERVERS).map(|number| NumberServer::start(&lab, number)).collect();
+        let running = (1..=SERVERS).map(|number| start_number_server(&lab, number)).collect();
         let nodes = (1..=NODES).map(|_| None).collect();
         let mut cluster = Cluster { nodes, _servers: running, lab, mode, directory };
         cluster.save(servers);
         (1..=NODES).for_each(|node| cluster.revive(node));
         cluster.wait_for_nodes(&[1, 2, 3, 4]);
+        cluster.wait_for_servers(servers);
         cluster
     }
 
@@ -70,11 +71,17 @@ impl Cluster {
     /// Has all nodes choose among so many servers, and waits until they do.
     pub(super) fn configure(&self, servers: u8) {
         self.save(servers);
+        self.wait_for_servers(servers);
+    }
+
+    fn wait_for_servers(&self, servers: u8) {
         for node in 1..=NODES {
             wait_for(&format!("{servers} servers of node {node}"), || {
                 let status: Value =
                     serde_json::from_str(&self.ask(node, &["status", "--json"]).stdout).ok()?;
-                (status["backends"]["web"]["servers_up"] == servers).then_some(())
+                let backend = &status["backends"]["web"];
+                let all = backend["servers"].as_object()?.len();
+                (backend["servers_up"] == servers && all == usize::from(servers)).then_some(())
             });
         }
     }

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::thread;
 use std::time::Duration;
 
 use convey_lab::{ANNOUNCED_VIP, EcmpLab, EcmpRole};
-use convey_testkit::clock;
+use convey_testkit::{Process, clock};
 use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 
 /// Where servers listen, and clients connect to.
 pub(super) const PORT: u16 = 80;
@@ -19,40 +17,30 @@ pub(super) const PORT: u16 = 80;
 /// How long answers may take, of all connections together.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Answers each byte with its own number. It ends when this is dropped.
-pub(super) struct NumberServer {
-    _end: oneshot::Sender<()>,
+/// Where a process is such a server: its number.
+const NUMBER: &str = "CONVEY_STORY_NUMBER_SERVER";
+
+/// Starts a server that answers each byte with its own number. It is a process of its own, for its descriptors.
+pub(super) fn start_number_server(lab: &EcmpLab, number: u8) -> Process {
+    let mut command = lab.command(EcmpRole::Server(number), std::env::current_exe().unwrap());
+    Process::spawn(command.env(NUMBER, number.to_string()))
 }
 
-impl NumberServer {
-    pub(super) fn start(lab: &EcmpLab, number: u8) -> NumberServer {
-        let (end, ended) = oneshot::channel::<()>();
-        let listen = || {
-            let listener = std::net::TcpListener::bind((EcmpRole::Server(number).address(), PORT)).unwrap();
-            listener.set_nonblocking(true).unwrap();
-            listener
-        };
-        let listener = lab.enter(EcmpRole::Server(number), listen).unwrap();
-        thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = TcpListener::from_std(listener).unwrap();
-                let serve = async {
-                    loop {
-                        let (mut stream, _) = listener.accept().await.unwrap();
-                        tokio::spawn(async move {
-                            while stream.read_u8().await.is_ok() && stream.write_u8(number).await.is_ok() {}
-                        });
-                    }
-                };
-                tokio::select! {
-                    () = serve => {}
-                    _ = ended => {}
-                }
+/// Whether this process is such a server. Then it serves until it is killed.
+pub(crate) fn serves_numbers() -> bool {
+    let Some(number) = std::env::var(NUMBER).ok().and_then(|number| number.parse::<u8>().ok()) else {
+        return false;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind((EcmpRole::Server(number).address(), PORT)).await.unwrap();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                while stream.read_u8().await.is_ok() && stream.write_u8(number).await.is_ok() {}
             });
-        });
-        NumberServer { _end: end }
-    }
+        }
+    })
 }
 
 /// A connection that has ended, or got no answer in time.

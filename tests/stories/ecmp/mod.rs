@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use convey_testkit::{Need, stories, wait_for};
 
 use self::cluster::{Cluster, NODES};
+pub(crate) use self::connections::serves_numbers;
 use self::connections::{Broken, Connections};
 
 const BIRD: Need = Need::Tool("bird", "bird2");
 const MARKS: Need = Need::Kernel(5, 18, "marks of addresses");
-const FILES: Need = Need::OpenFiles(30_000);
+const FILES: Need = Need::OpenFiles(11_000);
 
 stories!("ecmp":
     no_connection_of_dsr_breaks_as_nodes_die_and_return [Need::Namespaces, MARKS, BIRD, Need::NFT],
