@@ -97,7 +97,13 @@ pub enum Command {
     /// Run the balancer with small HTTP servers behind it, to try it out
     ///
     /// Without --config it has a configuration of its own, and says where, so that you can edit it.
-    Demo,
+    Demo {
+        /// Show four balancers behind a router instead: they announce one address by BGP, and one after the other dies
+        ///
+        /// It is of mode dsr, or of passthrough with --passthrough. It needs root and BIRD 2 (Debian package bird2).
+        #[arg(long)]
+        ecmp: bool,
+    },
     /// Remove what a convey that no longer runs has left on this host
     ///
     /// That is the guard that dsr mode leaves for some minutes so that the host resets no connection, the addresses that a killed

@@ -13,6 +13,7 @@ mod confine;
 mod control_socket;
 mod doctor;
 mod early;
+mod ecmp;
 mod etcd;
 mod explain;
 mod flood;
@@ -62,6 +63,7 @@ use crate::config::{ListSettings, LoadError};
 use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
+use crate::model::Mode;
 use crate::operator::Wanted;
 
 /// What was done before there was a second thread.
@@ -90,7 +92,7 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
     let code = carry_out(cli, Begun(early), log)?;
     match PRINT_ERROR.lock().ok().and_then(|mut error| error.take()) {
         // A balancer has done its work.
-        Some(error) if !matches!(cli.command, None | Some(Command::Demo)) => {
+        Some(error) if !matches!(cli.command, None | Some(Command::Demo { .. })) => {
             Err(anyhow::Error::new(error).context("cannot print").into())
         }
         _ => Ok(code),
@@ -111,7 +113,8 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
                 check::run(&checked.file, cli.options.socket.as_deref())
             }
         }
-        Some(Command::Demo) => try_out(&cli.options, log),
+        Some(Command::Demo { ecmp: true }) => ecmp::run(cli.options.mode().unwrap_or(Mode::Dsr)),
+        Some(Command::Demo { ecmp: false }) => try_out(&cli.options, log),
         Some(Command::Clear { addresses }) => clear::run(*addresses),
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
         Some(Command::Top(args)) => top::run(&cli.options, args),

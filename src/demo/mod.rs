@@ -2,6 +2,7 @@
 //! what runs where, and a line that shows it at work.
 
 mod banner;
+mod ecmp;
 mod live;
 mod packets;
 mod sample;
@@ -9,6 +10,7 @@ mod servers;
 mod trace;
 
 pub use banner::banner;
+pub use ecmp::EcmpDemo;
 pub use live::{live_line, show_live};
 pub use packets::PacketDemo;
 pub use sample::Sample;

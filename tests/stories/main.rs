@@ -19,6 +19,7 @@ mod dashboard_steering;
 mod demo;
 mod descriptors;
 mod drain;
+mod ecmp;
 mod etcd;
 mod explain;
 mod files;
@@ -73,7 +74,7 @@ use std::process::ExitCode;
 use convey_testkit::{raise_file_limit, run_trials};
 
 fn main() -> ExitCode {
-    if upgrade::another_version() {
+    if upgrade::another_version() || ecmp::serves_numbers() {
         return ExitCode::SUCCESS;
     }
     raise_file_limit();
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         demo::stories(),
         descriptors::stories(),
         drain::stories(),
+        ecmp::stories(),
         etcd::stories(),
         explain::stories(),
         files::stories(),

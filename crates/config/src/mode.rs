@@ -126,8 +126,19 @@ impl Check<'_> {
     fn announcing(&self) {
         let Some(announce) = &self.file.announce else { return };
         let name = &announce.config.interface;
-        let is_loopback =
-            self.network.interfaces.iter().any(|interface| interface.loopback && interface.name == *name);
+        let interface = self.network.interfaces.iter().find(|interface| interface.name == *name);
+        // The host is looked at for the packet modes alone.
+        if interface.is_none() && !self.network.interfaces.is_empty() {
+            let all: Vec<&str> =
+                self.network.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+            let meant = hint::did_you_mean(name, all.iter().copied());
+            let message = format!(
+                "no interface {name:?}{meant} (this host has: {}): convey announces nothing until there is one",
+                or_none(&all)
+            );
+            self.report.warning(announce.interface_place(), message);
+        }
+        let is_loopback = interface.is_some_and(|interface| interface.loopback);
         let forwarded = self.frontends.iter().find(|(_, mode)| mode.forwards_packets());
         let Some((frontend, mode)) = forwarded else { return };
         if !is_loopback && self.file.passthrough.interfaces.is_empty() {
@@ -280,8 +291,10 @@ impl Check<'_> {
     }
 
     fn concrete_vip(&self, vip: &Placed<Listen>) {
-        // convey adds the address itself.
-        let is_announced = self.file.announce.is_some();
+        // Else convey adds the address itself.
+        let is_announced = self.file.announce.as_ref().is_some_and(|announce| {
+            self.network.interfaces.iter().any(|interface| interface.name == announce.config.interface)
+        });
         if self.holder(vip.value.ip()).is_none() && !is_announced {
             self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
         }

@@ -9,9 +9,11 @@
 //! ```
 //!
 //! Where the kernel has IPv6, everybody has an address of it too: `fd77::` and the same last digits, `fd77::201`.
-//! A [`LabPlan`] may have more: a second balancer, a router before one of the machines.
+//! A [`LabPlan`] may have more: a second balancer, a router before one of the machines. An [`EcmpLab`] is another network, with a
+//! router between clients and several balancers.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod ecmp;
 mod error;
 mod janitor;
 mod namespace;
@@ -25,6 +27,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::Command;
 
+pub use ecmp::{ANNOUNCED_VIP, EcmpLab, EcmpRole};
 pub use error::LabError;
 pub use namespace::{Namespace, join};
 pub use plan::{LabPlan, NARROW};
@@ -39,6 +42,9 @@ pub const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 
 /// The interface that joins every machine to the others.
 pub const INTERFACE: &str = "eth0";
+
+/// Lets a server answer clients directly.
+const DSR_SERVER: &str = include_str!("../../../tc/dsr-server-nft.sh");
 
 /// The namespaces and what joins them. They are gone, with whatever runs in them, when this is dropped, and
 /// when the process ends in any other way.
@@ -112,7 +118,6 @@ impl Lab {
     /// Lets servers answer clients directly (DSR): their packets from `ports` leave with the VIP as their
     /// source, except to a balancer. Needs nftables.
     pub fn answer_directly(&self, ports: &[u16]) -> Result<(), LabError> {
-        const SCRIPT: &str = include_str!("../../../tc/dsr-server-nft.sh");
         find("nft", "nftables")?;
         let both = |role: Role| format!("{} {}", role.address(), role.address_v6());
         let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
@@ -121,7 +126,7 @@ impl Lab {
             script.args(["-s", "up"]).env("INTERFACE", INTERFACE).env("PORTS", ports.join(" "));
             script.env("VIP", format!("{VIP} {VIP_V6}")).env("SERVER", both(*role));
             script.env("BALANCERS", format!("{} {}", both(Role::Balancer), both(Role::Standby)));
-            output(&mut script, SCRIPT)?;
+            output(&mut script, DSR_SERVER)?;
         }
         Ok(())
     }

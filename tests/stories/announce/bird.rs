@@ -1,69 +1,22 @@
 //! A router that hears of the addresses from BIRD.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use convey_testkit::{BalancerProcess, Loopback, Process, TcpServer, TestNamespace, in_namespace, wait_for};
+use convey_testkit::{Loopback, Process, in_namespace};
 
-use super::{announcing, ip};
-
-/// What the shipped file calls this host and its router.
-const OWN: &str = "192.0.2.2";
-const ROUTER: &str = "192.0.2.1";
-const VIP: &str = "198.51.100.1";
+use super::router::{sends_clients_here_while_a_server_is_up, shipped};
 
 pub(super) fn a_router_sends_clients_here_while_a_server_is_up() {
     in_namespace("announce::a_router_sends_clients_here_while_a_server_is_up", "", || {
-        let lab = Loopback::new();
-        let router = TestNamespace::new();
-        ip(&format!("link add uplink type veth peer name downlink netns {}", router.name()));
-        ip(&format!("addr add {OWN}/24 dev uplink"));
-        ip("link set uplink up");
-        router.ip(&format!("addr add {ROUTER}/24 dev downlink"));
-        router.ip("link set downlink up");
-        let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("packaging/bird/convey.conf");
-        let _here = bird(Command::new("bird"), &shipped, &lab.directory().join("here"));
-        let theirs = lab.directory().join("router.conf");
-        fs::write(&theirs, OF_ROUTER).unwrap();
-        let mut there = Command::new("ip");
-        there.args(["netns", "exec", router.name(), "bird"]);
-        let _there = bird(there, &theirs, &lab.directory().join("there"));
-
-        let server = TcpServer::named("a", lab.server(1));
-        let mut balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
-        let knows = || router.ip("route show").contains(&format!("{VIP} via {OWN} dev downlink"));
-        let wait = |what: &str, expected| wait_for(what, || (knows() == expected).then_some(()));
-        wait("the router to know the address", true);
-        let asked = router.exec(&format!("curl -sS --fail http://{VIP}:8080/"));
-        assert_eq!(asked, "a");
-        drop(server);
-        wait("the router to forget the address without a server", false);
-        let _server = TcpServer::named("a", lab.server(1));
-        wait("the router to know the address again", true);
-        balancer.signal(rustix::process::Signal::TERM);
-        wait("the router to forget the address of a convey that stops", false);
-        assert_eq!(balancer.wait(), 0);
+        sends_clients_here_while_a_server_is_up(|lab: &Loopback| {
+            vec![bird(Command::new("bird"), &shipped("bird"), &lab.directory().join("here"))]
+        });
     });
 }
 
-/// The other side of the shipped file.
-const OF_ROUTER: &str = "
-router id 192.0.2.1;
-protocol device {}
-protocol kernel { ipv4 { import none; export all; }; }
-protocol bfd { interface \"*\" { interval 300 ms; }; }
-protocol bgp balancer {
-    local 192.0.2.1 as 65000;
-    neighbor 192.0.2.2 as 65001;
-    connect retry time 1;
-    connect delay time 1;
-    bfd on;
-    ipv4 { import all; export none; };
-}
-";
-
-fn bird(mut command: Command, config: &Path, state: &Path) -> Process {
+/// Starts BIRD with a configuration. The names of its socket and of its file with its process id begin with `state`.
+pub(super) fn bird(mut command: Command, config: &Path, state: &Path) -> Process {
     command.arg("-f").arg("-c").arg(config).arg("-s").arg(state.with_extension("ctl"));
     command.arg("-P").arg(state.with_extension("pid")).stdout(Stdio::null());
     Process::spawn(&mut command)

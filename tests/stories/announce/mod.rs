@@ -1,6 +1,9 @@
 //! Addresses that convey puts on an interface while it can serve.
 
 mod bird;
+mod frr;
+mod keepalived;
+mod router;
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,6 +16,8 @@ use convey_testkit::{
 use rustix::process::Signal;
 
 use self::bird::a_router_sends_clients_here_while_a_server_is_up;
+use self::frr::{FRR, a_router_hears_of_addresses_from_frr};
+use self::keepalived::keepalived_has_the_address_while_a_server_is_up;
 
 stories!("announce":
     an_address_comes_with_the_first_server_and_goes_with_the_last [Need::Namespaces, MARKS],
@@ -23,6 +28,10 @@ stories!("announce":
     a_reload_announces_elsewhere_or_no_longer [Need::Namespaces, MARKS],
     a_router_sends_clients_here_while_a_server_is_up
         [Need::Namespaces, MARKS, Need::CURL, Need::Tool("bird", "bird2")],
+    a_router_hears_of_addresses_from_frr
+        [Need::Namespaces, MARKS, Need::CURL, FRR, Need::Tool("bird", "bird2")],
+    keepalived_has_the_address_while_a_server_is_up
+        [Need::Namespaces, Need::CURL, Need::Tool("keepalived", "keepalived")],
 );
 
 const MARKS: Need = Need::Kernel(5, 18, "marks of addresses");

@@ -271,7 +271,13 @@ fn an_announced_address_in_a_packet_mode_needs_to_be_where_packets_come_in() {
         let elsewhere = told(&file("[announce]\ninterface = 'vips'\n"), mode).unwrap_err();
         assert!(elsewhere[0].contains("announce.interface: needs passthrough.interfaces"), "{elsewhere:?}");
         let named = "[announce]\ninterface = 'vips'\n[passthrough]\ninterfaces = 'eth0'\n";
-        assert!(told(&file(named), mode).is_ok());
+        let named = told(&file(named), mode).unwrap();
+        assert!(warns(&named), "nobody puts the address on an interface that is not there: {named:?}");
     }
-    assert!(told(&(GOOD.to_owned() + "[announce]\ninterface = 'vips'\n"), Mode::Proxy).is_ok());
+    let nowhere = told(&(GOOD.to_owned() + "[announce]\ninterface = 'vips'\n"), Mode::Proxy).unwrap();
+    assert!(
+        nowhere.len() == 1 && nowhere[0].contains("announce.interface: no interface \"vips\""),
+        "{nowhere:?}"
+    );
+    assert_eq!(told(&(GOOD.to_owned() + "[announce]\ninterface = 'eth1'\n"), Mode::Proxy), Ok(vec![]));
 }

@@ -1,0 +1,36 @@
+//! `convey demo --ecmp`: until a signal ends it.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Failure, print, runtime};
+use crate::demo::EcmpDemo;
+use crate::model::Mode;
+
+/// Shows the demo until a signal. Whatever it has made is gone then.
+pub(super) fn run(mode: Mode) -> Result<ExitCode, Failure> {
+    let runtime = runtime()?;
+    let code = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).context("no demo")?;
+        let mut terminate = signal(SignalKind::terminate()).context("no demo")?;
+        let demo = EcmpDemo::new(mode).context("no demo")?;
+        print(&demo.banner());
+        let _servers = demo.start_servers().context("no demo")?;
+        let shown = async {
+            demo.start_balancers().await?;
+            tokio::try_join!(demo.show(print), demo.play(print))
+        };
+        tokio::select! {
+            shown = shown => { shown.context("the demo cannot go on")?; }
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        let told = demo.end();
+        drop(demo);
+        print(&told);
+        anyhow::Ok(ExitCode::SUCCESS)
+    })?;
+    Ok(code)
+}

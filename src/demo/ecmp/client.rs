@@ -1,0 +1,173 @@
+//! The demo's client: connections that it keeps and uses all the time, and new ones.
+#![expect(clippy::disallowed_methods, reason = "a shell: it measures how long answers take")]
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use convey_lab::{ANNOUNCED_VIP, EcmpLab, EcmpRole, LabError};
+
+use super::PORT;
+
+/// Connections that it keeps.
+const KEPT: usize = 200;
+
+/// Between two requests on a connection that it keeps.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// Between two new connections.
+const NEW_EVERY: Duration = Duration::from_millis(50);
+
+/// A connection without an answer for so long is broken.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the client has seen.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Seen {
+    /// Answers on new connections since the last look, by server.
+    pub(super) by_server: BTreeMap<String, u64>,
+    /// Connections that are kept now.
+    pub(super) kept: usize,
+    /// Connections since the start, kept ones and new ones.
+    pub(super) opened: u64,
+    /// How many of them ended without an answer.
+    pub(super) broken: u64,
+    /// The longest wait for an answer since the last look.
+    pub(super) slowest: Duration,
+}
+
+/// Its threads end with [`EcmpClient::stop`], or with the process.
+#[derive(Debug, Default)]
+pub(super) struct EcmpClient {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    seen: Mutex<Seen>,
+    is_over: AtomicBool,
+}
+
+impl EcmpClient {
+    /// Begins to open connections, from the lab's client.
+    pub(super) fn start(&self, lab: &Arc<EcmpLab>) -> Result<(), LabError> {
+        for work in [keep, renew] {
+            let (lab, shared) = (lab.clone(), self.shared.clone());
+            let job = move || {
+                let joined = lab.place(EcmpRole::Client).join();
+                // The lab is to go with the demo, not with this thread.
+                drop(lab);
+                if joined.is_ok() {
+                    work(&shared);
+                }
+            };
+            let refused = |source| LabError::System { what: "start the client".to_owned(), source };
+            thread::Builder::new().name("client".to_owned()).spawn(job).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// What it has seen since the last look.
+    pub(super) fn take(&self) -> Seen {
+        let mut seen = self.shared.lock();
+        let taken = seen.clone();
+        seen.by_server.clear();
+        seen.slowest = Duration::ZERO;
+        taken
+    }
+
+    /// Ends; how many connections it has opened, and how many of them broke.
+    pub(super) fn stop(&self) -> (u64, u64) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        let seen = self.shared.lock();
+        (seen.opened, seen.broken)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Counts what has become of a request, unless the demo has ended meanwhile.
+    fn count<T>(&self, since: Instant, result: &io::Result<T>) {
+        let mut seen = self.lock();
+        seen.slowest = seen.slowest.max(since.elapsed());
+        seen.broken += u64::from(result.is_err() && !self.is_over());
+    }
+}
+
+/// Keeps connections, and asks on all of them at once, round after round.
+fn keep(shared: &Shared) {
+    let mut kept: Vec<TcpStream> = Vec::new();
+    while !shared.is_over() {
+        while kept.len() < KEPT && !shared.is_over() {
+            let since = Instant::now();
+            let stream = connect(shared);
+            shared.count(since, &stream);
+            kept.extend(stream.ok());
+        }
+        let since = Instant::now();
+        let asked: Vec<io::Result<()>> = kept.iter_mut().map(ask).collect();
+        let mut left = Vec::new();
+        for (mut stream, asked) in kept.into_iter().zip(asked) {
+            let answer = asked.and_then(|()| answer(&mut stream));
+            shared.count(since, &answer);
+            left.extend(answer.is_ok().then_some(stream));
+        }
+        kept = left;
+        shared.lock().kept = kept.len();
+        thread::sleep(ROUND.saturating_sub(since.elapsed()));
+    }
+}
+
+/// Opens one connection after the other, for one request each.
+fn renew(shared: &Shared) {
+    while !shared.is_over() {
+        let since = Instant::now();
+        let answered = connect(shared).and_then(|mut stream| {
+            ask(&mut stream)?;
+            answer(&mut stream)
+        });
+        shared.count(since, &answered);
+        if let Ok(server) = answered {
+            *shared.lock().by_server.entry(server).or_default() += 1;
+        }
+        thread::sleep(NEW_EVERY.saturating_sub(since.elapsed()));
+    }
+}
+
+fn connect(shared: &Shared) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&SocketAddr::new(ANNOUNCED_VIP.into(), PORT), PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    shared.lock().opened += 1;
+    Ok(stream)
+}
+
+fn ask(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")
+}
+
+/// The name of the server that has answered.
+fn answer(stream: &mut TcpStream) -> io::Result<String> {
+    let (mut text, mut buffer) = (Vec::new(), [0; 1024]);
+    // The body of the demo's servers ends like this.
+    while !text.ends_with(b")\n") {
+        match stream.read(&mut buffer)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => text.extend_from_slice(&buffer[..n]),
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    let name = text.split("hello from ").nth(1).and_then(|rest| rest.split(' ').next());
+    name.map(str::to_owned).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

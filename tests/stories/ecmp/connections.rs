@@ -1,0 +1,129 @@
+//! Servers that say who they are, and connections of the lab's client to them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use convey_lab::{ANNOUNCED_VIP, EcmpLab, EcmpRole};
+use convey_testkit::{Process, clock};
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// Where servers listen, and clients connect to.
+pub(super) const PORT: u16 = 80;
+
+/// How long answers may take, of all connections together.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Where a process is such a server: its number.
+const NUMBER: &str = "CONVEY_STORY_NUMBER_SERVER";
+
+/// Starts a server that answers each byte with its own number. It is a process of its own, for its descriptors.
+pub(super) fn start_number_server(lab: &EcmpLab, number: u8) -> Process {
+    let mut command = lab.command(EcmpRole::Server(number), std::env::current_exe().unwrap());
+    Process::spawn(command.env(NUMBER, number.to_string()))
+}
+
+/// Whether this process is such a server. Then it serves until it is killed.
+pub(crate) fn serves_numbers() -> bool {
+    let Some(number) = std::env::var(NUMBER).ok().and_then(|number| number.parse::<u8>().ok()) else {
+        return false;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind((EcmpRole::Server(number).address(), PORT)).await.unwrap();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                while stream.read_u8().await.is_ok() && stream.write_u8(number).await.is_ok() {}
+            });
+        }
+    })
+}
+
+/// A connection that has ended, or got no answer in time.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    /// The client's.
+    pub(super) port: u16,
+    /// The server that it had.
+    pub(super) server: u8,
+    why: io::ErrorKind,
+}
+
+struct Connection {
+    stream: TcpStream,
+    port: u16,
+    server: u8,
+}
+
+/// Connections that last.
+pub(super) struct Connections(Vec<Connection>);
+
+impl Connections {
+    /// Opens so many, from this port of the client on.
+    pub(super) fn open(lab: &EcmpLab, first: u16, count: u16) -> Connections {
+        let open = || (first..first + count).map(|port| connect(port).unwrap()).collect();
+        Connections(lab.enter(EcmpRole::Client, open).unwrap())
+    }
+
+    /// The server that a new connection from each of these ports gets. The connection is reset.
+    pub(super) fn ask(lab: &EcmpLab, ports: impl Iterator<Item = u16> + Send) -> BTreeMap<u16, u8> {
+        let ask = |port| {
+            let Connection { stream, server, .. } = connect(port).unwrap();
+            convey_testkit::reset(stream);
+            (port, server)
+        };
+        lab.enter(EcmpRole::Client, || ports.map(ask).collect()).unwrap()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Asks on all of them at once. Those that do not get their server's answer are broken, and gone.
+    pub(super) fn use_all(&mut self) -> Vec<Broken> {
+        let since = clock();
+        let asked: Vec<_> = self.0.iter_mut().map(|connection| connection.stream.write_all(b"?")).collect();
+        let (mut broken, mut left) = (Vec::new(), Vec::new());
+        for (mut connection, asked) in std::mem::take(&mut self.0).into_iter().zip(asked) {
+            let wait = PATIENCE.saturating_sub(since.elapsed()).max(Duration::from_millis(1));
+            connection.stream.set_read_timeout(Some(wait)).unwrap();
+            match asked.and_then(|()| answer(&mut connection.stream)) {
+                Ok(server) => {
+                    assert_eq!(server, connection.server, "a connection does not change its server");
+                    left.push(connection);
+                }
+                Err(error) => {
+                    let Connection { port, server, .. } = connection;
+                    broken.push(Broken { port, server, why: error.kind() });
+                }
+            }
+        }
+        self.0 = left;
+        broken
+    }
+}
+
+/// From this port of the client, which is the calling thread's place.
+fn connect(port: u16) -> io::Result<Connection> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((EcmpRole::Client.address(), port)).into())?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(&SocketAddr::from((ANNOUNCED_VIP, PORT)).into())?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    stream.write_all(b"?")?;
+    let server = answer(&mut stream)?;
+    Ok(Connection { stream, port, server })
+}
+
+/// The number of the server that answers.
+fn answer(stream: &mut TcpStream) -> io::Result<u8> {
+    let mut number = [0];
+    stream.read_exact(&mut number)?;
+    Ok(number[0])
+}
