@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Range {
-    pub(crate) header: Header,
+    pub(crate) header: StoreHeader,
     pub(crate) kvs: Vec<KeyValue>,
     #[serde(deserialize_with = "number")]
     pub(crate) count: i64,
@@ -17,7 +17,7 @@ pub(crate) struct Range {
 /// What stands before every answer.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct Header {
+pub(crate) struct StoreHeader {
     #[serde(deserialize_with = "number")]
     pub(crate) revision: i64,
 }
@@ -37,13 +37,13 @@ pub(crate) struct KeyValue {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchLine {
-    pub(crate) result: Watched,
-    pub(crate) error: Option<Refusal>,
+    pub(crate) result: WatchedChanges,
+    pub(crate) error: Option<GatewayRefusal>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedChanges {
     pub(crate) canceled: bool,
     pub(crate) cancel_reason: String,
     /// How many keys have changed; what they hold now is read anew.
@@ -54,7 +54,7 @@ pub(crate) struct Watched {
 /// Why a request was refused.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct Refusal {
+pub(crate) struct GatewayRefusal {
     pub(crate) message: String,
 }
 
@@ -67,12 +67,12 @@ pub(crate) struct Authenticated {
 /// A lease, made or kept alive. The answer to keeping one alive is the `result` of a stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Lease {
+pub(crate) struct EtcdLease {
     #[serde(rename = "ID", deserialize_with = "number")]
     pub(crate) id: i64,
     #[serde(rename = "TTL", deserialize_with = "number")]
     pub(crate) ttl: i64,
-    pub(crate) result: Option<Box<Lease>>,
+    pub(crate) result: Option<Box<EtcdLease>>,
 }
 
 /// Bytes as etcd wants them.
@@ -112,7 +112,7 @@ mod tests {
             "kvs":[{"key":"L2VkZ2UvY29uZmlnLnRvbWw=","create_revision":"3","mod_revision":"11","version":"2","value":"aGk="}],"count":"1"}"#;
         let range: Range = serde_json::from_str(text).unwrap();
         let kv = KeyValue { key: b"/edge/config.toml".to_vec(), value: b"hi".to_vec(), mod_revision: 11 };
-        assert_eq!(range, Range { header: Header { revision: 12 }, kvs: vec![kv], count: 1 });
+        assert_eq!(range, Range { header: StoreHeader { revision: 12 }, kvs: vec![kv], count: 1 });
         // An empty range names neither keys nor their number; an empty value is left out.
         assert_eq!(serde_json::from_str::<Range>(r#"{"header":{"revision":"1"}}"#).unwrap().count, 0);
         assert!(serde_json::from_str::<Range>(r#"{"kvs":[{"key":"%"}]}"#).is_err());
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn a_lease_is_told_bare_or_as_the_result_of_a_stream() {
-        let lease: Lease = serde_json::from_str(r#"{"ID":"7587","TTL":"60"}"#).unwrap();
+        let lease: EtcdLease = serde_json::from_str(r#"{"ID":"7587","TTL":"60"}"#).unwrap();
         assert_eq!((lease.id, lease.ttl), (7587, 60));
-        let kept: Lease = serde_json::from_str(r#"{"result":{"ID":"7587","TTL":"60"}}"#).unwrap();
+        let kept: EtcdLease = serde_json::from_str(r#"{"result":{"ID":"7587","TTL":"60"}}"#).unwrap();
         assert_eq!(kept.result.unwrap().ttl, 60);
     }
 }

@@ -6,8 +6,8 @@ use rustls::ClientConfig;
 use serde_json::json;
 use thiserror::Error;
 
-use crate::answer::{Authenticated, Lease, Range, WatchLine, encoded};
-use crate::connection::{Connection, Lines};
+use crate::answer::{Authenticated, EtcdLease, Range, WatchLine, encoded};
+use crate::connection::{Lines, MemberConnection};
 use crate::tls::client_config;
 use crate::{EtcdAddress, Revision, RevisionFault};
 
@@ -41,7 +41,7 @@ pub struct EtcdClient {
     address: EtcdAddress,
     password: Option<String>,
     tls: Option<Arc<ClientConfig>>,
-    connection: Connection,
+    connection: MemberConnection,
     endpoint: usize,
     token: Option<String>,
     lease: Option<i64>,
@@ -61,7 +61,7 @@ impl EtcdClient {
         let mut faults = Vec::new();
         for number in 0..address.endpoints.len() {
             let endpoint = (first + number) % address.endpoints.len();
-            let connection = match Connection::open(&address.endpoints[endpoint], tls.as_ref()).await {
+            let connection = match MemberConnection::open(&address.endpoints[endpoint], tls.as_ref()).await {
                 Ok(connection) => connection,
                 Err(fault) => {
                     faults.push(fault);
@@ -124,7 +124,8 @@ impl EtcdClient {
     /// # Errors
     /// The member does not answer.
     pub async fn watch(&self, behind: i64) -> Result<EtcdWatch, EtcdFault> {
-        let connection = Connection::open(&self.address.endpoints[self.endpoint], self.tls.as_ref()).await?;
+        let connection =
+            MemberConnection::open(&self.address.endpoints[self.endpoint], self.tls.as_ref()).await?;
         let request = json!({ "create_request": {
             "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": behind + 1,
         }});
@@ -140,7 +141,7 @@ impl EtcdClient {
             Some(lease) => lease,
             None => {
                 let request = json!({ "TTL": STATUS_LIFETIME });
-                let lease: Lease = self.ask("/v3/lease/grant", &request).await?;
+                let lease: EtcdLease = self.ask("/v3/lease/grant", &request).await?;
                 *self.lease.insert(lease.id)
             }
         };
@@ -155,7 +156,7 @@ impl EtcdClient {
     /// The member does not answer.
     pub async fn keep(&mut self) -> Result<bool, EtcdFault> {
         let Some(id) = self.lease else { return Ok(false) };
-        let lease: Lease = self.ask("/v3/lease/keepalive", &json!({ "ID": id })).await?;
+        let lease: EtcdLease = self.ask("/v3/lease/keepalive", &json!({ "ID": id })).await?;
         let is_alive = lease.result.map_or(lease.ttl, |lease| lease.ttl) > 0;
         self.lease = self.lease.filter(|_| is_alive);
         Ok(is_alive)

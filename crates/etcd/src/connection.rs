@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::answer::Refusal;
+use crate::answer::GatewayRefusal;
 
 /// How long a member has to accept a connection, and to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,13 +37,13 @@ const MAX_TOLD: usize = 200;
 pub(crate) type Fault = String;
 
 /// An open connection. It is closed when this is dropped.
-pub(crate) struct Connection {
+pub(crate) struct MemberConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
     host: String,
 }
 
-impl Connection {
+impl MemberConnection {
     /// Connects to a member.
     pub(crate) async fn open(
         (host, port): &(String, u16),
@@ -53,7 +53,7 @@ impl Connection {
         let opened = timeout(TIMEOUT, Self::connect(host, *port, tls)).await;
         let opened = opened.unwrap_or_else(|_| Err(format!("no connection within {} s", TIMEOUT.as_secs())));
         let (sender, driver) = opened.map_err(|why| format!("{name}: {why}"))?;
-        Ok(Connection { sender, driver, host: name })
+        Ok(MemberConnection { sender, driver, host: name })
     }
 
     async fn connect(
@@ -129,15 +129,16 @@ impl Connection {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-        let said =
-            serde_json::from_slice::<Refusal>(&body).map(|refusal| refusal.message).unwrap_or_default();
+        let said = serde_json::from_slice::<GatewayRefusal>(&body)
+            .map(|refusal| refusal.message)
+            .unwrap_or_default();
         let said = if said.is_empty() { String::from_utf8_lossy(&body).into_owned() } else { said };
         let said = said.trim().chars().take(MAX_TOLD).collect::<String>();
         Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
     }
 }
 
-impl Drop for Connection {
+impl Drop for MemberConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }
@@ -147,7 +148,7 @@ impl Drop for Connection {
 pub(crate) struct Lines {
     body: Incoming,
     read: BytesMut,
-    connection: Connection,
+    connection: MemberConnection,
 }
 
 impl Lines {

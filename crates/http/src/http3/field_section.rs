@@ -28,20 +28,20 @@ struct PseudoField {
 
 /// Which section of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Section {
+pub(super) enum SectionKind {
     Head,
     Trailers,
 }
 
 /// Whether pseudo-header fields stand as they must (RFC 9114, section 4.3): each of a request's once at most, before all other fields, and
 /// none in trailers. What cannot be read of the section is left to the library.
-pub(super) fn has_orderly_pseudo_fields(section: &[u8], of: Section) -> bool {
+pub(super) fn has_orderly_pseudo_fields(section: &[u8], of: SectionKind) -> bool {
     let mut left = section;
     // What the dynamic table would have to have. There is none, and the library says so.
     if integer(&mut left, 8).and_then(|_| integer(&mut left, 7)).is_none() {
         return true;
     }
-    let (mut seen, mut has_others) = ([false; OF_REQUESTS.len()], of == Section::Trailers);
+    let (mut seen, mut has_others) = ([false; OF_REQUESTS.len()], of == SectionKind::Trailers);
     while let Some(line) = next_line(&mut left) {
         match line {
             Line::Field => has_others = true,
@@ -142,7 +142,7 @@ mod tests {
     /// GET, https, the path `/`, each by the static table; then these lines.
     fn head(lines: &[&[u8]]) -> bool {
         let section = [&[0, 0, 0xc0 | 17, 0xc0 | 23, 0xc0 | 1][..], &lines.concat()].concat();
-        has_orderly_pseudo_fields(&section, Section::Head)
+        has_orderly_pseudo_fields(&section, SectionKind::Head)
     }
 
     const AUTHORITY: &[u8] = b"\x50\x01a";
@@ -179,8 +179,8 @@ mod tests {
         ] {
             assert!(!head(&[line]), "{line:x?}");
         }
-        assert!(has_orderly_pseudo_fields(&[&[0, 0], FIELD].concat(), Section::Trailers));
-        assert!(!has_orderly_pseudo_fields(&[&[0, 0], AUTHORITY].concat(), Section::Trailers));
+        assert!(has_orderly_pseudo_fields(&[&[0, 0], FIELD].concat(), SectionKind::Trailers));
+        assert!(!has_orderly_pseudo_fields(&[&[0, 0], AUTHORITY].concat(), SectionKind::Trailers));
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         for section in
             [&[][..], &[0], &[0, 0], &[0xff, 0xff], &[0, 0, 0x50, 0x7f, 0xff], &[0, 0, 0x10], &[0, 0, 0x80]]
         {
-            assert!(has_orderly_pseudo_fields(section, Section::Head), "{section:x?}");
+            assert!(has_orderly_pseudo_fields(section, SectionKind::Head), "{section:x?}");
         }
     }
 }

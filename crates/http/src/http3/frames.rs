@@ -3,7 +3,7 @@
 use bytes::{Buf, BytesMut};
 use convey_http_core::Malformed;
 
-use super::field_section::{Section, has_orderly_pseudo_fields};
+use super::field_section::{SectionKind, has_orderly_pseudo_fields};
 
 /// The type of a frame of data, which may be of any length.
 const DATA: u64 = 0;
@@ -33,7 +33,7 @@ pub(super) struct FrameFilter {
     /// The beginning of a frame that has not come whole.
     held: BytesMut,
     /// What the next frame of fields is.
-    section: Section,
+    section: SectionKind,
     fault: Option<Malformed>,
 }
 
@@ -58,7 +58,7 @@ impl FrameFilter {
     /// Of a stream of this kind. Frames that are no data have so many bytes at most.
     pub(super) fn new(kind: StreamKind, max_frame: u64) -> FrameFilter {
         let state = if kind == StreamKind::Request { State::Frame } else { State::StreamType };
-        let (held, section) = (BytesMut::new(), Section::Head);
+        let (held, section) = (BytesMut::new(), SectionKind::Head);
         FrameFilter { kind, max_frame, state, held, section, fault: None }
     }
 
@@ -139,7 +139,7 @@ impl FrameFilter {
         if self.kind == StreamKind::Request {
             let is_orderly = has_orderly_pseudo_fields(fields, self.section);
             self.fault = self.fault.or((!is_orderly).then_some(Malformed::PseudoField));
-            self.section = Section::Trailers;
+            self.section = SectionKind::Trailers;
         }
     }
 

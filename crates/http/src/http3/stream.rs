@@ -187,7 +187,7 @@ impl DataSource for ClientData {
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
         let trailers = ready!(self.stream.poll_recv_trailers(cx)).map_err(broken)?;
         Poll::Ready(match self.fault.get() {
-            Some(fault) => Err(BodyFault(*fault).into()),
+            Some(fault) => Err(BodyFault::new(*fault).into()),
             None => Ok(trailers),
         })
     }

@@ -63,9 +63,19 @@ pub(crate) enum StreamFault {
 
 /// Why the other side's body is refused. Within an [`io::Error`] of the kind `InvalidData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BodyFault(pub(crate) Malformed);
+pub(crate) struct BodyFault(Malformed);
 
 impl BodyFault {
+    /// A body that is not as the head and its version of HTTP have it.
+    pub(crate) fn new(malformed: Malformed) -> BodyFault {
+        BodyFault(malformed)
+    }
+
+    /// What is wrong with it.
+    pub(crate) fn malformed(self) -> Malformed {
+        self.0
+    }
+
     /// The one that is within an error.
     pub(crate) fn within(error: &io::Error) -> Option<BodyFault> {
         error.get_ref()?.downcast_ref().copied()

@@ -45,7 +45,8 @@ impl From<EncoderFault> for TransferEnd {
 
 /// Nothing can be read of the client's request any more.
 pub(super) fn client_broke(error: &io::Error) -> TransferEnd {
-    BodyFault::within(error).map_or(TransferEnd::ClientGone, |fault| TransferEnd::ClientFault(fault.0))
+    BodyFault::within(error)
+        .map_or(TransferEnd::ClientGone, |fault| TransferEnd::ClientFault(fault.malformed()))
 }
 
 /// Nothing can be read from the server any more. That of HTTP/1.1 is never refused once it is open.
