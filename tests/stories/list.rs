@@ -88,7 +88,7 @@ fn check_tells_what_a_list_runs_or_what_is_wrong_with_it() {
 fn a_list_beside_a_file_is_a_usage_error() {
     let ran = run(binary().args(["--config", "x.toml", "--listen", "7777", "--servers", "hosts.txt"]));
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("'--config <PATH>' cannot be used with"), "{ran:?}");
+    assert!(ran.stderr.contains("'--config <PATH|URL>' cannot be used with"), "{ran:?}");
     let ran = run(binary().args(["--listen", "7777"]));
     assert!(ran.code == Some(2) && ran.stderr.contains("--servers <PATH>"), "{ran:?}");
 }
