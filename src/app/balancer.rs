@@ -34,16 +34,16 @@ use super::signals::{Harmless, Signals, Wish};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, clock, cores, limits, port_owner, runtime, snat_ports, socket_store,
-    stale_filters,
+    Failure, acme, certificates, clock, cores, kubernetes, limits, port_owner, runtime, snat_ports,
+    socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState};
 use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config, Loaded};
 use crate::control::Resolver;
 use crate::control::{
-    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
-    OperatorRequest, Reading, Task,
+    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, DiscoveryBoard, EventKind,
+    EventLevel, EventLog, OperatorRequest, Reading, Task,
 };
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
@@ -217,10 +217,13 @@ impl RunningBalancer {
             handed.from
         });
         let (source, acme, announcing) = source(&parts, draining.clone(), loads.clone(), &data_path);
+        let discovery = Arc::<DiscoveryBoard>::default();
+        tokio::spawn(kubernetes::start(discovery.clone()));
         let mut task = Task {
             state,
             snapshot,
             schedule: schedule(&parts, outcomes),
+            discovery,
             resolver: Resolver::new(limits::lookups_at_once(open_files)),
             lookups,
             data_path,
@@ -374,6 +377,7 @@ impl RunningBalancer {
             announcer.withdraw().await;
         }
         self.acme.end();
+        self.task.discovery.end();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
@@ -390,6 +394,7 @@ impl RunningBalancer {
             announcer.leave().await;
         }
         self.acme.end();
+        self.task.discovery.end();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;

@@ -19,6 +19,7 @@ pub struct Status {
     packets: Option<Packets>,
     acme: Option<Acme>,
     announced: BTreeMap<String, Announced>,
+    discovery: BTreeMap<String, Discovered>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -27,6 +28,15 @@ struct Announced {
     interface: String,
     announced: bool,
     reason: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Discovered {
+    source: String,
+    connected: bool,
+    error: Option<String>,
+    notes: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -188,6 +198,7 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
     screen += &of_frontends(status);
     for (name, backend) in &status.backends {
         screen += &of_backend(name, backend, now);
+        screen += &status.discovery.get(name).map(of_discovery).unwrap_or_default();
     }
     screen += &status.acme.as_ref().map(of_acme).unwrap_or_default();
     screen += &of_announced(&status.announced);
@@ -205,6 +216,17 @@ pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: Sys
         return Vec::new();
     }
     status.overlays.iter().map(|said| of_overlay(said, now).trim().to_owned()).collect()
+}
+
+/// What is wrong with the source of a backend's servers.
+fn of_discovery(discovery: &Discovered) -> String {
+    let Discovered { source, connected, error, notes } = discovery;
+    let error = match (connected, error) {
+        (true, _) => None,
+        (false, Some(why)) => Some(format!("  {source} cannot be watched, its servers stay: {why}\n")),
+        (false, None) => Some(format!("  {source} has not answered yet\n")),
+    };
+    error.into_iter().chain(notes.iter().map(|note| format!("  {source}: {note}\n"))).collect()
 }
 
 /// Certificates that convey orders itself.

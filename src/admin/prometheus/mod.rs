@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod discovery;
 mod files;
 mod page;
 mod requests;
@@ -35,6 +36,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     acme::add(&mut page, report);
     announce::add(&mut page, report);
     names(&mut page, report);
+    discovery::add(&mut page, report);
     if let Some(report) = &report.packets {
         packets(&mut page, report);
         flow_cache(&mut page, report);
