@@ -253,7 +253,7 @@ mod tests {
         );
         assert!(!all.all()[0].is_connected());
         let change = all.on_state(&source(), says([1]), Timestamp(5)).unwrap();
-        assert_eq!((change.fault, change.is_of_servers()), (SourceFault::Ended, false));
+        assert_eq!((change.is_of_servers(), change.fault), (false, SourceFault::Ended));
         assert!(all.all()[0].is_connected());
     }
 

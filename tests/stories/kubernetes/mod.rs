@@ -31,7 +31,7 @@ stories!("kubernetes":
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_its_end_changes_nothing
-        [Need::Other(no_api_server), Need::Tool("etcd", "etcd-server"), Need::CURL, Need::Namespaces],
+        [Need::Other(no_api_server), Need::CURL, Need::Namespaces],
 );
 
 /// Servers of Service `shop/web`, and the tables of the backend.
@@ -236,6 +236,7 @@ fn slices_of_other_ports_and_servers_of_this_host_are_left_out_and_told() {
     let note = "is no server: an address of this host or link (dns.allow_local)";
     balancer.wait_for_log(&format!("kubernetes shop/web:http: web-a ({}) {note}", lab.server(1).ip()));
     assert_eq!(servers(&balancer), BTreeSet::new());
-    let checked = run(binary().current_dir(lab.directory()).args(["check", "--config", "config.toml"]));
+    let checked =
+        run(binary().current_dir(lab.directory()).args(["check", "--syntax", "--config", "config.toml"]));
     assert!(checked.stdout.contains("kubernetes shop/web:http"), "{checked:?}");
 }

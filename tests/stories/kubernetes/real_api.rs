@@ -26,11 +26,11 @@ const PORT: u16 = 6443;
 const ADMIN: &str = "token-of-the-admin";
 const CONVEY: &str = "token-of-convey";
 
-/// Why there is none: no distribution has a package, and building it takes minutes.
+/// What is missing of a cluster: no distribution has a package of kube-apiserver, and building it takes minutes.
 pub(super) fn no_api_server() -> Option<String> {
-    let reason =
-        "kube-apiserver is not there: build it of k8s.io/kubernetes (`go build ./cmd/kube-apiserver`)";
-    tool("kube-apiserver").is_none().then(|| reason.to_owned())
+    let missing = ["kube-apiserver", "etcd"].into_iter().find(|name| tool(name).is_none())?;
+    let how = "kube-apiserver is built of k8s.io/kubernetes (`go build ./cmd/kube-apiserver`)";
+    Some(format!("{missing} is not there; {how}"))
 }
 
 pub(super) fn a_cluster_says_which_pods_serve_and_its_end_changes_nothing() {
