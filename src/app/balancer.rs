@@ -42,8 +42,8 @@ use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config, Loaded};
 use crate::control::Resolver;
 use crate::control::{
-    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, DiscoveryBoard, EventKind,
-    EventLevel, EventLog, OperatorRequest, Reading, Task,
+    Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
+    OperatorRequest, Reading, Task,
 };
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
@@ -217,27 +217,23 @@ impl RunningBalancer {
             handed.from
         });
         let (source, acme, announcing) = source(&parts, draining.clone(), loads.clone(), &data_path);
-        let discovery = Arc::<DiscoveryBoard>::default();
-        tokio::spawn(kubernetes::start(discovery.clone()));
         let mut task = Task {
             state,
             snapshot,
             schedule: schedule(&parts, outcomes),
-            discovery,
+            discovery: kubernetes::begin(),
             resolver: Resolver::new(limits::lookups_at_once(open_files)),
             lookups,
             data_path,
             file,
             loaded: loaded.clone(),
             digest: Digest::default(),
-            loads: loads.clone(),
+            loads,
             events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
         };
-        task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
-        loads.start(&task.file, &task.loaded.config, clock::now());
-        task.data_path.has_taken_over()?;
+        run_first(&mut task, loaded).await?;
         let admin = admin.serve(source, requests)?;
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
@@ -470,6 +466,13 @@ fn with_ports(config: &Config) -> anyhow::Result<Config> {
     let few_ports = limits::few_local_ports(&with_ports);
     other_ports.iter().chain(&few_ports).for_each(|warning| warn!("{warning}"));
     Ok(with_ports)
+}
+
+/// Has the configuration of the start run.
+async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
+    task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
+    task.loads.start(&task.file, &task.loaded.config, clock::now());
+    task.data_path.has_taken_over()
 }
 
 /// What is known before anything is configured, on a host that is as it should be.

@@ -14,8 +14,14 @@ use super::runtime;
 use crate::control::DiscoveryBoard;
 use crate::model::DiscoverySource;
 
-/// Begins once the first Service is wanted.
-pub(super) async fn start(board: Arc<DiscoveryBoard>) {
+/// Where what is known of Services is written. The thread begins with the first Service that is wanted.
+pub(super) fn begin() -> Arc<DiscoveryBoard> {
+    let board = Arc::<DiscoveryBoard>::default();
+    tokio::spawn(start(board.clone()));
+    board
+}
+
+async fn start(board: Arc<DiscoveryBoard>) {
     let mut wanted = board.wanted();
     if wanted.wait_for(|sources| !sources.is_empty()).await.is_err() {
         return;
