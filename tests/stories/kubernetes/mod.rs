@@ -13,7 +13,10 @@ use convey_testkit::{
 
 use self::fake_api::Condition::{Ready, Terminating, Unready};
 use self::fake_api::{FakeApi, endpoint};
-use self::real_api::{a_cluster_says_which_pods_serve_and_its_end_changes_nothing, no_api_server};
+use self::real_api::{
+    a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection,
+    an_api_server_that_crashes_and_comes_back_changes_nothing, no_api_server,
+};
 use self::rollout::{
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
@@ -30,8 +33,10 @@ stories!("kubernetes":
     slices_of_other_ports_and_servers_of_this_host_are_left_out_and_told,
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
-    a_cluster_says_which_pods_serve_and_its_end_changes_nothing
-        [Need::Other(no_api_server), Need::CURL, Need::Namespaces],
+    a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
+        [Need::Other(no_api_server), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
+    an_api_server_that_crashes_and_comes_back_changes_nothing
+        [Need::Other(no_api_server), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
 );
 
 /// Servers of Service `shop/web`, and the tables of the backend.

@@ -10,12 +10,11 @@ use std::process::{Command, Stdio};
 use convey_testkit::{
     BalancerProcess, Loopback, Process, Setup, TcpServer, in_namespace, run, tool, wait_for,
 };
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::fake_api::Condition::{Ready, Terminating};
 use super::fake_api::endpoint;
-use super::rollout::Load;
+use super::rollout::{Load, on_a_new_connection};
 use super::wait_for_servers;
 
 /// Where the API server and pods are: the last number of an address.
@@ -33,68 +32,65 @@ pub(super) fn no_api_server() -> Option<String> {
     Some(format!("{missing} is not there; {how}"))
 }
 
-pub(super) fn a_cluster_says_which_pods_serve_and_its_end_changes_nothing() {
-    let name = "kubernetes::a_cluster_says_which_pods_serve_and_its_end_changes_nothing";
-    in_namespace(name, "", tell);
+pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection() {
+    let name = "kubernetes::a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection";
+    in_namespace(name, "", || {
+        let lab = Loopback::new();
+        let (_etcd, cluster) = Cluster::new(lab.directory());
+        let _api = cluster.start();
+        let mut pods: Vec<(u8, TcpServer)> = (1..=3).map(pod).collect();
+        cluster.publish(&pods, None);
+        let (balancer, load) = cluster.balance(&lab);
+        wait_for_servers(&balancer, &["web-1", "web-2", "web-3"]);
+        for n in 4..=6 {
+            let old = n - 3;
+            pods.push(pod(n));
+            cluster.publish(&pods, None);
+            balancer.wait_for_stat(&format!("/backends/pool/servers/web-{n}/state"), "ready");
+            cluster.publish(&pods, Some(old));
+            balancer.wait_for_stat(&format!("/backends/pool/servers/web-{old}/state"), "drain");
+            balancer.wait_for_stat(&format!("/backends/pool/servers/web-{old}/current_connections"), 0);
+            pods.retain(|(pod, _)| *pod != old);
+            cluster.publish(&pods, None);
+        }
+        wait_for_servers(&balancer, &["web-4", "web-5", "web-6"]);
+        all_is_answered(load);
+        // Its rights are no more than it needs.
+        let services = cluster.status(CONVEY, "/api/v1/namespaces/shop/services");
+        let slices = cluster.status(CONVEY, "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
+        assert_eq!((services.as_str(), slices.as_str()), ("403", "200"));
+    });
 }
 
-fn tell() {
-    let lab = Loopback::new();
-    (1..=6).chain([API]).for_each(|n| {
-        drop(run(Command::new("ip").args(["addr", "add", &format!("{}/32", at(n)), "dev", "lo"])))
+pub(super) fn an_api_server_that_crashes_and_comes_back_changes_nothing() {
+    in_namespace("kubernetes::an_api_server_that_crashes_and_comes_back_changes_nothing", "", || {
+        let lab = Loopback::new();
+        let (_etcd, cluster) = Cluster::new(lab.directory());
+        let mut api = cluster.start();
+        let mut pods: Vec<(u8, TcpServer)> = (1..=2).map(pod).collect();
+        cluster.publish(&pods, None);
+        let (balancer, load) = cluster.balance(&lab);
+        wait_for_servers(&balancer, &["web-1", "web-2"]);
+        // SIGTERM waits for watches to end.
+        api.kill();
+        Load::wait_for_more(&load);
+        let _api = cluster.start();
+        pods.push(pod(3));
+        cluster.publish(&pods, None);
+        wait_for_servers(&balancer, &["web-1", "web-2", "web-3"]);
+        all_is_answered(load);
+        assert!(balancer.log().matches("cannot be watched").count() <= 1, "{}", balancer.log());
     });
-    let etcd = etcd(lab.directory());
-    let cluster = Cluster::new(lab.directory());
-    let mut api = cluster.start();
-    for object in documents("rbac.yaml").iter().chain(&namespace_and_service()) {
-        cluster.create(object);
-    }
-    let mut pods: Vec<(u8, TcpServer)> = (1..=3).map(|n| (n, TcpServer::named("pod", addr(n)))).collect();
-    cluster.publish(&pods, None);
-    let kubeconfig = cluster.kubeconfig();
-    let config = Setup::new(&lab).and(&format!(
-        "[backends.pool.kubernetes]\nservice = \"shop/web\"\nport = \"http\"\nkubeconfig = \"{}\"\n",
-        kubeconfig.display()
-    ));
-    let balancer = BalancerProcess::start(&lab, &config);
-    wait_for_servers(&balancer, &["web-1", "web-2", "web-3"]);
-    let vip = lab.vip();
-    let load: Vec<Load> = (0..2).map(|_| Load::start(super::rollout::on_a_new_connection, vip)).collect();
+}
 
-    for n in 4..=6 {
-        let old = n - 3;
-        pods.push((n, TcpServer::named("pod", addr(n))));
-        cluster.publish(&pods, None);
-        balancer.wait_for_stat(&format!("/backends/pool/servers/web-{n}/state"), "ready");
-        cluster.publish(&pods, Some(old));
-        balancer.wait_for_stat(&format!("/backends/pool/servers/web-{old}/state"), "drain");
-        balancer.wait_for_stat(&format!("/backends/pool/servers/web-{old}/current_connections"), 0);
-        pods.retain(|(pod, _)| *pod != old);
-        cluster.publish(&pods, None);
-    }
-    wait_for_servers(&balancer, &["web-4", "web-5", "web-6"]);
-
-    api.signal(Signal::TERM);
-    api.wait();
-    balancer.wait_for_log("kubernetes shop/web:http cannot be watched: ");
+fn all_is_answered(load: Vec<Load>) {
     Load::wait_for_more(&load);
-    let mut api = cluster.start();
-    balancer.wait_for_log("kubernetes shop/web:http is watched again: 3 servers");
-    pods.push((1, TcpServer::named("pod", addr(1))));
-    cluster.publish(&pods, None);
-    wait_for_servers(&balancer, &["web-1", "web-4", "web-5", "web-6"]);
     let (asked, failed) = Load::end(load);
-    assert!(asked > 100, "{asked}");
     assert_eq!(failed, 0, "of {asked}");
+}
 
-    // Its rights are no more than it needs.
-    let pods = cluster.status(CONVEY, "/api/v1/namespaces/shop/services");
-    let slices = cluster.status(CONVEY, "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
-    assert_eq!((pods.as_str(), slices.as_str()), ("403", "200"));
-    // An API server whose etcd is gone hangs.
-    api.signal(Signal::TERM);
-    api.wait();
-    drop(etcd);
+fn pod(n: u8) -> (u8, TcpServer) {
+    (n, TcpServer::named("pod", addr(n)))
 }
 
 fn at(n: u8) -> IpAddr {
@@ -128,13 +124,13 @@ fn documents(file: &str) -> Vec<String> {
     fs::read_to_string(path).unwrap().split("\n---\n").map(str::to_owned).collect()
 }
 
-fn namespace_and_service() -> [String; 1] {
+fn service() -> String {
     let port = json!({ "name": "http", "port": 80, "targetPort": 8000 });
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": "shop" },
         "spec": { "ports": [port] },
     });
-    [service.to_string()]
+    service.to_string()
 }
 
 struct Cluster {
@@ -142,18 +138,37 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(directory: &Path) -> Cluster {
-        let directory = directory.to_owned();
+    /// One with an etcd, and the addresses of pods.
+    fn new(directory: &Path) -> (Process, Cluster) {
+        for n in (1..=6).chain([API]) {
+            let mut command = Command::new("ip");
+            assert_eq!(
+                run(command.args(["addr", "add", &format!("{}/32", at(n)), "dev", "lo"])).code,
+                Some(0)
+            );
+        }
+        let (etcd, directory) = (etcd(directory), directory.to_owned());
         let account = "system:serviceaccount:convey:convey";
         let tokens =
             format!("{ADMIN},admin,1,\"system:masters\"\n{CONVEY},{account},2,\"system:serviceaccounts\"\n");
         fs::write(directory.join("tokens"), tokens).unwrap();
         let key = directory.join("sa.key");
         assert_eq!(run(Command::new("openssl").args(["genrsa", "-out"]).arg(&key)).code, Some(0));
-        Cluster { directory }
+        (etcd, Cluster { directory })
     }
 
-    /// Starts the API server, and waits until it is ready.
+    /// A convey that goes by this cluster, and clients of it.
+    fn balance(&self, lab: &Loopback) -> (BalancerProcess, Vec<Load>) {
+        let lines = format!(
+            "service = \"shop/web\"\nport = \"http\"\nkubeconfig = \"{}\"\n",
+            self.kubeconfig().display()
+        );
+        let config = Setup::new(lab).and(&format!("[backends.pool.kubernetes]\n{lines}"));
+        let balancer = BalancerProcess::start(lab, &config);
+        (balancer, (0..2).map(|_| Load::start(on_a_new_connection, lab.vip())).collect())
+    }
+
+    /// Starts the API server with what the story and the files that are shipped need, and waits until it is ready.
     fn start(&self) -> Process {
         let (at, api) = (|file: &str| self.directory.join(file).display().to_string(), at(API));
         let key = at("sa.key");
@@ -174,11 +189,12 @@ impl Cluster {
         ]);
         let api = quietly(&mut command, &self.directory.join("apiserver.log"));
         wait_for("the API server", || (self.status(ADMIN, "/readyz") == "200").then_some(()));
-        // The namespaces of the story and of the files that are shipped.
         for name in ["convey", "shop"] {
             let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             self.create(&object.to_string());
         }
+        documents("rbac.yaml").iter().for_each(|object| self.create(object));
+        self.create(&service());
         api
     }
 
