@@ -194,7 +194,10 @@ impl Cluster {
             } else if query.get("labelSelector") != Some(&"kubernetes.io%2Fservice-name%3Dweb") {
                 respond(&mut stream, "400 Bad Request", &status(400, "BadRequest", "no such selector"))?;
             } else if is_watch {
-                return self.watch(&mut stream, query.get("resourceVersion").unwrap().parse().unwrap());
+                let from = query.get("resourceVersion").unwrap().parse().unwrap();
+                if !self.watch(&mut stream, from)? {
+                    return Ok(());
+                }
             } else {
                 let list = self.list(query.get("continue").copied());
                 respond(&mut stream, "200 OK", &list)?;
@@ -216,7 +219,8 @@ impl Cluster {
         })
     }
 
-    fn watch(&self, stream: &mut TcpStream, mut from: u64) -> io::Result<()> {
+    /// Returns whether it has ended in order: then the connection has another request.
+    fn watch(&self, stream: &mut TcpStream, mut from: u64) -> io::Result<bool> {
         write!(
             stream,
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -226,12 +230,16 @@ impl Cluster {
         let life = state.life;
         loop {
             if state.life != life {
-                return if state.ends_in_order { stream.write_all(b"0\r\n\r\n") } else { Ok(()) };
+                if state.ends_in_order {
+                    stream.write_all(b"0\r\n\r\n")?;
+                }
+                return Ok(state.ends_in_order);
             }
             if from < state.compacted {
                 let gone = status(410, "Expired", "too old resource version");
                 chunk(stream, &json!({ "type": "ERROR", "object": gone }))?;
-                return stream.write_all(b"0\r\n\r\n");
+                stream.write_all(b"0\r\n\r\n")?;
+                return Ok(true);
             }
             for (_, kind, slice) in state.events.iter().filter(|(version, ..)| *version > from) {
                 chunk(stream, &json!({ "type": kind, "object": slice }))?;

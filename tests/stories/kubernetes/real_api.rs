@@ -59,6 +59,9 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
         let services = cluster.status(CONVEY, "/api/v1/namespaces/shop/services");
         let slices = cluster.status(CONVEY, "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
         assert_eq!((services.as_str(), slices.as_str()), ("403", "200"));
+        for file in ["namespaced-rbac.yaml", "config.yaml", "deployment.yaml", "daemonset.yaml"] {
+            documents(file).iter().for_each(|object| cluster.create(object));
+        }
     });
 }
 
@@ -116,6 +119,29 @@ fn etcd(directory: &Path) -> Process {
 fn quietly(command: &mut Command, log: &Path) -> Process {
     let log = File::create(log).unwrap();
     Process::spawn(command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log))
+}
+
+/// Where an object is created, which is YAML, or JSON in one line.
+fn collection_of(object: &str) -> String {
+    let json: Option<Value> = serde_json::from_str(object).ok();
+    let of_yaml = |key: &str| {
+        let mut values = object.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+        values.next().unwrap_or_default().to_owned()
+    };
+    let (kind, namespace) = match &json {
+        Some(json) => (json["kind"].as_str().unwrap().to_owned(), "shop".to_owned()),
+        None => (of_yaml("kind"), of_yaml("  namespace")),
+    };
+    let group = match &*kind {
+        "Namespace" => return "/api/v1/namespaces".to_owned(),
+        "ClusterRole" | "ClusterRoleBinding" => {
+            return format!("/apis/rbac.authorization.k8s.io/v1/{}s", kind.to_lowercase());
+        }
+        "Role" | "RoleBinding" => "apis/rbac.authorization.k8s.io/v1",
+        "Deployment" | "DaemonSet" => "apis/apps/v1",
+        _ => "api/v1",
+    };
+    format!("/{group}/namespaces/{namespace}/{}s", kind.to_lowercase())
 }
 
 /// A file of `packaging/kubernetes`, an object each.
@@ -200,19 +226,8 @@ impl Cluster {
 
     /// Creates an object, in YAML or JSON, if it is not there yet.
     fn create(&self, object: &str) {
-        let path = match () {
-            () if object.contains("kind: ServiceAccount\nmetadata") => {
-                "/api/v1/namespaces/convey/serviceaccounts"
-            }
-            () if object.contains("kind: ClusterRoleBinding\n") => {
-                "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-            }
-            () if object.contains("kind: ClusterRole\n") => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-            () if object.contains("\"kind\":\"Namespace\"") => "/api/v1/namespaces",
-            () if object.contains("\"kind\":\"Service\"") => "/api/v1/namespaces/shop/services",
-            () => panic!("where does this go? {object}"),
-        };
-        let status = self.send("POST", path, object);
+        let path = collection_of(object);
+        let status = self.send("POST", &format!("{path}?fieldValidation=Strict"), object);
         assert!(matches!(&*status, "201" | "409"), "{status}: {object}");
     }
 
