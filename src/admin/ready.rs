@@ -51,7 +51,12 @@ fn obstacle_of(pool: &Pool) -> Option<String> {
     }
     let (backend, servers) = (&pool.config.name, pool.servers.len());
     Some(match servers {
-        0 => format!("backend {backend} has no server: no name has an address"),
+        0 => match &pool.config.discovery {
+            Some(discovery) => {
+                format!("backend {backend} has no server: {} has no endpoint", discovery.source)
+            }
+            None => format!("backend {backend} has no server: no name has an address"),
+        },
         _ => format!("no server of backend {backend} can be chosen ({})", why_none(&pool.servers)),
     })
 }

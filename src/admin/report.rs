@@ -23,7 +23,10 @@ pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
 use super::ready::{obstacle, obstacles};
-use super::{AcmeState, AnnounceState, ConfigReport, EtcdState, NameReport, OverlayReport, PacketReport};
+use super::{
+    AcmeState, AnnounceState, ConfigReport, DiscoveryReport, EtcdState, NameReport, OverlayReport,
+    PacketReport,
+};
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
 use crate::snapshot::{Ejected, Frontend, Health, HttpFrontend, Pool, ServerLive, Snapshot, SniRoutes};
@@ -72,6 +75,9 @@ pub struct StatsReport {
     /// The names that servers go by.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<String, NameReport>,
+    /// The sources that backends have servers from, by backend.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub discovery: BTreeMap<String, DiscoveryReport>,
     /// Certificates that convey orders itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acme: Option<AcmeReport>,
@@ -329,6 +335,7 @@ impl StatsReport {
             backends: snapshot.pools.iter().map(backend).collect(),
             overlays: overlays(snapshot, started),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
+            discovery: DiscoveryReport::all(snapshot, started),
             acme: None,
             announced: BTreeMap::new(),
             etcd: None,

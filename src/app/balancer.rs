@@ -35,8 +35,8 @@ use super::signals::{Harmless, Signals, Wish};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, clock, cores, limits, port_owner, runtime, snat_ports, socket_store,
-    stale_filters,
+    Failure, acme, certificates, clock, cores, kubernetes, limits, port_owner, runtime, snat_ports,
+    socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, EtcdState};
 use crate::config::watch::{FirstLook, Watch};
@@ -238,24 +238,24 @@ impl RunningBalancer {
             handed.from
         });
         let etcd = Etcd::new(etcd, requests.clone());
-        let (source, acme, announcing) =
-            source(&parts, draining.clone(), loads.clone(), &data_path, etcd.state.clone());
+        let (source, acme, announcing) = source(&parts, &draining, &loads, &data_path, &etcd);
         let mut task = Task {
             state,
             snapshot,
             schedule: schedule(&parts, outcomes),
+            discovery: kubernetes::begin(),
             resolver: Resolver::new(limits::lookups_at_once(open_files)),
             lookups,
             data_path,
             file,
             loaded: loaded.clone(),
             digest: Digest::default(),
-            loads: loads.clone(),
+            loads,
             events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
         };
-        run_first(&mut task, loaded, &loads).await?;
+        run_first(&mut task, loaded).await?;
         let admin = admin.serve(source, requests)?;
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
@@ -400,6 +400,7 @@ impl RunningBalancer {
         }
         self.acme.end();
         self.etcd.state.end();
+        self.task.discovery.end();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
@@ -417,6 +418,7 @@ impl RunningBalancer {
         }
         self.acme.end();
         self.etcd.state.end();
+        self.task.discovery.end();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;
@@ -494,6 +496,13 @@ fn with_ports(config: &Config) -> anyhow::Result<Config> {
     Ok(with_ports)
 }
 
+/// Has the configuration of the start run.
+async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
+    task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
+    task.loads.start(&task.file, &task.loaded.config, clock::now());
+    task.data_path.has_taken_over()
+}
+
 /// What is known before anything is configured, on a host that is as it should be.
 async fn first_state(columns: usize, kernel: Option<&Kernel>) -> ControlState {
     let mut state = ControlState::new(columns);
@@ -527,20 +536,13 @@ fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> Schedule
     Schedule::new(outcomes, limits::probes_at_once(parts.open_files)).with_paths(Arc::new(prober))
 }
 
-/// Has the configuration of the start run.
-async fn run_first(task: &mut Task<Paths>, loaded: Loaded, loads: &ConfigLoads) -> anyhow::Result<()> {
-    task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
-    loads.start(&task.file, &task.loaded.config, clock::now());
-    task.data_path.has_taken_over()
-}
-
 /// What statistics are made of.
 fn source(
     parts: &Parts<'_>,
-    draining: Arc<AtomicBool>,
-    loads: Arc<ConfigLoads>,
+    draining: &Arc<AtomicBool>,
+    loads: &Arc<ConfigLoads>,
     data_path: &Paths,
-    etcd: Arc<EtcdState>,
+    etcd: &Etcd,
 ) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
@@ -549,17 +551,17 @@ fn source(
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),
         now: Box::new(clock::now),
-        draining,
+        draining: draining.clone(),
         packets: data_path.packet_stats(),
         dropped_log_lines: logging::dropped_lines,
         log_level: logging::level,
-        loads,
+        loads: loads.clone(),
         access_log: parts.access_log.clone(),
         events: parts.event_log.clone(),
         trace: parts.trace.clone(),
         acme: acme.clone(),
         announce,
-        etcd,
+        etcd: etcd.state.clone(),
         flows: data_path.flows(),
         data_path: data_path.view(parts.config),
     };

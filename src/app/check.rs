@@ -17,10 +17,10 @@ use super::{
     proxy_path, runtime, snat_ports, stale_filters,
 };
 use crate::cli::Options;
-use crate::config::{self, Config, LeftOut};
+use crate::config::{self, Config, FoundServers, LeftOut, Resolved};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
-use crate::model::{DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
+use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
 
 /// A configuration that is looked at.
 pub(super) struct Checked {
@@ -186,8 +186,9 @@ pub(super) async fn look_up(config: &Config) -> LookedUp {
         addresses.entry(host).or_default().extend(found);
     }
     let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
-    let (resolved, left_out) = config.resolved(of, &own_addresses().unwrap_or_default());
-    let resolved = Config { backends: resolved, ..config.clone() };
+    let known = FoundServers { addresses: of, discovered: |_: &DiscoverySource| &[][..] };
+    let Resolved { backends, left_out, .. } = config.resolved(&known, &own_addresses().unwrap_or_default());
+    let resolved = Config { backends, ..config.clone() };
     let faults = faults.into_iter().chain(LeftOut::lines(left_out)).collect();
     let texts = |addresses: BTreeSet<ServerAddr>| addresses.iter().map(ToString::to_string).collect();
     let names = addresses.into_iter().map(|(host, of)| (host, texts(of))).collect();

@@ -19,6 +19,7 @@ mod explain;
 mod flood;
 mod generate;
 mod host;
+mod kubernetes;
 mod limits;
 mod logs;
 mod neighbours;

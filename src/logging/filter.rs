@@ -4,9 +4,10 @@ use log::{LevelFilter, Metadata};
 
 use crate::config::{LogLevel, parse_log_level};
 
-/// Modules that say more than anybody wants: it tells of every directory that is gone, on whose account the file is looked
-/// at anyway.
-const NOISY: (&str, LevelFilter) = ("notify", LevelFilter::Error);
+/// Modules that say more than anybody wants, unless `RUST_LOG` asks for it. `notify` tells of every directory that is gone, on whose
+/// account the file is looked at anyway. Those of `kube` tell of each attempt, and convey of the first.
+const NOISY: [(&str, LevelFilter); 3] =
+    [("kube_client", LevelFilter::Off), ("kube_runtime", LevelFilter::Off), ("notify", LevelFilter::Error)];
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,9 @@ pub(super) struct LogFilter {
 impl LogFilter {
     /// These levels for everything that no module's own level is for.
     pub(super) fn new(level: LogLevel, variable: &Variable) -> LogFilter {
-        let modules = variable.modules.iter().cloned().chain([(NOISY.0.to_owned(), NOISY.1)]);
+        let noisy = NOISY.map(|(module, level)| (module.to_owned(), level));
+        // Of equal ones the last counts.
+        let modules = noisy.into_iter().chain(variable.modules.iter().cloned());
         LogFilter { all: level_filter(level), modules: modules.collect() }
     }
 
@@ -104,6 +107,8 @@ mod tests {
             ("convey=error,convey::app=trace", Level::Trace, "convey::app::balancer", true),
             ("convey=error,convey::app=trace", Level::Warn, "convey::admin", false),
             ("trace", Level::Warn, "notify::inotify", false),
+            ("trace", Level::Error, "kube_client::client::builder", false),
+            ("kube_client=debug", Level::Debug, "kube_client::client::builder", true),
         ] {
             assert_eq!(allows(text, level, module), is_written, "{text} {level} {module}");
         }

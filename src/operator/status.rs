@@ -20,6 +20,7 @@ pub struct Status {
     acme: Option<Acme>,
     announced: BTreeMap<String, Announced>,
     etcd: Option<Etcd>,
+    discovery: BTreeMap<String, Discovered>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -39,6 +40,15 @@ struct Announced {
     interface: String,
     announced: bool,
     reason: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Discovered {
+    source: String,
+    connected: bool,
+    error: Option<String>,
+    notes: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -201,6 +211,7 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
     screen += &of_frontends(status);
     for (name, backend) in &status.backends {
         screen += &of_backend(name, backend, now);
+        screen += &status.discovery.get(name).map(of_discovery).unwrap_or_default();
     }
     screen += &status.acme.as_ref().map(of_acme).unwrap_or_default();
     screen += &of_announced(&status.announced);
@@ -218,6 +229,17 @@ pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: Sys
         return Vec::new();
     }
     status.overlays.iter().map(|said| of_overlay(said, now).trim().to_owned()).collect()
+}
+
+/// What is wrong with the source of a backend's servers.
+fn of_discovery(discovery: &Discovered) -> String {
+    let Discovered { source, connected, error, notes } = discovery;
+    let error = match (connected, error) {
+        (true, _) => None,
+        (false, Some(why)) => Some(format!("  {source} cannot be watched, its servers stay: {why}\n")),
+        (false, None) => Some(format!("  {source} has not answered yet\n")),
+    };
+    error.into_iter().chain(notes.iter().map(|note| format!("  {source}: {note}\n"))).collect()
 }
 
 /// Certificates that convey orders itself.

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use convey::admin::StatsReport;
-use convey::model::{FilesConfig, FrontendConfig, Mode, Timestamp};
-use convey::snapshot::{Name, Snapshot, fixture};
+use convey::model::{
+    DiscoveryConfig, DiscoverySource, FilesConfig, FrontendConfig, KubernetesCluster, KubernetesService,
+    Mode, ServerSettings, ServicePort, Timestamp,
+};
+use convey::snapshot::{Discovery, Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use serde_json::Value;
 
@@ -67,6 +70,9 @@ fn rows() -> Vec<Vec<String>> {
 fn served() -> BTreeSet<String> {
     let mut backend = (*fixture::pool("NAME", vec![]).config).clone();
     backend.files = Some(FilesConfig::new("/srv/www"));
+    let source = source();
+    let settings = ServerSettings::default();
+    backend.discovery = Some(DiscoveryConfig { source: source.clone(), settings, zone: None });
     let pool = fixture::pool_of(backend);
     // Of all modes this one has most to tell.
     let listen = vec!["127.0.0.1:80".parse().unwrap()];
@@ -78,12 +84,32 @@ fn served() -> BTreeSet<String> {
         since: Timestamp(0),
         live: Arc::default(),
     };
-    let snapshot = Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) };
+    let discovery = Discovery {
+        source,
+        servers: None,
+        draining: 0,
+        fault: None,
+        notes: BTreeSet::new(),
+        failures: 0,
+        since: Timestamp(0),
+    };
+    let discoveries = vec![discovery];
+    let snapshot =
+        Snapshot { names: vec![host], discoveries, ..fixture::snapshot(vec![frontend], vec![pool]) };
     let report = StatsReport::new(&snapshot, SystemTime::UNIX_EPOCH, Timestamp(0));
     let report = report.with_packets(Some(&PacketStats::new(1)));
     let mut paths = BTreeSet::new();
     collect_paths(&serde_json::to_value(report).unwrap(), "", &mut paths);
     paths
+}
+
+fn source() -> DiscoverySource {
+    DiscoverySource::Kubernetes(KubernetesService {
+        namespace: "NAME".into(),
+        name: "NAME".into(),
+        port: ServicePort::Number(80),
+        cluster: KubernetesCluster::default(),
+    })
 }
 
 fn collect_paths(value: &Value, prefix: &str, paths: &mut BTreeSet<String>) {

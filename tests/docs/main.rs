@@ -51,6 +51,8 @@ ca = 'SITE.pem'
 unknown = 1
 [[backends.web.file_options.cache_control]]
 unknown = 1
+[backends.web.kubernetes]
+unknown = 1
 [backends.web.health_check]
 unknown = 1
 [backends.web.outlier_detection]
@@ -286,6 +288,13 @@ match = '*.css'
 value = 'no-store'
 ";
 
+/// What [`TABLES`] has for keys of Services.
+const OF_KUBERNETES: &str = "
+[backends.web.kubernetes]
+service = 'default/web'
+port = 'http'
+";
+
 /// The table of certificates to order. No frontend takes them: that is a warning.
 const OF_ACME: &str = "[acme]
 ca = 'CA'
@@ -402,6 +411,14 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME.servers.NAME] weight", "7"),
     ("[backends.NAME.servers.NAME] backup", "true"),
     ("[backends.NAME.servers.NAME] max_connections", "7"),
+    ("[backends.NAME.kubernetes] service", "'shop/web'"),
+    ("[backends.NAME.kubernetes] port", "8080"),
+    ("[backends.NAME.kubernetes] kubeconfig", "'/etc/kubeconfig'"),
+    ("[backends.NAME.kubernetes] context", "'production'"),
+    ("[backends.NAME.kubernetes] zone", "'eu-1a'"),
+    ("[backends.NAME.kubernetes] weight", "7"),
+    ("[backends.NAME.kubernetes] backup", "true"),
+    ("[backends.NAME.kubernetes] max_connections", "7"),
     ("[frontends.NAME.timeouts] connect", "7"),
     ("[frontends.NAME.timeouts] idle", "7"),
     ("[frontends.NAME.timeouts] tcp_user_timeout", "7"),
@@ -497,6 +514,8 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
         let of_tls =
             OF_TLS.replace("client_ca = 'CA'\n", if key == "early_data" { "" } else { "client_ca = 'CA'\n" });
         TABLES.to_owned() + OF_ACME + &of_tls
+    } else if table.ends_with("kubernetes]") {
+        TABLES.to_owned() + OF_KUBERNETES
     } else if table == "[announce]" {
         TABLES.to_owned() + "[announce]\n"
     } else if table == "[acme]" || key == "state_dir" {

@@ -130,7 +130,7 @@ fn vip(case: Case, mode: Mode) -> SocketAddr {
     case.family.vip(port)
 }
 
-/// A frontend of each kind with a limit, and a server that goes by its name.
+/// A frontend of each kind with a limit, a server that goes by its name, and a Service of which nobody knows.
 fn configuration(case: Case) -> String {
     let [proxy, nat] = [Mode::Proxy, Mode::Passthrough].map(|mode| vip(case, mode));
     let server = SocketAddr::new(case.family.address(Role::Server(1)), PORT);
@@ -141,6 +141,7 @@ fn configuration(case: Case) -> String {
          [backends.web]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n\
          [frontends.named]\nmode = \"proxy\"\nlisten_addr = \"{}\"\nbackend = \"named\"\n\
          [backends.named]\nservers.s.addr = \"localhost:9\"\n\
+         kubernetes = {{ service = \"shop/web\", port = \"http\", kubeconfig = \"/nowhere\" }}\n\
          [dns]\nallow_local = true\n[passthrough]\noffload = \"tc\"\n",
         case.family.vip(8082)
     )

@@ -23,9 +23,16 @@ stories!("cli":
 fn help_explains_commands_signals_and_exit_codes() {
     let ran = convey(&["--help"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
-    for part in
-        ["Usage: convey", "check", "demo", "--config <PATH|URL>", "SIGHUP", "RUST_LOG", "Exit codes:", "Files:"]
-    {
+    for part in [
+        "Usage: convey",
+        "check",
+        "demo",
+        "--config <PATH|URL>",
+        "SIGHUP",
+        "RUST_LOG",
+        "Exit codes:",
+        "Files:",
+    ] {
         assert!(ran.stdout.contains(part), "no {part:?} in\n{}", ran.stdout);
     }
     assert!(convey(&["-h"]).stdout.contains("Usage: convey"));

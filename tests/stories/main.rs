@@ -32,6 +32,7 @@ mod http3;
 mod http_faults;
 mod http_limits;
 mod http_reload;
+mod kubernetes;
 mod limits;
 mod list;
 mod log;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
         http_faults::stories(),
         http_limits::stories(),
         http_reload::stories(),
+        kubernetes::stories(),
         limits::stories(),
         list::stories(),
         log::stories(),

@@ -66,7 +66,10 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     };
     let is_too_small = |backend: &&ParsedBackend| {
         let has_names = backend.servers.iter().any(|server| server.name_place().is_some());
-        backend.files.is_none() && !has_names && backend.servers.len() < config.min_servers as usize
+        backend.files.is_none()
+            && backend.discovery.is_none()
+            && !has_names
+            && backend.servers.len() < config.min_servers as usize
     };
     if let Some(backend) = file.backends.iter().filter(is_used).find(is_too_small) {
         let message = format!(

@@ -8,9 +8,10 @@ use super::diff::{list, or};
 use super::{AccessLogConfig, Config, LogConfig, acme, announce};
 use convey_http_core::FieldRules;
 use convey_model::{
-    BackendConfig, Encapsulation, FilesConfig, FrontendConfig, HashKey, HeaderRules, HealthCheck, HttpConfig,
-    HttpLimits, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind, ProbeVia, Protocol, RequestRate,
-    RouteCompression, RouteConfig, ServerAddr, ServerConfig, ServerSettings, Timeouts,
+    BackendConfig, DiscoveryConfig, Encapsulation, FilesConfig, FrontendConfig, HashKey, HeaderRules,
+    HealthCheck, HttpConfig, HttpLimits, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind,
+    ProbeVia, Protocol, RequestRate, RouteCompression, RouteConfig, ServerAddr, ServerConfig, ServerSettings,
+    Timeouts,
 };
 
 /// The text that `convey check` prints: frontends, backends with their servers, time limits, what packet modes
@@ -23,8 +24,13 @@ pub fn describe(config: &Config) -> String {
     }
     for backend in &config.backends {
         text.push_str(&backend_line(backend, modes.get(&*backend.name).map_or(&[][..], Vec::as_slice)));
-        let mut servers: Vec<_> =
-            backend.servers.iter().map(server_row).chain(backend.named.iter().map(named_row)).collect();
+        let mut servers: Vec<_> = backend
+            .servers
+            .iter()
+            .map(server_row)
+            .chain(backend.named.iter().map(named_row))
+            .chain(backend.discovery.iter().map(discovery_row))
+            .collect();
         servers.sort();
         text.push_str(&table(servers.into_iter()));
     }
@@ -351,6 +357,15 @@ fn named_row(named: &NamedServer) -> [String; 3] {
         named.to_string(),
         format!("{settings}, for each address of the name"),
     ]
+}
+
+fn discovery_row(discovery: &DiscoveryConfig) -> [String; 3] {
+    let settings = server_settings(&discovery.settings);
+    let zone = discovery
+        .zone
+        .as_ref()
+        .map_or(String::new(), |zone| format!(", those outside of zone {zone} are backups"));
+    ["  servers of".to_owned(), discovery.source.to_string(), format!("{settings}, for each endpoint{zone}")]
 }
 
 fn server_settings(settings: &ServerSettings) -> String {

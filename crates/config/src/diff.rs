@@ -1,5 +1,6 @@
 //! How two configurations differ, in words for the log. Pure.
 
+mod discovery;
 mod files;
 mod http;
 mod limits;
@@ -100,7 +101,9 @@ fn about_backend(backend: &BackendConfig) -> String {
     if let Some(files) = &backend.files {
         return format!("files {}", files.root.display());
     }
-    format!("{}, servers {}", backend.algorithm.name(), servers::servers(backend).join(", "))
+    let source = backend.discovery.as_ref().map(|discovery| format!("of {}", discovery.source));
+    let servers: Vec<String> = source.into_iter().chain(servers::servers(backend)).collect();
+    format!("{}, servers {}", backend.algorithm.name(), servers.join(", "))
 }
 
 fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
@@ -187,6 +190,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
         timeouts,
         servers: _,
         named: _,
+        discovery,
     } = old;
     let mut changes = servers::changes(old, new);
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
@@ -206,6 +210,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     changes.extend(change("send_proxy", before, after));
     changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     changes.extend(tls::backend_changes(tls.as_deref(), new.tls.as_deref()));
+    changes.extend(discovery::changes(discovery.as_ref(), new.discovery.as_ref()));
     changes.extend(files::changes(of_files.as_ref(), new.files.as_ref()));
     changes.extend(own_timeout_changes(timeouts, &new.timeouts));
     changes

@@ -9,6 +9,7 @@ mod files;
 mod frontend;
 mod http;
 mod http_limits;
+mod kubernetes;
 mod limits;
 mod probe;
 mod server;
@@ -45,9 +46,9 @@ use super::values::{
 use super::{AccessLogConfig, Config, LogConfig, Privileges, Stats, access_log, logs, privileges, token};
 use convey_http_core::RequestField;
 use convey_model::{
-    self as model, AcmeConfig, Algorithm, BackendTls, CertificatePair, DsrKind, FilesConfig, FlowTimeouts,
-    HashKey, HashOn, HealthCheck, HttpVersion, Mode, Offload, OnDown, OutlierDetection, PacketSettings,
-    Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion, TunnelConfig,
+    self as model, AcmeConfig, Algorithm, BackendTls, CertificatePair, DiscoveryConfig, DsrKind, FilesConfig,
+    FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode, Offload, OnDown, OutlierDetection,
+    PacketSettings, Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion, TunnelConfig,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -100,6 +101,7 @@ pub(super) struct ParsedBackend {
     pub(super) protocol: Option<Placed<HttpVersion>>,
     pub(super) tls: Option<Placed<Arc<BackendTls>>>,
     pub(super) files: Option<Placed<FilesConfig>>,
+    pub(super) discovery: Option<Placed<DiscoveryConfig>>,
     pub(super) slow_start: Option<Placed<Duration>>,
     pub(super) outlier_detection: Option<Placed<OutlierDetection>>,
     pub(super) servers: Vec<ParsedServer>,
@@ -276,6 +278,7 @@ impl ParsedBackend {
             timeouts: self.timeouts.model(),
             servers: self.servers.iter().filter_map(ParsedServer::model).collect(),
             named: self.servers.iter().filter_map(ParsedServer::named).collect(),
+            discovery: self.discovery.as_ref().map(|discovery| discovery.value.clone()),
             name: default.name,
         }
     }
@@ -341,6 +344,7 @@ fn backend(
         protocol: table.optional("protocol", choice(&HttpVersion::ALL, HttpVersion::name)),
         tls: backend_tls::read(&mut table, report),
         files: files::read(&mut table, report),
+        discovery: kubernetes::read(&mut table, report),
         timeouts: OwnLimits::read(table.table("timeouts")),
         servers: table
             .table("servers")

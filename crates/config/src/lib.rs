@@ -48,7 +48,7 @@ pub use pairs_before::PairsBefore;
 pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
-pub use resolved::LeftOut;
+pub use resolved::{FoundServers, LeftOut, Resolved};
 pub use steered::{ServerChange, check_server_address};
 pub use token::AdminToken;
 

@@ -365,6 +365,13 @@ impl Check<'_> {
                 format!("in {mode} mode servers have addresses; names are looked up for proxy mode only");
             self.report.error(place, message);
         }
+        if let Some(Placed { place, .. }) = &backend.discovery {
+            let message = format!(
+                "in {} mode servers have addresses in the file; Services are for proxy and http mode",
+                mode.name()
+            );
+            self.report.error(place, message);
+        }
     }
 
     /// Whether packets to a backend go within others, which may be of another family.

@@ -1,19 +1,21 @@
-//! Servers that are known by name become servers with addresses. Pure.
+//! Servers that are known by name, or by a source, become servers with addresses. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Config;
 use super::loops::{Listens, loops};
-use convey_model::{BackendConfig, Mode, ServerAddr};
+use convey_model::{
+    BackendConfig, DiscoveredServer, DiscoverySource, Mode, ServerAddr, ServerConfig, ServerKey,
+};
 
 /// An address of a name at which there is no server, because it would lead back to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
     /// The backend.
     pub backend: String,
-    /// The server of the file.
+    /// The server of the file, or the kind of source that knows it.
     pub name: String,
     /// Where the server would be.
     pub addr: SocketAddr,
@@ -39,6 +41,25 @@ impl LeftOut {
     }
 }
 
+/// What is known beside a file.
+pub struct FoundServers<N, D> {
+    /// The addresses that a name has now.
+    pub addresses: N,
+    /// The servers that a source has now, sorted by name.
+    pub discovered: D,
+}
+
+/// The backends with all of their servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// Each with a server for every address and every discovered server.
+    pub backends: Vec<BackendConfig>,
+    /// Addresses at which there is no server, because it would lead back to a frontend that it serves.
+    pub left_out: BTreeSet<LeftOut>,
+    /// Servers that get no new connections, as their source says.
+    pub draining: HashSet<ServerKey>,
+}
+
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LeftOut { backend, name, addr, why } = self;
@@ -53,13 +74,18 @@ impl Config {
         named.map(|named| named.host.as_str()).collect()
     }
 
-    /// The backends, each with a server for every address that its names have now. Where such a server would lead back to
-    /// a frontend that it serves, on a host with the addresses `own`, it is left out; the second value tells of these.
-    pub fn resolved(
-        &self,
-        addresses: impl Fn(&str) -> BTreeSet<ServerAddr>,
-        own: &BTreeSet<IpAddr>,
-    ) -> (Vec<BackendConfig>, BTreeSet<LeftOut>) {
+    /// The sources to watch.
+    pub fn sources(&self) -> BTreeSet<&DiscoverySource> {
+        self.backends.iter().filter_map(|backend| Some(&backend.discovery.as_ref()?.source)).collect()
+    }
+
+    /// The backends, each with a server for every address that its names have now, and for every server that its source has now.
+    /// Where such a server would lead back to a frontend that it serves, on a host with the addresses `own`, it is left out.
+    pub fn resolved<'a, N, D>(&self, known: &FoundServers<N, D>, own: &BTreeSet<IpAddr>) -> Resolved
+    where
+        N: Fn(&str) -> BTreeSet<ServerAddr>,
+        D: Fn(&DiscoverySource) -> &'a [DiscoveredServer],
+    {
         let proxied = self.frontends_where(Mode::is_proxied).map(|frontend| Listens {
             name: &frontend.name,
             protocol: frontend.protocol,
@@ -73,13 +99,28 @@ impl Config {
             .flat_map(|backend| backend.servers.iter().map(|server| (&*backend.name, server.addr)));
         let mut servers: Vec<(&str, SocketAddr)> = written.collect();
         let count = servers.len();
-        let mut of_names = Vec::new();
+        let (mut of_names, mut draining) = (Vec::new(), HashSet::new());
+        let names = |backend: &BackendConfig| {
+            let all = backend.servers.iter().map(|server| server.name.clone());
+            all.chain(backend.named.iter().map(|named| named.name.clone())).collect()
+        };
+        let taken: Vec<HashSet<String>> = self.backends.iter().map(names).collect();
         for (index, backend) in self.backends.iter().enumerate() {
             for named in &backend.named {
-                for server in addresses(&named.host).into_iter().map(|addr| named.at(addr)) {
+                for server in (known.addresses)(&named.host).into_iter().map(|addr| named.at(addr)) {
                     servers.push((&backend.name, server.addr));
-                    of_names.push((index, &named.name, server));
+                    of_names.push((index, &*named.name, server));
                 }
+            }
+            let Some(discovery) = &backend.discovery else { continue };
+            for found in (known.discovered)(&discovery.source) {
+                let Some(server) = called_uniquely(discovery.server(found), &taken[index]) else { continue };
+                if found.is_draining {
+                    let (backend, server, addr) = (backend.name.clone(), server.name.clone(), server.addr);
+                    draining.insert(ServerKey { backend, server, addr });
+                }
+                servers.push((&backend.name, server.addr));
+                of_names.push((index, discovery.source.kind(), server));
             }
         }
         let (mut backends, mut left_out) = (self.backends.clone(), BTreeSet::new());
@@ -90,14 +131,22 @@ impl Config {
             match found {
                 None => backend.servers.push(server),
                 Some(found) => {
-                    let (backend, name, why) = (backend.name.clone(), name.clone(), found.describe(addr));
+                    let (backend, name, why) = (backend.name.clone(), name.to_owned(), found.describe(addr));
                     left_out.insert(LeftOut { backend, name, addr, why });
                 }
             }
         }
         backends.iter_mut().for_each(|backend| backend.servers.sort_by(|a, b| a.name.cmp(&b.name)));
-        (backends, left_out)
+        Resolved { backends, left_out, draining }
     }
+}
+
+/// The name of a server of the file stands for that one: another one goes by its address.
+fn called_uniquely(mut server: ServerConfig, taken: &HashSet<String>) -> Option<ServerConfig> {
+    if taken.contains(&server.name) {
+        server.name = server.addr.to_string();
+    }
+    (!taken.contains(&server.name)).then_some(server)
 }
 
 #[cfg(test)]
@@ -120,7 +169,9 @@ mod tests {
             assert_eq!(host, "app.internal");
             addresses.iter().map(|ip| ServerAddr::from(ip.parse::<IpAddr>().unwrap())).collect()
         };
-        let (backends, left_out) = config.resolved(found, &BTreeSet::from(["10.0.0.1".parse().unwrap()]));
+        let known = FoundServers { addresses: found, discovered: |_: &DiscoverySource| &[][..] };
+        let own = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
+        let Resolved { backends, left_out, .. } = config.resolved(&known, &own);
         let servers = backends[0].servers.iter();
         (
             servers
@@ -144,6 +195,51 @@ mod tests {
             ]
         );
         assert_eq!(left_out, BTreeSet::new());
+    }
+
+    #[test]
+    fn servers_of_a_source_stand_beside_those_of_the_file_which_keep_their_names() {
+        let file =
+            FILE.to_owned() + "[backends.web.kubernetes]\nservice = 'shop/web'\nport = 'http'\nweight = 5\n";
+        let config = parse("test.toml", &file).unwrap().config;
+        let found = |name: &str, addr: &str, is_draining| DiscoveredServer {
+            name: name.into(),
+            addr: addr.parse().unwrap(),
+            is_draining,
+            zone: None,
+        };
+        let all = [
+            found("app", "10.1.0.2:80", false),
+            found("b", "10.1.0.1:80", true),
+            found("web-1", "10.1.0.3:80", false),
+            found("web-2", "10.0.0.1:80", false),
+        ];
+        let known = FoundServers {
+            addresses: |_: &str| BTreeSet::new(),
+            discovered: |source: &DiscoverySource| {
+                assert_eq!(source.to_string(), "kubernetes shop/web:http");
+                &all[..]
+            },
+        };
+        let resolved = config.resolved(&known, &BTreeSet::from(["10.0.0.1".parse().unwrap()]));
+        let servers = resolved.backends[0].servers.iter();
+        let servers: Vec<String> = servers
+            .map(|server| format!("{} {} {}", server.name, server.addr, server.settings.weight))
+            .collect();
+        let expected = [
+            "10.1.0.1:80 10.1.0.1:80 5",
+            "10.1.0.2:80 10.1.0.2:80 5",
+            "b 10.0.0.9:80 1",
+            "web-1 10.1.0.3:80 5",
+        ];
+        assert_eq!(servers, expected);
+        let draining: Vec<&str> = resolved.draining.iter().map(|server| &*server.server).collect();
+        assert_eq!(draining, ["10.1.0.1:80"]);
+        let line = resolved.left_out.first().unwrap().to_string();
+        assert!(
+            line.starts_with("server web/kubernetes/10.0.0.1 is left out: 10.0.0.1:80 is frontend"),
+            "{line}"
+        );
     }
 
     #[test]

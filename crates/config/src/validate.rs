@@ -162,7 +162,9 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     if let Some(files) = &backend.files {
         return no_servers(backend, &files.place, report);
     }
-    let nobody = if backend.servers.is_empty() {
+    let nobody = if backend.discovery.is_some() {
+        None
+    } else if backend.servers.is_empty() {
         Some("no servers; write [backends.NAME.servers.NAME] with addr")
     } else if backend.servers.iter().all(|server| server.settings.weight == 0) {
         Some("every server has weight 0, so none gets a connection")
@@ -172,7 +174,9 @@ fn pool(backend: &ParsedBackend, used: bool, report: &Report<'_>) {
     match nobody {
         Some(message) if used => report.missing(&backend.place, message),
         Some(message) => report.warning(&backend.place, message),
-        None if backend.servers.iter().all(|server| server.settings.backup) => {
+        None if backend.discovery.is_none()
+            && backend.servers.iter().all(|server| server.settings.backup) =>
+        {
             report.warning(&backend.place, "all servers are backups, so they serve as if none were");
         }
         None => {}

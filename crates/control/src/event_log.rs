@@ -40,7 +40,7 @@ pub enum EventKind {
     Ejection,
     /// A backend lost its last server, or has one again.
     Backend,
-    /// What a name stands for has changed, or could not be looked up.
+    /// What a name stands for, or which servers a source knows, has changed, or could not be found out.
     Name,
     /// The file was read again.
     Reload,

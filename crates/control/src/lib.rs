@@ -4,6 +4,8 @@
 
 mod announcement;
 mod digest;
+mod discoveries;
+mod discovery_board;
 mod draining;
 mod event_log;
 mod flood;
@@ -22,6 +24,8 @@ mod task;
 
 pub use announcement::{AddressChange, Announcement, Readiness};
 pub use digest::Digest;
+use discoveries::{DiscoveryChange, SourceFault};
+pub use discovery_board::DiscoveryBoard;
 pub use event_log::{EventKind, EventLevel, EventLog, LoggedEvent};
 pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{ConfigLoad, ConfigLoads};

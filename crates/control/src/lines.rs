@@ -1,10 +1,10 @@
 //! The log's lines on names and on servers' health.
 
 use super::EventLevel::{Info, Warn};
-use super::{EventKind, EventLevel, FaultChange, HealthChange, NameChange};
+use super::{DiscoveryChange, EventKind, EventLevel, FaultChange, HealthChange, NameChange, SourceFault};
 use crate::health::HealthTransition;
 use convey_config::listed;
-use convey_model::{LookupFault, Missing};
+use convey_model::{DiscoveredServer, LookupFault, Missing};
 
 /// Names of a log line are no more: answers may have thousands.
 pub(super) const MAX_LISTED: usize = 8;
@@ -38,6 +38,32 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
         FaultChange::Same => {
             (if notes.is_empty() { Info } else { Warn }, format!("name {host}{}", after(":")))
         }
+    }
+}
+
+/// What has become of a source of servers, in one line.
+pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
+    let DiscoveryChange { source, added, removed, draining, servers, fault, notes } = change;
+    let is_empty = *servers == 0;
+    let servers = if *servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
+    let signed = |all: &[DiscoveredServer], sign: &str| {
+        listed(all.iter().map(|server| format!("{sign} {} ({})", server.name, server.addr)), MAX_LISTED)
+    };
+    let changes = [signed(added, "+"), signed(removed, "-"), signed(draining, "drains")];
+    let changes: Vec<String> = changes.into_iter().filter(|change| !change.is_empty()).collect();
+    let changes = Some(changes.join(", ")).filter(|changes| !changes.is_empty());
+    let more = changes.into_iter().chain(notes.clone()).collect::<Vec<_>>().join("; ");
+    match fault {
+        SourceFault::Began(why) if is_empty => {
+            (Warn, format!("{source} cannot be watched: {why}; it has no servers until it can"))
+        }
+        SourceFault::Began(why) => {
+            (Warn, format!("{source} cannot be watched: {why}; it keeps {servers} until it can"))
+        }
+        SourceFault::Ended if more.is_empty() => (Info, format!("{source} is watched again: {servers}")),
+        SourceFault::Ended => (Info, format!("{source} is watched again: {servers}; {more}")),
+        SourceFault::Same if more.is_empty() => (Info, format!("{source}: {servers}")),
+        SourceFault::Same => (if notes.is_empty() { Info } else { Warn }, format!("{source}: {more}")),
     }
 }
 

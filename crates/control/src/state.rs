@@ -11,7 +11,7 @@ mod reconcile;
 mod sources;
 mod steer;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use self::dns_grace::DnsGrace;
 pub use self::known::{Known, KnownServer};
 use self::path_mtu::PathMtuRow;
 pub use self::steer::Unsteerable;
+use super::discoveries::{Discoveries, DiscoveryChange};
 use super::draining::DrainDeadlines;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
@@ -27,8 +28,9 @@ use super::overlays::Overlays;
 use crate::health::{self, Confirmation, Doubt, Ejection, HandshakeRow, HealthTransition, Warmup};
 use convey_config::{Config, LeftOut};
 use convey_model::{
-    self as model, AdminState, BackendConfig, Endpoint, HealthCheck, Lookup, Mode, NextHops, Overlay,
-    ProbeKind, SaidLogLevel, ServerConfig, ServerEndpoints, ServerKey, Sources, Timestamp, WHOLE,
+    self as model, AdminState, BackendConfig, DiscoverySource, DiscoveryState, Endpoint, HealthCheck, Lookup,
+    Mode, NextHops, Overlay, ProbeKind, SaidLogLevel, ServerConfig, ServerEndpoints, ServerKey, Sources,
+    Timestamp, WHOLE,
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
@@ -46,6 +48,9 @@ pub struct ControlState {
     /// Frontends whose flows go on without us; none before the end.
     outlasting: BTreeSet<Endpoint>,
     names: Names,
+    discoveries: Discoveries,
+    /// Servers that get no new connections, as their source says.
+    discovered_draining: HashSet<ServerKey>,
     left_out: BTreeSet<LeftOut>,
     own_addresses: Arc<BTreeSet<IpAddr>>,
     network: Arc<NextHops>,
@@ -128,6 +133,8 @@ impl ControlState {
             stopping: false,
             outlasting: BTreeSet::new(),
             names: Names::default(),
+            discoveries: Discoveries::default(),
+            discovered_draining: HashSet::new(),
             left_out: BTreeSet::new(),
             own_addresses: Arc::default(),
             network: Arc::default(),
@@ -170,6 +177,7 @@ impl ControlState {
     /// are open has those.
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
+        self.discoveries.want(&config.sources(), now);
         let asks = |config: &Config| (config.name_servers.clone(), config.allow_local);
         if self.config.as_ref().is_some_and(|before| asks(before) != asks(&config)) {
             self.names.ask_again(now);
@@ -189,6 +197,45 @@ impl ControlState {
     pub(crate) fn unknown_names(&self, config: &Config) -> Vec<String> {
         let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
         unknown.map(str::to_owned).collect()
+    }
+
+    /// Sources of this configuration that have said nothing yet.
+    pub(crate) fn unknown_sources(&self, config: &Config) -> BTreeSet<DiscoverySource> {
+        let unknown = config.sources().into_iter().filter(|source| !self.discoveries.knows(source));
+        unknown.cloned().collect()
+    }
+
+    /// Has the configuration that comes next know which servers a source has.
+    pub fn know_source(&mut self, source: &DiscoverySource, state: DiscoveryState, now: Timestamp) {
+        self.learn_of_source(source, state, now);
+    }
+
+    /// Takes the first word of a source of the configuration that comes next.
+    pub(crate) fn learn_of_source(
+        &mut self,
+        source: &DiscoverySource,
+        state: DiscoveryState,
+        now: Timestamp,
+    ) -> Option<DiscoveryChange> {
+        self.discoveries.learn(source, state, now)
+    }
+
+    /// Takes what a source says. Servers that are new come, those that are gone leave, as with a lookup of a name; those that
+    /// drain get no new connections. Nothing is published before [`ControlState::take_update`].
+    pub(crate) fn on_discovery(
+        &mut self,
+        source: &DiscoverySource,
+        state: DiscoveryState,
+        now: Timestamp,
+    ) -> Option<DiscoveryChange> {
+        let failures = self.discoveries.failures(source);
+        let change = self.discoveries.on_state(source, state, now);
+        self.is_stale |= change.is_some() || failures != self.discoveries.failures(source);
+        let change = change?;
+        if change.is_of_servers() {
+            self.resolve_again(now);
+        }
+        Some(change)
     }
 
     /// Has the configuration that comes next know what a name stands for.
@@ -393,7 +440,7 @@ impl ControlState {
         let servers = config.servers.iter().map(|server| {
             let entry = &self.servers[&key(config, server)];
             let said = self.overlays.state_of(&config.name, &server.name);
-            let admin = said.map_or(AdminState::Ready, |(state, _)| state);
+            let admin = self.admin_state(&key(config, server));
             let health = match said {
                 Some((AdminState::Maint, said)) => in_maintenance(entry.health(), said),
                 _ => entry.health(),
@@ -432,6 +479,7 @@ impl ControlState {
             pools,
             frontends,
             names: self.names.all(),
+            discoveries: self.discoveries.all(),
             overlays: self.overlays.all().cloned().collect(),
             log_level: self.log_level.clone(),
             own_addresses: self.own_addresses.clone(),

@@ -18,7 +18,7 @@ pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::{Error, Info, Warn};
 use super::supervisor::Heartbeat;
-use super::{ConfigLoads, ControlState, Digest, EventKind, EventLog, Supervisor};
+use super::{ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses};
 use convey_config::watch::NamedFiles;
@@ -156,6 +156,8 @@ pub struct Task<D> {
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// The probes.
     pub schedule: Schedule,
+    /// What sources of servers say.
+    pub discovery: Arc<DiscoveryBoard>,
     /// Looks up the names of servers.
     pub resolver: Resolver,
     /// Leads to [`ControlEvents::lookups`].
@@ -181,12 +183,26 @@ pub struct Task<D> {
 impl<D: DataPath> Task<D> {
     /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
     pub async fn configure(&mut self, config: Config) -> Result<(), String> {
-        let lookups = self.look_up_unknown(&config).await;
-        let ready = self.data_path.prepare(&config)?;
+        self.discovery.want(config.sources().into_iter().cloned().collect());
+        let (lookups, ()) = tokio::join!(self.look_up_unknown(&config), self.hear_unknown(&config));
+        let ready = match self.data_path.prepare(&config) {
+            Ok(ready) => ready,
+            Err(why) => {
+                let sources = self.state.config().map(Config::sources).unwrap_or_default();
+                self.discovery.want(sources.into_iter().cloned().collect());
+                return Err(why);
+            }
+        };
         let now = (self.now)();
         for lookup in lookups {
             if let Some(change) = self.state.learn(lookup, now) {
                 self.tell_of_name(&change);
+            }
+        }
+        for (source, said) in self.discovery.take() {
+            let said = if config.allow_local { said } else { said.without_local() };
+            if let Some(change) = self.state.learn_of_source(&source, said, now) {
+                self.tell_of_source(&change);
             }
         }
         self.look_at_own_addresses();
@@ -232,6 +248,7 @@ impl<D: DataPath> Task<D> {
                 }
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
+                () = self.discovery.changed() => self.on_discoveries(),
                 _ = own_addresses.tick() => self.look_at_own_addresses(),
                 _ = handshakes.tick() => self.look_at_handshakes(),
                 Some(call) = events.calls.recv() => call(self),
@@ -279,6 +296,13 @@ impl<D: DataPath> Task<D> {
         futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
     }
 
+    /// Waits for sources that are new in `config`, so that their servers are there from the start; those that take too long go
+    /// without for now.
+    async fn hear_unknown(&self, config: &Config) {
+        let unknown = self.state.unknown_sources(config);
+        let _ = tokio::time::timeout(FIRST_LOOKUP, self.discovery.all_have_said(&unknown)).await;
+    }
+
     fn on_time(&mut self) {
         let now = (self.now)();
         self.state.on_time(now);
@@ -304,6 +328,19 @@ impl<D: DataPath> Task<D> {
         let left_out_before = self.state.left_out().clone();
         let Some(change) = self.state.on_lookup(lookup, (self.now)()) else { return };
         self.tell_of_name(&change);
+        self.tell_who_is_left_out(&left_out_before);
+        self.schedule.set(self.state.probes());
+    }
+
+    fn on_discoveries(&mut self) {
+        let left_out_before = self.state.left_out().clone();
+        let allow_local = self.state.config().is_some_and(|config| config.allow_local);
+        for (source, said) in self.discovery.take() {
+            let said = if allow_local { said } else { said.without_local() };
+            if let Some(change) = self.state.on_discovery(&source, said, (self.now)()) {
+                self.tell_of_source(&change);
+            }
+        }
         self.tell_who_is_left_out(&left_out_before);
         self.schedule.set(self.state.probes());
     }

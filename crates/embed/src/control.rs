@@ -79,6 +79,7 @@ impl ControlThread {
             state: ControlState::new(workers),
             snapshot,
             schedule: Schedule::new(outcome, PROBES),
+            discovery: Arc::default(),
             resolver: Resolver::new(LOOKUPS),
             lookups: lookup,
             data_path,
@@ -116,6 +117,12 @@ fn checked(config: &str) -> Result<Loaded, BalancerError> {
     if let Some(frontend) = loaded.config.frontends_where(Mode::forwards_packets).next() {
         let (name, mode) = (&frontend.name, frontend.mode.name());
         return Err(BalancerError::Start(format!("frontend {name}: mode {mode} needs a process of its own")));
+    }
+    if let Some(source) = loaded.config.sources().first() {
+        let kind = source.kind();
+        return Err(BalancerError::Start(format!(
+            "{source}: `{kind}` needs a process of its own; see add_server"
+        )));
     }
     let own = own_addresses().unwrap_or_default();
     let network = HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None };

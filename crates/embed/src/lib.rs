@@ -20,8 +20,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What belongs to a process of its own is not here: signals, privileges, the log, statistics, upgrades, packet modes. Messages go to the
-//! crate `log`.
+//! What belongs to a process of its own is not here: signals, privileges, the log, statistics, upgrades, packet modes,
+//! servers of Kubernetes. Messages go to the crate `log`.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod control;

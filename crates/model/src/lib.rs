@@ -7,6 +7,7 @@ mod acme;
 mod announce;
 mod body_pattern;
 mod client;
+mod discovery;
 mod draining;
 mod error_pages;
 mod files_config;
@@ -51,6 +52,10 @@ pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
 pub use announce::AnnounceConfig;
 pub use body_pattern::BodyPattern;
 pub use client::{ALWAYS_FITS, client_of, fits};
+pub use discovery::{
+    DiscoveredServer, DiscoveryConfig, DiscoverySource, DiscoveryState, KubernetesCluster, KubernetesService,
+    ServicePort,
+};
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
 pub use files_config::{CacheRule, FilesConfig};
@@ -135,11 +140,13 @@ pub struct BackendConfig {
     /// Go before those of the file. Proxy mode only.
     pub timeouts: OwnTimeouts,
     /// Names unique within the backend; sorted by name, so that every machine with the same file numbers them alike.
-    /// If a frontend uses the backend there is one at least, here or in `named`, unless it has `files`.
+    /// If a frontend uses the backend there is one at least, here or in `named`, unless it has `files` or `discovery`.
     pub servers: Vec<ServerConfig>,
     /// Servers that are known by name, sorted by it; proxy mode only. While the backend runs, `servers` has those
     /// that the names stand for.
     pub named: Vec<NamedServer>,
+    /// Who knows more servers; proxy and http mode only. While the backend runs, `servers` has those too.
+    pub discovery: Option<DiscoveryConfig>,
 }
 
 impl BackendConfig {
@@ -164,6 +171,7 @@ impl BackendConfig {
             timeouts: OwnTimeouts::default(),
             servers: Vec::new(),
             named: Vec::new(),
+            discovery: None,
         }
     }
 

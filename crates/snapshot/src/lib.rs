@@ -5,6 +5,7 @@
 //! next snapshot carries on. Pure.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod discoveries;
 #[cfg(any(test, feature = "test-util"))]
 pub mod fixture;
 mod http;
@@ -18,6 +19,7 @@ pub mod stats;
 mod waiters;
 
 pub use convey_balance::FlowHash;
+pub use discoveries::Discovery;
 pub use http::{HttpAction, HttpFrontend, HttpRoute};
 pub use names::{Name, NameLive};
 pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};
@@ -60,6 +62,8 @@ pub struct Snapshot {
     pub server_endpoints: Arc<ServerEndpoints>,
     /// The names that servers go by, sorted.
     pub names: Vec<Name>,
+    /// The sources that backends have servers from, sorted.
+    pub discoveries: Vec<Discovery>,
     /// What operators have said while the program runs.
     pub overlays: Vec<Overlay>,
     /// What they have said of the log.
@@ -279,6 +283,7 @@ impl Snapshot {
             servers: HashMap::new(),
             server_endpoints: Arc::default(),
             names: Vec::new(),
+            discoveries: Vec::new(),
             overlays: Vec::new(),
             log_level: None,
             own_addresses: Arc::default(),

@@ -2,6 +2,7 @@
 
 mod acme;
 mod announce;
+mod discovery;
 mod etcd;
 mod files;
 mod page;
@@ -37,6 +38,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     announce::add(&mut page, report);
     etcd::add(&mut page, report);
     names(&mut page, report);
+    discovery::add(&mut page, report);
     if let Some(report) = &report.packets {
         packets(&mut page, report);
         flow_cache(&mut page, report);

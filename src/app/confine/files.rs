@@ -10,6 +10,7 @@ use landlock::{
 use super::Kept;
 use crate::config::{self, Config, LogOutput};
 use crate::control::ConfigFile;
+use crate::model::DiscoverySource;
 
 /// What every program may read: programs to run (`nft`, `ip`), names, certificates, devices.
 const READABLE: [&str; 13] = [
@@ -37,10 +38,14 @@ const AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// What convey writes: logs, the records of reserved ports, the sysctl that reserves them, pinned maps.
 const WRITABLE: [&str; 5] = ["/var/log", "/run/convey", "/proc/sys/net", "/dev/null", "/sys/fs/bpf"];
 
+/// Where a pod finds what its service account may say: below `/run`, or else here.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io";
+
 /// Leaves this thread, and those that it starts, what convey needs.
 pub(super) fn restrict(file: &ConfigFile, config: &Config) -> Result<(), Kept> {
     let what = "convey may read and write all files of its user (privileges.landlock)";
-    let readable: Vec<PathBuf> = readable(file).into_iter().chain(served(config)).collect();
+    let readable: Vec<PathBuf> =
+        readable(file).into_iter().chain(served(config)).chain(clusters(config)).collect();
     let status =
         restrict_to(&readable, &writable(file, config)).map_err(|error| Kept::because(what, &error))?;
     match status.ruleset {
@@ -94,6 +99,21 @@ fn served(config: &Config) -> Vec<PathBuf> {
         [Some(files.root.clone()), beside]
     });
     paths.flatten().collect()
+}
+
+/// What says where the API servers of Kubernetes clusters are, and who we are: beside a kubeconfig is often what it names.
+fn clusters(config: &Config) -> Vec<PathBuf> {
+    let clusters = config.sources().into_iter().map(|DiscoverySource::Kubernetes(service)| &service.cluster);
+    let clusters: Vec<_> = clusters.collect();
+    if clusters.is_empty() {
+        return Vec::new();
+    }
+    let named = clusters.iter().filter_map(|cluster| cluster.kubeconfig.clone());
+    let of_env =
+        std::env::var_os("KUBECONFIG").map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
+    let of_home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
+    let files = named.chain(of_env.into_iter().flatten()).chain(of_home);
+    files.map(|file| folder(&file)).chain([PathBuf::from(SERVICE_ACCOUNT)]).collect()
 }
 
 fn writable(file: &ConfigFile, config: &Config) -> Vec<PathBuf> {

@@ -8,12 +8,13 @@ use super::super::values::{boolean, not_allowed, string};
 use convey_model::{CacheRule, FilesConfig};
 
 /// The keys of a backend that are of servers.
-const OF_SERVERS: [&str; 11] = [
+const OF_SERVERS: [&str; 12] = [
     "algorithm",
     "dsr",
     "hash",
     "hash_key",
     "health_check",
+    "kubernetes",
     "on_down",
     "outlier_detection",
     "protocol",

@@ -63,7 +63,7 @@ impl ParsedServer {
     }
 }
 
-fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
+pub(super) fn settings(table: &mut TomlTable<'_>) -> ServerSettings {
     let ServerSettings { weight, backup, max_connections: _ } = ServerSettings::default();
     ServerSettings {
         weight: table.or("weight", weight, integer(0..=u16::MAX)),

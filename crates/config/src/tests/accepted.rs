@@ -66,6 +66,7 @@ fn a_small_file_is_filled_up_with_defaults() {
                 settings: ServerSettings { weight: 1, backup: false, max_connections: None },
             }],
             named: vec![],
+            discovery: None,
         }],
         log: Default::default(),
         access_log: Default::default(),

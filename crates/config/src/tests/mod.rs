@@ -6,6 +6,7 @@ mod acme;
 mod environment;
 mod http;
 mod include;
+mod kubernetes;
 mod modes;
 mod proxy_headers;
 mod refused;

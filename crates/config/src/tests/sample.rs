@@ -84,7 +84,8 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
             "backend web: max_connections of web/a (192.0.2.10:8080) none -> 1000, \
              health check tcp -> https / (200-399), host app.internal, header X-Check, \
              body matching \"^OK\", health check port the server's -> 9000, outlier detection off -> on, \
-             on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, tls off -> on, timeouts.connect unset -> 0.5s, \
+             on_down automatic -> reset, tunnel_source automatic -> 172.16.0.0/16, send_proxy none -> v2, tls off -> on, \
+             + servers of kubernetes default/web:http, timeouts.connect unset -> 0.5s, \
              timeouts.idle unset -> 300s, timeouts.tcp_user_timeout unset -> 20s, timeouts.udp_idle unset -> 30s",
             "backend www: added (files /srv/www)",
             "dns.nameservers the system's -> 10.0.0.53:53, 10.0.0.54:5353",
@@ -110,7 +111,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 36, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 37, "one for each table: {errors:#?}");
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");

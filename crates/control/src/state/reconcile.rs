@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{ControlState, PoolEntry, ServerEntry, key, number};
-use convey_config::Config;
-use convey_model::{BackendConfig, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Timestamp};
+use convey_config::{Config, FoundServers, Resolved};
+use convey_model::{
+    BackendConfig, DiscoverySource, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Timestamp,
+};
 use convey_snapshot::{PoolLive, ServerLive};
 
 impl ControlState {
@@ -16,9 +18,12 @@ impl ControlState {
         config: &Config,
         now: Timestamp,
     ) -> HashMap<ServerKey, ServerEntry> {
-        let (mut backends, left_out) =
-            config.resolved(|host| self.names.addresses(host), &self.own_addresses);
-        self.left_out = left_out;
+        let found = FoundServers {
+            addresses: |host: &str| self.names.addresses(host),
+            discovered: |source: &DiscoverySource| self.discoveries.servers(source),
+        };
+        let Resolved { mut backends, left_out, draining } = config.resolved(&found, &self.own_addresses);
+        (self.left_out, self.discovered_draining) = (left_out, draining);
         self.apply_weights(&mut backends);
         self.dns_grace.expire(now);
         let gone = self.keep_servers(&backends, now);

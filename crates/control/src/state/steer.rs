@@ -81,10 +81,12 @@ impl ControlState {
         &mut self.overlays
     }
 
-    /// Whether this server may serve, as an operator has said.
+    /// Whether this server may serve, as an operator or its source has said: the stronger word counts.
     pub(super) fn admin_state(&self, server: &ServerKey) -> AdminState {
         let said = self.overlays.state_of(&server.backend, &server.server);
-        said.map_or(AdminState::Ready, |(state, _)| state)
+        let drains = self.discovered_draining.contains(server);
+        let of_source = if drains { AdminState::Drain } else { AdminState::Ready };
+        said.map_or(AdminState::Ready, |(state, _)| state).max(of_source)
     }
 
     /// Has servers the weights that operators have said.
@@ -121,7 +123,7 @@ impl ControlState {
         backend.is_some_and(|backend| {
             let written = backend.servers.iter().map(|server| &server.name);
             let mut all = written.chain(backend.named.iter().map(|named| &named.name));
-            all.all(|name| Some(name) == target.server.as_ref())
+            backend.discovery.is_none() && all.all(|name| Some(name) == target.server.as_ref())
         })
     }
 

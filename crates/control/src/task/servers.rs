@@ -57,7 +57,17 @@ impl<D: DataPath> Task<D> {
         let was_added =
             matches!(before.presence_of(&target), Some(Overlay { value: OverlayValue::Added(_), .. }));
         if !is_in_file && !was_added {
-            let why = format!("{target} is one address of a host name; only all of them can be removed");
+            let discovery =
+                self.loaded.config.backend(&target.backend).and_then(|backend| backend.discovery.as_ref());
+            let why = match discovery {
+                Some(discovery) if !name.contains('/') => {
+                    format!(
+                        "{target} is an endpoint of {}: `convey server maint` takes it out",
+                        discovery.source
+                    )
+                }
+                _ => format!("{target} is one address of a host name; only all of them can be removed"),
+            };
             return Err(RequestRefusal::Refused(why));
         }
         let line = format!("{target}: removed, as {by} has said");

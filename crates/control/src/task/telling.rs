@@ -7,9 +7,9 @@ use log::{Level, log};
 
 use super::Task;
 use crate::EventLevel::{Error, Info, Warn};
-use crate::lines::{MAX_LISTED, kind_of, of_name, of_server};
+use crate::lines::{MAX_LISTED, kind_of, of_name, of_server, of_source};
 use crate::state::HealthChange;
-use crate::{EventKind, EventLevel, NameChange};
+use crate::{DiscoveryChange, EventKind, EventLevel, NameChange};
 use convey_config::listed;
 use convey_model::AdminState;
 use convey_snapshot::{Server, Snapshot};
@@ -23,6 +23,11 @@ impl<D> Task<D> {
 
     pub(super) fn tell_of_name(&self, change: &NameChange) {
         let (level, line) = of_name(change);
+        self.tell(EventKind::Name, level, &line);
+    }
+
+    pub(super) fn tell_of_source(&self, change: &DiscoveryChange) {
+        let (level, line) = of_source(change);
         self.tell(EventKind::Name, level, &line);
     }
 
@@ -79,7 +84,9 @@ impl<D> Task<D> {
         let Some(pool) = pools.find(|pool| pool.config.name == backend) else {
             return String::new();
         };
-        let is_out = |server: &&Arc<Server>| server.admin != AdminState::Ready;
+        let said = |server: &Server| self.state.overlays().state_of(backend, &server.config.name);
+        let is_out =
+            |server: &&Arc<Server>| said(server).is_some_and(|(state, _)| state != AdminState::Ready);
         match pool.servers.iter().filter(is_out).count() {
             0 => String::new(),
             out => format!(" (taken out by operators: {out} of {})", pool.servers.len()),

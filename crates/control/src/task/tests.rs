@@ -78,6 +78,7 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
         state: ControlState::new(1),
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
         schedule: Schedule::new(outcome, 1),
+        discovery: Arc::default(),
         resolver: Resolver::new(1),
         lookups: lookup,
         data_path: Hangs::default(),

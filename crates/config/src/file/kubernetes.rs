@@ -1,0 +1,63 @@
+//! `[backends.NAME.kubernetes]`: the endpoints of a Service as servers.
+
+use toml::de::DeValue;
+
+use super::super::problem::{Placed, Report};
+use super::super::reader::TomlTable;
+use super::super::values::{not_allowed, string};
+use super::server::settings;
+use convey_model::{DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, ServicePort};
+
+/// Reads the table; `None` without one. A relative path begins at the directory of the file.
+pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<DiscoveryConfig>> {
+    let is_there = backend.has("kubernetes");
+    let mut table = backend.table("kubernetes");
+    if !is_there {
+        return None;
+    }
+    let place = table.place.clone();
+    let (service, port) = (table.required("service", service), table.required("port", service_port));
+    let kubeconfig = table.optional("kubeconfig", string);
+    let cluster = KubernetesCluster {
+        kubeconfig: kubeconfig.map(|path| report.beside(&path.place, &path.value).components().collect()),
+        context: table.optional("context", string).map(|context| context.value),
+    };
+    let (zone, settings) = (table.optional("zone", string), settings(&mut table));
+    table.finish();
+    // What is missing or wrong is reported, and that there are no servers is meant.
+    let (namespace, name) = service.map(|service| service.value).unwrap_or_default();
+    let port = port.map_or(ServicePort::Number(0), |port| port.value);
+    let source = DiscoverySource::Kubernetes(KubernetesService { namespace, name, port, cluster });
+    let value = DiscoveryConfig { source, settings, zone: zone.map(|zone| zone.value) };
+    Some(Placed { value, place })
+}
+
+/// `namespace/name`, each a label as Kubernetes has it (RFC 1123, RFC 1035).
+fn service(value: &DeValue<'_>) -> Result<(String, String), String> {
+    let parts = value.as_str().and_then(|text| text.split_once('/'));
+    let parts = parts.filter(|(namespace, name)| is_label(namespace) && is_label(name));
+    let parts = parts.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
+    parts.ok_or_else(|| not_allowed(value, "\"NAMESPACE/NAME\" of a Service, such as \"default/web\""))
+}
+
+fn is_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// The name of a port as the Service has it, or the number at which pods listen.
+fn service_port(value: &DeValue<'_>) -> Result<ServicePort, String> {
+    const ALLOWED: &str =
+        "the name of a port of the Service, such as \"http\", or the number at which pods listen";
+    let number = |port: u16| (port != 0).then_some(ServicePort::Number(port));
+    let port = match value {
+        DeValue::Integer(_) => super::super::values::port(value).ok().and_then(number),
+        DeValue::String(name) if is_label(name) && name.parse::<u64>().is_err() => {
+            Some(ServicePort::Name(name.to_string()))
+        }
+        _ => None,
+    };
+    port.ok_or_else(|| not_allowed(value, ALLOWED))
+}

@@ -1,0 +1,288 @@
+//! What sources of servers know: what they say and the time in, servers out. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, Timestamp};
+use convey_snapshot::Discovery;
+
+/// How many servers a source may have: a pool of more is slow to build and to probe.
+const MAX_SERVERS: usize = 1_024;
+
+/// The sources that backends have servers from.
+#[derive(Debug, Default)]
+pub(super) struct Discoveries(BTreeMap<DiscoverySource, SourceEntry>);
+
+/// The changes by what a source says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DiscoveryChange {
+    /// The source.
+    pub source: DiscoverySource,
+    /// Servers that it has now and had not before.
+    pub added: Vec<DiscoveredServer>,
+    /// Servers that it had before.
+    pub removed: Vec<DiscoveredServer>,
+    /// Servers that get no new connections from now on.
+    pub draining: Vec<DiscoveredServer>,
+    /// How many it has now.
+    pub servers: usize,
+    /// Whether it can be asked.
+    pub fault: SourceFault,
+    /// What it has that is no server and was not told before: words for an operator.
+    pub notes: Vec<String>,
+}
+
+/// What has become of the fault of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SourceFault {
+    /// Nothing.
+    Same,
+    /// It cannot be asked from now on; its servers stay. Why, in words for an operator.
+    Began(String),
+    /// It can be asked again.
+    Ended,
+}
+
+#[derive(Debug)]
+struct SourceEntry {
+    /// Sorted by name; `None`: it has not said yet.
+    servers: Option<Vec<DiscoveredServer>>,
+    fault: Option<String>,
+    notes: BTreeSet<String>,
+    failures: u64,
+    since: Timestamp,
+}
+
+impl Discoveries {
+    /// Knows exactly these sources from now on.
+    pub(super) fn want(&mut self, sources: &BTreeSet<&DiscoverySource>, now: Timestamp) {
+        self.0.retain(|source, _| sources.contains(source));
+        for &source in sources {
+            self.0.entry(source.clone()).or_insert_with(|| SourceEntry::new(now));
+        }
+    }
+
+    /// Whether the source has said anything yet.
+    pub(super) fn knows(&self, source: &DiscoverySource) -> bool {
+        self.0.get(source).is_some_and(|entry| entry.servers.is_some() || entry.fault.is_some())
+    }
+
+    /// The servers of the source, sorted by name.
+    pub(super) fn servers(&self, source: &DiscoverySource) -> &[DiscoveredServer] {
+        self.0.get(source).and_then(|entry| entry.servers.as_deref()).unwrap_or_default()
+    }
+
+    /// How often the source could not be asked.
+    pub(super) fn failures(&self, source: &DiscoverySource) -> u64 {
+        self.0.get(source).map_or(0, |entry| entry.failures)
+    }
+
+    /// Takes the first word of a source that is about to be wanted.
+    pub(super) fn learn(
+        &mut self,
+        source: &DiscoverySource,
+        state: DiscoveryState,
+        now: Timestamp,
+    ) -> Option<DiscoveryChange> {
+        self.0.entry(source.clone()).or_insert_with(|| SourceEntry::new(now));
+        self.on_state(source, state, now)
+    }
+
+    /// Takes what a source says. Returns what that changes; nothing if the source is no longer wanted.
+    pub(super) fn on_state(
+        &mut self,
+        source: &DiscoverySource,
+        state: DiscoveryState,
+        now: Timestamp,
+    ) -> Option<DiscoveryChange> {
+        let entry = self.0.get_mut(source)?;
+        let was_known = entry.servers.is_some();
+        let before = entry.servers.take().unwrap_or_default();
+        let DiscoveryState { servers, fault, mut notes, failures } = state;
+        let is_known = was_known || servers.is_some();
+        // A source that cannot be asked takes nothing away.
+        let after = servers.map_or_else(|| before.clone(), |servers| bounded(servers, &before, &mut notes));
+        let change = match (&entry.fault, &fault) {
+            (None, Some(why)) => SourceFault::Began(why.clone()),
+            (Some(_), None) => SourceFault::Ended,
+            (None, None) | (Some(_), Some(_)) => SourceFault::Same,
+        };
+        let new_notes: Vec<String> = notes.difference(&entry.notes).cloned().collect();
+        let is_other = before != after || was_known != is_known || change != SourceFault::Same;
+        let is_news = is_other || notes != entry.notes || fault != entry.fault;
+        if is_other {
+            entry.since = now;
+        }
+        (entry.fault, entry.notes, entry.failures) = (fault, notes, failures);
+        let drained = |all: &[DiscoveredServer]| -> Vec<DiscoveredServer> {
+            all.iter().filter(|server| server.is_draining).cloned().collect()
+        };
+        let news = DiscoveryChange {
+            source: source.clone(),
+            added: without(&after, &before),
+            removed: without(&before, &after),
+            draining: without(&drained(&after), &drained(&before)),
+            servers: after.len(),
+            fault: change,
+            notes: new_notes,
+        };
+        entry.servers = is_known.then_some(after);
+        is_news.then_some(news)
+    }
+
+    /// All sources, for a snapshot.
+    pub(super) fn all(&self) -> Vec<Discovery> {
+        let sources = self.0.iter().map(|(source, entry)| Discovery {
+            source: source.clone(),
+            servers: entry.servers.as_ref().map(Vec::len),
+            draining: entry.servers.iter().flatten().filter(|server| server.is_draining).count(),
+            fault: entry.fault.clone(),
+            notes: entry.notes.clone(),
+            failures: entry.failures,
+            since: entry.since,
+        });
+        sources.collect()
+    }
+}
+
+impl SourceEntry {
+    fn new(now: Timestamp) -> SourceEntry {
+        SourceEntry { servers: None, fault: None, notes: BTreeSet::new(), failures: 0, since: now }
+    }
+}
+
+impl DiscoveryChange {
+    /// Whether backends have other servers than before.
+    pub(super) fn is_of_servers(&self) -> bool {
+        ![&self.added, &self.removed, &self.draining].into_iter().all(Vec::is_empty)
+    }
+}
+
+/// Keeps no more servers than a source may have, those it had before first: then ever new ones change nothing. Sorted by name.
+fn bounded(
+    mut servers: Vec<DiscoveredServer>,
+    before: &[DiscoveredServer],
+    notes: &mut BTreeSet<String>,
+) -> Vec<DiscoveredServer> {
+    let all = servers.len();
+    if all > MAX_SERVERS {
+        let known: BTreeSet<&str> = before.iter().map(|server| &*server.name).collect();
+        servers.sort_by_key(|server| !known.contains(&*server.name));
+        servers.truncate(MAX_SERVERS);
+        // The number may change every second; the note shall not.
+        notes.insert(format!(
+            "it has more than {MAX_SERVERS} endpoints, and {MAX_SERVERS} of them are servers"
+        ));
+    }
+    servers.sort();
+    servers.dedup_by(|a, b| a.name == b.name);
+    servers
+}
+
+/// The servers that are not among the others.
+fn without(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
+    let known: BTreeSet<_> = others.iter().map(|server| (&server.name, server.addr)).collect();
+    all.iter().filter(|server| !known.contains(&(&server.name, server.addr))).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_model::{KubernetesCluster, KubernetesService, ServicePort};
+
+    fn source() -> DiscoverySource {
+        DiscoverySource::Kubernetes(KubernetesService {
+            namespace: "shop".into(),
+            name: "web".into(),
+            port: ServicePort::Name("http".into()),
+            cluster: KubernetesCluster::default(),
+        })
+    }
+
+    fn server(number: u16) -> DiscoveredServer {
+        let [high, low] = number.to_be_bytes();
+        let addr = ([10, 0, high, low], 80).into();
+        DiscoveredServer { name: format!("web-{number:04}"), addr, is_draining: false, zone: None }
+    }
+
+    fn says(numbers: impl IntoIterator<Item = u16>) -> DiscoveryState {
+        DiscoveryState {
+            servers: Some(numbers.into_iter().map(server).collect()),
+            ..DiscoveryState::default()
+        }
+    }
+
+    fn fails(why: &str) -> DiscoveryState {
+        DiscoveryState { fault: Some(why.into()), failures: 1, ..DiscoveryState::default() }
+    }
+
+    fn begin() -> Discoveries {
+        let (mut all, source) = (Discoveries::default(), source());
+        all.want(&BTreeSet::from([&source]), Timestamp(0));
+        all
+    }
+
+    #[test]
+    fn a_change_says_which_servers_came_went_and_drain() {
+        let mut all = begin();
+        let change = all.on_state(&source(), says([2, 1]), Timestamp(1)).unwrap();
+        assert_eq!((change.added, change.servers), (vec![server(1), server(2)], 2));
+        assert!(all.on_state(&source(), says([1, 2]), Timestamp(2)).is_none(), "nothing has changed");
+        let drains = DiscoveredServer { is_draining: true, ..server(1) };
+        let state =
+            DiscoveryState { servers: Some(vec![drains.clone(), server(3)]), ..DiscoveryState::default() };
+        let change = all.on_state(&source(), state, Timestamp(3)).unwrap();
+        assert_eq!(
+            (change.added, change.removed, change.draining),
+            (vec![server(3)], vec![server(2)], vec![drains])
+        );
+        let shown = &all.all()[0];
+        assert_eq!((shown.servers, shown.draining, shown.since), (Some(2), 1, Timestamp(3)));
+    }
+
+    #[test]
+    fn while_a_source_cannot_be_asked_its_servers_stay_and_that_is_told_once() {
+        let mut all = begin();
+        assert!(!all.knows(&source()));
+        all.on_state(&source(), says([1]), Timestamp(1));
+        let change = all.on_state(&source(), fails("refused"), Timestamp(2)).unwrap();
+        assert_eq!((change.fault, change.servers), (SourceFault::Began("refused".into()), 1));
+        assert!(all.on_state(&source(), fails("refused"), Timestamp(3)).is_none());
+        assert_eq!(
+            all.on_state(&source(), fails("timed out"), Timestamp(4)).unwrap().fault,
+            SourceFault::Same
+        );
+        assert!(!all.all()[0].is_connected());
+        let change = all.on_state(&source(), says([1]), Timestamp(5)).unwrap();
+        assert_eq!((change.is_of_servers(), change.fault), (false, SourceFault::Ended));
+        assert!(all.all()[0].is_connected());
+    }
+
+    #[test]
+    fn a_source_that_never_answered_has_no_servers_and_one_that_answers_nothing_is_connected() {
+        let mut all = begin();
+        all.on_state(&source(), fails("refused"), Timestamp(1));
+        assert!(all.knows(&source()) && all.all()[0].servers.is_none());
+        assert!(all.on_state(&source(), says([]), Timestamp(2)).is_some());
+        assert!(all.all()[0].is_connected());
+    }
+
+    #[test]
+    fn of_too_many_servers_those_that_were_there_before_stay() {
+        let mut all = begin();
+        all.on_state(&source(), says(1_000..2_000), Timestamp(1));
+        let change = all.on_state(&source(), says(0..2_000), Timestamp(2)).unwrap();
+        assert_eq!((change.added.len(), change.removed.len()), (24, 0));
+        assert_eq!(change.notes, ["it has more than 1024 endpoints, and 1024 of them are servers"]);
+        assert_eq!(all.servers(&source()).len(), MAX_SERVERS);
+        assert!(all.on_state(&source(), says(0..2_000), Timestamp(3)).is_none(), "it is told once");
+    }
+
+    #[test]
+    fn a_source_that_is_no_longer_wanted_changes_nothing() {
+        let mut all = begin();
+        all.want(&BTreeSet::new(), Timestamp(1));
+        assert!(all.on_state(&source(), says([1]), Timestamp(2)).is_none());
+        all.learn(&source(), says([1]), Timestamp(3));
+        assert_eq!(all.servers(&source()), [server(1)]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Servers that a source outside of the file knows.
+
+use super::*;
+use convey_model::{
+    DiscoveredServer, DiscoveryConfig, KubernetesCluster, KubernetesService, ServerSettings, ServicePort,
+};
+
+fn source() -> DiscoverySource {
+    DiscoverySource::Kubernetes(KubernetesService {
+        namespace: "shop".into(),
+        name: "web".into(),
+        port: ServicePort::Number(80),
+        cluster: KubernetesCluster::default(),
+    })
+}
+
+/// [`config`] with the servers of [`source`] beside these.
+fn discovered(servers: Vec<ServerConfig>) -> Config {
+    let mut config = config(servers);
+    let settings = ServerSettings::default();
+    config.backends[0].discovery = Some(DiscoveryConfig { source: source(), settings, zone: None });
+    config
+}
+
+/// Pods by the last number of their address; those that drain are negative.
+fn says(pods: &[i16]) -> DiscoveryState {
+    let server = |pod: &i16| DiscoveredServer {
+        name: format!("web-{}", pod.abs()),
+        addr: ([10, 1, 0, pod.unsigned_abs() as u8], 80).into(),
+        is_draining: *pod < 0,
+        zone: None,
+    };
+    DiscoveryState { servers: Some(pods.iter().map(server).collect()), ..DiscoveryState::default() }
+}
+
+fn fails() -> DiscoveryState {
+    DiscoveryState { fault: Some("refused".into()), ..DiscoveryState::default() }
+}
+
+fn hear(state: &mut ControlState, said: DiscoveryState) -> Arc<Snapshot> {
+    state.on_discovery(&source(), said, Timestamp(9)).expect("something has changed");
+    state.take_update().expect("it is published").0
+}
+
+#[test]
+fn what_a_source_said_before_the_configuration_is_served_from_the_start() {
+    let mut state = ControlState::new(1);
+    let config = discovered(vec![server("a", "10.0.0.2:80")]);
+    assert_eq!(state.unknown_sources(&config), BTreeSet::from([source()]));
+    state.know_source(&source(), says(&[1, 2]), Timestamp(0));
+    assert!(state.unknown_sources(&config).is_empty());
+    let snapshot = state.configure(config, Timestamp(0));
+    assert_eq!(chosen(&snapshot), ["a", "web-1", "web-2"]);
+    assert_eq!(snapshot.discoveries[0].servers, Some(2));
+}
+
+#[test]
+fn a_server_that_drains_gets_no_new_connections_and_one_that_goes_leaves_the_others_as_they_are() {
+    let mut state = ControlState::new(1);
+    let before = state.configure(discovered(vec![]), Timestamp(0));
+    assert_eq!(chosen(&before), [""; 0]);
+    let before = hear(&mut state, says(&[1, 2]));
+    let stays = before.pools[0].servers[1].clone();
+    assert!(stays.live.slots.try_take(None));
+    let key = ServerKey { backend: "pool".into(), server: "web-2".into(), addr: stays.config.addr };
+    state.on_probe(&key, false, "refused".into(), Timestamp(1));
+
+    let drains = hear(&mut state, says(&[-1, 2, 3]));
+    assert_eq!(chosen(&drains), ["web-3"]);
+    assert_eq!(drains.pools[0].servers[0].admin, AdminState::Drain);
+    let after = hear(&mut state, says(&[2, 3]));
+    let same = &after.pools[0].servers[0];
+    assert!(Arc::ptr_eq(&same.live, &stays.live) && same.live.slots.open() == 1);
+    assert_eq!(same.health.reason, "refused");
+}
+
+#[test]
+fn of_an_operator_and_a_source_the_stronger_word_counts() {
+    let mut state = ControlState::new(1);
+    state.configure(discovered(vec![]), Timestamp(0));
+    hear(&mut state, says(&[1, -2]));
+    for (pod, said, expected) in [
+        ("web-1", AdminState::Drain, AdminState::Drain),
+        ("web-2", AdminState::Ready, AdminState::Drain),
+        ("web-2", AdminState::Maint, AdminState::Maint),
+    ] {
+        let target = model::Target::server("pool", pod);
+        let value = model::OverlayValue::State(said);
+        let (since, by) = (Timestamp(10), "ops".to_owned());
+        let overlay = Overlay { target, value, since, by, superseded: false };
+        state.overlays_mut().set(overlay).unwrap();
+        let key = state.probed_or_not(pod);
+        assert_eq!(state.admin_state(&key), expected, "{pod} {said:?}");
+    }
+}
+
+#[test]
+fn while_a_source_cannot_be_asked_its_servers_stay() {
+    let mut state = ControlState::new(1);
+    state.configure(discovered(vec![]), Timestamp(0));
+    hear(&mut state, says(&[1]));
+    let snapshot = hear(&mut state, fails());
+    assert_eq!(chosen(&snapshot), ["web-1"]);
+    assert!(!snapshot.discoveries[0].is_connected());
+    let snapshot = state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(11));
+    assert_eq!((chosen(&snapshot), snapshot.discoveries.len()), (vec!["a".to_owned()], 0));
+    assert!(state.on_discovery(&source(), says(&[2]), Timestamp(12)).is_none(), "nobody wants it any more");
+}
+
+impl ControlState {
+    /// The key of a pod.
+    fn probed_or_not(&self, pod: &str) -> ServerKey {
+        self.servers.keys().find(|key| key.server == pod).unwrap().clone()
+    }
+}

@@ -1,0 +1,178 @@
+//! Which servers the EndpointSlices of a Service stand for (discovery.k8s.io/v1). Pure: slices in, servers out.
+//!
+//! As kube-proxy has it: a ready endpoint is a server. One that terminates and still serves drains; if no endpoint is ready, it
+//! serves. Any other is no server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+
+use convey_model::{DiscoveredServer, ServicePort};
+
+/// How many slices of a Service are looked at. A slice has 100 endpoints as Kubernetes makes it.
+const MAX_SLICES: usize = 256;
+/// How many endpoints of a slice are looked at: the API allows no more.
+const MAX_ENDPOINTS: usize = 1_000;
+
+/// The slices of a Service, and what they stand for at one of its ports.
+#[derive(Debug)]
+pub struct Endpoints {
+    port: ServicePort,
+    slices: BTreeMap<String, Slice>,
+    /// Those of a list that has not ended yet.
+    listed: Option<BTreeMap<String, Slice>>,
+    is_cut: bool,
+}
+
+/// What matters of a slice.
+#[derive(Debug, Default)]
+struct Slice {
+    endpoints: Vec<Found>,
+    /// Why some or all of it is left out, in words for an operator.
+    note: Option<String>,
+}
+
+/// Sorted by worth: the first one of a name is its server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    name: String,
+    terminates: bool,
+    addr: SocketAddr,
+    zone: Option<String>,
+}
+
+impl Endpoints {
+    /// None yet, at this port.
+    pub fn new(port: ServicePort) -> Endpoints {
+        Endpoints { port, slices: BTreeMap::new(), listed: None, is_cut: false }
+    }
+
+    /// A list of all slices begins. What was known before holds until it ends.
+    pub fn begin_list(&mut self) {
+        self.listed = Some(BTreeMap::new());
+        self.is_cut = false;
+    }
+
+    /// A slice is there, or has changed.
+    pub fn apply(&mut self, slice: &EndpointSlice) {
+        let slices = self.listed.as_mut().unwrap_or(&mut self.slices);
+        let name = slice.metadata.name.clone().unwrap_or_default();
+        if slices.len() >= MAX_SLICES && !slices.contains_key(&name) {
+            self.is_cut = true;
+            return;
+        }
+        slices.insert(name.clone(), Slice::read(&name, slice, &self.port));
+    }
+
+    /// A slice is gone.
+    pub fn remove(&mut self, slice: &EndpointSlice) {
+        let name = slice.metadata.name.as_deref().unwrap_or_default();
+        self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
+    }
+
+    /// The list has ended: slices that it did not have are gone.
+    pub fn end_list(&mut self) {
+        if let Some(listed) = self.listed.take() {
+            self.slices = listed;
+        }
+    }
+
+    /// The servers, sorted by name. A pod is one server, called after the pod; with addresses of both families it is one at its IPv4
+    /// address. An endpoint that is no pod is called after its address and port. Where two slices have the same endpoint and differ,
+    /// the one counts that serves more.
+    pub fn servers(&self) -> Vec<DiscoveredServer> {
+        let mut all: Vec<&Found> = self.slices.values().flat_map(|slice| &slice.endpoints).collect();
+        all.sort_unstable();
+        all.dedup_by(|a, b| a.name == b.name);
+        let is_any_ready = all.iter().any(|found| !found.terminates);
+        let server = |found: &Found| DiscoveredServer {
+            name: found.name.clone(),
+            addr: found.addr,
+            is_draining: found.terminates && is_any_ready,
+            zone: found.zone.clone(),
+        };
+        all.into_iter().map(server).collect()
+    }
+
+    /// What is left out, and why: words for an operator.
+    pub fn notes(&self) -> BTreeSet<String> {
+        if self.slices.is_empty() {
+            return BTreeSet::from(["it has no EndpointSlice: is there such a Service?".to_owned()]);
+        }
+        // One says enough: slices of a Service are alike.
+        let first = self.slices.values().find_map(|slice| slice.note.clone());
+        let cut = self
+            .is_cut
+            .then(|| format!("it has more than {MAX_SLICES} EndpointSlices: the others are ignored"));
+        first.into_iter().chain(cut).collect()
+    }
+}
+
+impl Slice {
+    fn read(name: &str, slice: &EndpointSlice, port: &ServicePort) -> Slice {
+        let note =
+            |why: String| Slice { note: Some(format!("EndpointSlice {name} {why}")), ..Slice::default() };
+        if !matches!(&*slice.address_type, "IPv4" | "IPv6") {
+            return note(format!("has addresses of type {:?}: they are no servers", slice.address_type));
+        }
+        let ports = slice.ports.as_deref().unwrap_or_default();
+        let Some(number) = ports.iter().find_map(|found| number_of(found, port)) else {
+            // A Service whose pods have no address yet has a slice without ports.
+            return match slice.endpoints.is_empty() {
+                true => Slice::default(),
+                false => note(format!("has no port {port} (it has: {})", shown(ports))),
+            };
+        };
+        let looked_at = slice.endpoints.iter().take(MAX_ENDPOINTS);
+        Slice { endpoints: looked_at.filter_map(|endpoint| found(endpoint, number)).collect(), note: None }
+    }
+}
+
+/// The number of this port, if it is the one that is meant.
+fn number_of(found: &EndpointPort, meant: &ServicePort) -> Option<u16> {
+    let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
+    let is_meant = match meant {
+        ServicePort::Name(name) => found.name.as_ref() == Some(name),
+        ServicePort::Number(meant) => number == *meant,
+    };
+    is_meant.then_some(number)
+}
+
+fn shown(ports: &[EndpointPort]) -> String {
+    let shown = |port: &EndpointPort| {
+        let number = port.port.map_or("any".to_owned(), |number| number.to_string());
+        port.name
+            .as_ref()
+            .filter(|name| !name.is_empty())
+            .map_or(number.clone(), |name| format!("{name} {number}"))
+    };
+    match ports {
+        [] => "none".to_owned(),
+        ports => ports.iter().take(8).map(shown).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// The server that an endpoint stands for; `None` if it does not serve. What is not said means what the API says it means.
+fn found(endpoint: &Endpoint, port: u16) -> Option<Found> {
+    let conditions = endpoint.conditions.as_ref();
+    let is = |of: fn(&k8s_openapi::api::discovery::v1::EndpointConditions) -> Option<bool>| {
+        conditions.and_then(of)
+    };
+    let is_ready = is(|conditions| conditions.ready).unwrap_or(true);
+    let is_serving = is(|conditions| conditions.serving).unwrap_or(is_ready);
+    let terminates = is(|conditions| conditions.terminating).unwrap_or(false);
+    // Ready ones that terminate are those of Services that publish all addresses.
+    if !(is_ready || (is_serving && terminates)) {
+        return None;
+    }
+    // The addresses of an endpoint are the same server: the API has consumers take the first.
+    let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
+    let addr = SocketAddr::new(ip, port);
+    let pod = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
+    let name = pod.and_then(|pod| pod.name.clone()).unwrap_or_else(|| addr.to_string());
+    Some(Found { name, terminates, addr, zone: endpoint.zone.clone() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,14 @@
+//! The endpoints of a Kubernetes Service as servers of a backend.
+//!
+//! - [`Endpoints`] says which servers the EndpointSlices of a Service stand for: pure.
+//! - [`watch`] lists and watches these slices at an API server, and tells what they stand for whenever that changes.
+//!
+//! Kubeconfigs are read, and API servers may be slow: give [`watch`] a thread of its own.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
+
+mod cluster;
+mod endpoints;
+mod watch;
+
+pub use endpoints::Endpoints;
+pub use watch::watch;

@@ -1,0 +1,192 @@
+//! Servers that a source outside of the file knows, such as the endpoints of a Kubernetes Service.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::{ServerConfig, ServerSettings};
+
+/// Where a backend has servers from, besides those of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoveryConfig {
+    /// Who knows them.
+    pub source: DiscoverySource,
+    /// Those of each server.
+    pub settings: ServerSettings,
+    /// Servers of other zones are backups; `None`: zones do not matter.
+    pub zone: Option<String>,
+}
+
+impl DiscoveryConfig {
+    /// The server that was discovered.
+    pub fn server(&self, found: &DiscoveredServer) -> ServerConfig {
+        let is_elsewhere = self.zone.is_some() && found.zone.is_some() && self.zone != found.zone;
+        let settings = ServerSettings { backup: self.settings.backup || is_elsewhere, ..self.settings };
+        ServerConfig { name: found.name.clone(), addr: found.addr, settings }
+    }
+}
+
+/// Who knows servers. Backends with equal sources share what is found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiscoverySource {
+    /// A Service of a Kubernetes cluster.
+    Kubernetes(KubernetesService),
+}
+
+impl DiscoverySource {
+    /// The key of a backend that has one.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            DiscoverySource::Kubernetes(_) => "kubernetes",
+        }
+    }
+}
+
+impl fmt::Display for DiscoverySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiscoverySource::Kubernetes(service) => write!(f, "kubernetes {service}"),
+        }
+    }
+}
+
+/// A port of a Service, as the EndpointSlices of a cluster have it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KubernetesService {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of its ports.
+    pub port: ServicePort,
+    /// The cluster.
+    pub cluster: KubernetesCluster,
+}
+
+impl fmt::Display for KubernetesService {
+    /// Such as `default/web:http`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.namespace, self.name, self.port)
+    }
+}
+
+/// How the API server of a cluster is found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct KubernetesCluster {
+    /// The file that says where it is and who we are; `None`: in a pod its service account, else `KUBECONFIG` or
+    /// `~/.kube/config`.
+    pub kubeconfig: Option<PathBuf>,
+    /// One of the contexts of that file; `None`: its current one.
+    pub context: Option<String>,
+}
+
+/// A port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServicePort {
+    /// Its name in the Service.
+    Name(String),
+    /// The number at which pods listen.
+    Number(u16),
+}
+
+impl fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServicePort::Name(name) => f.write_str(name),
+            ServicePort::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// A server that a source knows.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiscoveredServer {
+    /// Unique within its source, and the same as long as it is the same server.
+    pub name: String,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Whether it gets no new connections: it finishes those it has, and ends.
+    pub is_draining: bool,
+    /// Where it runs, if the source says so.
+    pub zone: Option<String>,
+}
+
+/// What is known of a source now. A newer one takes the place of an older one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DiscoveryState {
+    /// Its servers, each name once; `None`: it has not said yet.
+    pub servers: Option<Vec<DiscoveredServer>>,
+    /// Why it cannot be asked now, in words for an operator; `None`: it can.
+    pub fault: Option<String>,
+    /// What it has that is no server, and why: words for an operator.
+    pub notes: BTreeSet<String>,
+    /// How often it could not be asked so far.
+    pub failures: u64,
+}
+
+impl DiscoveryState {
+    /// The same without servers at addresses that mean another machine to whoever asks: see [`crate::Lookup::without_local`].
+    #[must_use]
+    pub fn without_local(mut self) -> DiscoveryState {
+        let Some(servers) = &mut self.servers else { return self };
+        let before = servers.len();
+        let first = servers.iter().find(|server| crate::names::is_local(server.addr.ip())).cloned();
+        servers.retain(|server| !crate::names::is_local(server.addr.ip()));
+        if let Some(first) = first {
+            let others = match before - servers.len() - 1 {
+                0 => String::new(),
+                others => format!(" and {others} more like it"),
+            };
+            let (name, ip) = (first.name, first.addr.ip());
+            self.notes.insert(format!(
+                "{name} ({ip}){others} is no server: an address of this host or link (dns.allow_local)"
+            ));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(name: &str, addr: &str, zone: Option<&str>) -> DiscoveredServer {
+        let addr = addr.parse().unwrap();
+        DiscoveredServer { name: name.into(), addr, is_draining: false, zone: zone.map(str::to_owned) }
+    }
+
+    #[test]
+    fn servers_of_other_zones_are_backups_and_those_without_a_zone_are_not() {
+        let service = KubernetesService {
+            namespace: "default".into(),
+            name: "web".into(),
+            port: ServicePort::Name("http".into()),
+            cluster: KubernetesCluster::default(),
+        };
+        let source = DiscoverySource::Kubernetes(service);
+        assert_eq!(source.to_string(), "kubernetes default/web:http");
+        let config = |zone: Option<&str>| DiscoveryConfig {
+            source: source.clone(),
+            settings: ServerSettings::default(),
+            zone: zone.map(str::to_owned),
+        };
+        let is_backup = |ours: Option<&str>, theirs: Option<&str>| {
+            config(ours).server(&found("a", "10.0.0.3:80", theirs)).settings.backup
+        };
+        assert!(is_backup(Some("a"), Some("b")));
+        assert!(
+            !is_backup(Some("a"), Some("a")) && !is_backup(Some("a"), None) && !is_backup(None, Some("b"))
+        );
+    }
+
+    #[test]
+    fn servers_of_this_host_or_link_are_left_out_and_told() {
+        let servers = ["127.0.0.1:80", "10.0.0.3:80", "[fe80::1]:80"].map(|addr| found(addr, addr, None));
+        let state =
+            DiscoveryState { servers: Some(servers.into()), ..DiscoveryState::default() }.without_local();
+        assert_eq!(state.servers.unwrap().len(), 1);
+        let note = state.notes.first().unwrap();
+        assert!(note.starts_with("127.0.0.1:80 (127.0.0.1) and 1 more like it is no server"), "{note}");
+    }
+}
