@@ -5,7 +5,8 @@ use std::process::Command;
 use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Socket, Type};
 
-use super::run;
+use super::PATIENCE;
+use super::process::run_up_to;
 
 /// A network namespace that is gone when dropped, with its links. A failure panics.
 pub struct TestNamespace(convey_lab::Namespace);
@@ -77,6 +78,7 @@ pub fn in_namespace(name: &str, set_up: &str, tell: fn()) {
     let script = format!("set -e\nip link set lo up\n{set_up}\nexec \"$0\" --exact \"$1\"");
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap()).arg(name);
-    let ran = run(command.env(INSIDE, "1"));
+    // A story waits for several things.
+    let ran = run_up_to(3 * PATIENCE, command.env(INSIDE, "1"));
     assert!(ran.code == Some(0) && ran.stdout.contains("1 passed"), "{}\n{}", ran.stdout, ran.stderr);
 }

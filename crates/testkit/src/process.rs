@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use tempfile::tempfile;
 
-use super::wait_for;
+use super::wait::{PATIENCE, wait_up_to};
 
 /// What a command that ends by itself has said.
 #[derive(Debug)]
@@ -24,9 +25,14 @@ pub struct Ran {
 
 /// Runs a command to its end.
 pub fn run(command: &mut Command) -> Ran {
+    run_up_to(PATIENCE, command)
+}
+
+/// The same with another patience.
+pub(crate) fn run_up_to(patience: Duration, command: &mut Command) -> Ran {
     let (stdout, stderr) = (tempfile().unwrap(), tempfile().unwrap());
     command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
-    let code = Process::spawn(command).wait().code();
+    let code = Process::spawn(command).wait_up_to(patience).code();
     Ran { code, stdout: read(stdout), stderr: read(stderr) }
 }
 
@@ -72,8 +78,12 @@ impl Process {
 
     /// Waits until it has ended by itself.
     pub fn wait(&mut self) -> ExitStatus {
+        self.wait_up_to(PATIENCE)
+    }
+
+    fn wait_up_to(&mut self, patience: Duration) -> ExitStatus {
         let child = std::cell::RefCell::new(&mut self.child);
-        wait_for(&format!("the end of {}", self.name), || child.borrow_mut().try_wait().unwrap())
+        wait_up_to(patience, &format!("the end of {}", self.name), || child.borrow_mut().try_wait().unwrap())
     }
 
     /// The status it has ended with, if it has.

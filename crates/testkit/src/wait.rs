@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Looks again and again until there is an answer.
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_up_to(PATIENCE, what, look)
+}
+
+/// The same with another patience.
+pub(crate) fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = clock();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for: {what}");
+        assert!(start.elapsed() < patience, "waited {patience:?} in vain for: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
