@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use convey_model::{Authorities, BackendTls, CertificatePair, TlsVersion};
-use convey_tls::{SpokenWithin, TlsConnector, certificates_of};
+use convey_tls::{SpokenWithin, TlsConnector, authorities_of_host, certificates_of};
 use rustls::ClientConfig;
 
 use crate::EtcdTls;
@@ -37,7 +37,9 @@ fn authorities(ca: Option<&Path>) -> Result<Authorities, String> {
         Some(path) => {
             certificates_of(&read(path)?).map_err(|fault| format!("{}: {fault}", path.display()))?
         }
-        None => rustls_native_certs::load_native_certs().certs.into_iter().map(|der| der.to_vec()).collect(),
+        None => authorities_of_host().map_err(|errors| {
+            format!("this host trusts no certificate authority; say ca=FILE {errors}").trim_end().to_owned()
+        })?,
     };
     Ok(Authorities { path: ca.map(Path::to_owned), certificates: certificates.into() })
 }

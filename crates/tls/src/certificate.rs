@@ -127,6 +127,19 @@ pub fn certificates_of(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateFault> {
     if found.is_empty() { Err(CertificateFault::NoCertificate) } else { Ok(found) }
 }
 
+/// The certificate authorities that this host trusts, in DER. It reads files.
+///
+/// # Errors
+/// There is none: what kept them from being read, in words for an operator; empty if nothing did.
+pub fn authorities_of_host() -> Result<Vec<Vec<u8>>, String> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+        return Err(errors.join("; "));
+    }
+    Ok(found.certs.into_iter().map(|der| der.to_vec()).collect())
+}
+
 /// The subject of a certificate; empty if it cannot be read.
 pub(crate) fn subject(der: &[u8]) -> String {
     X509Certificate::from_der(der)

@@ -71,18 +71,16 @@ pub(crate) fn authorities(
 }
 
 fn authorities_of_host(place: &Place, report: &Report<'_>) -> Option<Authorities> {
-    let found = rustls_native_certs::load_native_certs();
-    if found.certs.is_empty() {
-        let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
-        let message = format!(
-            "no certificate authority is installed on this host (package ca-certificates); set ca: {}",
-            errors.join("; ")
-        );
-        report.error(place, message.trim_end_matches(": "));
-        return None;
+    match convey_tls::authorities_of_host() {
+        Ok(certificates) => Some(Authorities { path: None, certificates: certificates.into() }),
+        Err(errors) => {
+            let message = format!(
+                "no certificate authority is installed on this host (package ca-certificates); set ca: {errors}"
+            );
+            report.error(place, message.trim_end_matches(": "));
+            None
+        }
     }
-    let certificates: Vec<Vec<u8>> = found.certs.into_iter().map(|der| der.to_vec()).collect();
-    Some(Authorities { path: None, certificates: certificates.into() })
 }
 
 /// Reports what a handshake would fail with.

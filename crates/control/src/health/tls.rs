@@ -96,12 +96,9 @@ fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFaul
 async fn verified() -> Result<Arc<ClientConfig>, TlsError> {
     static VERIFIED: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
     let config = VERIFIED.get_or_try_init(|| async {
-        let found = files::aside(rustls_native_certs::load_native_certs).await.unwrap_or_default();
-        if found.certs.is_empty() {
-            let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
-            return Err(TlsError::NoAuthority(errors.join("; ")));
-        }
-        settings(found.certs.into_iter().map(|der| der.to_vec()).collect(), false).map_err(TlsError::Setup)
+        let found = files::aside(convey_tls::authorities_of_host).await;
+        let found = found.unwrap_or_else(|| Err(String::new())).map_err(TlsError::NoAuthority)?;
+        settings(found.into(), false).map_err(TlsError::Setup)
     });
     config.await.cloned()
 }
