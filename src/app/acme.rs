@@ -1,9 +1,6 @@
 //! Orders certificates (ACME) while the program runs. A thread of its own does it: files and authorities may be slow, and nobody waits.
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, chown};
-use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +12,7 @@ use convey_tls::{AcmeChallenges, AcmeProof, Validity};
 use log::{error, info, warn};
 use rustix::fs::{Access, access};
 
-use super::{clock, runtime};
+use super::{clock, runtime, state_folder};
 use crate::admin::{AcmeName, AcmeState};
 use crate::config::Config;
 use crate::control::{EventKind, EventLevel, EventLog};
@@ -229,14 +226,9 @@ fn date(unix_seconds: i64) -> String {
 /// Words for an operator.
 pub(super) fn make_folder(config: &Config, owner: Option<(u32, u32)>) -> Result<(), String> {
     let Some(acme) = &config.acme else { return Ok(()) };
-    let mut missing: Vec<&Path> = acme.folder.ancestors().take_while(|folder| !folder.exists()).collect();
-    missing.retain(|folder| !folder.as_os_str().is_empty());
-    for folder in missing.into_iter().rev() {
-        let made = DirBuilder::new().mode(0o700).create(folder);
-        let made = made.and_then(|()| owner.map_or(Ok(()), |(uid, gid)| chown(folder, Some(uid), Some(gid))));
-        made.map_err(|error| format!("state_dir: cannot make {}: {error}", folder.display()))?;
-    }
-    Ok(())
+    let made = state_folder::make(&acme.folder);
+    let made = made.and_then(|made| owner.map_or(Ok(()), |owner| state_folder::give(&made, owner)));
+    made.map_err(|error| format!("state_dir: cannot make {}: {error}", acme.folder.display()))
 }
 
 /// What keeps this user from writing what is ordered, a line.

@@ -41,6 +41,7 @@ mod snat_ports;
 mod socket_store;
 mod stale_addresses;
 mod stale_filters;
+mod state_folder;
 mod statistics;
 mod top;
 mod trace;

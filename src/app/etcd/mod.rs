@@ -2,9 +2,7 @@
 
 mod follow;
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +11,7 @@ use convey_etcd::{EtcdAddress, EtcdClient, EtcdFault, Revision, RevisionFolder};
 use tokio::time::timeout;
 
 pub(super) use self::follow::EtcdFollower;
-use super::runtime;
+use super::{runtime, state_folder};
 use crate::control::ConfigFile;
 
 /// How long a start waits for etcd at most.
@@ -57,31 +55,27 @@ impl EtcdSource {
         let words = |error: io::Error| format!("cannot write in {}: {error}", self.folder.path().display());
         let revision = match self.read_aside() {
             Ok(revision) => revision,
-            Err(fault) => return self.without(&fault).map_err(words)?,
+            Err(fault) => return self.without(&fault, self.folder.go_back().map_err(words)?),
         };
         self.folder.use_revision(&revision).map_err(words)?;
-        match file.load() {
-            Err(error) if self.folder.go_back().map_err(words)?.is_some() => {
-                let used = self.folder.good().unwrap_or_default();
-                Ok(vec![format!(
-                    "revision {} of {} is refused, {used} is used: {error}",
-                    revision.number, self.address
-                )])
-            }
-            _ => Ok(Vec::new()),
-        }
+        let Err(error) = file.load() else { return Ok(Vec::new()) };
+        // Without a good one the start says what is wrong with this one.
+        let used = self.folder.go_back().map_err(words)?;
+        let remark = |used| {
+            format!("revision {} of {} is refused, {used} is used: {error}", revision.number, self.address)
+        };
+        Ok(used.map(remark).into_iter().collect())
     }
 
-    /// What there is without etcd.
-    fn without(&self, fault: &EtcdFault) -> io::Result<Result<Vec<String>, String>> {
-        let Some(number) = self.folder.go_back()? else {
-            let folder = self.folder.path().display();
-            return Ok(Err(format!(
-                "cannot read {}: {fault} (and {folder} has none of before)",
-                self.address
-            )));
-        };
-        Ok(Ok(vec![format!("{} cannot be read, revision {number} of before is used: {fault}", self.address)]))
+    /// What there is without etcd, of which this revision was good.
+    fn without(&self, fault: &EtcdFault, good: Option<i64>) -> Result<Vec<String>, String> {
+        let (address, folder) = (&self.address, self.folder.path().display());
+        match good {
+            Some(number) => {
+                Ok(vec![format!("{address} cannot be read, revision {number} of before is used: {fault}")])
+            }
+            None => Err(format!("cannot read {address}: {fault} (and {folder} has none of before)")),
+        }
     }
 
     /// Reads all files in a thread that has ended by then.
@@ -113,12 +107,8 @@ impl EtcdSource {
     /// # Errors
     /// It cannot be made: words for an operator.
     pub(super) fn make_folder(&self) -> Result<Vec<PathBuf>, String> {
-        let missing = self.folder.path().ancestors().take_while(|folder| !folder.exists());
-        let missing: Vec<PathBuf> =
-            missing.filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned).collect();
-        let made = missing.iter().rev().try_for_each(|folder| DirBuilder::new().mode(0o700).create(folder));
-        made.map_err(|error| format!("cannot make {} (--state-dir): {error}", self.folder.path().display()))?;
-        Ok(missing)
+        state_folder::make(self.folder.path())
+            .map_err(|error| format!("cannot make {} (--state-dir): {error}", self.folder.path().display()))
     }
 
     /// Gives it, and the folders above it that were `made`, to the user that convey becomes.
@@ -126,8 +116,7 @@ impl EtcdSource {
     /// # Errors
     /// This process may not: words for an operator.
     pub(super) fn give_to(&self, made: &[PathBuf], owner: (u32, u32)) -> Result<(), String> {
-        let given = made.iter().try_for_each(|folder| chown(folder, Some(owner.0), Some(owner.1)));
-        let given = given.and_then(|()| self.folder.give_to(owner));
+        let given = state_folder::give(made, owner).and_then(|()| self.folder.give_to(owner));
         given.map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
 }

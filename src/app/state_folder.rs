@@ -1,0 +1,27 @@
+//! Folders in which convey keeps what outlives it. Nobody but its user may enter them.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+
+/// Makes a folder, and those above it that are missing. Returns what was made, the outermost first.
+///
+/// # Errors
+/// One of them cannot be made.
+pub(super) fn make(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let missing = folder.ancestors().take_while(|folder| !folder.exists());
+    let mut missing: Vec<PathBuf> =
+        missing.filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned).collect();
+    missing.reverse();
+    missing.iter().try_for_each(|folder| DirBuilder::new().mode(0o700).create(folder))?;
+    Ok(missing)
+}
+
+/// Gives folders to a user and a group.
+///
+/// # Errors
+/// This process may not.
+pub(super) fn give(folders: &[PathBuf], (uid, gid): (u32, u32)) -> io::Result<()> {
+    folders.iter().try_for_each(|folder| chown(folder, Some(uid), Some(gid)))
+}
