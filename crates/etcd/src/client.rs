@@ -14,6 +14,9 @@ use crate::{EtcdAddress, Revision, RevisionFault};
 /// How long what a node has said outlives it, in seconds.
 const STATUS_LIFETIME: u64 = 60;
 
+/// Where keys are asked for.
+const RANGE: &str = "/v3/kv/range";
+
 /// Why a configuration cannot be read, or nothing written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EtcdFault {
@@ -39,7 +42,6 @@ impl From<String> for EtcdFault {
 /// A client of one member at a time.
 pub struct EtcdClient {
     address: EtcdAddress,
-    password: Option<String>,
     tls: Option<Arc<ClientConfig>>,
     connection: MemberConnection,
     endpoint: usize,
@@ -68,10 +70,9 @@ impl EtcdClient {
                     continue;
                 }
             };
-            let (address, password, token, lease) =
-                (address.clone(), password.map(str::to_owned), None, None);
-            let mut client = EtcdClient { address, password, tls, connection, endpoint, token, lease };
-            client.token = client.authenticate().await?;
+            let address = address.clone();
+            let mut client = EtcdClient { address, tls, connection, endpoint, token: None, lease: None };
+            client.token = client.authenticate(password).await?;
             return Ok(client);
         }
         Err(EtcdFault::Unreachable(faults.join("; ")))
@@ -82,10 +83,10 @@ impl EtcdClient {
         self.endpoint
     }
 
-    async fn authenticate(&mut self) -> Result<Option<String>, EtcdFault> {
+    async fn authenticate(&mut self, password: Option<&str>) -> Result<Option<String>, EtcdFault> {
         let Some(user) = &self.address.user else { return Ok(None) };
-        let request = json!({ "name": user, "password": self.password.as_deref().unwrap_or_default() });
-        let answer: Authenticated = self.connection.ask("/v3/auth/authenticate", None, &request).await?;
+        let request = json!({ "name": user, "password": password.unwrap_or_default() });
+        let answer: Authenticated = self.ask("/v3/auth/authenticate", &request).await?;
         Ok(Some(answer.token))
     }
 
@@ -95,7 +96,7 @@ impl EtcdClient {
     /// The member does not answer, or they are no configuration.
     pub async fn read(&mut self) -> Result<Revision, EtcdFault> {
         let request = json!({ "key": self.prefix(), "range_end": self.prefix_end() });
-        let range = self.range(&request).await?;
+        let range: Range = self.ask(RANGE, &request).await?;
         let keys = range.kvs.into_iter().map(|kv| (kv.key, kv.value));
         let number = range.header.revision;
         Revision::of(number, &self.address.prefix, keys)
@@ -111,12 +112,8 @@ impl EtcdClient {
             "key": self.prefix(), "range_end": self.prefix_end(),
             "sort_target": "MOD", "sort_order": "DESCEND", "limit": 1, "keys_only": true,
         });
-        let range = self.range(&request).await?;
+        let range: Range = self.ask(RANGE, &request).await?;
         Ok((range.count, range.kvs.first().map_or(0, |kv| kv.mod_revision)))
-    }
-
-    async fn range(&mut self, request: &serde_json::Value) -> Result<Range, EtcdFault> {
-        Ok(self.connection.ask("/v3/kv/range", self.token.as_deref(), request).await?)
     }
 
     /// Watches for changes behind this revision, on a connection of its own.

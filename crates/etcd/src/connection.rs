@@ -50,8 +50,7 @@ impl MemberConnection {
         tls: Option<&Arc<ClientConfig>>,
     ) -> Result<Self, Fault> {
         let name = format!("{host}:{port}");
-        let opened = timeout(TIMEOUT, Self::connect(host, *port, tls)).await;
-        let opened = opened.unwrap_or_else(|_| Err(format!("no connection within {} s", TIMEOUT.as_secs())));
+        let opened = in_time("connection", Self::connect(host, *port, tls)).await;
         let (sender, driver) = opened.map_err(|why| format!("{name}: {why}"))?;
         Ok(MemberConnection { sender, driver, host: name })
     }
@@ -85,14 +84,12 @@ impl MemberConnection {
         token: Option<&str>,
         request: &Value,
     ) -> Result<A, Fault> {
-        let answered = timeout(TIMEOUT, async {
+        let answered = in_time("answer", async {
             let response = self.send(path, token, request).await?;
             let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-            Ok::<_, Fault>(body.map_err(|error| error.to_string())?.to_bytes())
+            Ok(body.map_err(|error| error.to_string())?.to_bytes())
         });
-        let answered =
-            answered.await.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
-        let answer = answered.map_err(|why| format!("{}: {why}", self.host))?;
+        let answer = answered.await.map_err(|why| format!("{}: {why}", self.host))?;
         serde_json::from_slice(&answer).map_err(|error| format!("{}: {error}", self.host))
     }
 
@@ -103,8 +100,7 @@ impl MemberConnection {
         token: Option<&str>,
         request: &Value,
     ) -> Result<Lines, Fault> {
-        let response = timeout(TIMEOUT, self.send(path, token, request)).await;
-        let response = response.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
+        let response = in_time("answer", self.send(path, token, request)).await;
         let body = response.map_err(|why| format!("{}: {why}", self.host))?.into_body();
         Ok(Lines { body, read: BytesMut::new(), connection: self })
     }
@@ -170,6 +166,11 @@ impl Lines {
             }
         }
     }
+}
+
+/// Gives up after [`TIMEOUT`].
+async fn in_time<T>(what: &str, done: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    timeout(TIMEOUT, done).await.unwrap_or_else(|_| Err(format!("no {what} within {} s", TIMEOUT.as_secs())))
 }
 
 /// An error with what is behind it, which says more.

@@ -37,6 +37,10 @@ impl RevisionFolder {
     /// # Errors
     /// It cannot be written; the one before is in use.
     pub fn use_revision(&self, revision: &Revision) -> io::Result<()> {
+        if self.read(revision.number).as_ref() == Some(revision) {
+            // It may be the only good one: a crash while it was written anew would lose it.
+            return self.lead(CURRENT, &revision.number.to_string());
+        }
         let folder = self.0.join(revision.number.to_string());
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -87,16 +91,14 @@ impl RevisionFolder {
 
     /// The revision in use, as it was written; `None`: there is none, or somebody has changed its folder.
     pub fn current(&self) -> Option<Revision> {
-        let number = self.number(CURRENT)?;
+        self.read(self.number(CURRENT)?)
+    }
+
+    fn read(&self, number: i64) -> Option<Revision> {
         let mut files = BTreeMap::new();
         let folder = self.0.join(number.to_string());
         read_below(&folder, "", &mut files).ok()?;
         Some(Revision { number, files })
-    }
-
-    /// The number of the last one that was accepted.
-    pub fn good(&self) -> Option<i64> {
-        self.number(GOOD)
     }
 
     /// Gives all of it to a user and a group.
@@ -174,11 +176,31 @@ mod tests {
         // It may be tried again, and others go once one is accepted.
         revisions.use_revision(&revision(9, "nine, mended")).unwrap();
         revisions.accept().unwrap();
-        assert_eq!((revisions.current(), revisions.good()), (Some(revision(9, "nine, mended")), Some(9)));
+        assert_eq!(
+            (revisions.current(), revisions.number(GOOD)),
+            (Some(revision(9, "nine, mended")), Some(9))
+        );
         let mut left: Vec<_> =
             fs::read_dir(revisions.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["9", "current", "good"]);
+    }
+
+    #[test]
+    fn a_revision_that_is_there_is_not_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(3, "three")).unwrap();
+        revisions.accept().unwrap();
+        let kept = File::open(revisions.main_file()).unwrap();
+        revisions.use_revision(&revision(3, "three")).unwrap();
+        let inode = |of: &File| std::os::unix::fs::MetadataExt::ino(&of.metadata().unwrap());
+        assert_eq!(
+            inode(&File::open(revisions.main_file()).unwrap()),
+            inode(&kept),
+            "a crash would have lost it"
+        );
+        assert_eq!(revisions.go_back().unwrap(), Some(3));
     }
 
     #[test]
