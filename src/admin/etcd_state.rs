@@ -1,7 +1,5 @@
 //! What is known of a configuration in etcd. The thread that follows it writes it, whoever asks reads it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
@@ -9,7 +7,6 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub struct EtcdState {
     known: ArcSwap<EtcdKnown>,
-    is_over: AtomicBool,
     ends: Notify,
 }
 
@@ -71,16 +68,10 @@ impl EtcdState {
 
     /// Has nobody follow it any more: another process serves, or nobody.
     pub fn end(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
         self.ends.notify_one();
     }
 
-    /// Whether nobody follows it any more.
-    pub fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
-    }
-
-    /// Waits until then.
+    /// Waits until then; at once if it has come already.
     pub async fn end_comes(&self) {
         self.ends.notified().await;
     }

@@ -71,7 +71,7 @@ impl Following {
     async fn run(mut self) {
         let (mut first, mut wait) = (0, FIRST_WAIT);
         let state = self.parts.state.clone();
-        while !state.is_over() {
+        loop {
             let followed = async {
                 let mut client = self.parts.source.connect(first).await?;
                 first = client.endpoint() + 1;
