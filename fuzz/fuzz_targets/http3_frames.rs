@@ -1,5 +1,5 @@
-//! Any bytes as a client's stream of HTTP/3: what the library gets of it is the same however the bytes are cut, has the frames that came and no
-//! others, and no more waits than a frame may have.
+//! Any bytes as a client's stream of HTTP/3. What the library gets of it is the same however the bytes are cut. It has the frames that came and
+//! no others. No more waits than a frame may have.
 
 #![no_main]
 

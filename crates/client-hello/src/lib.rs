@@ -6,7 +6,7 @@
 //! [`HelloAlert`] is what a client is told whose hello leads nowhere.
 //!
 //! It reads more strictly than servers do, for a hello that can be read in two ways could be routed by one name and served by another.
-//! This is why it is not `tls-parser`, which takes messages apart and leaves records and doubles to its user, and not the `Acceptor` of
+//! This is why it is not `tls-parser`: that takes messages apart, and leaves records and doubles to its user. Nor is it the `Acceptor` of
 //! `rustls`, which wants a server's settings and keeps up to 64 KiB. The fuzz target `client_hello` holds it against that one.
 //!
 //! ```

@@ -1,8 +1,8 @@
 //! The pseudo-header fields of a head, by their encoded lines (QPACK, RFC 9204, section 4.5): the library of HTTP/3 keeps the last of those that
 //! stand there twice, and tells nothing of their order. Pure.
 
-/// The pseudo-header fields of requests, as Huffman codes say their names (RFC 7541, appendix B), and where each begins and ends in the static
-/// table (RFC 9204, appendix A).
+/// The pseudo-header fields of requests. Huffman codes say their names (RFC 7541, appendix B). Each has a range in the static table
+/// (RFC 9204, appendix A).
 const OF_REQUESTS: [PseudoField; 4] = [
     PseudoField {
         name: b":authority",
