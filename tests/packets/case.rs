@@ -62,6 +62,17 @@ pub(crate) fn first(cases: &[Case], name: &str) -> Option<Case> {
     cases.iter().rev().max_by_key(fitness).copied()
 }
 
+/// The case that has the least in common with that one: a long run has a story told in it, too. So every story meets both modes, both
+/// families, the kernel and a worker, where it can.
+pub(crate) fn opposite(cases: &[Case], first: Case) -> Option<Case> {
+    let differs = |case: &&Case| {
+        let differences =
+            [case.mode != first.mode, case.family != first.family, case.is_cached() != first.is_cached()];
+        differences.into_iter().filter(|differs| *differs).count()
+    };
+    cases.iter().max_by_key(differs).copied()
+}
+
 impl Case {
     /// Every one.
     pub(crate) fn all() -> impl Iterator<Item = Case> {

@@ -3,7 +3,8 @@
 //!
 //! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
 //! worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set each is told in one of these ways, by
-//! turns, and long ones are not. They need root and some tools; where one is missing they are reported as ignored, with the reason.
+//! turns, and long ones are not. With `1` each is told in the opposite way, too, with `only` in that alone, with `all` in every way. They
+//! need root and some tools; where one is missing they are reported as ignored, with the reason.
 //! `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -62,7 +63,7 @@ mod xdp;
 use std::process::ExitCode;
 
 use convey::model::Offload;
-use convey_testkit::{Need, run_trials, trial};
+use convey_testkit::{Need, run_trials_in_turns, trial};
 use libtest_mimic::Trial;
 
 use case::{Case, Story};
@@ -154,7 +155,7 @@ fn main() -> ExitCode {
     while !rooms.is_empty() {
         rooms.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
     }
-    run_trials(trials)
+    run_trials_in_turns(trials)
 }
 
 fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
@@ -166,9 +167,14 @@ fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
             .filter(|case| !OF_TYPICAL_CASES.contains(&room) || case.is_typical())
             .collect();
         let first = case::first(&cases, story.name);
+        let opposite = first.and_then(|first| case::opposite(&cases, first));
         for case in cases {
             let name = format!("{case}::{room}::{}", story.name);
-            let patience = (first != Some(case)).then_some(&Need::Long);
+            let patience = match case {
+                _ if first == Some(case) => None,
+                _ if opposite == Some(case) => Some(&Need::Long),
+                _ => Some(&Need::All),
+            };
             let needs: Vec<Need> = patience.into_iter().chain(story.needs).chain(NEEDS).copied().collect();
             trials.push(trial(name, needs, move || {
                 let _turn = turns::begin();

@@ -6,23 +6,56 @@ use std::sync::{Arc, Weak};
 
 /// Values that outlive their configuration as long as somebody holds them: connections hold the counters that
 /// count them, the snapshot holds the rest.
-pub(super) struct Kept<K, V>(HashMap<K, Weak<V>>);
+pub(super) struct Kept<K, V> {
+    values: HashMap<K, Weak<V>>,
+    /// With so many, those that nobody holds are looked for. Twice what the last search left: each new value pays for a share of one.
+    next_search: usize,
+}
 
 impl<K, V> Default for Kept<K, V> {
     fn default() -> Self {
-        Kept(HashMap::new())
+        Kept { values: HashMap::new(), next_search: FIRST_SEARCH }
     }
 }
+
+const FIRST_SEARCH: usize = 64;
 
 impl<K: Hash + Eq + Clone, V> Kept<K, V> {
     /// The value of a key: the one that is still held, or a new one.
     pub(super) fn get(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
-        if let Some(kept) = self.0.get(key).and_then(Weak::upgrade) {
+        if let Some(kept) = self.values.get(key).and_then(Weak::upgrade) {
             return kept;
         }
-        self.0.retain(|_, kept| kept.strong_count() > 0);
+        if self.values.len() >= self.next_search {
+            self.values.retain(|_, kept| kept.strong_count() > 0);
+            self.next_search = FIRST_SEARCH.max(2 * self.values.len());
+        }
         let made = Arc::new(make());
-        self.0.insert(key.clone(), Arc::downgrade(&made));
+        self.values.insert(key.clone(), Arc::downgrade(&made));
         made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_again_while_somebody_holds_it() {
+        let mut kept = Kept::default();
+        let held = kept.get(&1, || "first");
+        assert_eq!(*kept.get(&1, || "second"), "first");
+        drop(held);
+        assert_eq!(*kept.get(&1, || "second"), "second");
+    }
+
+    #[test]
+    fn at_most_as_many_are_kept_for_nobody_as_for_somebody_and_a_few() {
+        let mut kept = Kept::default();
+        let held: Vec<_> = (0..1000).map(|key| kept.get(&key, || ())).collect();
+        for key in 1000..100_000 {
+            kept.get(&key, || ());
+            assert!(kept.values.len() <= 2 * held.len() + FIRST_SEARCH);
+        }
     }
 }

@@ -9,8 +9,11 @@ use std::thread::available_parallelism;
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Trials at a time for each core: mostly they wait. Long ones are told one for each core, for some need all of it.
+/// Trials at a time for each core: mostly they wait. Some long ones need all of a core.
 const TRIALS_A_CORE: usize = 2;
+
+/// What is told, by `CONVEY_LONG`: nothing long, `1` for long ones too, `only` for nothing else, `all` for packet stories in every way.
+const LONG: &str = "CONVEY_LONG";
 
 /// Something not every machine has.
 #[derive(Clone, Copy)]
@@ -19,6 +22,8 @@ pub enum Need {
     Tool(&'static str, &'static str),
     /// Patience: the test takes longer than a newcomer waits.
     Long,
+    /// More of it: what the test tells is told in other ways by others.
+    All,
     /// The right, and the tools, to make network namespaces.
     Namespaces,
     /// The address `::1`.
@@ -59,7 +64,11 @@ impl Need {
             }
             Need::Long => {
                 let reason = || "takes long; CONVEY_LONG=1 has it told".to_owned();
-                (!is_long()).then(reason)
+                long().is_none().then(reason)
+            }
+            Need::All => {
+                let reason = || "is told in other ways; CONVEY_LONG=all has it told in this one, too".to_owned();
+                (long().as_deref() != Some("all")).then(reason)
             }
             Need::Namespaces => {
                 static MISSING: LazyLock<Option<String>> = LazyLock::new(no_namespaces);
@@ -100,7 +109,10 @@ pub fn trial(
     needs: impl Into<Vec<Need>>,
     test: impl FnOnce() + Send + 'static,
 ) -> Trial {
-    let needs = needs.into();
+    let mut needs = needs.into();
+    if !needs.iter().any(|need| matches!(need, Need::Long | Need::All)) {
+        needs.push(Need::Other(is_short_among_long));
+    }
     Trial::ignorable_test(name, move || {
         if let Some(missing) = needs.iter().find_map(|need| need.missing()) {
             return Ok(Completion::ignored_with(missing));
@@ -130,16 +142,29 @@ macro_rules! stories {
     };
 }
 
-/// Whether long stories are wanted.
-fn is_long() -> bool {
-    std::env::var_os("CONVEY_LONG").is_some()
+/// Which long stories are wanted.
+fn long() -> Option<String> {
+    std::env::var(LONG).ok()
 }
 
-/// Runs the trials that the command line asks for: `TRIALS_A_CORE` unless it says how many.
+fn is_short_among_long() -> Option<String> {
+    let reason = || "is told without CONVEY_LONG=only".to_owned();
+    (long().as_deref() == Some("only")).then(reason)
+}
+
+/// Runs the trials that the command line asks for: two for each core, or one if there are long ones, unless it says how many.
 pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
+    run(trials, if long().is_some() { 1 } else { TRIALS_A_CORE })
+}
+
+/// The same for trials that agree by themselves which of them need a core: two for each core anyhow.
+pub fn run_trials_in_turns(trials: Vec<Trial>) -> ExitCode {
+    run(trials, TRIALS_A_CORE)
+}
+
+fn run(trials: Vec<Trial>, a_core: usize) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let cores = available_parallelism().map_or(1, usize::from);
-    let a_core = if is_long() { 1 } else { TRIALS_A_CORE };
     arguments.test_threads.get_or_insert(a_core * cores);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
