@@ -286,7 +286,7 @@ impl PacketPath {
 
     /// Has workers go by this snapshot.
     pub(super) fn see(&self, snapshot: &Arc<Snapshot>) {
-        self.sight.store(Arc::new(Sight::new(snapshot.clone())));
+        self.sight.store(Arc::new(self.sight.load().next(snapshot.clone())));
     }
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.

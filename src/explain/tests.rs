@@ -201,7 +201,7 @@ fn ten_thousand_first_packets_fare_as_was_explained() {
             match verdict {
                 crate::forward::Verdict::Transmit(forwarded) => {
                     forwarded_before += 1;
-                    let server = snapshot.servers[&forwarded.flow.server].config.name.clone();
+                    let server = snapshot.server(forwarded.flow.server).unwrap().config.name.clone();
                     assert_eq!(
                         (said.verdict, &said.server),
                         (ClientVerdict::Server, &Some(server)),

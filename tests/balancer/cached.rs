@@ -35,7 +35,7 @@ impl Cached {
         let first = workers[0].snapshot.clone();
         // Other balancers of the thread have had the same.
         let of_frontends = first.frontends.iter().map(|frontend| &frontend.live.slots);
-        for slots in of_frontends.chain(first.servers.values().map(|server| &server.live.slots)) {
+        for slots in of_frontends.chain(first.servers().map(|server| &server.live.slots)) {
             (0..slots.open()).for_each(|_| slots.release());
         }
         Cached { workers, dispatch, kernel, first, unread: Vec::new(), is_deaf: false, has_lost_some: false }
@@ -110,7 +110,7 @@ impl Cached {
             let mut frontends = self.first.frontends.iter();
             let frontend = frontends.find(|frontend| frontend.live.id == ended.flow.frontend);
             frontend.expect("one of those there are").live.slots.release();
-            self.first.servers[&ended.flow.server].live.slots.release();
+            self.first.server(ended.flow.server).expect("a server of the first").live.slots.release();
         }
         ended.len()
     }

@@ -269,7 +269,7 @@ impl EventSequence {
     fn slots(&self) -> [u32; 2] {
         let first = self.balancer.first();
         let of_frontends = first.frontends.iter().map(|frontend| frontend.live.slots.open()).sum();
-        let of_servers = first.servers.values().map(|server| server.live.slots.open()).sum();
+        let of_servers = first.servers().map(|server| server.live.slots.open()).sum();
         [of_frontends, of_servers]
     }
 

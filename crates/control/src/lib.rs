@@ -17,6 +17,7 @@ mod loads;
 mod names;
 mod overlays;
 mod own_addresses;
+mod pace;
 mod resolver;
 mod state;
 mod supervisor;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use self::acceptors::Acceptors;
 use self::dns_grace::DnsGrace;
+use self::frontends::Built;
 pub use self::known::{Known, KnownServer};
 use self::path_mtu::PathMtuRow;
 pub use self::steer::Unsteerable;
@@ -34,7 +35,8 @@ use convey_model::{
 };
 use convey_snapshot::stats::Traffic;
 use convey_snapshot::{
-    self as snapshot, Ejected, FrontendLive, Health, Pool, PoolLive, RequestLimit, ServerLive, Snapshot,
+    self as snapshot, Ejected, FrontendLive, Health, Places, Pool, PoolLive, RequestLimit, ServerLive,
+    Snapshot,
 };
 use convey_tls::AcmeChallenges;
 
@@ -68,6 +70,8 @@ pub struct ControlState {
     request_limits: HashMap<(String, Option<String>), RequestLimit>,
     backends: Kept<String, PoolLive>,
     pools: HashMap<String, PoolEntry>,
+    /// What the last snapshot had; `None` once a configuration or servers come, for then all of it is made anew.
+    built: Option<Built>,
     /// The pool of frontends without a backend of their own.
     no_pool: Arc<Pool>,
     kept_servers: Kept<ServerKey, ServerLive>,
@@ -148,6 +152,7 @@ impl ControlState {
             request_limits: HashMap::new(),
             backends: Kept::default(),
             pools: HashMap::new(),
+            built: None,
             no_pool: frontends::no_pool(cores),
             kept_servers: Kept::default(),
             servers: HashMap::new(),
@@ -190,6 +195,7 @@ impl ControlState {
             self.draining.apply(before, &config, now);
         }
         self.config = Some(config);
+        self.built = None;
         self.snapshot()
     }
 
@@ -289,6 +295,7 @@ impl ControlState {
     fn resolve_again(&mut self, now: Timestamp) {
         if let Some(config) = self.config.take() {
             let gone = self.keep_backends(&config, now);
+            self.built = None;
             self.dns_grace.keep(gone, now);
             self.config = Some(config);
         }
@@ -454,7 +461,8 @@ impl ControlState {
         self.generation += 1;
         self.is_stale = false;
         let (generation, network, totals) = (self.generation, self.network.clone(), self.totals.clone());
-        let frontends = self.build_frontends();
+        let before = self.built.take();
+        let frontends = self.build_frontends(before.as_ref());
         let Some(config) = &self.config else {
             let outlasting = self.outlasting.clone();
             return Arc::new(Snapshot {
@@ -465,16 +473,13 @@ impl ControlState {
                 ..Snapshot::empty(self.cores)
             });
         };
-        let listeners = frontends
-            .iter()
-            .flat_map(|frontend| frontend.config.endpoints().map(|endpoint| (endpoint, frontend.clone())));
         let pools: Vec<Arc<Pool>> =
             config.backends.iter().map(|backend| self.pools[&backend.name].pool.clone()).collect();
-        let servers = pools.iter().flat_map(|pool| &pool.servers);
+        let places = before.map_or_else(|| Places::new(&frontends, &pools).into(), |before| before.places);
+        self.built = Some(Built { frontends: frontends.clone(), places: places.clone() });
         Arc::new(Snapshot {
             generation,
-            listeners: listeners.collect(),
-            servers: servers.map(|server| (server.live.id, server.clone())).collect(),
+            places,
             server_endpoints: self.server_endpoints.clone(),
             pools,
             frontends,

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::{Error, Info, Warn};
+use super::pace::Pace;
 use super::supervisor::Heartbeat;
 use super::{ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, Supervisor};
 use crate::health::{Finding, ProbeOutcome, Schedule};
@@ -225,9 +226,10 @@ impl<D: DataPath> Task<D> {
         reading.resume(&self.file);
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
         let mut handshakes = tokio::time::interval(HANDSHAKES);
+        let mut pace = Pace::default();
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
-            let due = self.state.due().into_iter().chain(self.digest.due()).min();
+            let due = [self.state.due(), self.digest.due(), pace.due()].into_iter().flatten().min();
             let time = until(due, (self.now)());
             tokio::select! {
                 () = time => self.on_time(),
@@ -238,7 +240,10 @@ impl<D: DataPath> Task<D> {
                     self.tell_of_reload();
                     reading.begin(&self.file);
                 }
-                Some(request) = events.requests.recv() => self.on_request(request, reading).await,
+                Some(request) = events.requests.recv() => {
+                    self.on_request(request, reading).await;
+                    pace.hurry();
+                }
                 loaded = reading.end() => {
                     let outcome = self.reload(loaded).await;
                     reading.answer(&outcome);
@@ -260,7 +265,10 @@ impl<D: DataPath> Task<D> {
             while let Ok(failures) = events.failures.try_recv() {
                 self.on_failures(failures);
             }
-            self.publish_update();
+            let begun = (self.now)();
+            if pace.is_due(begun) && self.publish_update() {
+                pace.published(begun, (self.now)());
+            }
         }
     }
 
@@ -403,8 +411,9 @@ impl<D: DataPath> Task<D> {
         publish(&self.snapshot, snapshot)
     }
 
-    fn publish_update(&mut self) {
-        let Some((snapshot, changes)) = self.state.take_update() else { return };
+    /// Returns whether there was anything to publish.
+    fn publish_update(&mut self) -> bool {
+        let Some((snapshot, changes)) = self.state.take_update() else { return false };
         let before = self.publish(snapshot.clone());
         self.data_path.on_snapshot(&snapshot);
         self.supervisor.publishes(&snapshot);
@@ -414,6 +423,7 @@ impl<D: DataPath> Task<D> {
         told.iter().for_each(|change| self.tell_of_server(change));
         self.tell_who_is_empty(&before);
         self.tell_who_left_the_link(&before);
+        true
     }
 
     /// Takes what was read of the file. Whatever is wrong with it, what runs goes on.

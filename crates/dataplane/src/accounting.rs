@@ -65,7 +65,7 @@ impl Accounting {
             !frontends.contains(&frontend.id) && frontend.slots.open() == 0
         });
         forget(&mut self.servers, |(server, _)| {
-            !snapshot.servers.contains_key(&server.id) && server.slots.open() == 0
+            snapshot.server(server.id).is_none() && server.slots.open() == 0
         });
     }
 
@@ -210,7 +210,7 @@ impl Accounting {
             traffic.add(self.core, Counter::ConnectFailures, 1);
         }
         let in_a_row = server.connect_failed(server.row())?;
-        let config = &snapshot.servers.get(&flow.server)?.config;
+        let config = &snapshot.server(flow.server)?.config;
         let is_its = |pool: &&Arc<Pool>| pool.servers.iter().any(|server| server.live.id == flow.server);
         let backend = &snapshot.pools.iter().find(is_its)?.config;
         let frontend = self.frontends.get(flow.frontend as usize);

@@ -27,6 +27,12 @@ impl Sight {
         Sight { snapshot, plan }
     }
 
+    /// Of the snapshot after this one. What is the same is kept.
+    pub fn next(&self, snapshot: Arc<Snapshot>) -> Sight {
+        let plan = plan_after(&snapshot, Some(self));
+        Sight { snapshot, plan }
+    }
+
     /// The snapshot.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
@@ -40,9 +46,24 @@ impl Sight {
 
 /// What packet modes forward.
 pub fn plan(snapshot: &Snapshot) -> Plan {
-    let servers: HashMap<u32, Arc<PlannedServer>> = snapshot.pools.iter().flat_map(servers).collect();
-    let pools: Vec<Arc<PlannedPool>> =
-        snapshot.pools.iter().map(|pool| Arc::new(self::pool(pool, &servers))).collect();
+    plan_after(snapshot, None)
+}
+
+fn plan_after(snapshot: &Snapshot, before: Option<&Sight>) -> Plan {
+    let kept_pool = |(place, pool): (usize, &Arc<snapshot::Pool>)| {
+        let before = before.filter(|before| {
+            before.snapshot.pools.get(place).is_some_and(|before| Arc::ptr_eq(before, pool))
+        });
+        before.and_then(|before| before.plan.pools.get(place)).cloned()
+    };
+    let pools: Vec<Arc<PlannedPool>> = snapshot
+        .pools
+        .iter()
+        .enumerate()
+        .map(|at| kept_pool(at).unwrap_or_else(|| Arc::new(self::pool(at.1))))
+        .collect();
+    let servers: HashMap<u32, Arc<PlannedServer>> =
+        pools.iter().flat_map(|pool| &pool.servers).map(|server| (server.id, server.clone())).collect();
     let pool_of: HashMap<*const snapshot::Pool, &Arc<PlannedPool>> =
         snapshot.pools.iter().map(Arc::as_ptr).zip(&pools).collect();
     let frontends: HashMap<u32, Arc<PlannedFrontend>> = snapshot
@@ -60,11 +81,7 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
         generation: snapshot.generation,
         tunnels: Arc::new(tunnels(&pools, &planned, &snapshot.network)),
         frontends: planned,
-        listeners: snapshot
-            .listeners
-            .iter()
-            .filter_map(|(at, frontend)| Some((*at, known(frontend)?)))
-            .collect(),
+        listeners: snapshot.listeners().filter_map(|(at, frontend)| Some((*at, known(frontend)?))).collect(),
         pools,
         servers,
         server_endpoints: snapshot.server_endpoints.clone(),
@@ -100,9 +117,9 @@ fn frontend(frontend: &snapshot::Frontend, pool: &Arc<PlannedPool>) -> Option<Pl
     })
 }
 
-fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<PlannedServer>>) -> PlannedPool {
+fn pool(pool: &Arc<snapshot::Pool>) -> PlannedPool {
     PlannedPool {
-        servers: pool.servers.iter().map(|server| servers[&server.live.id].clone()).collect(),
+        servers: servers(pool).collect(),
         picker: Arc::new(By(pool.clone())),
         is_hashed: pool.config.algorithm.hashes(),
         dsr: pool.config.dsr,
@@ -114,17 +131,16 @@ fn pool(pool: &Arc<snapshot::Pool>, servers: &HashMap<u32, Arc<PlannedServer>>) 
     }
 }
 
-fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = (u32, Arc<PlannedServer>)> {
+fn servers(pool: &Arc<snapshot::Pool>) -> impl Iterator<Item = Arc<PlannedServer>> {
     pool.servers.iter().enumerate().map(|(index, server)| {
-        let planned = PlannedServer {
+        Arc::new(PlannedServer {
             id: server.live.id,
             addr: server.config.addr,
             is_up: server.health.up,
             is_eligible: pool.is_eligible(index),
             max_connections: server.config.settings.max_connections,
             slots: server.live.slots.clone(),
-        };
-        (planned.id, Arc::new(planned))
+        })
     })
 }
 

@@ -197,7 +197,7 @@ impl ClientStream {
     /// Whether the newest snapshot has its frontend.
     pub fn is_served(&self) -> bool {
         let (frontend, snapshot) = (&self.session.frontend, self.session.context.snapshot());
-        let at_address = snapshot.listeners.get(&Endpoint::tcp(self.session.downstream.vip));
+        let at_address = snapshot.listener(&Endpoint::tcp(self.session.downstream.vip));
         at_address.is_some_and(|other| Arc::ptr_eq(&other.live, &frontend.live)) || is_in(frontend, &snapshot)
     }
 

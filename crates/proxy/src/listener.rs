@@ -189,7 +189,7 @@ impl Acceptor {
     /// Pauses after a failed accept, longer each time.
     async fn back_off(&mut self, why: &str) {
         let vip = self.vip;
-        let frontend = self.context.snapshot().listeners.get(&Endpoint::tcp(vip)).cloned();
+        let frontend = self.context.snapshot().listener(&Endpoint::tcp(vip)).cloned();
         if let Some(frontend) = frontend {
             frontend.live.traffic.add(self.context.core, Counter::AcceptBackoff, 1);
             if let Some(untold) = self.context.shared.lines.take(frontend.live.id, Event::Backoff) {

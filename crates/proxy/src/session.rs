@@ -79,7 +79,7 @@ impl TcpSession {
         context: &Arc<Context>,
         snapshot: &Snapshot,
     ) -> Option<TcpSession> {
-        let frontend = snapshot.listeners.get(&Endpoint::tcp(vip))?.clone();
+        let frontend = snapshot.listener(&Endpoint::tcp(vip))?.clone();
         let timeouts = snapshot.timeouts_of(&frontend);
         let totals = snapshot.totals.clone();
         totals.add(context.core, Counter::Opened, 1);
@@ -277,7 +277,7 @@ impl TcpSession {
     /// Its frontend as this snapshot has it, if it still does; the address may belong to another.
     pub(super) fn frontend_in<'a>(&'a self, snapshot: &'a Snapshot) -> &'a Arc<Frontend> {
         let is_ours = |frontend: &&Arc<Frontend>| Arc::ptr_eq(&frontend.live, &self.frontend.live);
-        let at_address = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
+        let at_address = snapshot.listener(&Endpoint::tcp(self.downstream.vip)).filter(is_ours);
         let anywhere = || snapshot.frontends.iter().find(is_ours);
         at_address.or_else(anywhere).unwrap_or(&self.frontend)
     }
@@ -527,7 +527,7 @@ impl TcpSession {
     /// is the frontend's. If a reload took the address away, the frontend stays.
     fn reload(&mut self) {
         let snapshot = self.context.snapshot();
-        if let Some(frontend) = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip)) {
+        if let Some(frontend) = snapshot.listener(&Endpoint::tcp(self.downstream.vip)) {
             if !Arc::ptr_eq(&frontend.live, &self.frontend.live) {
                 self.count_closed();
             }
@@ -543,7 +543,7 @@ impl TcpSession {
         if let Some(routed) = &self.routed {
             return snapshot.newest_pool(routed.pool());
         }
-        let frontend = snapshot.listeners.get(&Endpoint::tcp(self.downstream.vip));
+        let frontend = snapshot.listener(&Endpoint::tcp(self.downstream.vip));
         frontend.unwrap_or(&self.frontend).pool.clone()
     }
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{
-    Frontend, FrontendLive, Health, HttpFrontend, Pool, PoolLive, RequestLimit, Server, ServerLive, Snapshot,
-    SniRoutes,
+    Frontend, FrontendLive, Health, HttpFrontend, Places, Pool, PoolLive, RequestLimit, Server, ServerLive,
+    Snapshot, SniRoutes,
 };
 use convey_model::{self as model, AdminState, ServerEndpoints, Timestamp, WHOLE};
 use convey_tls::TlsAcceptor;
@@ -86,12 +86,10 @@ pub fn http_frontend(config: model::FrontendConfig, pool: &Arc<Pool>, others: &[
 
 /// A state of these frontends and pools, counted by one core.
 pub fn snapshot(frontends: Vec<Arc<Frontend>>, pools: Vec<Arc<Pool>>) -> Snapshot {
-    let listeners =
-        frontends.iter().flat_map(|f| f.config.endpoints().map(|endpoint| (endpoint, f.clone()))).collect();
-    let servers = pools.iter().flat_map(|pool| pool.servers.iter().map(|s| (s.live.id, s.clone()))).collect();
+    let places = Places::new(&frontends, &pools).into();
     let used = frontends.iter().flat_map(|f| f.pools().iter().map(|pool| (&f.config, &*pool.config)));
     let server_endpoints = ServerEndpoints::of(used).into();
-    Snapshot { listeners, frontends, pools, servers, server_endpoints, ..Snapshot::empty(1) }
+    Snapshot { places, frontends, pools, server_endpoints, ..Snapshot::empty(1) }
 }
 
 /// One that no other server or frontend has.

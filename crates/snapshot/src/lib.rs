@@ -10,6 +10,7 @@ mod discoveries;
 pub mod fixture;
 mod http;
 mod names;
+mod places;
 mod pool;
 mod request_limit;
 mod route_live;
@@ -22,6 +23,7 @@ pub use convey_balance::FlowHash;
 pub use discoveries::Discovery;
 pub use http::{HttpAction, HttpFrontend, HttpRoute};
 pub use names::{Name, NameLive};
+pub use places::Places;
 pub use pool::{PassedOver, Pick, Pool, PoolLive, Server, ServerLive};
 pub use request_limit::RequestLimit;
 pub use route_live::{RouteLive, RouteLives};
@@ -29,7 +31,7 @@ pub use shortage::is_shortage;
 pub use sni::{SniRoute, SniRoutes};
 pub use waiters::{Waiters, Waits};
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;
@@ -50,14 +52,12 @@ use convey_tls::{AcmeChallenges, TlsAcceptor};
 pub struct Snapshot {
     /// Which snapshot this is: each one is one more than that before; 0 is [`Snapshot::empty`].
     pub generation: u64,
-    /// The frontend behind each place that is listened on.
-    pub listeners: HashMap<Endpoint, Arc<Frontend>>,
+    /// Where frontends listen, and which server has which number.
+    pub places: Arc<Places>,
     /// All frontends, by name.
     pub frontends: Vec<Arc<Frontend>>,
     /// All backends, by name, those without a frontend too.
     pub pools: Vec<Arc<Pool>>,
-    /// All servers of all backends, by their number.
-    pub servers: HashMap<u32, Arc<Server>>,
     /// Where the servers of frontends listen.
     pub server_endpoints: Arc<ServerEndpoints>,
     /// The names that servers go by, sorted.
@@ -277,10 +277,9 @@ impl Snapshot {
         let second = Duration::from_secs(1);
         Snapshot {
             generation: 0,
-            listeners: HashMap::new(),
+            places: Arc::default(),
             frontends: Vec::new(),
             pools: Vec::new(),
-            servers: HashMap::new(),
             server_endpoints: Arc::default(),
             names: Vec::new(),
             discoveries: Vec::new(),

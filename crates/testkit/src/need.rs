@@ -67,7 +67,8 @@ impl Need {
                 long().is_none().then(reason)
             }
             Need::All => {
-                let reason = || "is told in other ways; CONVEY_LONG=all has it told in this one, too".to_owned();
+                let reason =
+                    || "is told in other ways; CONVEY_LONG=all has it told in this one, too".to_owned();
                 (long().as_deref() != Some("all")).then(reason)
             }
             Need::Namespaces => {

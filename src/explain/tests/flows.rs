@@ -36,7 +36,7 @@ fn found(
 ) -> Option<PacketFlow> {
     let key = FlowKey::tcp(client, "192.0.2.1:80".parse().unwrap());
     let (sight, activity) = forwarder.find_flow(&key, NOW)?;
-    let config = &snapshot.servers[&sight.owners.server].config;
+    let config = &snapshot.server(sight.owners.server).unwrap().config;
     let snat = (!plan.frontends[0].is_dsr()).then(|| sight.server.destination());
     let addr = sight.server.source().to_string();
     let known = listed(client, Some((&config.name, &addr)));
@@ -95,7 +95,7 @@ fn clients_that_go_on_and_clients_that_begin_anew_fare_as_was_explained() {
             }
             match handled {
                 (Verdict::Transmit(forwarded), seen) => {
-                    let server = &snapshot.servers[&forwarded.flow.server].config.name;
+                    let server = &snapshot.server(forwarded.flow.server).unwrap().config.name;
                     assert_eq!(
                         (said.verdict, said.server.as_ref()),
                         (ClientVerdict::Server, Some(server)),

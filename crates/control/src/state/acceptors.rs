@@ -1,6 +1,6 @@
 //! How frontends shake hands: made once of their settings, and kept until these change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use convey_config::Config;
@@ -51,8 +51,8 @@ impl Acceptors {
 
     /// Forgets those of frontends that are gone, or no longer shake hands.
     pub(super) fn retain(&mut self, config: &Config) {
-        let has_tls =
-            |name: &String| config.frontends.iter().any(|other| other.name == *name && other.tls.is_some());
-        self.0.retain(|name, _| has_tls(name));
+        let with_tls = config.frontends.iter().filter(|frontend| frontend.tls.is_some());
+        let with_tls: HashSet<&str> = with_tls.map(|frontend| frontend.name.as_str()).collect();
+        self.0.retain(|name, _| with_tls.contains(name.as_str()));
     }
 }

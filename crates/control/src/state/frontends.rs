@@ -5,18 +5,26 @@ use std::sync::Arc;
 
 use super::{ControlState, PoolEntry, number};
 use convey_model::{BackendConfig, FrontendConfig};
-use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Pool, PoolLive, SniRoutes};
+use convey_snapshot::{Frontend, FrontendLive, HttpFrontend, Places, Pool, PoolLive, SniRoutes};
+
+/// What snapshots of one configuration share.
+pub(super) struct Built {
+    pub(super) frontends: Vec<Arc<Frontend>>,
+    pub(super) places: Arc<Places>,
+}
 
 impl ControlState {
-    /// The frontends of the configuration.
-    pub(super) fn build_frontends(&mut self) -> Vec<Arc<Frontend>> {
+    /// The frontends of the configuration. Those `before` whose backends are the same are kept.
+    pub(super) fn build_frontends(&mut self, before: Option<&Built>) -> Vec<Arc<Frontend>> {
         let Some(config) = &self.config else { return Vec::new() };
         let (pools, cores, ids) =
             (Pools { all: &self.pools, none: &self.no_pool }, self.cores, &mut self.next_id);
         let (limits, acceptors) = (&self.request_limits, &mut self.acceptors);
         let (orders, challenges) = (config.acme.is_some(), &self.challenges);
-        acceptors.retain(config);
-        let build = |frontend: &FrontendConfig| {
+        if before.is_none() {
+            acceptors.retain(config);
+        }
+        let mut build = |frontend: &FrontendConfig| {
             let live = self
                 .frontends
                 .get(&frontend.name, || FrontendLive::new(number(ids), cores).named(&frontend.name));
@@ -41,7 +49,15 @@ impl ControlState {
                 live,
             })
         };
-        config.frontends.iter().map(build).collect()
+        let is_same = |frontend: &&Arc<Frontend>| {
+            let is_newest = |pool: &Arc<Pool>| Arc::ptr_eq(pool, pools.newest(pool));
+            is_newest(&frontend.pool) && frontend.pools().iter().all(is_newest)
+        };
+        let mut build_or_keep = |(place, frontend): (usize, &FrontendConfig)| {
+            let kept = before.and_then(|before| before.frontends.get(place)).filter(is_same);
+            kept.cloned().unwrap_or_else(|| build(frontend))
+        };
+        config.frontends.iter().enumerate().map(&mut build_or_keep).collect()
     }
 }
 
@@ -55,6 +71,11 @@ struct Pools<'a> {
 impl Pools<'_> {
     fn of(self, backend: &str) -> Arc<Pool> {
         self.all.get(backend).map_or(self.none, |entry| &entry.pool).clone()
+    }
+
+    /// The same backend's pool.
+    fn newest(&self, pool: &Pool) -> &Arc<Pool> {
+        self.all.get(&pool.config.name).map_or(self.none, |entry| &entry.pool)
     }
 }
 

@@ -9,6 +9,7 @@ mod names;
 mod nodes;
 mod outlier;
 mod path_mtu;
+mod shared;
 mod steer;
 
 use std::net::SocketAddr;
@@ -41,7 +42,7 @@ fn key_of(config: &Config, index: usize) -> ServerKey {
 /// The names of the servers that 20 new connections go to.
 fn chosen(snapshot: &Snapshot) -> Vec<String> {
     let vip: SocketAddr = VIP.parse().unwrap();
-    let pool = &snapshot.listeners[&Endpoint::tcp(vip)].pool;
+    let pool = &snapshot.listener(&Endpoint::tcp(vip)).unwrap().pool;
     let mut names: Vec<String> = (0..20)
         .filter_map(|port| match pool.pick(SocketAddr::new(vip.ip(), 1000 + port), vip, &[]) {
             Pick::Server(index) => Some(pool.servers[index].config.name.clone()),
@@ -307,11 +308,11 @@ fn a_server_that_stays_or_comes_back_to_its_flows_keeps_its_number() {
     let frontend = before.frontends[0].live.id;
     let without = state.configure(config(vec![server("a", "10.0.0.2:80")]), Timestamp(1));
     drop(before);
-    assert!(!without.servers.contains_key(&held.id));
+    assert!(without.server(held.id).is_none());
     assert_eq!(without.frontends[0].live.id, frontend);
     let after = state.configure(two_servers(), Timestamp(2));
-    assert_eq!(after.servers[&held.id].config.name, "b");
-    assert_eq!(after.servers[&without.pools[0].servers[0].live.id].config.name, "a");
+    assert_eq!(after.server(held.id).unwrap().config.name, "b");
+    assert_eq!(after.server(without.pools[0].servers[0].live.id).unwrap().config.name, "a");
 }
 
 #[test]
@@ -329,10 +330,10 @@ fn every_configured_server_is_found_by_its_number_with_its_present_health() {
     state.on_probe(&b, false, "refused".into(), Timestamp(1));
     let (snapshot, _) = state.take_update().unwrap();
     let mut found: Vec<(&str, bool)> =
-        snapshot.servers.values().map(|server| (server.config.name.as_str(), server.health.up)).collect();
+        snapshot.servers().map(|server| (server.config.name.as_str(), server.health.up)).collect();
     found.sort_unstable();
     assert_eq!(found, [("a", true), ("b", false), ("c", true)]);
-    assert!(snapshot.servers.iter().all(|(id, server)| *id == server.live.id));
+    assert!(snapshot.servers().all(|server| snapshot.server(server.live.id).is_some()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::state::HealthChange;
 use crate::{DiscoveryChange, EventKind, EventLevel, NameChange};
 use convey_config::listed;
 use convey_model::AdminState;
-use convey_snapshot::{Server, Snapshot};
+use convey_snapshot::{Frontend, Server, Snapshot};
 
 impl<D> Task<D> {
     /// Tells it to the log, and to whoever asks later.
@@ -39,7 +39,11 @@ impl<D> Task<D> {
     /// Tells of which servers, since `before`, routes no longer say that they are on the link, as their mode wants it,
     /// and of which they say so again. A file is refused for it.
     pub(super) fn tell_who_left_the_link(&self, before: &Snapshot) {
-        let (before, now) = (before.off_link(), self.snapshot.load().off_link());
+        let now = self.snapshot.load();
+        if Arc::ptr_eq(&before.network, &now.network) && Arc::ptr_eq(&before.places, &now.places) {
+            return;
+        }
+        let (before, now) = (before.off_link(), now.off_link());
         for server in now.difference(&before) {
             let line =
                 format!("server {server} is no longer on the link (dsr = \"l2\"): nothing is sent to it");
@@ -52,11 +56,17 @@ impl<D> Task<D> {
 
     /// Tells which backends lost their last server, or have one again, since `before`.
     pub(super) fn tell_who_is_empty(&self, before: &Snapshot) {
-        let empty = |snapshot: &Snapshot| -> BTreeSet<String> {
-            let used = snapshot.frontends.iter().flat_map(|frontend| frontend.pools());
+        let now = self.snapshot.load();
+        let are_same = Arc::ptr_eq(&before.places, &now.places);
+        let empty = |snapshot: &Snapshot, other: &Snapshot| -> BTreeSet<String> {
+            let is_other = |(place, frontend): &(usize, &Arc<Frontend>)| {
+                !are_same || !other.frontends.get(*place).is_some_and(|other| Arc::ptr_eq(frontend, other))
+            };
+            let others = snapshot.frontends.iter().enumerate().filter(is_other);
+            let used = others.flat_map(|(_, frontend)| frontend.pools());
             used.filter(|pool| pool.eligible() == 0).map(|pool| pool.config.name.clone()).collect()
         };
-        let (before, now) = (empty(before), empty(&self.snapshot.load()));
+        let (before, now) = (empty(before, &now), empty(&now, before));
         for backend in now.difference(&before) {
             let Some(servers) = self.state.never_answered(backend) else {
                 let taken_out = self.taken_out(backend);

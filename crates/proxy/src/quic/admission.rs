@@ -71,7 +71,7 @@ impl Admission {
     /// Counts something at the frontend of the address, and in all.
     pub(super) fn count(&self, counter: Counter) {
         let snapshot = self.context.snapshot();
-        if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
+        if let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) {
             frontend.live.traffic.add(self.context.core, counter, 1);
         }
         snapshot.totals.add(self.context.core, counter, 1);
@@ -81,7 +81,7 @@ impl Admission {
     pub(super) fn take(&mut self, incoming: Incoming) {
         let context = self.context.clone();
         let snapshot = context.snapshot();
-        let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) else {
+        let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) else {
             return incoming.refuse();
         };
         let Some((config, http)) = self.config(frontend).zip(context.shared.http.clone()) else {

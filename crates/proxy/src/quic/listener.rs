@@ -104,7 +104,7 @@ fn endpoint(
     context: &Context,
 ) -> io::Result<Endpoint> {
     let snapshot = context.snapshot();
-    let frontend = snapshot.listeners.get(&Place::udp(vip)).ok_or(io::ErrorKind::NotFound)?;
+    let frontend = snapshot.listener(&Place::udp(vip)).ok_or(io::ErrorKind::NotFound)?;
     let acceptor = frontend.tls.as_ref().ok_or_else(|| io::Error::other("it has no TLS"))?;
     // By these settings it reads first packets, and signs what it asks clients to repeat. Connections have those of their time.
     let first = settings::of_connections(acceptor, &frontend.config.http_limits());

@@ -343,7 +343,7 @@ impl Relay {
             return snapshot;
         }
         self.generation = snapshot.generation;
-        if let Some(frontend) = snapshot.listeners.get(&Endpoint::udp(self.vip)) {
+        if let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) {
             let before = self.frontend.replace(frontend.clone());
             self.end_denied(before.as_deref(), frontend);
         }

@@ -135,7 +135,7 @@ impl Permit {
 
     /// Whether the server is down in this snapshot.
     pub(crate) fn is_down_in(&self, snapshot: &Snapshot) -> bool {
-        snapshot.servers.get(&self.server().live.id).is_some_and(|server| !server.health.up)
+        snapshot.server(self.server().live.id).is_some_and(|server| !server.health.up)
     }
 
     /// Keeps the slot in a newer `pool`, if its server is up there.

@@ -58,7 +58,7 @@ fn a_frontend_that_moves_drains_where_it_was() {
     state.configure(both(), AT(0));
     let moved = state.configure(listening("10.0.0.1:81"), AT(1));
     assert_eq!(draining(&moved), (vec![VIP.into()], vec![]));
-    assert!(!moved.listeners.contains_key(&Endpoint::tcp(VIP.parse().unwrap())));
+    assert!(!moved.listener(&Endpoint::tcp(VIP.parse().unwrap())).is_some());
     let back = state.configure(listening(VIP), AT(2));
     assert_eq!(draining(&back), (vec!["10.0.0.1:81".into()], vec![]));
     assert_eq!(state.due(), Some(AT(12)));
@@ -127,11 +127,11 @@ fn who_stops_serves_what_is_there_and_who_ends_serves_nobody() {
     assert!(!before.stopping);
     let stopping = state.stop();
     assert!(stopping.stopping && stopping.generation > before.generation);
-    assert_eq!((stopping.listeners.len(), stopping.servers.len()), (1, 2));
+    assert_eq!((stopping.listeners().count(), stopping.servers().count()), (1, 2));
     state.on_probe(&key_of(&both(), 0), false, "refused".into(), AT(1));
     assert!(state.take_update().unwrap().0.stopping, "whatever else happens");
     let ended = state.end();
-    assert_eq!((ended.listeners.len(), ended.servers.len()), (0, 0));
+    assert_eq!((ended.listeners().count(), ended.servers().count()), (0, 0));
     assert_eq!(draining(&ended), nothing());
     assert!(Arc::ptr_eq(&ended.totals, &before.totals), "what is cut is counted");
 }

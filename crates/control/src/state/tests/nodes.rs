@@ -76,7 +76,7 @@ fn node(algorithm: Algorithm, past: &Past, up: &[bool]) -> Arc<Snapshot> {
 /// The server of each of 200 clients.
 fn choices(snapshot: &Snapshot) -> BTreeMap<SocketAddr, Option<String>> {
     let vip: SocketAddr = VIP.parse().unwrap();
-    let pool = &snapshot.listeners[&Endpoint::tcp(vip)].pool;
+    let pool = &snapshot.listener(&Endpoint::tcp(vip)).unwrap().pool;
     let client = |number: u16| SocketAddr::from(([203, 0, 113, number as u8], 40_000 + 7 * number));
     let server = |client| match pool.pick(client, vip, &[]) {
         Pick::Server(index) => Some(pool.servers[index].config.name.clone()),

@@ -1,0 +1,92 @@
+//! Where frontends and servers are in a snapshot. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Frontend, Pool, Server, Snapshot};
+use convey_model::Endpoint;
+
+/// Which frontend is behind each place that is listened on, and which server has each number. All snapshots of a configuration share
+/// it, for health changes neither: so what a change of health costs does not grow with all that is configured.
+#[derive(Debug, Default)]
+pub struct Places {
+    listeners: HashMap<Endpoint, usize>,
+    servers: HashMap<u32, ServerPlace>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ServerPlace {
+    pool: usize,
+    index: usize,
+}
+
+impl Places {
+    /// Where these are.
+    pub fn new(frontends: &[Arc<Frontend>], pools: &[Arc<Pool>]) -> Places {
+        let endpoints = |(place, frontend)| {
+            let frontend: &Arc<Frontend> = frontend;
+            frontend.config.endpoints().map(move |endpoint| (endpoint, place))
+        };
+        let servers = |(pool, of)| {
+            let of: &Arc<Pool> = of;
+            let place =
+                move |(index, server): (usize, &Arc<Server>)| (server.live.id, ServerPlace { pool, index });
+            of.servers.iter().enumerate().map(place)
+        };
+        Places {
+            listeners: frontends.iter().enumerate().flat_map(endpoints).collect(),
+            servers: pools.iter().enumerate().flat_map(servers).collect(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// The frontend behind a place that is listened on.
+    pub fn listener(&self, at: &Endpoint) -> Option<&Arc<Frontend>> {
+        self.frontends.get(*self.places.listeners.get(at)?)
+    }
+
+    /// All places that are listened on, each with its frontend.
+    pub fn listeners(&self) -> impl Iterator<Item = (&Endpoint, &Arc<Frontend>)> {
+        self.places.listeners.iter().filter_map(|(at, place)| Some((at, self.frontends.get(*place)?)))
+    }
+
+    /// A server by its number.
+    pub fn server(&self, id: u32) -> Option<&Arc<Server>> {
+        let place = self.places.servers.get(&id)?;
+        self.pools.get(place.pool)?.servers.get(place.index)
+    }
+
+    /// The servers of all backends.
+    pub fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.pools.iter().flat_map(|pool| &pool.servers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn what_is_asked_for_is_found_and_nothing_else() {
+        let servers = |name, at| vec![(fixture::server(name, at), fixture::up())];
+        let pools = vec![
+            fixture::pool("web", servers("a", "127.0.0.1:1")),
+            fixture::pool("dns", servers("b", "127.0.0.1:2")),
+        ];
+        let frontends = vec![
+            fixture::frontend("web", &["10.0.0.1:80", "10.0.0.1:81"], &pools[0]),
+            fixture::frontend("dns", &["10.0.0.1:53"], &pools[1]),
+        ];
+        let snapshot = fixture::snapshot(frontends, pools);
+        let at = |port: u16| Endpoint::tcp(([10, 0, 0, 1], port).into());
+        let found = |port| snapshot.listener(&at(port)).map(|frontend| frontend.config.name.as_str());
+        assert_eq!([80, 81, 53, 82].map(found), [Some("web"), Some("web"), Some("dns"), None]);
+        assert_eq!(snapshot.listeners().count(), 3);
+        for server in snapshot.servers() {
+            assert!(snapshot.server(server.live.id).is_some_and(|found| Arc::ptr_eq(found, server)));
+        }
+        assert!(snapshot.server(u32::MAX).is_none());
+    }
+}
