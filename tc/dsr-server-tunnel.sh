@@ -24,8 +24,11 @@ up() {
     valid
     : "${SERVER:?addresses of this server}"
     for server in $SERVER; do
+        case $server in */*) fail "SERVER: found $server; allowed: addresses" ;; esac
         [ -n "$(ip addr show to "$server")" ] || fail "SERVER: this host has no address $server"
     done
+    # What is wrong with a VIP is said before anything else is changed.
+    VIP=$VIP sh "$L2" up
     modprobe -q -a ipip sit ip6_tunnel || true
     for device in $DEVICES; do
         ip link show "$device" >/dev/null 2>&1 || fail "there is no $device: load the modules ipip, sit and ip6_tunnel"
@@ -43,7 +46,6 @@ up() {
             *:*) listens 6 || ip -6 fou add port "$PORT" gue ;;
         esac
     fi
-    VIP=$VIP sh "$L2" up
 }
 
 check() {
@@ -51,6 +53,8 @@ check() {
     for device in $DEVICES; do
         ip link show up dev "$device" 2>/dev/null | grep -q "$device" || fail "$device is not up"
     done
+    [ "$(cat /proc/sys/net/ipv4/conf/all/rp_filter)" = 0 ] ||
+        fail "net.ipv4.conf.all.rp_filter is not 0: packets that come out of a tunnel are dropped"
     if [ "$KIND" = gue ]; then
         listens 4 || listens 6 || fail "nothing takes gue out at port $PORT"
     fi
@@ -90,8 +94,9 @@ valid() {
         *) fail "KIND: found ${KIND-nothing}; allowed: ipip, gue" ;;
     esac
     case $PORT in
-        '' | *[!0-9]*) fail "PORT: found $PORT; allowed: a port from 1 to 65535" ;;
+        '' | *[!0-9]* | ??????*) fail "PORT: found $PORT; allowed: a port from 1 to 65535" ;;
     esac
+    [ "$PORT" -ge 1 ] && [ "$PORT" -le 65535 ] || fail "PORT: found $PORT; allowed: a port from 1 to 65535"
 }
 
 # Whether gue is taken out at the port, by this family.

@@ -29,8 +29,10 @@ pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
 pub(crate) fn obstacle_at(snapshot: &Snapshot, ip: IpAddr, min_servers: u32) -> Option<String> {
     let is_at = |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == ip);
     let too_few = |frontend: &Frontend| {
-        let pool = frontend.pools().iter().find(|pool| pool.eligible() < min_servers as usize)?;
-        let (backend, left) = (&pool.config.name, pool.eligible());
+        let with_count = |pool| (known_to_serve(pool), pool);
+        let mut pools = frontend.pools().iter().map(with_count);
+        let (left, pool) = pools.find(|(count, _)| *count < min_servers as usize)?;
+        let backend = &pool.config.name;
         Some(format!(
             "{left} servers of backend {backend} can be chosen, and announce.min_servers is {min_servers}"
         ))
@@ -39,6 +41,12 @@ pub(crate) fn obstacle_at(snapshot: &Snapshot, ip: IpAddr, min_servers: u32) -> 
         let why = obstacle(frontend).or_else(|| too_few(frontend))?;
         Some(format!("frontend {}: {why}", frontend.config.name))
     })
+}
+
+/// Servers that can be chosen, and of which a check has found that they answer.
+fn known_to_serve(pool: &Arc<Pool>) -> usize {
+    let proven = |(index, server): &(usize, &Arc<Server>)| server.health.proven && pool.is_eligible(*index);
+    pool.servers.iter().enumerate().filter(proven).count()
 }
 
 /// Why a backend cannot serve, if it cannot.
@@ -133,6 +141,17 @@ mod tests {
             at("10.0.0.1", 2).as_deref(),
             Some("frontend alone: 1 servers of backend half can be chosen, and announce.min_servers is 2")
         );
+    }
+
+    #[test]
+    fn servers_that_no_check_has_reached_yet_do_not_make_an_address_worth_announcing() {
+        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
+        let unproven = Health { proven: false, ..fixture::up() };
+        let pool = fixture::pool("web", vec![(named("a"), fixture::up()), (named("b"), unproven)]);
+        let frontend = fixture::frontend("web", &["10.0.0.1:80"], &pool);
+        let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
+        let at = |min_servers| obstacle_at(&snapshot, "10.0.0.1".parse().unwrap(), min_servers);
+        assert_eq!((at(1).is_none(), at(2).is_some()), (true, true));
     }
 
     #[test]

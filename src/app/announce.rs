@@ -1,5 +1,7 @@
 //! Puts the addresses of frontends on an interface while they can serve. `control::Announcement` decides, this asks and does.
 
+mod seen;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,12 +15,13 @@ use log::{error, info, warn};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use self::seen::Seen;
 use super::clock;
-use super::stale_addresses::{name, own};
+use super::stale_addresses::{is_anybodys, name, own, own_all};
 use crate::admin::{AnnounceState, AnnouncedAddress, obstacle_at};
 use crate::control::{AddressChange, Announcement, EventKind, EventLevel, EventLog, Readiness};
 use crate::model::{AnnounceConfig, Timestamp};
-use crate::net::{HostAddress, HostAddresses, OwnedName};
+use crate::net::{HostAddresses, OwnedName, OwnedNames};
 use crate::snapshot::Snapshot;
 
 /// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
@@ -122,32 +125,6 @@ struct AnnounceTask {
     has_work: bool,
 }
 
-/// What the kernel says.
-struct Seen {
-    addresses: Vec<HostAddress>,
-    /// The index of the interface to announce on.
-    interface: u32,
-}
-
-impl Seen {
-    /// The address where it is to be announced, if a convey has put it there.
-    fn announced(&self, ip: IpAddr) -> Option<&HostAddress> {
-        self.of(ip).find(|address| address.is_announced && address.interface == self.interface)
-    }
-
-    fn has_elsewhere(&self, ip: IpAddr) -> bool {
-        self.of(ip).any(|address| address.is_announced && address.interface != self.interface)
-    }
-
-    fn has_foreign(&self, ip: IpAddr) -> bool {
-        self.of(ip).any(|address| !address.is_announced)
-    }
-
-    fn of(&self, ip: IpAddr) -> impl Iterator<Item = &HostAddress> {
-        self.addresses.iter().filter(move |address| address.ip == ip)
-    }
-}
-
 /// What is to become of an address.
 struct Decision {
     is_wanted: bool,
@@ -213,15 +190,11 @@ impl AnnounceTask {
         self.has_work = config.is_some();
         let seen = match self.see(config.as_deref()).await {
             Ok(seen) => {
-                self.fault = None;
+                self.note_fault_of_all(config.is_some(), seen.interface().err());
                 seen
             }
             Err(fault) => {
-                // Without the table nobody need be told.
-                if config.is_some() && self.fault.as_ref() != Some(&fault) {
-                    self.tell(EventLevel::Error, &format!("addresses cannot be announced: {fault}"));
-                }
-                self.fault = Some(fault);
+                self.note_fault_of_all(config.is_some(), Some(fault));
                 self.report(config.as_deref());
                 return None;
             }
@@ -230,9 +203,12 @@ impl AnnounceTask {
         let wanted = wanted(&snapshot);
         self.forget_unwanted(&wanted);
         if let Some(config) = &config {
+            self.take_names(&wanted, &seen);
+            let mut added = Vec::new();
             for ip in wanted {
-                self.look_at(ip, &snapshot, config, &seen).await;
+                added.extend(self.look_at(ip, &snapshot, config, &seen).await);
             }
+            self.check_marks(&added, config).await;
         }
         self.sweep(&seen).await;
         self.report(config.as_deref());
@@ -246,18 +222,7 @@ impl AnnounceTask {
             self.netlink = Some(opened);
         }
         let Some(netlink) = &self.netlink else { return Err("no netlink".to_owned()) };
-        let addresses = netlink.all().await.map_err(|error| error.to_string())?;
-        let Some(AnnounceConfig { interface: name, .. }) = config else {
-            return Ok(Seen { addresses, interface: 0 });
-        };
-        let interfaces = netlink.interfaces().await.map_err(|error| error.to_string())?;
-        let interface = interfaces.iter().find(|interface| interface.name == *name);
-        match interface {
-            Some(interface) => Ok(Seen { addresses, interface: interface.index }),
-            None => Err(format!(
-                "there is no interface {name} (announce.interface; `ip link add {name} type dummy` makes one)"
-            )),
-        }
+        Seen::ask(netlink, config).await.map_err(|error| error.to_string())
     }
 
     /// Gives up what the file no longer has. The addresses themselves are swept.
@@ -273,8 +238,14 @@ impl AnnounceTask {
         }
     }
 
-    /// Looks at one address, and announces or withdraws it.
-    async fn look_at(&mut self, ip: IpAddr, snapshot: &Snapshot, config: &AnnounceConfig, seen: &Seen) {
+    /// Looks at one address, and announces or withdraws it. Returns it if it was not there, and is now.
+    async fn look_at(
+        &mut self,
+        ip: IpAddr,
+        snapshot: &Snapshot,
+        config: &AnnounceConfig,
+        seen: &Seen,
+    ) -> Option<IpAddr> {
         let is_there = seen.announced(ip).is_some();
         let row = self.rows.entry(ip).or_insert_with(|| AddressRow {
             announcement: Announcement::new(is_there),
@@ -285,19 +256,32 @@ impl AnnounceTask {
         });
         row.is_there = is_there;
         if let Err((level, line)) = self.take_name(ip, seen) {
-            return self.note_fault(ip, level, line);
+            self.note_fault(ip, level, line);
+            return None;
         }
-        let Some(decision) = self.decide(ip, snapshot, config) else { return };
+        let decision = self.decide(ip, snapshot, config)?;
         if let Err(line) = self.carry_out(ip, decision.is_wanted, seen).await {
-            return self.note_fault(ip, EventLevel::Error, line);
+            self.note_fault(ip, EventLevel::Error, line);
+            return None;
         }
-        let Some(row) = self.rows.get_mut(&ip) else { return };
+        let row = self.rows.get_mut(&ip)?;
         let is_explained = decision.is_changed || seen.has_elsewhere(ip) || row.fault.is_some();
         (row.is_there, row.fault) = (decision.is_wanted, None);
         if is_there != decision.is_wanted {
             let (level, line) = decision.told(ip, &config.interface, is_explained);
             self.tell(level, &line);
         }
+        (decision.is_wanted && !is_there).then_some(ip)
+    }
+
+    /// Takes the names of all new addresses at once, which is quick for thousands. If one of them is not to be had, [`Self::take_name`]
+    /// says which.
+    fn take_names(&mut self, wanted: &BTreeSet<IpAddr>, seen: &Seen) {
+        let is_new = |ip: &&IpAddr| {
+            !self.names.contains_key(ip) && (seen.announced(**ip).is_some() || !seen.has_foreign(**ip))
+        };
+        let new: Vec<IpAddr> = wanted.iter().filter(is_new).copied().collect();
+        self.names.extend(own_all(&new));
     }
 
     /// Makes the address ours to announce. Else says why it is not.
@@ -344,31 +328,44 @@ impl AnnounceTask {
     async fn carry_out(&self, ip: IpAddr, is_wanted: bool, seen: &Seen) -> Result<(), String> {
         let Some(netlink) = &self.netlink else { return Ok(()) };
         let (verb, done) = match (is_wanted, seen.announced(ip)) {
-            (true, None) => ("announced", netlink.announce(ip, seen.interface).await),
+            (true, None) => ("announced", netlink.announce(ip, seen.interface()?).await),
             (false, Some(address)) => ("withdrawn", netlink.withdraw(address).await),
             (true, Some(_)) | (false, None) => return Ok(()),
         };
         done.map_err(|error| {
             let hint = if error.says_not_permitted() { " (CAP_NET_ADMIN; it takes a restart)" } else { "" };
             format!("{ip} cannot be {verb}: {error}{hint}")
-        })?;
-        if is_wanted && !self.has_mark(ip).await {
-            return Err(format!(
-                "{ip} cannot be announced: this kernel keeps no marks of addresses, Linux 5.18 does"
-            ));
-        }
-        Ok(())
+        })
     }
 
-    /// Whether the address has our mark. One that has none is taken away again: after a kill nobody would know it.
-    async fn has_mark(&self, ip: IpAddr) -> bool {
-        let Some(netlink) = &self.netlink else { return false };
-        let Ok(addresses) = netlink.all().await else { return true };
-        let Some(address) = addresses.iter().find(|address| address.ip == ip) else { return true };
-        if !address.is_announced {
+    /// Whether the addresses that were added have our mark. Those that have none are taken away again: after a kill nobody would know
+    /// them.
+    async fn check_marks(&mut self, added: &[IpAddr], config: &AnnounceConfig) {
+        let Some(netlink) = self.netlink.as_ref().filter(|_| !added.is_empty()) else { return };
+        let Ok(seen) = Seen::ask(netlink, Some(config)).await else { return };
+        let mut unmarked = Vec::new();
+        for address in added.iter().filter_map(|ip| seen.on_interface(*ip)).filter(|one| !one.is_announced) {
             let _ = netlink.withdraw(address).await;
+            unmarked.push(address.ip);
         }
-        address.is_announced
+        for ip in unmarked {
+            if let Some(row) = self.rows.get_mut(&ip) {
+                row.is_there = false;
+            }
+            let line =
+                format!("{ip} cannot be announced: this kernel keeps no marks of addresses, Linux 5.18 does");
+            self.note_fault(ip, EventLevel::Error, line);
+        }
+    }
+
+    /// Tells once why no address can be announced. Without the table nobody need be told.
+    fn note_fault_of_all(&mut self, is_asked_for: bool, fault: Option<String>) {
+        if let Some(fault) =
+            fault.as_ref().filter(|fault| is_asked_for && self.fault.as_ref() != Some(*fault))
+        {
+            self.tell(EventLevel::Error, &format!("addresses cannot be announced: {fault}"));
+        }
+        self.fault = fault;
     }
 
     /// Tells it once.
@@ -387,11 +384,11 @@ impl AnnounceTask {
         for address in seen.addresses.iter().filter(|address| address.is_announced) {
             let ip = address.ip;
             let is_ours = self.rows.contains_key(&ip) && self.names.contains_key(&ip);
-            if is_ours && address.interface == seen.interface {
+            if is_ours && seen.is_its_interface(address) {
                 continue;
             }
             // Held until it is removed: nobody begins to announce it meanwhile.
-            let name = if is_ours { None } else { own(ip).ok() };
+            let name = if is_ours { None } else { own(ip).ok().filter(|_| !is_anybodys(ip)) };
             if !is_ours && name.is_none() {
                 continue;
             }
@@ -404,37 +401,44 @@ impl AnnounceTask {
         }
     }
 
+    /// Takes the addresses away that are ours. They are while we hold their names; in an upgrade the next process has them beside us.
     async fn end(&mut self, end: End) {
-        let ours: BTreeSet<IpAddr> = std::mem::take(&mut self.names).into_keys().collect();
-        let why = match end {
-            End::Withdraw => "convey stops",
-            End::Leave => "the new process does not announce it",
-        };
         let there: Vec<IpAddr> =
             self.rows.iter().filter(|(_, row)| row.is_there).map(|(ip, _)| *ip).collect();
-        for ip in there.into_iter().filter(|ip| ours.contains(ip)) {
-            // Somebody has the name: another process has taken over.
-            let Ok(_name) = own(ip) else { continue };
-            match self.take_away(ip).await {
-                Ok(()) => {
-                    if let Some(row) = self.rows.get_mut(&ip) {
+        let ours = there.into_iter().filter(|ip| self.names.contains_key(ip));
+        let (leaving, why): (BTreeSet<IpAddr>, _) = match end {
+            End::Withdraw => (ours.collect(), "convey stops"),
+            End::Leave => {
+                let ours: Vec<IpAddr> = ours.collect();
+                self.names.clear();
+                let others = OwnedNames::read().unwrap_or_default();
+                let is_left = |ip: &IpAddr| !others.contains(&name(*ip));
+                (ours.into_iter().filter(is_left).collect(), "the new process does not announce it")
+            }
+        };
+        match self.take_away(&leaving).await {
+            Ok(()) => {
+                for ip in &leaving {
+                    if let Some(row) = self.rows.get_mut(ip) {
                         row.is_there = false;
                         why.clone_into(&mut row.reason);
                     }
                     self.tell(EventLevel::Info, &format!("{ip} withdrawn: {why}"));
                 }
-                Err(error) => self.tell(EventLevel::Error, &format!("{ip} cannot be withdrawn: {error}")),
             }
+            Err(error) => self.tell(EventLevel::Error, &format!("addresses cannot be withdrawn: {error}")),
         }
         match end {
             End::Withdraw => self.report(self.parts.snapshot.load().announce.as_deref()),
             End::Leave => self.parts.state.set(Vec::new()),
         }
+        self.names.clear();
     }
 
-    async fn take_away(&self, ip: IpAddr) -> Result<(), crate::net::Error> {
-        let Some(netlink) = &self.netlink else { return Ok(()) };
-        for address in netlink.all().await?.iter().filter(|one| one.is_announced && one.ip == ip) {
+    async fn take_away(&self, leaving: &BTreeSet<IpAddr>) -> Result<(), crate::net::Error> {
+        let Some(netlink) = self.netlink.as_ref().filter(|_| !leaving.is_empty()) else { return Ok(()) };
+        for address in netlink.all().await?.iter().filter(|one| one.is_announced && leaving.contains(&one.ip))
+        {
             netlink.withdraw(address).await?;
         }
         Ok(())

@@ -352,7 +352,7 @@ impl Paths {
 fn cannot_go_on(lost: usize, open: usize) -> String {
     format!(
         "{lost} of {open} open flows cannot go on in the new process: their frontend or server is no longer in the file and drains, or \
-         the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
+         their backend had another dsr when they began, or the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
          ended, with the file as it was, or restart instead"
     )
 }

@@ -17,6 +17,19 @@ pub(super) fn own(ip: IpAddr) -> io::Result<OwnedName> {
     OwnedName::take(name(ip))
 }
 
+/// Takes the names of all of these, or of none.
+pub(super) fn own_all(ips: &[IpAddr]) -> Vec<(IpAddr, OwnedName)> {
+    let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
+    let owned = OwnedName::take_all(&names).unwrap_or_default();
+    ips.iter().copied().zip(owned).collect()
+}
+
+/// Whether some user's convey says that it announces the address, though its word does not keep us from announcing it: it is not ours to
+/// remove. Where the kernel does not tell, nobody does.
+pub(super) fn is_anybodys(ip: IpAddr) -> bool {
+    OwnedName::strangers(name(ip)).is_some()
+}
+
 /// An address that nobody announces; nobody begins to as long as this is held.
 pub(super) struct StaleAddress {
     address: HostAddress,
@@ -56,7 +69,7 @@ pub(super) async fn find(addresses: &HostAddresses) -> Result<Vec<StaleAddress>,
     let interfaces = addresses.interfaces().await?;
     let names: HashMap<u32, String> = interfaces.into_iter().map(|one| (one.index, one.name)).collect();
     let stale = announced.into_iter().filter_map(|address| {
-        let name = own(address.ip).ok()?;
+        let name = own(address.ip).ok().filter(|_| !is_anybodys(address.ip))?;
         let interface = names.get(&address.interface)?.clone();
         Some(StaleAddress { address, interface, _name: name })
     });

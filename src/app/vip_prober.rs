@@ -1,6 +1,5 @@
 //! Health checks that go the way of clients' packets: a connection is begun at the VIP, and its SYN sent to one server.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::net::TcpSocket;
 
 use crate::dataplane::ProbeSocket;
-use crate::forward::plan::tunnel;
+use crate::forward::plan::{self, tunnel};
 use crate::health::{PathAnswer, PathFault, PathProber};
 use crate::model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
 use crate::snapshot::{Frontend, Snapshot};
@@ -74,21 +73,16 @@ impl VipProber {
         }
     }
 
-    /// An address of this host that a server which has the VIP can answer. Of a tunnel between the families it is one of no particular
-    /// interface.
+    /// An address of this host that a server which has the VIP can answer. Of a tunnel between the families it is one of the
+    /// interface that leads to the server, if that has one.
     fn own_address(&self, VipPath { vip, server, .. }: VipPath) -> io::Result<IpAddr> {
         if vip.is_ipv4() == server.is_ipv4() {
             return own_address(server);
         }
         let snapshot = self.0.load();
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
-        let vips: BTreeSet<IpAddr> = vips.collect();
-        let addresses = snapshot.network.interfaces().iter().flat_map(|interface| &interface.addresses);
-        let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let mut own = addresses.filter(|ip| {
-            ip.is_ipv4() == vip.is_ipv4() && !ip.is_loopback() && !is_link_local(ip) && !vips.contains(*ip)
-        });
-        own.next().copied().ok_or_else(|| io::Error::other("no address of the VIP's family to ask from"))
+        let own = plan::own_address(vip.ip(), server.ip(), &vips.collect(), &snapshot.network);
+        own.ok_or_else(|| io::Error::other("no address of the VIP's family to ask from"))
     }
 
     /// The tunnel to the server, if there is to be one.

@@ -219,7 +219,9 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
 /// The tunnel that packets for a VIP go through, in words for an operator.
 fn through(tunnel: Option<&Tunnel>, vip: SocketAddr) -> String {
     let Some(tunnel) = tunnel else {
-        return "there is no tunnel: convey has no address of the server's family to send from".to_owned();
+        return "there is no tunnel, and packets are dropped: this host has no address of the server's family but VIPs; set \
+                tunnel_source"
+            .to_owned();
     };
     let Tunnel { encapsulation, source, server } = tunnel;
     let server = server.ip();

@@ -2,6 +2,7 @@
 
 mod snat;
 mod timeouts;
+mod tunnels;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,7 +11,7 @@ use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, Parse
 use super::problem::{Place, Placed, Problem, Report};
 use super::reader::join;
 use super::{Config, Loaded, hint, requests, sni, validate};
-use convey_model::{DsrKind, Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
+use convey_model::{Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
 use convey_tls::TlsAcceptor;
 
 /// The most ports of a range in proxy mode.
@@ -371,54 +372,6 @@ impl Check<'_> {
                 mode.name()
             );
             self.report.error(place, message);
-        }
-    }
-
-    /// Whether packets to a backend go within others, which may be of another family.
-    fn has_tunnel(&self, backend: &str) -> bool {
-        let dsr = self.backends.get(backend).and_then(|backend| backend.dsr.as_ref());
-        dsr.is_some_and(|dsr| dsr.value.has_tunnel())
-    }
-
-    /// Other modes than dsr know no tunnels, and rewrite packets in place.
-    fn tunnel(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
-        let kind = backend.dsr.as_ref().filter(|dsr| dsr.value.has_tunnel());
-        let has_none = |place: &Place, wanted: &str| {
-            self.report.warning(place, format!("has no effect without dsr = {wanted}"));
-        };
-        let has_port = kind.is_some_and(|dsr| match dsr.value {
-            DsrKind::Gue => true,
-            DsrKind::L3 | DsrKind::L2 | DsrKind::Ipip => false,
-        });
-        if let Some(port) = backend.gue_port.as_ref().filter(|_| !has_port) {
-            has_none(&port.place, "\"gue\"");
-        }
-        let Some(dsr) = kind else {
-            if let Some(source) = &backend.tunnel_source {
-                has_none(&source.place, "\"ipip\" or \"gue\"");
-            }
-            return;
-        };
-        if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_dsr()) {
-            let message = format!(
-                "{:?} is a tunnel, and those are for mode dsr; frontend {:?} uses this backend in {} mode: write a backend for each",
-                dsr.value.name(),
-                frontend.name,
-                mode.name()
-            );
-            self.report.error(&dsr.place, message);
-        }
-        let Some(source) = &backend.tunnel_source else { return };
-        let is_other = |server: &Placed<SocketAddr>| !is_like(server.value.ip(), source.value.first());
-        if let Some(server) = backend.servers.iter().filter_map(ParsedServer::ip).find(is_other) {
-            let message = format!(
-                "{} is {}, and server {} is {}: outer packets have addresses of one family",
-                source.value,
-                family(source.value.first()),
-                server.value.ip(),
-                family(server.value.ip())
-            );
-            self.report.error(&source.place, message);
         }
     }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use self::tunnels::{tunnel, tunnels};
+pub use self::tunnels::{own_address, tunnel, tunnels};
 use super::flow::ServerWay;
 use super::state::View;
 use convey_model::{

@@ -3,6 +3,7 @@
 mod bird;
 mod frr;
 mod keepalived;
+mod left_alone;
 mod router;
 
 use std::fs::{self, File};
@@ -18,6 +19,10 @@ use rustix::process::Signal;
 use self::bird::a_router_sends_clients_here_while_a_server_is_up;
 use self::frr::{FRR, a_router_hears_of_addresses_from_frr};
 use self::keepalived::keepalived_has_the_address_while_a_server_is_up;
+use self::left_alone::{
+    what_another_users_convey_announces_is_not_cleared,
+    while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve,
+};
 
 stories!("announce":
     an_address_comes_with_the_first_server_and_goes_with_the_last [Need::Namespaces, MARKS],
@@ -26,6 +31,10 @@ stories!("announce":
     what_a_killed_convey_announced_is_known_and_taken_over [Need::Namespaces, MARKS],
     an_upgrade_takes_no_address_away [Need::Namespaces, MARKS],
     a_reload_announces_elsewhere_or_no_longer [Need::Namespaces, MARKS],
+    while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve
+        [Need::Namespaces, MARKS],
+    what_another_users_convey_announces_is_not_cleared
+        [Need::Namespaces, MARKS, Need::PYTHON],
     a_router_sends_clients_here_while_a_server_is_up
         [Need::Namespaces, MARKS, Need::CURL, Need::Tool("bird", "bird2")],
     a_router_hears_of_addresses_from_frr

@@ -27,7 +27,7 @@ pub use driver::driver;
 pub use filters::BpfFilter;
 pub use link_probe::{LinkAnswers, who_has};
 pub use netlink::Netlink;
-pub use owned_name::OwnedName;
+pub use owned_name::{OwnedName, OwnedNames};
 pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};

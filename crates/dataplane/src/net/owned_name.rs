@@ -107,6 +107,28 @@ impl OwnedName {
     }
 }
 
+/// What the processes of this network namespace own, whoever's they are. Anybody may bind a name, so it keeps nobody from owning the same;
+/// but what it says may be lived by, and is not to be taken away from its owner.
+#[derive(Debug, Default)]
+pub struct OwnedNames(HashSet<Vec<u8>>);
+
+impl OwnedNames {
+    /// All of them, those of this process among them.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn read() -> io::Result<OwnedNames> {
+        let sockets = named(b"\0convey ")?;
+        let names = sockets.iter().map(|socket| without_number(&socket.name[1..]).to_vec());
+        Ok(OwnedNames(names.collect()))
+    }
+
+    /// Whether somebody owns what the name says.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains(format!("convey {name}").as_bytes())
+    }
+}
+
 /// Takes the names themselves.
 fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     let take = |(which, name): (usize, &String)| {
@@ -180,7 +202,9 @@ mod tests {
         assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::AddrInUse, TAKEN));
         let _other = OwnedName::take(format!("{name} b")).unwrap();
         drop(owned);
-        OwnedName::take(&name).unwrap();
+        assert!(!OwnedNames::read().unwrap().contains(&name));
+        let _again = OwnedName::take(&name).unwrap();
+        assert!(OwnedNames::read().unwrap().contains(&name));
     }
 
     #[test]

@@ -36,18 +36,23 @@ pub fn tunnel(
     network: &NextHops,
 ) -> Option<Tunnel> {
     let encapsulation = dsr.encapsulation(config)?;
-    let own = || own_address(server, vips, network).map(|own| Prefix::of(own, 128));
+    let own = || own_address(server, server, vips, network).map(|own| Prefix::of(own, 128));
     let source = config.source.or_else(own)?;
     Some(Tunnel { encapsulation, source, server: server.into() })
 }
 
-/// The first of the addresses, on the interface that leads to a server, that is no VIP and means the same on every link. If there is
-/// none, one of another interface.
-fn own_address(server: IpAddr, vips: &HashSet<IpAddr>, network: &NextHops) -> Option<IpAddr> {
+/// The first of the addresses of a family, on the interface that leads to a server, that is no VIP and means the same on every link. If
+/// there is none, one of another interface.
+pub fn own_address(
+    family_of: IpAddr,
+    server: IpAddr,
+    vips: &HashSet<IpAddr>,
+    network: &NextHops,
+) -> Option<IpAddr> {
     let towards = network.hop_to(server)?.interface;
     let is_fit = |ip: &&IpAddr| {
         let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        ip.is_ipv4() == server.is_ipv4() && !ip.is_loopback() && !is_link_local && !vips.contains(*ip)
+        ip.is_ipv4() == family_of.is_ipv4() && !ip.is_loopback() && !is_link_local && !vips.contains(*ip)
     };
     let (there, elsewhere): (Vec<_>, Vec<_>) =
         network.interfaces().iter().partition(|interface| interface.index == towards);
