@@ -33,7 +33,7 @@ struct {
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
-	MAP_UINT(max_entries, 65536);
+	MAP_UINT(max_entries, 262144);
 	MAP_TYPE(key, struct endpoint);
 	MAP_TYPE(value, __u8);
 } servers SEC(".maps");

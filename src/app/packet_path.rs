@@ -32,9 +32,9 @@ use crate::dataplane::{
 };
 use crate::explain::PacketFacts;
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
-use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
+use crate::model::{DrainingEndpoints, Interface, NetworkTables, NextHops, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Places, Snapshot};
 use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
@@ -66,6 +66,27 @@ pub(super) struct PacketPath {
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
     tasks: JoinSet<()>,
+    applied: Option<Applied>,
+}
+
+/// What of a snapshot decides what is captured and guarded, and where.
+struct Applied {
+    places: Arc<Places>,
+    network: Arc<NextHops>,
+    draining: Arc<DrainingEndpoints>,
+}
+
+impl Applied {
+    fn of(snapshot: &Snapshot) -> Applied {
+        let Snapshot { places, network, draining, .. } = snapshot;
+        Applied { places: places.clone(), network: network.clone(), draining: draining.clone() }
+    }
+
+    fn is_of(&self, snapshot: &Snapshot) -> bool {
+        Arc::ptr_eq(&self.places, &snapshot.places)
+            && Arc::ptr_eq(&self.network, &snapshot.network)
+            && Arc::ptr_eq(&self.draining, &snapshot.draining)
+    }
 }
 
 /// What the host gives. Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the
@@ -206,6 +227,7 @@ impl PacketPath {
             _filters: host.filters,
             _reserved: host.reserved,
             tasks,
+            applied: None,
         })
     }
 
@@ -291,6 +313,11 @@ impl PacketPath {
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
+        // Health decides nothing of it.
+        if self.applied.as_ref().is_some_and(|applied| applied.is_of(snapshot)) {
+            return;
+        }
+        self.applied = Some(Applied::of(snapshot));
         let frontends = snapshot
             .frontends
             .iter()

@@ -42,9 +42,7 @@ impl ControlState {
             .collect();
         let least = backend.outlier_detection.clone().unwrap_or_default().consecutive_failures;
         let mut told = Vec::new();
-        for (server, own) in &seen {
-            let others = seen.iter().filter(|(other, _)| other != server).map(|(_, seen)| *seen);
-            let others = others.fold(HandshakesSeen::default(), HandshakesSeen::and);
+        for ((server, own), others) in seen.iter().zip(others(&seen)) {
             let Some(entry) = self.servers.get_mut(server) else { continue };
             if !entry.state.is_up() || entry.ejection.until().is_some() {
                 entry.handshakes.forgive(now);
@@ -87,9 +85,47 @@ impl ControlState {
     }
 }
 
+/// What was seen of all others, of each server: of those before it and those behind it.
+fn others(seen: &[(ServerKey, HandshakesSeen)]) -> Vec<HandshakesSeen> {
+    let sum = |sum: &mut HandshakesSeen, one: &HandshakesSeen| {
+        let before = *sum;
+        *sum = sum.and(*one);
+        Some(before)
+    };
+    let seen = || seen.iter().map(|(_, seen)| seen);
+    let before = seen().scan(HandshakesSeen::default(), sum);
+    let behind: Vec<_> = seen().rev().scan(HandshakesSeen::default(), sum).collect();
+    before.zip(behind.into_iter().rev()).map(|(before, behind)| before.and(behind)).collect()
+}
+
 fn counts(live: &ServerLive) -> HandshakeCounts {
     // Completed is read first: none may be complete before it began.
     let completed = live.traffic.sum(Counter::HandshakesCompleted);
     let repeated = live.traffic.sum(Counter::SynsRepeated);
     HandshakeCounts { begun: live.traffic.sum(Counter::HandshakesBegun), completed, repeated }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_others_of_each_server_are_all_but_itself() {
+        let seen: Vec<_> = (0..5u16)
+            .map(|n| {
+                let counts = HandshakeCounts { begun: 1 << n, completed: 0, repeated: 10 };
+                let server = ServerKey {
+                    backend: "web".into(),
+                    server: n.to_string(),
+                    addr: ([10, 0, 0, 1], n).into(),
+                };
+                (server, HandshakesSeen { counts, completing: 1 << n, repeating: 0 })
+            })
+            .collect();
+        for (n, others) in others(&seen).into_iter().enumerate() {
+            assert_eq!((others.counts.begun, others.counts.repeated), (31 - (1 << n), 40));
+            assert_eq!(others.completing, 31 - (1 << n));
+        }
+        assert_eq!(others(&[]), []);
+    }
 }
