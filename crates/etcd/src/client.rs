@@ -44,43 +44,27 @@ pub struct EtcdClient {
     address: EtcdAddress,
     tls: Option<Arc<ClientConfig>>,
     connection: MemberConnection,
-    endpoint: usize,
+    member: usize,
     token: Option<String>,
     lease: Option<i64>,
 }
 
 impl EtcdClient {
-    /// Connects to the first member that answers, beginning with the one of this number.
+    /// Connects to the member of this number, among those of the address.
     ///
     /// # Errors
-    /// None does, or the files of TLS cannot be used: words for an operator.
+    /// It does not answer or refuses the user, or the files of TLS cannot be used: words for an operator.
     pub async fn connect(
         address: &EtcdAddress,
         password: Option<&str>,
-        first: usize,
+        member: usize,
     ) -> Result<EtcdClient, EtcdFault> {
         let tls = address.tls.as_ref().map(client_config).transpose()?;
-        let mut faults = Vec::new();
-        for number in 0..address.endpoints.len() {
-            let endpoint = (first + number) % address.endpoints.len();
-            let connection = match MemberConnection::open(&address.endpoints[endpoint], tls.as_ref()).await {
-                Ok(connection) => connection,
-                Err(fault) => {
-                    faults.push(fault);
-                    continue;
-                }
-            };
-            let address = address.clone();
-            let mut client = EtcdClient { address, tls, connection, endpoint, token: None, lease: None };
-            client.token = client.authenticate(password).await?;
-            return Ok(client);
-        }
-        Err(EtcdFault::Unreachable(faults.join("; ")))
-    }
-
-    /// The number of the member that it asks.
-    pub fn endpoint(&self) -> usize {
-        self.endpoint
+        let connection = MemberConnection::open(&address.endpoints[member], tls.as_ref()).await?;
+        let address = address.clone();
+        let mut client = EtcdClient { address, tls, connection, member, token: None, lease: None };
+        client.token = client.authenticate(password).await?;
+        Ok(client)
     }
 
     async fn authenticate(&mut self, password: Option<&str>) -> Result<Option<String>, EtcdFault> {
@@ -121,8 +105,8 @@ impl EtcdClient {
     /// # Errors
     /// The member does not answer.
     pub async fn watch(&self, behind: i64) -> Result<EtcdWatch, EtcdFault> {
-        let connection =
-            MemberConnection::open(&self.address.endpoints[self.endpoint], self.tls.as_ref()).await?;
+        let member = &self.address.endpoints[self.member];
+        let connection = MemberConnection::open(member, self.tls.as_ref()).await?;
         let request = json!({ "create_request": {
             "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": behind + 1,
         }});

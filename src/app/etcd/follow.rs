@@ -69,16 +69,11 @@ struct Following {
 
 impl Following {
     async fn run(mut self) {
-        let (mut first, mut wait) = (0, FIRST_WAIT);
+        let (mut member, mut wait) = (0, FIRST_WAIT);
         let state = self.parts.state.clone();
         loop {
-            let followed = async {
-                let mut client = self.parts.source.connect(first).await?;
-                first = client.endpoint() + 1;
-                self.follow(&mut client, &mut wait).await
-            };
-            let Err(fault) = tokio::select! {
-                followed = followed => followed,
+            let fault = tokio::select! {
+                fault = self.follow_any(&mut member, &mut wait) => fault,
                 () = state.end_comes() => return,
             };
             self.lose(&fault);
@@ -90,11 +85,26 @@ impl Following {
         }
     }
 
+    /// Follows the first member that can be followed, beginning with this one. Returns why it is over, or why none can.
+    async fn follow_any(&mut self, member: &mut usize, wait: &mut Duration) -> String {
+        let mut faults = Vec::new();
+        for _ in 0..self.parts.source.address.endpoints.len() {
+            let Err(fault) = self.follow(*member, wait).await;
+            *member = (*member + 1) % self.parts.source.address.endpoints.len();
+            if self.parts.state.now().is_connected {
+                return fault.to_string();
+            }
+            faults.push(fault.to_string());
+        }
+        faults.join("; ")
+    }
+
     async fn follow(
         &mut self,
-        client: &mut EtcdClient,
+        member: usize,
         wait: &mut Duration,
     ) -> Result<std::convert::Infallible, EtcdFault> {
+        let client = &mut self.parts.source.connect(member).await?;
         // Before reading: what changes in between is seen.
         let mut mark = client.mark().await?;
         let behind = self.read(client).await?;
@@ -122,13 +132,12 @@ impl Following {
         }
     }
 
-    fn lose(&mut self, fault: &EtcdFault) {
-        let fault = fault.to_string();
-        self.parts.state.lose(&fault);
-        if self.trouble.as_ref() != Some(&fault) {
+    fn lose(&mut self, fault: &str) {
+        self.parts.state.lose(fault);
+        if self.trouble.as_deref() != Some(fault) {
             warn!("{} cannot be followed, convey goes on as it is: {fault}", self.parts.source.address);
         }
-        self.trouble = Some(fault);
+        self.trouble = Some(fault.to_owned());
     }
 
     /// Reads the newest revision, and tries it if its files are others. Returns its number.

@@ -2,6 +2,7 @@
 
 mod server;
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,6 +19,7 @@ stories!("etcd":
     without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [ETCD, ETCDCTL],
     a_start_with_a_bad_revision_has_the_last_good_one [ETCD, ETCDCTL],
     an_upgrade_goes_on_following [ETCD, ETCDCTL],
+    a_member_that_hangs_is_passed_over_by_a_user_too [ETCD, ETCDCTL],
     etcd_may_want_tls_and_a_user [ETCD, ETCDCTL],
     a_confined_user_follows [ETCD, ETCDCTL, Need::Other(not_root)],
     a_revision_is_checked_before_anything_starts [ETCD, ETCDCTL],
@@ -196,6 +198,22 @@ fn etcd_may_want_tls_and_a_user() {
         [authority.save(lab.directory()), lab.directory().join("own.pem"), lab.directory().join("own.key")];
     let etcd = Etcd::start_with(&lab, Some(files));
     etcd.put("config.toml", &with_server(&lab, 1));
+    want_a_user(&etcd);
+    let refused = run(command(&etcd.address_of("edge"), &state(&lab)).env("CONVEY_ETCD_PASSWORD", "wrong"));
+    assert!(refused.code == Some(1) && refused.stderr.contains("authentication failed"), "{refused:?}");
+    let mut command = command(&etcd.address_of("edge"), &state(&lab));
+    command.env("CONVEY_ETCD_PASSWORD", "secret");
+    let balancer = BalancerProcess::start_with(&lab, &"", command);
+    wait_for_server(&lab, "a");
+    // It may read the configuration, and nothing else.
+    balancer.wait_for_log(&format!("{PREFIX}-status/"));
+    put_as_root(&etcd, &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+    assert!(!balancer.log().contains("secret"));
+}
+
+/// Has etcd ask everybody for a password. User `edge` may read the configuration, and nothing else.
+fn want_a_user(etcd: &Etcd) {
     for line in [
         "user add root:root",
         "user add edge:secret",
@@ -208,20 +226,37 @@ fn etcd_may_want_tls_and_a_user() {
         let ran = run(etcd.control().args(line.split(' ')));
         assert!(ran.code == Some(0), "{line}: {ran:?}");
     }
-    let refused = run(command(&etcd.address_of("edge"), &state(&lab)).env("CONVEY_ETCD_PASSWORD", "wrong"));
-    assert!(refused.code == Some(1) && refused.stderr.contains("authentication failed"), "{refused:?}");
-    let mut command = command(&etcd.address_of("edge"), &state(&lab));
-    command.env("CONVEY_ETCD_PASSWORD", "secret");
-    let balancer = BalancerProcess::start_with(&lab, &"", command);
-    wait_for_server(&lab, "a");
-    // It may read the configuration, and nothing else.
-    balancer.wait_for_log(&format!("{PREFIX}-status/"));
+}
+
+fn put_as_root(etcd: &Etcd, text: &str) {
     let mut put = etcd.control();
-    put.args(["--user", "root:root", "put", &format!("{PREFIX}/config.toml"), "--"])
-        .arg(with_server(&lab, 2));
+    put.args(["--user", "root:root", "put", &format!("{PREFIX}/config.toml"), "--", text]);
     assert_eq!(run(&mut put).code, Some(0));
+}
+
+fn a_member_that_hangs_is_passed_over_by_a_user_too() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    want_a_user(&etcd);
+    // The kernel accepts connections for it.
+    let hung = TcpListener::bind(lab.server(9)).unwrap();
+    let members = format!("://{},", hung.local_addr().unwrap());
+    let address = etcd.address().replacen("://", &members, 1).replacen("://", "://edge@", 1);
+    let command = || {
+        let mut command = command(&address, &state(&lab));
+        command.env("CONVEY_ETCD_PASSWORD", "secret");
+        command
+    };
+    let checked = run(command().args(["check", "--syntax"]));
+    assert!(checked.code == Some(0), "{checked:?}");
+    let balancer = BalancerProcess::start_with(&lab, &"", command());
+    wait_for_server(&lab, "a");
+    balancer.wait_for_stat("/etcd/connected", true);
+    put_as_root(&etcd, &with_server(&lab, 2));
     wait_for_server(&lab, "b");
-    assert!(!balancer.log().contains("secret"));
+    assert!(!balancer.log().contains("cannot be followed"), "{}", balancer.log());
 }
 
 fn a_confined_user_follows() {
