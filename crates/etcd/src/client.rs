@@ -26,7 +26,7 @@ pub enum EtcdFault {
     /// Its keys are no configuration.
     #[error("revision {number}: {fault}")]
     NoConfiguration {
-        /// The revision of the store.
+        /// The newest revision below the prefix.
         number: i64,
         /// What is wrong with them.
         fault: RevisionFault,
@@ -47,6 +47,8 @@ pub struct EtcdClient {
     member: usize,
     token: Option<String>,
     lease: Option<i64>,
+    /// The revision of the whole store when it was last read.
+    read_at: i64,
 }
 
 impl EtcdClient {
@@ -62,7 +64,8 @@ impl EtcdClient {
         let tls = address.tls.as_ref().map(client_config).transpose()?;
         let connection = MemberConnection::open(&address.endpoints[member], tls.as_ref()).await?;
         let address = address.clone();
-        let mut client = EtcdClient { address, tls, connection, member, token: None, lease: None };
+        let (token, lease, read_at) = (None, None, 0);
+        let mut client = EtcdClient { address, tls, connection, member, token, lease, read_at };
         client.token = client.authenticate(password).await?;
         Ok(client)
     }
@@ -81,8 +84,9 @@ impl EtcdClient {
     pub async fn read(&mut self) -> Result<Revision, EtcdFault> {
         let request = json!({ "key": self.prefix(), "range_end": self.prefix_end() });
         let range: Range = self.ask(RANGE, &request).await?;
+        self.read_at = range.header.revision;
+        let number = range.newest();
         let keys = range.kvs.into_iter().map(|kv| (kv.key, kv.value));
-        let number = range.header.revision;
         Revision::of(number, &self.address.prefix, keys)
             .map_err(|fault| EtcdFault::NoConfiguration { number, fault })
     }
@@ -97,18 +101,18 @@ impl EtcdClient {
             "sort_target": "MOD", "sort_order": "DESCEND", "limit": 1, "keys_only": true,
         });
         let range: Range = self.ask(RANGE, &request).await?;
-        Ok((range.count, range.kvs.first().map_or(0, |kv| kv.mod_revision)))
+        Ok((range.count, range.newest()))
     }
 
-    /// Watches for changes behind this revision, on a connection of its own.
+    /// Watches for changes since it was last read, on a connection of its own.
     ///
     /// # Errors
     /// The member does not answer.
-    pub async fn watch(&self, behind: i64) -> Result<EtcdWatch, EtcdFault> {
+    pub async fn watch(&self) -> Result<EtcdWatch, EtcdFault> {
         let member = &self.address.endpoints[self.member];
         let connection = MemberConnection::open(member, self.tls.as_ref()).await?;
         let request = json!({ "create_request": {
-            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": behind + 1,
+            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": self.read_at + 1,
         }});
         Ok(EtcdWatch(connection.stream("/v3/watch", self.token.as_deref(), &request).await?))
     }

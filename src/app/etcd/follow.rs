@@ -1,6 +1,5 @@
 //! Follows a configuration in etcd while the program runs: each new revision is a reload.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -40,12 +39,11 @@ impl EtcdFollower {
         if let Err(error) = self.source.folder.accept() {
             warn!("{}: the next start will need etcd: {error}", self.source.folder.path().display());
         }
-        let files = self.source.folder.current().map(|revision| {
-            self.state.accept(revision.number);
-            revision.files
-        });
+        let in_force = self.source.folder.current();
+        in_force.iter().for_each(|revision| self.state.accept(revision.number));
+        let last = in_force.map(|revision| TriedRevision { revision, is_accepted: true });
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let following = Following { parts: self, node, offered: files, trouble: None, cannot_say: None };
+        let following = Following { parts: self, node, last, trouble: None, cannot_say: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
             Err(error) => error!("etcd is not followed: {error:#}"),
@@ -59,12 +57,27 @@ impl EtcdFollower {
 struct Following {
     parts: EtcdFollower,
     node: String,
-    /// The files of the last revision that was tried.
-    offered: Option<BTreeMap<String, Vec<u8>>>,
+    last: Option<TriedRevision>,
     /// Why etcd cannot be reached, as the log has told it.
     trouble: Option<String>,
     /// The same of the status key.
     cannot_say: Option<String>,
+}
+
+/// The last revision that was tried.
+struct TriedRevision {
+    revision: Revision,
+    is_accepted: bool,
+}
+
+impl TriedRevision {
+    /// Whether to try this one. The cause of a refusal may be outside of its files: each new revision is tried, even with the same files.
+    fn allows(&self, newest: &Revision) -> bool {
+        match self.is_accepted {
+            true => self.revision.files != newest.files,
+            false => self.revision != *newest,
+        }
+    }
 }
 
 impl Following {
@@ -107,8 +120,8 @@ impl Following {
         let client = &mut self.parts.source.connect(member).await?;
         // Before reading: what changes in between is seen.
         let mut mark = client.mark().await?;
-        let behind = self.read(client).await?;
-        let mut watch = client.watch(behind).await?;
+        self.read(client).await?;
+        let mut watch = client.watch().await?;
         *wait = FIRST_WAIT;
         self.parts.state.connect();
         if self.trouble.take().is_some() {
@@ -140,27 +153,29 @@ impl Following {
         self.trouble = Some(fault.to_owned());
     }
 
-    /// Reads the newest revision, and tries it if its files are others. Returns its number.
-    async fn read(&mut self, client: &mut EtcdClient) -> Result<i64, EtcdFault> {
-        let number = match client.read().await {
+    /// Reads the newest revision, and tries it unless its files are in force.
+    async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
+        match client.read().await {
+            Ok(revision) if self.last.as_ref().is_none_or(|last| last.allows(&revision)) => {
+                let tried = self.try_out(&revision).await;
+                let is_accepted = tried.is_ok();
+                self.note(revision.number, tried);
+                self.last = Some(TriedRevision { revision, is_accepted });
+            }
             Ok(revision) => {
-                let number = revision.number;
-                if self.offered.as_ref() != Some(&revision.files) {
-                    let tried = self.try_out(&revision).await;
-                    self.note(number, tried);
-                    self.offered = Some(revision.files);
+                if let Some(last) = self.last.as_mut().filter(|last| last.is_accepted) {
+                    self.parts.state.accept(revision.number);
+                    last.revision = revision;
                 }
-                number
             }
             Err(EtcdFault::NoConfiguration { number, fault }) => {
-                self.offered = None;
+                self.last = None;
                 self.note(number, Err(vec![fault.to_string()]));
-                number
             }
             Err(fault) => return Err(fault),
-        };
+        }
         self.say(client).await;
-        Ok(number)
+        Ok(())
     }
 
     /// # Errors
@@ -229,5 +244,29 @@ impl Following {
             warn!("{key} does not tell of this node: {fault}");
         }
         self.cannot_say = said;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(number: i64, text: &str) -> Revision {
+        Revision { number, files: [("config.toml".to_owned(), text.into())].into() }
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_with_a_new_revision_and_what_is_in_force_is_not() {
+        for (is_accepted, number, text, expected) in [
+            (true, 7, "a", false),
+            (true, 9, "a", false),
+            (true, 9, "b", true),
+            (false, 7, "a", false),
+            (false, 9, "a", true),
+            (false, 7, "b", true),
+        ] {
+            let last = TriedRevision { revision: revision(7, "a"), is_accepted };
+            assert_eq!(last.allows(&revision(number, text)), expected, "{is_accepted} {number} {text}");
+        }
     }
 }

@@ -99,6 +99,25 @@ fn a_change_is_in_force_and_a_bad_one_changes_nothing() {
         "{status}"
     );
 
+    // The same files in a new revision are tried again: why they were refused may have been outside of them.
+    etcd.put("config.toml", &format!("{}[stat]\nport = 1\n", with_server(&lab, 1)));
+    wait_for("the new revision to be refused", || {
+        (etcd.status()["revision"].as_i64() > refused["revision"].as_i64()).then_some(())
+    });
+    // Other keys of etcd are no revisions, and the same files again are one.
+    let is_named = |text: &str| {
+        let ran = run(etcd.control().args(["put", "/other", "--", "x"]));
+        assert!(ran.code == Some(0), "{ran:?}");
+        etcd.put("config.toml", text);
+        let revision = etcd.revision("config.toml");
+        wait_for("the node to name the newest revision", || {
+            let status = etcd.status();
+            (status["in_force"] == revision && status["accepted"] == true).then_some(())
+        });
+    };
+    is_named(&with_server(&lab, 2));
+    is_named(&with_server(&lab, 2));
+
     etcd.delete("config.toml");
     wait_for("a configuration that is gone to be refused", || {
         etcd.status().to_string().contains("there is no key").then_some(())

@@ -117,6 +117,13 @@ impl Etcd {
         serde_json::from_str(&ran.stdout).unwrap_or_default()
     }
 
+    /// The revision that changed a file last.
+    pub(super) fn revision(&self, file: &str) -> i64 {
+        let ran = run(self.control().args(["get", "-w", "json", &format!("{PREFIX}/{file}")]));
+        let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        answer["kvs"][0]["mod_revision"].as_i64().unwrap()
+    }
+
     fn url(&self) -> String {
         format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.at)
     }
