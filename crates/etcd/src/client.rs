@@ -45,6 +45,7 @@ pub struct EtcdClient {
     tls: Option<Arc<ClientConfig>>,
     connection: MemberConnection,
     member: usize,
+    password: Option<String>,
     token: Option<String>,
     lease: Option<i64>,
     /// The revision of the whole store when it was last read.
@@ -64,17 +65,18 @@ impl EtcdClient {
         let tls = address.tls.as_ref().map(client_config).transpose()?;
         let connection = MemberConnection::open(&address.endpoints[member], tls.as_ref()).await?;
         let address = address.clone();
-        let (token, lease, read_at) = (None, None, 0);
-        let mut client = EtcdClient { address, tls, connection, member, token, lease, read_at };
-        client.token = client.authenticate(password).await?;
+        let (password, token, lease, read_at) = (password.map(str::to_owned), None, None, 0);
+        let mut client = EtcdClient { address, tls, connection, member, password, token, lease, read_at };
+        client.authenticate().await?;
         Ok(client)
     }
 
-    async fn authenticate(&mut self, password: Option<&str>) -> Result<Option<String>, EtcdFault> {
-        let Some(user) = &self.address.user else { return Ok(None) };
-        let request = json!({ "name": user, "password": password.unwrap_or_default() });
-        let answer: Authenticated = self.ask("/v3/auth/authenticate", &request).await?;
-        Ok(Some(answer.token))
+    async fn authenticate(&mut self) -> Result<(), EtcdFault> {
+        let Some(user) = &self.address.user else { return Ok(()) };
+        let request = json!({ "name": user, "password": self.password.as_deref().unwrap_or_default() });
+        let answer: Authenticated = self.connection.ask("/v3/auth/authenticate", None, &request).await?;
+        self.token = Some(answer.token);
+        Ok(())
     }
 
     /// All files as they are now.
@@ -122,6 +124,16 @@ impl EtcdClient {
     /// # Errors
     /// The member does not answer, or this user may not write there.
     pub async fn say(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
+        match self.put_status(node, status).await {
+            Err(EtcdFault::Unreachable(why)) if self.lease.is_some() && is_lease_gone(&why) => {
+                self.lease = None;
+                self.put_status(node, status).await
+            }
+            put => put,
+        }
+    }
+
+    async fn put_status(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
         let lease = match self.lease {
             Some(lease) => lease,
             None => {
@@ -152,7 +164,13 @@ impl EtcdClient {
         path: &str,
         request: &serde_json::Value,
     ) -> Result<A, EtcdFault> {
-        Ok(self.connection.ask(path, self.token.as_deref(), request).await?)
+        match self.connection.ask(path, self.token.as_deref(), request).await {
+            Err(why) if self.token.is_some() && is_token_old(&why) => {
+                self.authenticate().await?;
+                Ok(self.connection.ask(path, self.token.as_deref(), request).await?)
+            }
+            answer => Ok(answer?),
+        }
     }
 
     fn prefix(&self) -> String {
@@ -163,6 +181,15 @@ impl EtcdClient {
     fn prefix_end(&self) -> String {
         encoded(format!("{}0", self.address.prefix.trim_end_matches('/')).as_bytes())
     }
+}
+
+/// Whether a token has expired, or somebody has changed users or roles since. The password is as good as before.
+fn is_token_old(why: &str) -> bool {
+    why.contains("invalid auth token") || why.contains("revision of auth store is old")
+}
+
+fn is_lease_gone(why: &str) -> bool {
+    why.contains("requested lease not found")
 }
 
 /// Changes below the prefix.
@@ -186,5 +213,20 @@ impl EtcdWatch {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_token_is_told_from_a_wrong_password() {
+        assert!(is_token_old("h:2379: 401 Unauthorized: etcdserver: invalid auth token"));
+        assert!(is_token_old("h:2379: 400 Bad Request: etcdserver: revision of auth store is old"));
+        assert!(!is_token_old(
+            "h:2379: 400 Bad Request: etcdserver: authentication failed, invalid user ID or password"
+        ));
+        assert!(is_lease_gone("h:2379: 404 Not Found: etcdserver: requested lease not found"));
     }
 }

@@ -8,7 +8,7 @@ use convey_etcd::{EtcdClient, EtcdFault, Revision};
 use log::{error, info, warn};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use super::EtcdSource;
 use crate::admin::{EtcdState, RefusedRevision};
@@ -127,17 +127,21 @@ impl Following {
         if self.trouble.take().is_some() {
             info!("{} is followed again", self.parts.source.address);
         }
+        // It goes on while changes come: what this node has said is prolonged, too.
+        let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 changed = watch.changed() => {
                     changed?;
                     self.read(client).await?;
                 }
-                () = sleep(LOOK_EVERY) => {
+                _ = looks.tick() => {
                     let now = client.mark().await?;
                     if std::mem::replace(&mut mark, now) != now {
                         self.read(client).await?;
-                    } else if !client.keep().await? {
+                    }
+                    if !client.keep().await? {
                         self.say(client).await;
                     }
                 }

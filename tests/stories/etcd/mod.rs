@@ -5,6 +5,7 @@ mod server;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, ask, binary, run, stories, wait_for,
@@ -21,6 +22,7 @@ stories!("etcd":
     an_upgrade_goes_on_following [ETCD, ETCDCTL],
     a_member_that_hangs_is_passed_over_by_a_user_too [ETCD, ETCDCTL],
     etcd_may_want_tls_and_a_user [ETCD, ETCDCTL],
+    a_node_is_followed_while_changes_come_and_tokens_expire [ETCD, ETCDCTL, Need::Tool("openssl", "openssl")],
     a_confined_user_follows [ETCD, ETCDCTL, Need::Other(not_root)],
     a_revision_is_checked_before_anything_starts [ETCD, ETCDCTL],
     what_cannot_be_had_is_said_at_the_start,
@@ -248,9 +250,12 @@ fn want_a_user(etcd: &Etcd) {
 }
 
 fn put_as_root(etcd: &Etcd, text: &str) {
-    let mut put = etcd.control();
-    put.args(["--user", "root:root", "put", &format!("{PREFIX}/config.toml"), "--", text]);
-    assert_eq!(run(&mut put).code, Some(0));
+    put_file_as_root(etcd, "config.toml", text);
+}
+
+fn put_file_as_root(etcd: &Etcd, file: &str, text: &str) {
+    let ran = run(etcd.as_root().args(["put", &format!("{PREFIX}/{file}"), "--", text]));
+    assert!(ran.code == Some(0), "{ran:?}");
 }
 
 fn a_member_that_hangs_is_passed_over_by_a_user_too() {
@@ -276,6 +281,32 @@ fn a_member_that_hangs_is_passed_over_by_a_user_too() {
     put_as_root(&etcd, &with_server(&lab, 2));
     wait_for_server(&lab, "b");
     assert!(!balancer.log().contains("cannot be followed"), "{}", balancer.log());
+}
+
+fn a_node_is_followed_while_changes_come_and_tokens_expire() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let etcd = Etcd::start_with_tokens_of(&lab, 5);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    want_a_user(&etcd);
+    for role in ["readwrite --prefix=true /convey/edge-status/", "readwrite --prefix=true /convey/edge/"] {
+        let ran = run(etcd.as_root().args(format!("role grant-permission reader {role}").split(' ')));
+        assert!(ran.code == Some(0), "{ran:?}");
+    }
+    let mut command = command(&etcd.address_of("edge"), &state(&lab));
+    command.env("CONVEY_ETCD_PASSWORD", "secret");
+    let balancer = BalancerProcess::start_with(&lab, &"", command);
+    wait_for_server(&lab, "a");
+    // More often than what the node says is prolonged, and for longer than a token lives.
+    let mut lease_left = i64::MAX;
+    for n in 0..6 {
+        put_file_as_root(&etcd, "note", &n.to_string());
+        std::thread::sleep(Duration::from_secs(3));
+        lease_left = etcd.status_lease_left();
+    }
+    assert!(lease_left > 45, "{lease_left} s are left");
+    let log = balancer.log();
+    assert!(!log.contains("cannot be followed") && !log.contains("does not tell"), "{log}");
 }
 
 fn a_confined_user_follows() {
