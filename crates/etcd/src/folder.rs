@@ -71,6 +71,12 @@ impl RevisionFolder {
         Ok(number(&name))
     }
 
+    /// Whether this revision was in use, and neither accepted nor taken back: the process that used it has failed or crashed.
+    pub fn was_left_unaccepted(&self, revision: &Revision) -> bool {
+        let good = self.name(GOOD);
+        good.is_some() && self.name(CURRENT) != good && self.current().as_ref() == Some(revision)
+    }
+
     /// The revision in use, as it was written; `None`: there is none, or somebody has changed its folder.
     pub fn current(&self) -> Option<Revision> {
         self.read(&self.name(CURRENT)?)
@@ -263,6 +269,21 @@ mod tests {
             "a crash would have lost it"
         );
         assert_eq!(revisions.go_back().unwrap(), Some(3));
+    }
+
+    #[test]
+    fn a_revision_that_nobody_has_accepted_is_known_by_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(1, "one")).unwrap();
+        assert!(!revisions.was_left_unaccepted(&revision(1, "one")), "there is no other");
+        revisions.accept().unwrap();
+        assert!(!revisions.was_left_unaccepted(&revision(1, "one")));
+        revisions.use_revision(&revision(2, "two")).unwrap();
+        assert!(revisions.was_left_unaccepted(&revision(2, "two")));
+        assert!(!revisions.was_left_unaccepted(&revision(3, "two")));
+        revisions.go_back().unwrap();
+        assert!(!revisions.was_left_unaccepted(&revision(2, "two")));
     }
 
     #[test]

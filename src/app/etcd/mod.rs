@@ -57,6 +57,15 @@ impl EtcdSource {
             Ok(revision) => revision,
             Err(fault) => return self.without(&fault, self.folder.go_back().map_err(words)?),
         };
+        if self.folder.was_left_unaccepted(&revision)
+            && let Some(used) = self.folder.go_back().map_err(words)?
+        {
+            let number = revision.number;
+            return Ok(vec![format!(
+                "the last start with revision {number} of {} has failed, {used} is used",
+                self.address
+            )]);
+        }
         self.folder.use_revision(&revision).map_err(words)?;
         let Err(error) = file.load() else { return Ok(Vec::new()) };
         // Without a good one the start says what is wrong with this one.

@@ -19,6 +19,7 @@ stories!("etcd":
     files_that_change_together_are_one_revision [ETCD, ETCDCTL, Need::CURL],
     without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [ETCD, ETCDCTL],
     a_start_with_a_bad_revision_has_the_last_good_one [ETCD, ETCDCTL],
+    a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision [ETCD, ETCDCTL],
     an_upgrade_goes_on_following [ETCD, ETCDCTL],
     a_member_that_hangs_is_passed_over_by_a_user_too [ETCD, ETCDCTL],
     etcd_may_want_tls_and_a_user [ETCD, ETCDCTL],
@@ -189,6 +190,35 @@ fn a_start_with_a_bad_revision_has_the_last_good_one() {
     wait_for_server(&lab, "a");
     wait_for_status(&etcd, false);
     etcd.put("config.toml", &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+}
+
+fn a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let mut balancer = start(&lab, &etcd);
+    wait_for_status(&etcd, true);
+    let taken = TcpListener::bind(lab.server(9)).unwrap();
+    let more = format!(
+        "[frontends.more]\nmode = \"proxy\"\nlisten_addr = \"{}\"\nbackend = \"pool\"\n",
+        lab.server(9)
+    );
+    etcd.put("config.toml", &format!("{}{more}", with_server(&lab, 2)));
+    wait_for_status(&etcd, false);
+    assert_eq!(server_of(&lab), "a");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+
+    // A reload may refuse what a restart takes: it is tried once.
+    let failed = run(&mut command(&etcd.address(), &state(&lab)));
+    assert!(failed.code == Some(1) && failed.stderr.contains("in use"), "{failed:?}");
+    let balancer = start(&lab, &etcd);
+    balancer.wait_for_log("has failed, ");
+    wait_for_server(&lab, "a");
+    drop(taken);
+    etcd.put("config.toml", &format!("{}{more}", with_server(&lab, 2)));
     wait_for_server(&lab, "b");
 }
 
