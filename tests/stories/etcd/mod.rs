@@ -346,6 +346,8 @@ fn a_confined_user_follows() {
     let privileges = "[privileges]\nuser = \"nobody\"\nlandlock = true\n";
     etcd.put("config.toml", &format!("{privileges}{}", with_server(&lab, 1)));
     run(Command::new("chmod").arg("a+rx").arg(lab.directory()));
+    let checked = run(command(&etcd.address(), &state(&lab)).arg("check"));
+    assert!(checked.code == Some(0), "{checked:?}");
     let balancer = start(&lab, &etcd);
     wait_for_server(&lab, "a");
     etcd.put("config.toml", &format!("{privileges}{}", with_server(&lab, 2)));
