@@ -190,7 +190,13 @@ impl Following {
         folder.use_revision(revision).map_err(words)?;
         let reloaded = self.reload(revision.number).await;
         match reloaded {
-            Ok(()) => folder.accept().map_err(words),
+            Ok(()) => {
+                // It serves. Only a start without etcd would not have it.
+                if let Err(error) = folder.accept() {
+                    warn!("{}: the next start will need etcd: {error}", folder.path().display());
+                }
+                Ok(())
+            }
             Err(problems) => {
                 folder.go_back().map_err(words)?;
                 Err(problems)
