@@ -23,6 +23,7 @@ pub struct Endpoints {
     /// Those of a list that has not ended yet.
     listed: Option<BTreeMap<String, Slice>>,
     is_cut: bool,
+    has_room: bool,
 }
 
 /// What matters of a slice.
@@ -45,13 +46,13 @@ struct Found {
 impl Endpoints {
     /// None yet, at this port.
     pub fn new(port: ServicePort) -> Endpoints {
-        Endpoints { port, slices: BTreeMap::new(), listed: None, is_cut: false }
+        Endpoints { port, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
     /// A list of all slices begins. What was known before holds until it ends.
     pub fn begin_list(&mut self) {
         self.listed = Some(BTreeMap::new());
-        self.is_cut = false;
+        (self.is_cut, self.has_room) = (false, false);
     }
 
     /// A slice is there, or has changed.
@@ -68,7 +69,13 @@ impl Endpoints {
     /// A slice is gone.
     pub fn remove(&mut self, slice: &EndpointSlice) {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
+        self.has_room |= self.is_cut;
         self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
+    }
+
+    /// Whether there may be room for slices that were left out: a list finds them.
+    pub fn has_room(&self) -> bool {
+        self.has_room
     }
 
     /// The list has ended: slices that it did not have are gone.

@@ -192,7 +192,14 @@ fn slices_and_their_endpoints_are_bounded() {
     let slices: Vec<EndpointSlice> = (0..=MAX_SLICES)
         .map(|n| slice(&format!("s{n}"), ("http", 80), &[&format!("web-{n} 10.0.0.1")]))
         .collect();
-    let cut = all(&slices, http());
+    let mut cut = all(&slices, http());
     assert_eq!(cut.servers().len(), MAX_SLICES);
     assert!(cut.notes().first().unwrap().contains("more than 256 EndpointSlices"));
+    assert!(!cut.has_room());
+    cut.remove(&slices[0]);
+    assert!(cut.has_room(), "a list finds the one that was left out");
+    cut.begin_list();
+    slices[1..].iter().for_each(|slice| cut.apply(slice));
+    cut.end_list();
+    assert_eq!((cut.servers().len(), cut.has_room(), cut.notes().len()), (MAX_SLICES, false, 0));
 }
