@@ -88,7 +88,10 @@ fn pods_have_a_folder_for_the_control_socket() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes").join(file);
         let text = fs::read_to_string(path).unwrap();
         let mount = "            - name: run\n              mountPath: /run/convey\n";
-        assert!(text.contains(mount) && text.contains("        - name: run\n          emptyDir:\n"), "{file}");
+        assert!(
+            text.contains(mount) && text.contains("        - name: run\n          emptyDir:\n"),
+            "{file}"
+        );
     }
 }
 

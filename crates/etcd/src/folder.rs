@@ -40,8 +40,10 @@ impl RevisionFolder {
     /// It cannot be written; the one before is in use.
     pub fn use_revision(&self, revision: &Revision) -> io::Result<()> {
         let name = self.name_for(revision);
-        if !self.0.join(&name).exists() {
-            write(&self.0.join(&name), &revision.files)?;
+        let folder = self.0.join(&name);
+        if !folder.exists() {
+            // A full disk is filled no further by what was written in vain.
+            write(&folder, &revision.files).inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
         }
         self.lead(CURRENT, &name)?;
         self.remove_others();
@@ -238,6 +240,20 @@ mod tests {
         assert_eq!(revisions.current(), Some(revision(4, "broken")));
         assert_eq!(revisions.go_back().unwrap(), Some(4));
         assert_eq!(revisions.current(), Some(revision(4, "good")));
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(1, "good")).unwrap();
+        let mut both = revision(2, "bad");
+        both.files.insert("sites".to_owned(), Vec::new());
+        assert!(revisions.use_revision(&both).is_err(), "it is a file and a folder");
+        assert_eq!(
+            (entries(&revisions), revisions.current()),
+            (vec!["1".into(), "current".into()], Some(revision(1, "good")))
+        );
     }
 
     #[test]
