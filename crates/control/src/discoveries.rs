@@ -28,6 +28,8 @@ pub(crate) struct DiscoveryChange {
     pub resumed: Vec<DiscoveredServer>,
     /// Whether backends have to be made anew: another zone or port counts, too.
     pub is_of_servers: bool,
+    /// Whether it is news for the log: other words of the same fault are none.
+    pub is_told: bool,
     /// How many it has now.
     pub servers: usize,
     /// Whether it can be asked.
@@ -129,6 +131,7 @@ impl Discoveries {
             draining: without(&in_drain(&after, true), &drained_before),
             resumed: among(&in_drain(&after, false), &drained_before),
             is_of_servers: before != after,
+            is_told: is_other || !new_notes.is_empty(),
             servers: after.len(),
             fault: change,
             notes: new_notes,
@@ -270,10 +273,8 @@ mod tests {
         let change = all.on_state(&source(), fails("refused"), Timestamp(2)).unwrap();
         assert_eq!((change.fault, change.servers), (SourceFault::Began("refused".into()), 1));
         assert!(all.on_state(&source(), fails("refused"), Timestamp(3)).is_none());
-        assert_eq!(
-            all.on_state(&source(), fails("timed out"), Timestamp(4)).unwrap().fault,
-            SourceFault::Same
-        );
+        let change = all.on_state(&source(), fails("timed out"), Timestamp(4)).unwrap();
+        assert_eq!((change.fault, change.is_told), (SourceFault::Same, false));
         assert!(!all.all()[0].is_connected());
         let change = all.on_state(&source(), says([1]), Timestamp(5)).unwrap();
         assert_eq!((change.is_of_servers, change.fault), (false, SourceFault::Ended));
