@@ -208,6 +208,7 @@ mod tests {
             namespace: "shop".into(),
             name: "web".into(),
             port: ServicePort::Name("http".into()),
+            protocol: None,
             cluster: KubernetesCluster::default(),
         })
     }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
-use convey_model::{DiscoveredServer, ServicePort};
+use convey_model::{DiscoveredServer, Protocol, ServicePort};
 
 /// How many slices of a Service are looked at. A slice has 100 endpoints as Kubernetes makes it.
 const MAX_SLICES: usize = 256;
@@ -19,6 +19,7 @@ const MAX_ENDPOINTS: usize = 1_000;
 #[derive(Debug)]
 pub struct Endpoints {
     port: ServicePort,
+    protocol: Option<Protocol>,
     slices: BTreeMap<String, Slice>,
     /// Those of a list that has not ended yet.
     listed: Option<BTreeMap<String, Slice>>,
@@ -44,9 +45,9 @@ struct Found {
 }
 
 impl Endpoints {
-    /// None yet, at this port.
-    pub fn new(port: ServicePort) -> Endpoints {
-        Endpoints { port, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
+    /// None yet, at this port. Without a protocol it is one of TCP or UDP.
+    pub fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
+        Endpoints { port, protocol, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
     /// A list of all slices begins. What was known before holds until it ends.
@@ -63,7 +64,7 @@ impl Endpoints {
             self.is_cut = true;
             return;
         }
-        slices.insert(name.clone(), Slice::read(&name, slice, &self.port));
+        slices.insert(name.clone(), Slice::read(&name, slice, (&self.port, self.protocol)));
     }
 
     /// A slice is gone.
@@ -117,18 +118,18 @@ impl Endpoints {
 }
 
 impl Slice {
-    fn read(name: &str, slice: &EndpointSlice, port: &ServicePort) -> Slice {
+    fn read(name: &str, slice: &EndpointSlice, meant: (&ServicePort, Option<Protocol>)) -> Slice {
         let note =
             |why: String| Slice { note: Some(format!("EndpointSlice {name} {why}")), ..Slice::default() };
         if !matches!(&*slice.address_type, "IPv4" | "IPv6") {
             return note(format!("has addresses of type {:?}: they are no servers", slice.address_type));
         }
         let ports = slice.ports.as_deref().unwrap_or_default();
-        let Some(number) = ports.iter().find_map(|found| number_of(found, port)) else {
+        let Some(number) = ports.iter().find_map(|found| number_of(found, meant)) else {
             // A Service whose pods have no address yet has a slice without ports.
             return match slice.endpoints.is_empty() {
                 true => Slice::default(),
-                false => note(format!("has no port {port} (it has: {})", shown(ports))),
+                false => note(format!("has no port {} (it has: {})", asked(meant), shown(ports))),
             };
         };
         let looked_at = slice.endpoints.iter().take(MAX_ENDPOINTS);
@@ -137,8 +138,16 @@ impl Slice {
 }
 
 /// The number of this port, if it is the one that is meant.
-fn number_of(found: &EndpointPort, meant: &ServicePort) -> Option<u16> {
+fn number_of(found: &EndpointPort, (meant, meant_protocol): (&ServicePort, Option<Protocol>)) -> Option<u16> {
     let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
+    let protocol = match found.protocol.as_deref() {
+        None | Some("TCP") => Protocol::Tcp,
+        Some("UDP") => Protocol::Udp,
+        Some(_) => return None,
+    };
+    if meant_protocol.is_some_and(|meant| meant != protocol) {
+        return None;
+    }
     let is_meant = match meant {
         ServicePort::Name(name) => found.name.as_ref() == Some(name),
         ServicePort::Number(meant) => number == *meant,
@@ -146,9 +155,20 @@ fn number_of(found: &EndpointPort, meant: &ServicePort) -> Option<u16> {
     is_meant.then_some(number)
 }
 
+/// Such as `http`, or `53 of UDP`.
+fn asked((port, protocol): (&ServicePort, Option<Protocol>)) -> String {
+    match protocol {
+        Some(Protocol::Udp) => format!("{port} of UDP"),
+        _ => port.to_string(),
+    }
+}
+
 fn shown(ports: &[EndpointPort]) -> String {
     let shown = |port: &EndpointPort| {
-        let number = port.port.map_or("any".to_owned(), |number| number.to_string());
+        let mut number = port.port.map_or("any".to_owned(), |number| number.to_string());
+        if let Some(protocol) = port.protocol.as_deref().filter(|protocol| *protocol != "TCP") {
+            number = format!("{number} of {protocol}");
+        }
         port.name
             .as_ref()
             .filter(|name| !name.is_empty())

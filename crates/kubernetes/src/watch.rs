@@ -125,7 +125,7 @@ async fn watch_once(service: &KubernetesService, mut tell: impl FnMut(&Endpoints
         .page_size(PAGE)
         .timeout(WATCH_SECONDS);
     let mut events = pin!(watcher::watcher(slices, wanted));
-    let mut endpoints = Endpoints::new(service.port.clone());
+    let mut endpoints = Endpoints::new(service.port.clone(), service.protocol);
     let (mut is_listing, mut is_settled) = (true, false);
     loop {
         let event = match (is_listing, is_settled) {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn endpoints() -> Endpoints {
-        Endpoints::new(ServicePort::Number(80))
+        Endpoints::new(ServicePort::Number(80), None)
     }
 
     #[test]

@@ -10,6 +10,7 @@ fn source() -> DiscoverySource {
         namespace: "shop".into(),
         name: "web".into(),
         port: ServicePort::Number(80),
+        protocol: None,
         cluster: KubernetesCluster::default(),
     })
 }
