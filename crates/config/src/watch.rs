@@ -116,7 +116,8 @@ impl FirstLook {
 
 /// Calls `on_change` from a thread of its own, within a second of every change since the `first` look. It looks at the
 /// content of the file, of the files that it includes, and of the `lists` that it names. A file that stays missing or empty
-/// counts as one change. What is in the folder that it is `brought_into` is not looked at: who brings it there has it reloaded.
+/// counts as one change. It ignores the folder `brought_into`: the code that brings files
+/// there asks for the reload.
 ///
 /// # Errors
 /// If there is no thread to be had.

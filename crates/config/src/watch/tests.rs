@@ -220,7 +220,7 @@ fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded(
 }
 
 #[test]
-fn what_is_brought_here_is_told_by_who_brings_it() {
+fn a_file_that_is_brought_is_not_watched() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [config, list, brought] =
         ["brought/config.toml", "list.txt", "brought/list.txt"].map(|name| directory.path().join(name));
