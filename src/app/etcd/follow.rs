@@ -8,7 +8,7 @@ use convey_etcd::{EtcdClient, EtcdFault, Revision};
 use log::{error, info, warn};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::EtcdSource;
 use crate::admin::{EtcdState, RefusedRevision};
@@ -128,7 +128,8 @@ impl Following {
             info!("{} is followed again", self.parts.source.address);
         }
         // It goes on while changes come: what this node has said is prolonged, too.
-        let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        let mut looks = interval(LOOK_EVERY);
+        looks.reset();
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
