@@ -58,7 +58,7 @@ fn a_frontend_that_moves_drains_where_it_was() {
     state.configure(both(), AT(0));
     let moved = state.configure(listening("10.0.0.1:81"), AT(1));
     assert_eq!(draining(&moved), (vec![VIP.into()], vec![]));
-    assert!(!moved.listener(&Endpoint::tcp(VIP.parse().unwrap())).is_some());
+    assert!(moved.listener(&Endpoint::tcp(VIP.parse().unwrap())).is_none());
     let back = state.configure(listening(VIP), AT(2));
     assert_eq!(draining(&back), (vec!["10.0.0.1:81".into()], vec![]));
     assert_eq!(state.due(), Some(AT(12)));
