@@ -164,6 +164,7 @@ mod tests {
             namespace: "default".into(),
             name: "web".into(),
             port: ServicePort::Name("http".into()),
+            protocol: None,
             cluster: KubernetesCluster::default(),
         };
         let source = DiscoverySource::Kubernetes(service);
