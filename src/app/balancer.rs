@@ -111,7 +111,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
 
 /// Asks for a reload whenever the file has changed. One that waits already will read the newest file too.
 fn watch(first: FirstLook, file: &ConfigFile, reload: mpsc::Sender<()>) -> io::Result<Watch> {
-    config::watch::watch(first, file.lists.clone(), move || {
+    config::watch::watch(first, file.lists.clone(), file.brought_into.clone(), move || {
         let _ = reload.try_send(());
     })
 }

@@ -39,6 +39,12 @@ impl Checked {
         let source = source.into_folder(folder.path());
         let file = ConfigFile { mode: options.mode(), ..source.file() };
         source.bring(&file).map_err(anyhow::Error::msg)?;
+        // The user that convey becomes reads it anew.
+        if let Ok(loaded) = file.load()
+            && let Some(owner) = confine::owner(&loaded.config)
+        {
+            source.give_to(&[], owner).map_err(anyhow::Error::msg)?;
+        }
         Ok(Checked { file, _brought: Some(folder) })
     }
 }

@@ -108,6 +108,7 @@ fn source() -> DiscoverySource {
         namespace: "NAME".into(),
         name: "NAME".into(),
         port: ServicePort::Number(80),
+        protocol: None,
         cluster: KubernetesCluster::default(),
     })
 }

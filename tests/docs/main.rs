@@ -83,6 +83,19 @@ unknown = 1
 ";
 
 #[test]
+fn pods_have_a_folder_for_the_control_socket() {
+    for file in ["deployment.yaml", "daemonset.yaml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes").join(file);
+        let text = fs::read_to_string(path).unwrap();
+        let mount = "            - name: run\n              mountPath: /run/convey\n";
+        assert!(
+            text.contains(mount) && text.contains("        - name: run\n          emptyDir:\n"),
+            "{file}"
+        );
+    }
+}
+
+#[test]
 fn the_reference_has_every_key_that_the_file_may_have_and_no_other() {
     let text = with_files(UNKNOWN_EVERYWHERE);
     let problems = config::parse("c.toml", &text).unwrap_err();

@@ -316,14 +316,20 @@ pub(super) fn value<T: Copy>(found: &Option<Placed<T>>) -> Option<T> {
     found.as_ref().map(|found| found.value)
 }
 
+/// What all frontends of a backend speak.
+fn common_protocol(users: &[&ParsedFrontend]) -> Option<Protocol> {
+    let mut protocols = users.iter().map(|frontend| frontend.protocol());
+    let first = protocols.next()?;
+    protocols.all(|protocol| protocol == first).then_some(first)
+}
+
 fn backend(
     name: String,
     mut table: TomlTable<'_>,
     users: &[&ParsedFrontend],
     report: &Report<'_>,
 ) -> ParsedBackend {
-    let speaks_udp_only =
-        !users.is_empty() && users.iter().all(|frontend| frontend.protocol() == Protocol::Udp);
+    let speaks_udp_only = common_protocol(users) == Some(Protocol::Udp);
     let (health_check, via) =
         health_check(&mut table, if speaks_udp_only { ProbeKind::Udp } else { ProbeKind::Tcp }, report);
     let backend = ParsedBackend {
@@ -344,7 +350,7 @@ fn backend(
         protocol: table.optional("protocol", choice(&HttpVersion::ALL, HttpVersion::name)),
         tls: backend_tls::read(&mut table, report),
         files: files::read(&mut table, report),
-        discovery: kubernetes::read(&mut table, report),
+        discovery: kubernetes::read(&mut table, common_protocol(users), report),
         timeouts: OwnLimits::read(table.table("timeouts")),
         servers: table
             .table("servers")

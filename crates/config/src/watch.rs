@@ -84,11 +84,14 @@ impl NamedFiles {
     }
 
     /// Watches what is new in it, and no longer what is gone.
-    fn follow(&self, watched: &mut Vec<WatchedFile>) {
+    fn follow(&self, watched: &mut Vec<WatchedFile>, brought_into: Option<&Path>) {
         let mut lists = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|watched| lists.iter().any(|list| list.path == watched.path));
         for ReadFile { path, content } in &mut *lists {
             let content = content.take();
+            if brought_into.is_some_and(|folder| path.starts_with(folder)) {
+                continue;
+            }
             if watched.iter().all(|watched| watched.path != *path) {
                 // A file that has changed since it was loaded differs from this.
                 let known = vec![(path.clone(), content.filter(|content| !content.is_empty()))];
@@ -113,13 +116,15 @@ impl FirstLook {
 
 /// Calls `on_change` from a thread of its own, within a second of every change since the `first` look. It looks at the
 /// content of the file, of the files that it includes, and of the `lists` that it names. A file that stays missing or empty
-/// counts as one change.
+/// counts as one change. It ignores the folder `brought_into`: the code that brings files
+/// there asks for the reload.
 ///
 /// # Errors
 /// If there is no thread to be had.
 pub fn watch(
     first: FirstLook,
     lists: NamedFiles,
+    brought_into: Option<PathBuf>,
     on_change: impl Fn() + Send + 'static,
 ) -> io::Result<Watch> {
     let FirstLook(mut watched) = first;
@@ -127,9 +132,9 @@ pub fn watch(
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
         let mut others = Vec::new();
         while !is_stopped(&stopped) {
-            lists.follow(&mut others);
+            lists.follow(&mut others, brought_into.as_deref());
             let changed = others.iter_mut().filter_map(|other| other.look().then_some(())).count();
-            if watched.look() || changed > 0 {
+            if (brought_into.is_none() && watched.look()) || changed > 0 {
                 on_change();
             }
         }

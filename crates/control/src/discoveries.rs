@@ -1,6 +1,7 @@
 //! What sources of servers know: what they say and the time in, servers out. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, Timestamp};
 use convey_snapshot::Discovery;
@@ -23,6 +24,12 @@ pub(crate) struct DiscoveryChange {
     pub removed: Vec<DiscoveredServer>,
     /// Servers that get no new connections from now on.
     pub draining: Vec<DiscoveredServer>,
+    /// Servers that were draining and get new connections again.
+    pub resumed: Vec<DiscoveredServer>,
+    /// Whether backends have to be made anew: another zone or port counts, too.
+    pub is_of_servers: bool,
+    /// Whether it is news for the log: other words of the same fault are none.
+    pub is_told: bool,
     /// How many it has now.
     pub servers: usize,
     /// Whether it can be asked.
@@ -113,14 +120,18 @@ impl Discoveries {
             entry.since = now;
         }
         (entry.fault, entry.notes, entry.failures) = (fault, notes, failures);
-        let drained = |all: &[DiscoveredServer]| -> Vec<DiscoveredServer> {
-            all.iter().filter(|server| server.is_draining).cloned().collect()
+        let in_drain = |all: &[DiscoveredServer], is_draining: bool| -> Vec<DiscoveredServer> {
+            all.iter().filter(|server| server.is_draining == is_draining).cloned().collect()
         };
+        let drained_before = in_drain(&before, true);
         let news = DiscoveryChange {
             source: source.clone(),
             added: without(&after, &before),
             removed: without(&before, &after),
-            draining: without(&drained(&after), &drained(&before)),
+            draining: without(&in_drain(&after, true), &drained_before),
+            resumed: among(&in_drain(&after, false), &drained_before),
+            is_of_servers: before != after,
+            is_told: is_other || !new_notes.is_empty(),
             servers: after.len(),
             fault: change,
             notes: new_notes,
@@ -150,13 +161,6 @@ impl SourceEntry {
     }
 }
 
-impl DiscoveryChange {
-    /// Whether backends have other servers than before.
-    pub(super) fn is_of_servers(&self) -> bool {
-        ![&self.added, &self.removed, &self.draining].into_iter().all(Vec::is_empty)
-    }
-}
-
 /// Keeps no more servers than a source may have, those it had before first: then ever new ones change nothing. Sorted by name.
 fn bounded(
     mut servers: Vec<DiscoveredServer>,
@@ -180,8 +184,18 @@ fn bounded(
 
 /// The servers that are not among the others.
 fn without(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
-    let known: BTreeSet<_> = others.iter().map(|server| (&server.name, server.addr)).collect();
-    all.iter().filter(|server| !known.contains(&(&server.name, server.addr))).cloned().collect()
+    let known = keys(others);
+    all.iter().filter(|server| !known.contains(&(&*server.name, server.addr))).cloned().collect()
+}
+
+/// The servers that are among the others, too.
+fn among(all: &[DiscoveredServer], others: &[DiscoveredServer]) -> Vec<DiscoveredServer> {
+    let known = keys(others);
+    all.iter().filter(|server| known.contains(&(&*server.name, server.addr))).cloned().collect()
+}
+
+fn keys(servers: &[DiscoveredServer]) -> BTreeSet<(&str, SocketAddr)> {
+    servers.iter().map(|server| (&*server.name, server.addr)).collect()
 }
 
 #[cfg(test)]
@@ -194,6 +208,7 @@ mod tests {
             namespace: "shop".into(),
             name: "web".into(),
             port: ServicePort::Name("http".into()),
+            protocol: None,
             cluster: KubernetesCluster::default(),
         })
     }
@@ -237,6 +252,18 @@ mod tests {
         );
         let shown = &all.all()[0];
         assert_eq!((shown.servers, shown.draining, shown.since), (Some(2), 1, Timestamp(3)));
+        let change = all.on_state(&source(), says([1, 3]), Timestamp(4)).unwrap();
+        assert_eq!((change.resumed, change.is_of_servers), (vec![server(1)], true));
+    }
+
+    #[test]
+    fn another_zone_alone_is_a_change_of_servers() {
+        let mut all = begin();
+        all.on_state(&source(), says([1]), Timestamp(1));
+        let moved = DiscoveredServer { zone: Some("z2".into()), ..server(1) };
+        let state = DiscoveryState { servers: Some(vec![moved]), ..DiscoveryState::default() };
+        let change = all.on_state(&source(), state, Timestamp(2)).unwrap();
+        assert!(change.is_of_servers && change.added.is_empty() && change.resumed.is_empty());
     }
 
     #[test]
@@ -247,13 +274,11 @@ mod tests {
         let change = all.on_state(&source(), fails("refused"), Timestamp(2)).unwrap();
         assert_eq!((change.fault, change.servers), (SourceFault::Began("refused".into()), 1));
         assert!(all.on_state(&source(), fails("refused"), Timestamp(3)).is_none());
-        assert_eq!(
-            all.on_state(&source(), fails("timed out"), Timestamp(4)).unwrap().fault,
-            SourceFault::Same
-        );
+        let change = all.on_state(&source(), fails("timed out"), Timestamp(4)).unwrap();
+        assert_eq!((change.fault, change.is_told), (SourceFault::Same, false));
         assert!(!all.all()[0].is_connected());
         let change = all.on_state(&source(), says([1]), Timestamp(5)).unwrap();
-        assert_eq!((change.is_of_servers(), change.fault), (false, SourceFault::Ended));
+        assert_eq!((change.is_of_servers, change.fault), (false, SourceFault::Ended));
         assert!(all.all()[0].is_connected());
     }
 

@@ -103,6 +103,7 @@ mod tests {
             namespace: "shop".into(),
             name: name.into(),
             port: ServicePort::Number(80),
+            protocol: None,
             cluster: KubernetesCluster::default(),
         })
     }

@@ -43,13 +43,18 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
 
 /// What has become of a source of servers, in one line.
 pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
-    let DiscoveryChange { source, added, removed, draining, servers, fault, notes } = change;
+    let DiscoveryChange { source, added, removed, draining, resumed, servers, fault, notes, .. } = change;
     let is_empty = *servers == 0;
     let servers = if *servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
     let signed = |all: &[DiscoveredServer], sign: &str| {
         listed(all.iter().map(|server| format!("{sign} {} ({})", server.name, server.addr)), MAX_LISTED)
     };
-    let changes = [signed(added, "+"), signed(removed, "-"), signed(draining, "drains")];
+    let changes = [
+        signed(added, "+"),
+        signed(removed, "-"),
+        signed(draining, "drains"),
+        signed(resumed, "drains no longer:"),
+    ];
     let changes: Vec<String> = changes.into_iter().filter(|change| !change.is_empty()).collect();
     let changes = Some(changes.join(", ")).filter(|changes| !changes.is_empty());
     let more = changes.into_iter().chain(notes.clone()).collect::<Vec<_>>().join("; ");

@@ -238,7 +238,7 @@ impl ControlState {
         let change = self.discoveries.on_state(source, state, now);
         self.is_stale |= change.is_some() || failures != self.discoveries.failures(source);
         let change = change?;
-        if change.is_of_servers() {
+        if change.is_of_servers {
             self.resolve_again(now);
         }
         Some(change)

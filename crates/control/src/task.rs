@@ -23,7 +23,9 @@ use super::{ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventL
 use crate::health::{Finding, ProbeOutcome, Schedule};
 use crate::{Resolver, own_addresses};
 use convey_config::watch::NamedFiles;
-use convey_config::{self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded, PairsBefore};
+use convey_config::{
+    self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded, PairsBefore, Problem,
+};
 use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
@@ -121,9 +123,10 @@ impl ConfigFile {
     /// Those of [`config::load`] and [`config::load_list`].
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let loaded = match self.list {
-            Some(list) => config::load_list(&self.path, list)?,
-            None => self.load_with_lists()?,
+            Some(list) => config::load_list(&self.path, list),
+            None => self.load_with_lists(),
         };
+        let loaded = self.named_as_at_home(loaded)?;
         Ok(match self.mode {
             Some(mode) => loaded.with_default_mode(mode),
             None => loaded,
@@ -132,6 +135,29 @@ impl ConfigFile {
 }
 
 impl ConfigFile {
+    /// Names files as they are called where they are brought from: nobody edits them in the folder here.
+    fn named_as_at_home(&self, loaded: Result<Loaded, LoadError>) -> Result<Loaded, LoadError> {
+        let Some(folder) = self.path.parent().filter(|_| self.brought_into.is_some()) else { return loaded };
+        let folder = format!("{}/", folder.display());
+        let rename = |problems: &mut Vec<Problem>| {
+            for problem in problems {
+                problem.file = problem.file.replace(&folder, "");
+                problem.message = problem.message.replace(&folder, "");
+            }
+        };
+        match loaded {
+            Ok(mut loaded) => {
+                rename(&mut loaded.warnings);
+                Ok(loaded)
+            }
+            Err(LoadError::Invalid(mut problems)) => {
+                rename(&mut problems);
+                Err(LoadError::Invalid(problems))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
     /// Has whoever watches it watch the files that it names, too.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
         let mut lists = Vec::new();

@@ -4,9 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The key behind the prefix that holds the configuration itself.
 pub const MAIN_FILE: &str = "config.toml";
+
+/// Longest readable part of the name of a folder, in bytes. File systems allow 255 for all of it.
+const MAX_FOLDER_NAME: usize = 200;
 
 /// The port of etcd's clients.
 const PORT: u16 = 2379;
@@ -77,11 +81,15 @@ impl EtcdAddress {
         format!("{}-status/{node}", self.prefix.trim_end_matches('/'))
     }
 
-    /// A name for its folder on this host: other addresses have other names.
+    /// A name for its folder on this host. Members come and go, so it is the prefix alone; a long one is cut, and a hash says the rest.
     pub fn folder_name(&self) -> String {
-        let hosts = self.endpoints.iter().map(|(host, port)| format!("{host}:{port}"));
-        let name = format!("{}{}", hosts.collect::<Vec<_>>().join(","), self.prefix.trim_end_matches('/'));
-        name.replace('%', "%25").replace('/', "%2F")
+        let prefix = self.prefix.trim_end_matches('/');
+        let name = prefix.replace('%', "%25").replace('/', "%2F");
+        if name.len() <= MAX_FOLDER_NAME {
+            return name;
+        }
+        let cut = (0..=MAX_FOLDER_NAME).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+        format!("{}%{:016x}", &name[..cut], xxh3_64(prefix.as_bytes()))
     }
 }
 
@@ -148,13 +156,22 @@ mod tests {
         assert_eq!((&*address.prefix, &address.tls, &address.user), ("/convey/edge/", &None, &None));
         assert_eq!(address.status_key("node7"), "/convey/edge-status/node7");
         assert_eq!(address.to_string(), "etcd://10.0.0.1:2379,[fd00::1]:4001,etcd.example:2380/convey/edge");
-        assert_eq!(address.folder_name(), "10.0.0.1:2379,[fd00::1]:4001,etcd.example:2380%2Fconvey%2Fedge");
+        assert_eq!(address.folder_name(), "%2Fconvey%2Fedge", "another member changes nothing");
 
         let address = EtcdAddress::parse("etcds://edge@h/a?ca=/etc/ca.pem&cert=c.pem&key=k.pem").unwrap();
         assert_eq!(address.user.as_deref(), Some("edge"));
         let certificate = Some(("c.pem".into(), "k.pem".into()));
         assert_eq!(address.tls, Some(EtcdTls { ca: Some("/etc/ca.pem".into()), certificate }));
         assert_eq!(EtcdAddress::parse("etcds://h/a").unwrap().tls, Some(EtcdTls::default()));
+    }
+
+    #[test]
+    fn the_folder_of_a_long_prefix_has_a_name_that_file_systems_take() {
+        let name = |last: &str| {
+            let prefix = format!("{}/{last}", "ä".repeat(300));
+            EtcdAddress::parse(&format!("etcd://h/{prefix}")).unwrap().folder_name()
+        };
+        assert!(name("a").len() <= 255 && name("a") != name("b"), "{}", name("a"));
     }
 
     #[test]

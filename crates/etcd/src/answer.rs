@@ -14,6 +14,13 @@ pub(crate) struct Range {
     pub(crate) count: i64,
 }
 
+impl Range {
+    /// The revision of the last change of one of these keys; 0 without any.
+    pub(crate) fn newest(&self) -> i64 {
+        self.kvs.iter().map(|kv| kv.mod_revision).max().unwrap_or_default()
+    }
+}
+
 /// What stands before every answer.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -112,7 +119,9 @@ mod tests {
             "kvs":[{"key":"L2VkZ2UvY29uZmlnLnRvbWw=","create_revision":"3","mod_revision":"11","version":"2","value":"aGk="}],"count":"1"}"#;
         let range: Range = serde_json::from_str(text).unwrap();
         let kv = KeyValue { key: b"/edge/config.toml".to_vec(), value: b"hi".to_vec(), mod_revision: 11 };
-        assert_eq!(range, Range { header: StoreHeader { revision: 12 }, kvs: vec![kv], count: 1 });
+        let expected = Range { header: StoreHeader { revision: 12 }, kvs: vec![kv], count: 1 };
+        assert_eq!(range, expected);
+        assert_eq!((range.newest(), Range::default().newest()), (11, 0), "other keys do not count");
         // An empty range names neither keys nor their number; an empty value is left out.
         assert_eq!(serde_json::from_str::<Range>(r#"{"header":{"revision":"1"}}"#).unwrap().count, 0);
         assert!(serde_json::from_str::<Range>(r#"{"kvs":[{"key":"%"}]}"#).is_err());

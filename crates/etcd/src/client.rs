@@ -26,7 +26,7 @@ pub enum EtcdFault {
     /// Its keys are no configuration.
     #[error("revision {number}: {fault}")]
     NoConfiguration {
-        /// The revision of the store.
+        /// The newest revision below the prefix.
         number: i64,
         /// What is wrong with them.
         fault: RevisionFault,
@@ -44,50 +44,39 @@ pub struct EtcdClient {
     address: EtcdAddress,
     tls: Option<Arc<ClientConfig>>,
     connection: MemberConnection,
-    endpoint: usize,
+    member: usize,
+    password: Option<String>,
     token: Option<String>,
     lease: Option<i64>,
+    /// The revision of the whole store when it was last read.
+    read_at: i64,
 }
 
 impl EtcdClient {
-    /// Connects to the first member that answers, beginning with the one of this number.
+    /// Connects to the member of this number, among those of the address.
     ///
     /// # Errors
-    /// None does, or the files of TLS cannot be used: words for an operator.
+    /// It does not answer or refuses the user, or the files of TLS cannot be used: words for an operator.
     pub async fn connect(
         address: &EtcdAddress,
         password: Option<&str>,
-        first: usize,
+        member: usize,
     ) -> Result<EtcdClient, EtcdFault> {
         let tls = address.tls.as_ref().map(client_config).transpose()?;
-        let mut faults = Vec::new();
-        for number in 0..address.endpoints.len() {
-            let endpoint = (first + number) % address.endpoints.len();
-            let connection = match MemberConnection::open(&address.endpoints[endpoint], tls.as_ref()).await {
-                Ok(connection) => connection,
-                Err(fault) => {
-                    faults.push(fault);
-                    continue;
-                }
-            };
-            let address = address.clone();
-            let mut client = EtcdClient { address, tls, connection, endpoint, token: None, lease: None };
-            client.token = client.authenticate(password).await?;
-            return Ok(client);
-        }
-        Err(EtcdFault::Unreachable(faults.join("; ")))
+        let connection = MemberConnection::open(&address.endpoints[member], tls.as_ref()).await?;
+        let address = address.clone();
+        let (password, token, lease, read_at) = (password.map(str::to_owned), None, None, 0);
+        let mut client = EtcdClient { address, tls, connection, member, password, token, lease, read_at };
+        client.authenticate().await?;
+        Ok(client)
     }
 
-    /// The number of the member that it asks.
-    pub fn endpoint(&self) -> usize {
-        self.endpoint
-    }
-
-    async fn authenticate(&mut self, password: Option<&str>) -> Result<Option<String>, EtcdFault> {
-        let Some(user) = &self.address.user else { return Ok(None) };
-        let request = json!({ "name": user, "password": password.unwrap_or_default() });
-        let answer: Authenticated = self.ask("/v3/auth/authenticate", &request).await?;
-        Ok(Some(answer.token))
+    async fn authenticate(&mut self) -> Result<(), EtcdFault> {
+        let Some(user) = &self.address.user else { return Ok(()) };
+        let request = json!({ "name": user, "password": self.password.as_deref().unwrap_or_default() });
+        let answer: Authenticated = self.connection.ask("/v3/auth/authenticate", None, &request).await?;
+        self.token = Some(answer.token);
+        Ok(())
     }
 
     /// All files as they are now.
@@ -97,8 +86,9 @@ impl EtcdClient {
     pub async fn read(&mut self) -> Result<Revision, EtcdFault> {
         let request = json!({ "key": self.prefix(), "range_end": self.prefix_end() });
         let range: Range = self.ask(RANGE, &request).await?;
+        self.read_at = range.header.revision;
+        let number = range.newest();
         let keys = range.kvs.into_iter().map(|kv| (kv.key, kv.value));
-        let number = range.header.revision;
         Revision::of(number, &self.address.prefix, keys)
             .map_err(|fault| EtcdFault::NoConfiguration { number, fault })
     }
@@ -113,18 +103,18 @@ impl EtcdClient {
             "sort_target": "MOD", "sort_order": "DESCEND", "limit": 1, "keys_only": true,
         });
         let range: Range = self.ask(RANGE, &request).await?;
-        Ok((range.count, range.kvs.first().map_or(0, |kv| kv.mod_revision)))
+        Ok((range.count, range.newest()))
     }
 
-    /// Watches for changes behind this revision, on a connection of its own.
+    /// Watches for changes since it was last read, on a connection of its own.
     ///
     /// # Errors
     /// The member does not answer.
-    pub async fn watch(&self, behind: i64) -> Result<EtcdWatch, EtcdFault> {
-        let connection =
-            MemberConnection::open(&self.address.endpoints[self.endpoint], self.tls.as_ref()).await?;
+    pub async fn watch(&self) -> Result<EtcdWatch, EtcdFault> {
+        let member = &self.address.endpoints[self.member];
+        let connection = MemberConnection::open(member, self.tls.as_ref()).await?;
         let request = json!({ "create_request": {
-            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": behind + 1,
+            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": self.read_at + 1,
         }});
         Ok(EtcdWatch(connection.stream("/v3/watch", self.token.as_deref(), &request).await?))
     }
@@ -134,6 +124,16 @@ impl EtcdClient {
     /// # Errors
     /// The member does not answer, or this user may not write there.
     pub async fn say(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
+        match self.put_status(node, status).await {
+            Err(EtcdFault::Unreachable(why)) if self.lease.is_some() && is_lease_gone(&why) => {
+                self.lease = None;
+                self.put_status(node, status).await
+            }
+            put => put,
+        }
+    }
+
+    async fn put_status(&mut self, node: &str, status: &str) -> Result<(), EtcdFault> {
         let lease = match self.lease {
             Some(lease) => lease,
             None => {
@@ -164,7 +164,13 @@ impl EtcdClient {
         path: &str,
         request: &serde_json::Value,
     ) -> Result<A, EtcdFault> {
-        Ok(self.connection.ask(path, self.token.as_deref(), request).await?)
+        match self.connection.ask(path, self.token.as_deref(), request).await {
+            Err(why) if self.token.is_some() && is_token_old(&why) => {
+                self.authenticate().await?;
+                Ok(self.connection.ask(path, self.token.as_deref(), request).await?)
+            }
+            answer => Ok(answer?),
+        }
     }
 
     fn prefix(&self) -> String {
@@ -175,6 +181,15 @@ impl EtcdClient {
     fn prefix_end(&self) -> String {
         encoded(format!("{}0", self.address.prefix.trim_end_matches('/')).as_bytes())
     }
+}
+
+/// Whether a token has expired, or somebody has changed users or roles since. The password is as good as before.
+fn is_token_old(why: &str) -> bool {
+    why.contains("invalid auth token") || why.contains("revision of auth store is old")
+}
+
+fn is_lease_gone(why: &str) -> bool {
+    why.contains("requested lease not found")
 }
 
 /// Changes below the prefix.
@@ -198,5 +213,20 @@ impl EtcdWatch {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_token_is_told_from_a_wrong_password() {
+        assert!(is_token_old("h:2379: 401 Unauthorized: etcdserver: invalid auth token"));
+        assert!(is_token_old("h:2379: 400 Bad Request: etcdserver: revision of auth store is old"));
+        assert!(!is_token_old(
+            "h:2379: 400 Bad Request: etcdserver: authentication failed, invalid user ID or password"
+        ));
+        assert!(is_lease_gone("h:2379: 404 Not Found: etcdserver: requested lease not found"));
     }
 }

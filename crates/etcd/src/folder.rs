@@ -1,7 +1,9 @@
 //! Revisions on disk. Each has a folder of its own; `current` leads to the one in use, `good` to the last one that was accepted. Links
 //! are swapped by a rename, so whoever reads through one sees a whole revision.
+//!
+//! A folder is called after its revision's number. Where that name is taken by other files, a number follows: `9`, `9.1`, `9.2`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
@@ -37,26 +39,15 @@ impl RevisionFolder {
     /// # Errors
     /// It cannot be written; the one before is in use.
     pub fn use_revision(&self, revision: &Revision) -> io::Result<()> {
-        if self.read(revision.number).as_ref() == Some(revision) {
-            // It may be the only good one: a crash while it was written anew would lose it.
-            return self.lead(CURRENT, &revision.number.to_string());
+        let name = self.name_for(revision);
+        let folder = self.0.join(&name);
+        if !folder.exists() {
+            // A full disk is filled no further by what was written in vain.
+            write(&folder, &revision.files).inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
         }
-        let folder = self.0.join(revision.number.to_string());
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
-        }
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder.create(&folder)?;
-        for (path, content) in &revision.files {
-            let path = folder.join(path);
-            builder.create(path.parent().unwrap_or(&folder))?;
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-            file.write_all(content)?;
-            file.sync_all()?;
-        }
-        File::open(&folder)?.sync_all()?;
-        self.lead(CURRENT, &revision.number.to_string())
+        self.lead(CURRENT, &name)?;
+        self.remove_others();
+        Ok(())
     }
 
     /// The revision in use was accepted. Others are removed.
@@ -64,16 +55,9 @@ impl RevisionFolder {
     /// # Errors
     /// The link cannot be made.
     pub fn accept(&self) -> io::Result<()> {
-        let number = self.number(CURRENT).ok_or(ErrorKind::NotFound)?;
-        self.lead(GOOD, &number.to_string())?;
-        for entry in fs::read_dir(&self.0)?.flatten() {
-            let name = entry.file_name();
-            let other =
-                name.to_str().and_then(|name| name.parse::<i64>().ok()).filter(|other| *other != number);
-            if other.is_some() {
-                fs::remove_dir_all(entry.path())?;
-            }
-        }
+        let name = self.name(CURRENT).ok_or(ErrorKind::NotFound)?;
+        self.lead(GOOD, &name)?;
+        self.remove_others();
         Ok(())
     }
 
@@ -82,23 +66,28 @@ impl RevisionFolder {
     /// # Errors
     /// The link cannot be made.
     pub fn go_back(&self) -> io::Result<Option<i64>> {
-        let Some(number) = self.number(GOOD) else { return Ok(None) };
-        if self.number(CURRENT) != Some(number) {
-            self.lead(CURRENT, &number.to_string())?;
+        let Some(name) = self.name(GOOD) else { return Ok(None) };
+        if self.name(CURRENT).as_ref() != Some(&name) {
+            self.lead(CURRENT, &name)?;
         }
-        Ok(Some(number))
+        Ok(number(&name))
+    }
+
+    /// Whether this revision was in use, and neither accepted nor taken back: the process that used it has failed or crashed.
+    pub fn was_left_unaccepted(&self, revision: &Revision) -> bool {
+        let good = self.name(GOOD);
+        good.is_some() && self.name(CURRENT) != good && self.current().as_ref() == Some(revision)
     }
 
     /// The revision in use, as it was written; `None`: there is none, or somebody has changed its folder.
     pub fn current(&self) -> Option<Revision> {
-        self.read(self.number(CURRENT)?)
+        self.read(&self.name(CURRENT)?)
     }
 
-    fn read(&self, number: i64) -> Option<Revision> {
+    fn read(&self, name: &str) -> Option<Revision> {
         let mut files = BTreeMap::new();
-        let folder = self.0.join(number.to_string());
-        read_below(&folder, "", &mut files).ok()?;
-        Some(Revision { number, files })
+        read_below(&self.0.join(name), "", &mut files).ok()?;
+        Some(Revision { number: number(name)?, files })
     }
 
     /// Gives all of it to a user and a group.
@@ -109,9 +98,33 @@ impl RevisionFolder {
         give_below(&self.0, uid, gid)
     }
 
-    fn number(&self, link: &str) -> Option<i64> {
-        let number = fs::read_link(self.0.join(link)).ok()?.to_str()?.parse().ok()?;
-        self.0.join(format!("{number}/{MAIN_FILE}")).is_file().then_some(number)
+    /// A name that no other files have. etcd may give a number twice: after its data was lost, or after a key was deleted.
+    fn name_for(&self, revision: &Revision) -> String {
+        let mut names = (0_u32..).map(|nth| match nth {
+            0 => revision.number.to_string(),
+            nth => format!("{}.{nth}", revision.number),
+        });
+        let is_free =
+            |name: &String| !self.0.join(name).exists() || self.read(name).as_ref() == Some(revision);
+        names.find(is_free).expect("a name is free")
+    }
+
+    /// Removes all revisions but those that links lead to. One that cannot be removed is in nobody's way.
+    fn remove_others(&self) {
+        let kept = [CURRENT, GOOD].map(|link| fs::read_link(self.0.join(link)).ok());
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_revision = name.to_str().and_then(number).is_some();
+            if is_revision && kept.iter().flatten().all(|kept| kept.as_os_str() != name) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// The folder that a link leads to.
+    fn name(&self, link: &str) -> Option<String> {
+        let name = fs::read_link(self.0.join(link)).ok()?.to_str()?.to_owned();
+        (number(&name).is_some() && self.0.join(&name).join(MAIN_FILE).is_file()).then_some(name)
     }
 
     fn lead(&self, link: &str, to: &str) -> io::Result<()> {
@@ -123,6 +136,31 @@ impl RevisionFolder {
         fs::rename(&new, self.0.join(link))?;
         File::open(&self.0)?.sync_all()
     }
+}
+
+/// The number of the revision in a folder of this name.
+fn number(name: &str) -> Option<i64> {
+    let (number, nth) = name.split_once('.').unwrap_or((name, "0"));
+    nth.parse::<u32>().ok()?;
+    number.parse().ok()
+}
+
+/// Writes files, so that they outlive a crash of this host.
+fn write(folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(folder)?;
+    let mut folders = BTreeSet::from([folder.to_owned()]);
+    for (path, content) in files {
+        let path = folder.join(path);
+        let parent = path.parent().unwrap_or(folder);
+        builder.create(parent)?;
+        folders.extend(parent.ancestors().take_while(|above| *above != folder).map(Path::to_owned));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+    }
+    folders.iter().try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
 fn read_below(folder: &Path, within: &str, files: &mut BTreeMap<String, Vec<u8>>) -> io::Result<()> {
@@ -177,13 +215,59 @@ mod tests {
         revisions.use_revision(&revision(9, "nine, mended")).unwrap();
         revisions.accept().unwrap();
         assert_eq!(
-            (revisions.current(), revisions.number(GOOD)),
+            (revisions.current(), revisions.go_back().unwrap()),
             (Some(revision(9, "nine, mended")), Some(9))
         );
-        let mut left: Vec<_> =
-            fs::read_dir(revisions.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, ["9", "current", "good"]);
+        assert_eq!(entries(&revisions), ["9.1", "current", "good"]);
+    }
+
+    fn entries(revisions: &RevisionFolder) -> Vec<String> {
+        let entries = fs::read_dir(revisions.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn other_files_of_the_same_number_leave_the_good_ones_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(4, "good")).unwrap();
+        revisions.accept().unwrap();
+        // etcd's data was deleted, and its revisions begin anew.
+        revisions.use_revision(&revision(4, "broken")).unwrap();
+        assert_eq!(revisions.current(), Some(revision(4, "broken")));
+        assert_eq!(revisions.go_back().unwrap(), Some(4));
+        assert_eq!(revisions.current(), Some(revision(4, "good")));
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(1, "good")).unwrap();
+        let mut both = revision(2, "bad");
+        both.files.insert("sites".to_owned(), Vec::new());
+        assert!(revisions.use_revision(&both).is_err(), "it is a file and a folder");
+        assert_eq!(
+            (entries(&revisions), revisions.current()),
+            (vec!["1".into(), "current".into()], Some(revision(1, "good")))
+        );
+    }
+
+    #[test]
+    fn refused_revisions_do_not_pile_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(1, "good")).unwrap();
+        revisions.accept().unwrap();
+        for number in 2..9 {
+            revisions.use_revision(&revision(number, "bad")).unwrap();
+            revisions.go_back().unwrap();
+        }
+        revisions.use_revision(&revision(9, "bad")).unwrap();
+        assert_eq!(entries(&revisions), ["1", "9", "current", "good"]);
     }
 
     #[test]
@@ -201,6 +285,21 @@ mod tests {
             "a crash would have lost it"
         );
         assert_eq!(revisions.go_back().unwrap(), Some(3));
+    }
+
+    #[test]
+    fn a_revision_that_nobody_has_accepted_is_known_by_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let revisions = RevisionFolder::new(folder.path().to_owned());
+        revisions.use_revision(&revision(1, "one")).unwrap();
+        assert!(!revisions.was_left_unaccepted(&revision(1, "one")), "there is no other");
+        revisions.accept().unwrap();
+        assert!(!revisions.was_left_unaccepted(&revision(1, "one")));
+        revisions.use_revision(&revision(2, "two")).unwrap();
+        assert!(revisions.was_left_unaccepted(&revision(2, "two")));
+        assert!(!revisions.was_left_unaccepted(&revision(3, "two")));
+        revisions.go_back().unwrap();
+        assert!(!revisions.was_left_unaccepted(&revision(2, "two")));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! All files of a configuration at one revision of the store. Pure.
+//! All files of a configuration as they were at one time. Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const MAX_PATH: usize = 512;
 /// A configuration as etcd had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
-    /// The revision of the whole store.
+    /// The revision of the last change of one of its keys: the same on each node.
     pub number: i64,
     /// What each file holds, by its path beneath the prefix.
     pub files: BTreeMap<String, Vec<u8>>,

@@ -4,14 +4,16 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
+use crate::watch::WATCH_SECONDS;
 use convey_model::KubernetesCluster;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an API server may be silent: longer than a watch lasts.
-const READ_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long an API server may be silent: longer than a watch lasts, and not by much. Then a list has to be answered, and both are over
+/// within 65 s.
+const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
 
 /// A client of this cluster. Reads what it needs of files anew: credentials change.
 ///

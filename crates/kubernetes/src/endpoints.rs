@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
-use convey_model::{DiscoveredServer, ServicePort};
+use convey_model::{DiscoveredServer, Protocol, ServicePort};
 
 /// How many slices of a Service are looked at. A slice has 100 endpoints as Kubernetes makes it.
 const MAX_SLICES: usize = 256;
@@ -19,10 +19,12 @@ const MAX_ENDPOINTS: usize = 1_000;
 #[derive(Debug)]
 pub struct Endpoints {
     port: ServicePort,
+    protocol: Option<Protocol>,
     slices: BTreeMap<String, Slice>,
     /// Those of a list that has not ended yet.
     listed: Option<BTreeMap<String, Slice>>,
     is_cut: bool,
+    has_room: bool,
 }
 
 /// What matters of a slice.
@@ -43,15 +45,15 @@ struct Found {
 }
 
 impl Endpoints {
-    /// None yet, at this port.
-    pub fn new(port: ServicePort) -> Endpoints {
-        Endpoints { port, slices: BTreeMap::new(), listed: None, is_cut: false }
+    /// None yet, at this port. Without a protocol it is one of TCP or UDP.
+    pub fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
+        Endpoints { port, protocol, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
     /// A list of all slices begins. What was known before holds until it ends.
     pub fn begin_list(&mut self) {
         self.listed = Some(BTreeMap::new());
-        self.is_cut = false;
+        (self.is_cut, self.has_room) = (false, false);
     }
 
     /// A slice is there, or has changed.
@@ -62,13 +64,19 @@ impl Endpoints {
             self.is_cut = true;
             return;
         }
-        slices.insert(name.clone(), Slice::read(&name, slice, &self.port));
+        slices.insert(name.clone(), Slice::read(&name, slice, (&self.port, self.protocol)));
     }
 
     /// A slice is gone.
     pub fn remove(&mut self, slice: &EndpointSlice) {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
+        self.has_room |= self.is_cut;
         self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
+    }
+
+    /// Whether there may be room for slices that were left out: a list finds them.
+    pub fn has_room(&self) -> bool {
+        self.has_room
     }
 
     /// The list has ended: slices that it did not have are gone.
@@ -110,18 +118,18 @@ impl Endpoints {
 }
 
 impl Slice {
-    fn read(name: &str, slice: &EndpointSlice, port: &ServicePort) -> Slice {
+    fn read(name: &str, slice: &EndpointSlice, meant: (&ServicePort, Option<Protocol>)) -> Slice {
         let note =
             |why: String| Slice { note: Some(format!("EndpointSlice {name} {why}")), ..Slice::default() };
         if !matches!(&*slice.address_type, "IPv4" | "IPv6") {
             return note(format!("has addresses of type {:?}: they are no servers", slice.address_type));
         }
         let ports = slice.ports.as_deref().unwrap_or_default();
-        let Some(number) = ports.iter().find_map(|found| number_of(found, port)) else {
+        let Some(number) = ports.iter().find_map(|found| number_of(found, meant)) else {
             // A Service whose pods have no address yet has a slice without ports.
             return match slice.endpoints.is_empty() {
                 true => Slice::default(),
-                false => note(format!("has no port {port} (it has: {})", shown(ports))),
+                false => note(format!("has no port {} (it has: {})", asked(meant), shown(ports))),
             };
         };
         let looked_at = slice.endpoints.iter().take(MAX_ENDPOINTS);
@@ -130,8 +138,16 @@ impl Slice {
 }
 
 /// The number of this port, if it is the one that is meant.
-fn number_of(found: &EndpointPort, meant: &ServicePort) -> Option<u16> {
+fn number_of(found: &EndpointPort, (meant, meant_protocol): (&ServicePort, Option<Protocol>)) -> Option<u16> {
     let number = u16::try_from(found.port?).ok().filter(|number| *number != 0)?;
+    let protocol = match found.protocol.as_deref() {
+        None | Some("TCP") => Protocol::Tcp,
+        Some("UDP") => Protocol::Udp,
+        Some(_) => return None,
+    };
+    if meant_protocol.is_some_and(|meant| meant != protocol) {
+        return None;
+    }
     let is_meant = match meant {
         ServicePort::Name(name) => found.name.as_ref() == Some(name),
         ServicePort::Number(meant) => number == *meant,
@@ -139,9 +155,20 @@ fn number_of(found: &EndpointPort, meant: &ServicePort) -> Option<u16> {
     is_meant.then_some(number)
 }
 
+/// Such as `http`, or `53 of UDP`.
+fn asked((port, protocol): (&ServicePort, Option<Protocol>)) -> String {
+    match protocol {
+        Some(Protocol::Udp) => format!("{port} of UDP"),
+        _ => port.to_string(),
+    }
+}
+
 fn shown(ports: &[EndpointPort]) -> String {
     let shown = |port: &EndpointPort| {
-        let number = port.port.map_or("any".to_owned(), |number| number.to_string());
+        let mut number = port.port.map_or("any".to_owned(), |number| number.to_string());
+        if let Some(protocol) = port.protocol.as_deref().filter(|protocol| *protocol != "TCP") {
+            number = format!("{number} of {protocol}");
+        }
         port.name
             .as_ref()
             .filter(|name| !name.is_empty())

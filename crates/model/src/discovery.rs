@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::{ServerConfig, ServerSettings};
+use crate::{Protocol, ServerConfig, ServerSettings};
 
 /// Where a backend has servers from, besides those of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct KubernetesService {
     pub name: String,
     /// Which of its ports.
     pub port: ServicePort,
+    /// The protocol of that port; `None`: frontends of both have the backend, so either will do.
+    pub protocol: Option<Protocol>,
     /// The cluster.
     pub cluster: KubernetesCluster,
 }
@@ -162,6 +164,7 @@ mod tests {
             namespace: "default".into(),
             name: "web".into(),
             port: ServicePort::Name("http".into()),
+            protocol: None,
             cluster: KubernetesCluster::default(),
         };
         let source = DiscoverySource::Kubernetes(service);

@@ -1,6 +1,5 @@
 //! Follows a configuration in etcd while the program runs: each new revision is a reload.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use convey_etcd::{EtcdClient, EtcdFault, Revision};
 use log::{error, info, warn};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::EtcdSource;
 use crate::admin::{EtcdState, RefusedRevision};
@@ -40,12 +39,11 @@ impl EtcdFollower {
         if let Err(error) = self.source.folder.accept() {
             warn!("{}: the next start will need etcd: {error}", self.source.folder.path().display());
         }
-        let files = self.source.folder.current().map(|revision| {
-            self.state.accept(revision.number);
-            revision.files
-        });
+        let in_force = self.source.folder.current();
+        in_force.iter().for_each(|revision| self.state.accept(revision.number));
+        let last = in_force.map(|revision| TriedRevision { revision, is_accepted: true });
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let following = Following { parts: self, node, offered: files, trouble: None, cannot_say: None };
+        let following = Following { parts: self, node, last, trouble: None, cannot_say: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
             Err(error) => error!("etcd is not followed: {error:#}"),
@@ -59,26 +57,36 @@ impl EtcdFollower {
 struct Following {
     parts: EtcdFollower,
     node: String,
-    /// The files of the last revision that was tried.
-    offered: Option<BTreeMap<String, Vec<u8>>>,
+    last: Option<TriedRevision>,
     /// Why etcd cannot be reached, as the log has told it.
     trouble: Option<String>,
     /// The same of the status key.
     cannot_say: Option<String>,
 }
 
+/// The last revision that was tried.
+struct TriedRevision {
+    revision: Revision,
+    is_accepted: bool,
+}
+
+impl TriedRevision {
+    /// Whether to try this one. The cause of a refusal may be outside of its files: each new revision is tried, even with the same files.
+    fn allows(&self, newest: &Revision) -> bool {
+        match self.is_accepted {
+            true => self.revision.files != newest.files,
+            false => self.revision != *newest,
+        }
+    }
+}
+
 impl Following {
     async fn run(mut self) {
-        let (mut first, mut wait) = (0, FIRST_WAIT);
+        let (mut member, mut wait) = (0, FIRST_WAIT);
         let state = self.parts.state.clone();
         loop {
-            let followed = async {
-                let mut client = self.parts.source.connect(first).await?;
-                first = client.endpoint() + 1;
-                self.follow(&mut client, &mut wait).await
-            };
-            let Err(fault) = tokio::select! {
-                followed = followed => followed,
+            let fault = tokio::select! {
+                fault = self.follow_any(&mut member, &mut wait) => fault,
                 () = state.end_comes() => return,
             };
             self.lose(&fault);
@@ -90,31 +98,51 @@ impl Following {
         }
     }
 
+    /// Follows the first member that can be followed, beginning with this one. Returns why it is over, or why none can.
+    async fn follow_any(&mut self, member: &mut usize, wait: &mut Duration) -> String {
+        let mut faults = Vec::new();
+        for _ in 0..self.parts.source.address.endpoints.len() {
+            let Err(fault) = self.follow(*member, wait).await;
+            *member = (*member + 1) % self.parts.source.address.endpoints.len();
+            if self.parts.state.now().is_connected {
+                return fault.to_string();
+            }
+            faults.push(fault.to_string());
+        }
+        faults.join("; ")
+    }
+
     async fn follow(
         &mut self,
-        client: &mut EtcdClient,
+        member: usize,
         wait: &mut Duration,
     ) -> Result<std::convert::Infallible, EtcdFault> {
+        let client = &mut self.parts.source.connect(member).await?;
         // Before reading: what changes in between is seen.
         let mut mark = client.mark().await?;
-        let behind = self.read(client).await?;
-        let mut watch = client.watch(behind).await?;
+        self.read(client).await?;
+        let mut watch = client.watch().await?;
         *wait = FIRST_WAIT;
         self.parts.state.connect();
         if self.trouble.take().is_some() {
             info!("{} is followed again", self.parts.source.address);
         }
+        // It goes on while changes come: what this node has said is prolonged, too.
+        let mut looks = interval(LOOK_EVERY);
+        looks.reset();
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 changed = watch.changed() => {
                     changed?;
                     self.read(client).await?;
                 }
-                () = sleep(LOOK_EVERY) => {
+                _ = looks.tick() => {
                     let now = client.mark().await?;
                     if std::mem::replace(&mut mark, now) != now {
                         self.read(client).await?;
-                    } else if !client.keep().await? {
+                    }
+                    if !client.keep().await? {
                         self.say(client).await;
                     }
                 }
@@ -122,36 +150,37 @@ impl Following {
         }
     }
 
-    fn lose(&mut self, fault: &EtcdFault) {
-        let fault = fault.to_string();
-        self.parts.state.lose(&fault);
-        if self.trouble.as_ref() != Some(&fault) {
+    fn lose(&mut self, fault: &str) {
+        self.parts.state.lose(fault);
+        if self.trouble.as_deref() != Some(fault) {
             warn!("{} cannot be followed, convey goes on as it is: {fault}", self.parts.source.address);
         }
-        self.trouble = Some(fault);
+        self.trouble = Some(fault.to_owned());
     }
 
-    /// Reads the newest revision, and tries it if its files are others. Returns its number.
-    async fn read(&mut self, client: &mut EtcdClient) -> Result<i64, EtcdFault> {
-        let number = match client.read().await {
+    /// Reads the newest revision, and tries it unless its files are in force.
+    async fn read(&mut self, client: &mut EtcdClient) -> Result<(), EtcdFault> {
+        match client.read().await {
+            Ok(revision) if self.last.as_ref().is_none_or(|last| last.allows(&revision)) => {
+                let tried = self.try_out(&revision).await;
+                let is_accepted = tried.is_ok();
+                self.note(revision.number, tried);
+                self.last = Some(TriedRevision { revision, is_accepted });
+            }
             Ok(revision) => {
-                let number = revision.number;
-                if self.offered.as_ref() != Some(&revision.files) {
-                    let tried = self.try_out(&revision).await;
-                    self.note(number, tried);
-                    self.offered = Some(revision.files);
+                if let Some(last) = self.last.as_mut().filter(|last| last.is_accepted) {
+                    self.parts.state.accept(revision.number);
+                    last.revision = revision;
                 }
-                number
             }
             Err(EtcdFault::NoConfiguration { number, fault }) => {
-                self.offered = None;
+                self.last = None;
                 self.note(number, Err(vec![fault.to_string()]));
-                number
             }
             Err(fault) => return Err(fault),
-        };
+        }
         self.say(client).await;
-        Ok(number)
+        Ok(())
     }
 
     /// # Errors
@@ -162,7 +191,13 @@ impl Following {
         folder.use_revision(revision).map_err(words)?;
         let reloaded = self.reload(revision.number).await;
         match reloaded {
-            Ok(()) => folder.accept().map_err(words),
+            Ok(()) => {
+                // It serves. Only a start without etcd would not have it.
+                if let Err(error) = folder.accept() {
+                    warn!("{}: the next start will need etcd: {error}", folder.path().display());
+                }
+                Ok(())
+            }
             Err(problems) => {
                 folder.go_back().map_err(words)?;
                 Err(problems)
@@ -220,5 +255,29 @@ impl Following {
             warn!("{key} does not tell of this node: {fault}");
         }
         self.cannot_say = said;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(number: i64, text: &str) -> Revision {
+        Revision { number, files: [("config.toml".to_owned(), text.into())].into() }
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_with_a_new_revision_and_what_is_in_force_is_not() {
+        for (is_accepted, number, text, expected) in [
+            (true, 7, "a", false),
+            (true, 9, "a", false),
+            (true, 9, "b", true),
+            (false, 7, "a", false),
+            (false, 9, "a", true),
+            (false, 7, "b", true),
+        ] {
+            let last = TriedRevision { revision: revision(7, "a"), is_accepted };
+            assert_eq!(last.allows(&revision(number, text)), expected, "{is_accepted} {number} {text}");
+        }
     }
 }

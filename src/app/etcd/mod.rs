@@ -57,6 +57,15 @@ impl EtcdSource {
             Ok(revision) => revision,
             Err(fault) => return self.without(&fault, self.folder.go_back().map_err(words)?),
         };
+        if self.folder.was_left_unaccepted(&revision)
+            && let Some(used) = self.folder.go_back().map_err(words)?
+        {
+            let number = revision.number;
+            return Ok(vec![format!(
+                "the last start with revision {number} of {} has failed, {used} is used",
+                self.address
+            )]);
+        }
         self.folder.use_revision(&revision).map_err(words)?;
         let Err(error) = file.load() else { return Ok(Vec::new()) };
         // Without a good one the start says what is wrong with this one.
@@ -82,12 +91,7 @@ impl EtcdSource {
     fn read_aside(&self) -> Result<Revision, EtcdFault> {
         let read = || {
             let runtime = runtime().map_err(|error| format!("{error:#}"))?;
-            let read = async {
-                let read = async { self.connect(0).await?.read().await };
-                let late = |_| Err(format!("no answer within {} s", BRING_TIMEOUT.as_secs()).into());
-                timeout(BRING_TIMEOUT, read).await.unwrap_or_else(late)
-            };
-            runtime.block_on(read)
+            runtime.block_on(self.read_of_any())
         };
         let failed = |what: &str| Err(EtcdFault::Unreachable(what.to_owned()));
         thread::scope(|scope| {
@@ -98,8 +102,25 @@ impl EtcdSource {
         })
     }
 
-    async fn connect(&self, first: usize) -> Result<EtcdClient, EtcdFault> {
-        EtcdClient::connect(&self.address, self.password.as_deref(), first).await
+    /// Asks one member after the other. Each has its share of the time, so that the last one is asked, too.
+    async fn read_of_any(&self) -> Result<Revision, EtcdFault> {
+        let members = &self.address.endpoints;
+        let share = BRING_TIMEOUT / u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let mut faults = Vec::new();
+        for (member, (host, port)) in members.iter().enumerate() {
+            let read = async { self.connect(member).await?.read().await };
+            let late =
+                |_| Err(format!("{host}:{port}: no answer within {:.1} s", share.as_secs_f32()).into());
+            match timeout(share, read).await.unwrap_or_else(late) {
+                Err(EtcdFault::Unreachable(why)) => faults.push(why),
+                answer => return answer,
+            }
+        }
+        Err(EtcdFault::Unreachable(faults.join("; ")))
+    }
+
+    async fn connect(&self, member: usize) -> Result<EtcdClient, EtcdFault> {
+        EtcdClient::connect(&self.address, self.password.as_deref(), member).await
     }
 
     /// Makes its folder, and those above it. Returns those that were missing.

@@ -2,8 +2,10 @@
 
 mod server;
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, TestAuthority, ask, binary, run, stories, wait_for,
@@ -17,8 +19,11 @@ stories!("etcd":
     files_that_change_together_are_one_revision [ETCD, ETCDCTL, Need::CURL],
     without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [ETCD, ETCDCTL],
     a_start_with_a_bad_revision_has_the_last_good_one [ETCD, ETCDCTL],
+    a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision [ETCD, ETCDCTL],
     an_upgrade_goes_on_following [ETCD, ETCDCTL],
+    a_member_that_hangs_is_passed_over_by_a_user_too [ETCD, ETCDCTL],
     etcd_may_want_tls_and_a_user [ETCD, ETCDCTL],
+    a_node_is_followed_while_changes_come_and_tokens_expire [ETCD, ETCDCTL, Need::Tool("openssl", "openssl")],
     a_confined_user_follows [ETCD, ETCDCTL, Need::Other(not_root)],
     a_revision_is_checked_before_anything_starts [ETCD, ETCDCTL],
     what_cannot_be_had_is_said_at_the_start,
@@ -86,7 +91,8 @@ fn a_change_is_in_force_and_a_bad_one_changes_nothing() {
     assert!(line.contains("stat: unknown key"), "{line}");
     let refused = wait_for_status(&etcd, false);
     assert_eq!(refused["in_force"], after["in_force"]);
-    assert!(refused["problems"].to_string().contains("did you mean `stats`"), "{refused}");
+    let problem = refused["problems"][0].as_str().unwrap();
+    assert!(problem.starts_with("config.toml:") && problem.contains("did you mean `stats`"), "{refused}");
     assert_eq!(
         (server_of(&lab), balancer.stat("/etcd/refused_revision")),
         ("b".to_owned(), refused["revision"].clone())
@@ -96,6 +102,26 @@ fn a_change_is_in_force_and_a_bad_one_changes_nothing() {
         status.contains("is refused:") && status.contains(&format!("of etcd://{}", &etcd.address()[7..])),
         "{status}"
     );
+
+    // The same files in a new revision are tried again: why they were refused may have been outside of them.
+    etcd.put("config.toml", &format!("{}[stat]\nport = 1\n", with_server(&lab, 1)));
+    wait_for("the new revision to be refused", || {
+        (etcd.status()["revision"].as_i64() > refused["revision"].as_i64()).then_some(())
+    });
+    assert!(!balancer.log().contains("nothing that matters"), "{}", balancer.log());
+    // Other keys of etcd are no revisions, and the same files again are one.
+    let is_named = |text: &str| {
+        let ran = run(etcd.control().args(["put", "/other", "--", "x"]));
+        assert!(ran.code == Some(0), "{ran:?}");
+        etcd.put("config.toml", text);
+        let revision = etcd.revision("config.toml");
+        wait_for("the node to name the newest revision", || {
+            let status = etcd.status();
+            (status["in_force"] == revision && status["accepted"] == true).then_some(())
+        });
+    };
+    is_named(&with_server(&lab, 2));
+    is_named(&with_server(&lab, 2));
 
     etcd.delete("config.toml");
     wait_for("a configuration that is gone to be refused", || {
@@ -169,6 +195,35 @@ fn a_start_with_a_bad_revision_has_the_last_good_one() {
     wait_for_server(&lab, "b");
 }
 
+fn a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    let mut balancer = start(&lab, &etcd);
+    wait_for_status(&etcd, true);
+    let taken = TcpListener::bind(lab.server(9)).unwrap();
+    let more = format!(
+        "[frontends.more]\nmode = \"proxy\"\nlisten_addr = \"{}\"\nbackend = \"pool\"\n",
+        lab.server(9)
+    );
+    etcd.put("config.toml", &format!("{}{more}", with_server(&lab, 2)));
+    wait_for_status(&etcd, false);
+    assert_eq!(server_of(&lab), "a");
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+
+    // A reload may refuse what a restart takes: it is tried once.
+    let failed = run(&mut command(&etcd.address(), &state(&lab)));
+    assert!(failed.code == Some(1) && failed.stderr.contains("in use"), "{failed:?}");
+    let balancer = start(&lab, &etcd);
+    balancer.wait_for_log("has failed, ");
+    wait_for_server(&lab, "a");
+    drop(taken);
+    etcd.put("config.toml", &format!("{}{more}", with_server(&lab, 2)));
+    wait_for_server(&lab, "b");
+}
+
 fn an_upgrade_goes_on_following() {
     let lab = Loopback::new();
     let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
@@ -196,6 +251,22 @@ fn etcd_may_want_tls_and_a_user() {
         [authority.save(lab.directory()), lab.directory().join("own.pem"), lab.directory().join("own.key")];
     let etcd = Etcd::start_with(&lab, Some(files));
     etcd.put("config.toml", &with_server(&lab, 1));
+    want_a_user(&etcd);
+    let refused = run(command(&etcd.address_of("edge"), &state(&lab)).env("CONVEY_ETCD_PASSWORD", "wrong"));
+    assert!(refused.code == Some(1) && refused.stderr.contains("authentication failed"), "{refused:?}");
+    let mut command = command(&etcd.address_of("edge"), &state(&lab));
+    command.env("CONVEY_ETCD_PASSWORD", "secret");
+    let balancer = BalancerProcess::start_with(&lab, &"", command);
+    wait_for_server(&lab, "a");
+    // It may read the configuration, and nothing else.
+    balancer.wait_for_log(&format!("{PREFIX}-status/"));
+    put_as_root(&etcd, &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+    assert!(!balancer.log().contains("secret"));
+}
+
+/// Has etcd ask everybody for a password. User `edge` may read the configuration, and nothing else.
+fn want_a_user(etcd: &Etcd) {
     for line in [
         "user add root:root",
         "user add edge:secret",
@@ -208,20 +279,66 @@ fn etcd_may_want_tls_and_a_user() {
         let ran = run(etcd.control().args(line.split(' ')));
         assert!(ran.code == Some(0), "{line}: {ran:?}");
     }
-    let refused = run(command(&etcd.address_of("edge"), &state(&lab)).env("CONVEY_ETCD_PASSWORD", "wrong"));
-    assert!(refused.code == Some(1) && refused.stderr.contains("authentication failed"), "{refused:?}");
+}
+
+fn put_as_root(etcd: &Etcd, text: &str) {
+    put_file_as_root(etcd, "config.toml", text);
+}
+
+fn put_file_as_root(etcd: &Etcd, file: &str, text: &str) {
+    let ran = run(etcd.as_root().args(["put", &format!("{PREFIX}/{file}"), "--", text]));
+    assert!(ran.code == Some(0), "{ran:?}");
+}
+
+fn a_member_that_hangs_is_passed_over_by_a_user_too() {
+    let lab = Loopback::new();
+    let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
+    let etcd = Etcd::start(&lab);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    want_a_user(&etcd);
+    // The kernel accepts connections for it.
+    let hung = TcpListener::bind(lab.server(9)).unwrap();
+    let members = format!("://{},", hung.local_addr().unwrap());
+    let address = etcd.address().replacen("://", &members, 1).replacen("://", "://edge@", 1);
+    let command = || {
+        let mut command = command(&address, &state(&lab));
+        command.env("CONVEY_ETCD_PASSWORD", "secret");
+        command
+    };
+    let checked = run(command().args(["check", "--syntax"]));
+    assert!(checked.code == Some(0), "{checked:?}");
+    let balancer = BalancerProcess::start_with(&lab, &"", command());
+    wait_for_server(&lab, "a");
+    balancer.wait_for_stat("/etcd/connected", true);
+    put_as_root(&etcd, &with_server(&lab, 2));
+    wait_for_server(&lab, "b");
+    assert!(!balancer.log().contains("cannot be followed"), "{}", balancer.log());
+}
+
+fn a_node_is_followed_while_changes_come_and_tokens_expire() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let etcd = Etcd::start_with_tokens_of(&lab, 5);
+    etcd.put("config.toml", &with_server(&lab, 1));
+    want_a_user(&etcd);
+    for role in ["readwrite --prefix=true /convey/edge-status/", "readwrite --prefix=true /convey/edge/"] {
+        let ran = run(etcd.as_root().args(format!("role grant-permission reader {role}").split(' ')));
+        assert!(ran.code == Some(0), "{ran:?}");
+    }
     let mut command = command(&etcd.address_of("edge"), &state(&lab));
     command.env("CONVEY_ETCD_PASSWORD", "secret");
     let balancer = BalancerProcess::start_with(&lab, &"", command);
     wait_for_server(&lab, "a");
-    // It may read the configuration, and nothing else.
-    balancer.wait_for_log(&format!("{PREFIX}-status/"));
-    let mut put = etcd.control();
-    put.args(["--user", "root:root", "put", &format!("{PREFIX}/config.toml"), "--"])
-        .arg(with_server(&lab, 2));
-    assert_eq!(run(&mut put).code, Some(0));
-    wait_for_server(&lab, "b");
-    assert!(!balancer.log().contains("secret"));
+    // More often than what the node says is prolonged, and for longer than a token lives.
+    let mut lease_left = i64::MAX;
+    for n in 0..6 {
+        put_file_as_root(&etcd, "note", &n.to_string());
+        std::thread::sleep(Duration::from_secs(3));
+        lease_left = etcd.status_lease_left();
+    }
+    assert!(lease_left > 45, "{lease_left} s are left");
+    let log = balancer.log();
+    assert!(!log.contains("cannot be followed") && !log.contains("does not tell"), "{log}");
 }
 
 fn a_confined_user_follows() {
@@ -231,6 +348,8 @@ fn a_confined_user_follows() {
     let privileges = "[privileges]\nuser = \"nobody\"\nlandlock = true\n";
     etcd.put("config.toml", &format!("{privileges}{}", with_server(&lab, 1)));
     run(Command::new("chmod").arg("a+rx").arg(lab.directory()));
+    let checked = run(command(&etcd.address(), &state(&lab)).arg("check"));
+    assert!(checked.code == Some(0), "{checked:?}");
     let balancer = start(&lab, &etcd);
     wait_for_server(&lab, "a");
     etcd.put("config.toml", &format!("{privileges}{}", with_server(&lab, 2)));
@@ -246,7 +365,7 @@ fn a_revision_is_checked_before_anything_starts() {
     assert!(good.code == Some(0) && good.stdout.contains("is valid"), "{good:?}");
     etcd.put("config.toml", "[frontends.web]\nlisten_adr = \"1\"\n");
     let bad = run(command(&etcd.address(), &state(&lab)).arg("check"));
-    assert!(bad.code == Some(1) && bad.stderr.contains("listen_adr"), "{bad:?}");
+    assert!(bad.code == Some(1) && bad.stderr.contains("error: config.toml:2:1: frontends.web"), "{bad:?}");
     assert!(!state(&lab).exists(), "looking changes nothing");
 }
 

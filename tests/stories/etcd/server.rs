@@ -23,6 +23,8 @@ pub(super) struct Etcd {
     at: SocketAddr,
     /// Files of TLS: the authority, the certificate, the key.
     tls: Option<[PathBuf; 3]>,
+    /// How long a token of a user is good, in seconds; `None`: as long as it is used.
+    token_life: Option<u32>,
     process: Option<Process>,
 }
 
@@ -33,10 +35,34 @@ impl Etcd {
 
     /// One that speaks TLS alone.
     pub(super) fn start_with(lab: &Loopback, tls: Option<[PathBuf; 3]>) -> Etcd {
-        let directory = lab.directory().join("etcd");
-        let mut etcd = Etcd { directory, at: SocketAddr::new(lab.ip(5), 2_379), tls, process: None };
+        let mut etcd = Etcd::of(lab);
+        etcd.tls = tls;
         etcd.come_back();
         etcd
+    }
+
+    /// One whose tokens expire after so many seconds.
+    pub(super) fn start_with_tokens_of(lab: &Loopback, seconds: u32) -> Etcd {
+        let mut etcd = Etcd { token_life: Some(seconds), ..Etcd::of(lab) };
+        let (key, public) = etcd.token_keys();
+        for args in [
+            format!("genrsa -out {} 2048", key.display()),
+            format!("rsa -in {} -pubout -out {}", key.display(), public.display()),
+        ] {
+            let ran = run(Command::new("openssl").args(args.split(' ')));
+            assert!(ran.code == Some(0), "{ran:?}");
+        }
+        etcd.come_back();
+        etcd
+    }
+
+    fn of(lab: &Loopback) -> Etcd {
+        let directory = lab.directory().join("etcd");
+        Etcd { directory, at: SocketAddr::new(lab.ip(5), 2_379), tls: None, token_life: None, process: None }
+    }
+
+    fn token_keys(&self) -> (PathBuf, PathBuf) {
+        (self.directory.with_extension("key"), self.directory.with_extension("pub"))
     }
 
     /// Starts with what it had before.
@@ -49,6 +75,14 @@ impl Etcd {
         etcd.args(["--initial-cluster", &format!("default={peer}"), "--unsafe-no-fsync"]);
         if let Some([_, cert, key]) = &self.tls {
             etcd.arg("--cert-file").arg(cert).arg("--key-file").arg(key);
+        }
+        if let Some(seconds) = self.token_life {
+            let (key, public) = self.token_keys();
+            let (key, public) = (key.display(), public.display());
+            etcd.args([
+                "--auth-token",
+                &format!("jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl={seconds}s"),
+            ]);
         }
         let log = File::create(self.directory.with_extension("log")).unwrap();
         self.process = Some(Process::spawn(etcd.stdout(Stdio::null()).stderr(log)));
@@ -89,6 +123,24 @@ impl Etcd {
         control
     }
 
+    /// The same, said by `root`.
+    pub(super) fn as_root(&self) -> Command {
+        let mut control = self.control();
+        control.args(["--user", "root:root"]);
+        control
+    }
+
+    /// For how many seconds etcd keeps what this host says.
+    pub(super) fn status_lease_left(&self) -> i64 {
+        let status = format!("{PREFIX}-status/");
+        let ran = run(self.as_root().args(["get", "--prefix", "-w", "json", &status]));
+        let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let lease = format!("{:x}", answer["kvs"][0]["lease"].as_i64().unwrap());
+        let ran = run(self.as_root().args(["lease", "timetolive", &lease, "-w", "json"]));
+        let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        answer["ttl"].as_i64().unwrap()
+    }
+
     pub(super) fn put(&self, file: &str, text: &str) {
         let ran = run(self.control().args(["put", &format!("{PREFIX}/{file}"), "--", text]));
         assert!(ran.code == Some(0), "{ran:?}");
@@ -115,6 +167,13 @@ impl Etcd {
         let ran =
             run(self.control().args(["get", "--prefix", "--print-value-only", &format!("{PREFIX}-status/")]));
         serde_json::from_str(&ran.stdout).unwrap_or_default()
+    }
+
+    /// The revision that changed a file last.
+    pub(super) fn revision(&self, file: &str) -> i64 {
+        let ran = run(self.control().args(["get", "-w", "json", &format!("{PREFIX}/{file}")]));
+        let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        answer["kvs"][0]["mod_revision"].as_i64().unwrap()
     }
 
     fn url(&self) -> String {

@@ -6,10 +6,17 @@ use super::super::problem::{Placed, Report};
 use super::super::reader::TomlTable;
 use super::super::values::{not_allowed, string};
 use super::server::settings;
-use convey_model::{DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, ServicePort};
+use convey_model::{
+    DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, Protocol, ServicePort,
+};
 
 /// Reads the table; `None` without one. A relative path begins at the directory of the file.
-pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<Placed<DiscoveryConfig>> {
+/// `protocol` is what all frontends of the backend speak.
+pub(super) fn read(
+    backend: &mut TomlTable<'_>,
+    protocol: Option<Protocol>,
+    report: &Report<'_>,
+) -> Option<Placed<DiscoveryConfig>> {
     let is_there = backend.has("kubernetes");
     let mut table = backend.table("kubernetes");
     if !is_there {
@@ -27,7 +34,7 @@ pub(super) fn read(backend: &mut TomlTable<'_>, report: &Report<'_>) -> Option<P
     // What is missing or wrong is reported, and that there are no servers is meant.
     let (namespace, name) = service.map(|service| service.value).unwrap_or_default();
     let port = port.map_or(ServicePort::Number(0), |port| port.value);
-    let source = DiscoverySource::Kubernetes(KubernetesService { namespace, name, port, cluster });
+    let source = DiscoverySource::Kubernetes(KubernetesService { namespace, name, port, protocol, cluster });
     let value = DiscoveryConfig { source, settings, zone: zone.map(|zone| zone.value) };
     Some(Placed { value, place })
 }

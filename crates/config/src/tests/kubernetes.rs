@@ -2,7 +2,7 @@
 
 use super::{errors, parse, warnings};
 use crate::describe;
-use convey_model::{DiscoverySource, KubernetesService, ServicePort};
+use convey_model::{DiscoverySource, KubernetesService, Protocol, ServicePort};
 
 const FILE: &str =
     "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nbackend = 'web'\n[backends.web.kubernetes]\n";
@@ -24,6 +24,20 @@ fn a_backend_with_a_service_needs_no_servers() {
     let described = describe(&config);
     let line = "weight 3, for each endpoint, those outside of zone eu-1a are backups";
     assert!(described.contains("kubernetes shop/web:http") && described.contains(line), "{described}");
+}
+
+#[test]
+fn the_port_has_the_protocol_of_the_frontends() {
+    let protocol = |frontends: &str| {
+        let text = format!("{frontends}[backends.dns.kubernetes]\nservice = 'kube-system/dns'\nport = 53\n");
+        let config = parse("config.toml", &text).unwrap().config;
+        let DiscoverySource::Kubernetes(service) = &config.backends[0].discovery.as_ref().unwrap().source;
+        service.protocol
+    };
+    let tcp = "[frontends.tcp]\nlisten_addr = '10.0.0.1:53'\nbackend = 'dns'\n";
+    let udp = "[frontends.udp]\nlisten_addr = '10.0.0.1:53'\nprotocol = 'udp'\nbackend = 'dns'\n";
+    assert_eq!((protocol(tcp), protocol(udp)), (Some(Protocol::Tcp), Some(Protocol::Udp)));
+    assert_eq!(protocol(&format!("{tcp}{udp}")), None);
 }
 
 #[test]

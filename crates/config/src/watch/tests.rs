@@ -33,7 +33,7 @@ impl Story {
         let path = directory.path().join(CONFIG);
         let read = path.clone();
         let first = FirstLook::new(&path).expect("a directory");
-        let watch = watch(first, NamedFiles::default(), move || {
+        let watch = watch(first, NamedFiles::default(), None, move || {
             let _ = tell.send(fs::read_to_string(&read).ok());
         });
         Story { directory, told, _watch: watch.expect("the directory can be watched") }
@@ -207,7 +207,7 @@ fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded(
     fs::write(&config, "same").expect("writable");
     let (lists, (tell, told)) = (NamedFiles::default(), channel());
     let first = FirstLook::new(&config).expect("a directory");
-    let _watch = watch(first, lists.clone(), move || _ = tell.send(())).expect("it can be watched");
+    let _watch = watch(first, lists.clone(), None, move || _ = tell.send(())).expect("it can be watched");
     fs::write(&list, "newer").expect("writable");
     lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()) }]);
     told.recv_timeout(PATIENCE).expect("told of what came between");
@@ -217,6 +217,27 @@ fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded(
     std::thread::sleep(LOOK_EVERY + LOOK_EVERY / 2);
     fs::write(&list, "nobody's").expect("writable");
     assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
+}
+
+#[test]
+fn a_file_that_is_brought_is_not_watched() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [config, list, brought] =
+        ["brought/config.toml", "list.txt", "brought/list.txt"].map(|name| directory.path().join(name));
+    let folder = config.parent().expect("a folder").to_owned();
+    fs::create_dir(&folder).expect("writable");
+    fs::write(&config, "one").expect("writable");
+    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let first = FirstLook::new(&config).expect("a directory");
+    let read = [&list, &brought].map(|path| ReadFile { path: path.clone(), content: Some(b"old".to_vec()) });
+    [&list, &brought].iter().for_each(|path| fs::write(path, "old").expect("writable"));
+    lists.set(read.into());
+    let _watch = watch(first, lists, Some(folder), move || _ = tell.send(())).expect("it can be watched");
+    fs::write(&config, "two").expect("writable");
+    fs::write(&brought, "new").expect("writable");
+    assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout));
+    fs::write(&list, "new").expect("writable");
+    told.recv_timeout(PATIENCE).expect("told of a file elsewhere");
 }
 
 #[test]

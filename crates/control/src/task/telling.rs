@@ -27,8 +27,10 @@ impl<D> Task<D> {
     }
 
     pub(super) fn tell_of_source(&self, change: &DiscoveryChange) {
-        let (level, line) = of_source(change);
-        self.tell(EventKind::Name, level, &line);
+        if change.is_told {
+            let (level, line) = of_source(change);
+            self.tell(EventKind::Name, level, &line);
+        }
     }
 
     pub(super) fn tell_of_server(&self, change: &HealthChange) {

@@ -108,3 +108,15 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
         lived = until_silence => assert!(lived, "it gave no sign of life before the reload either"),
     }
 }
+
+#[test]
+fn problems_of_a_file_that_is_brought_name_it_as_it_is_called_at_home() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("current/config.toml");
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, "[frontends.web]\nlisten_adr = \"1\"\n").unwrap();
+    let file = ConfigFile { brought_into: Some(folder.path().to_owned()), ..ConfigFile::new(path.clone()) };
+    let problem = |file: ConfigFile| file.load().unwrap_err().to_string();
+    assert!(problem(file.clone()).starts_with("config.toml:"), "{}", problem(file));
+    assert!(problem(ConfigFile::new(path)).starts_with('/'));
+}

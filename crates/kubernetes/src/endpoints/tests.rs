@@ -48,7 +48,7 @@ fn slice(name: &str, port: (&str, i32), endpoints: &[&str]) -> EndpointSlice {
 }
 
 fn all(slices: &[EndpointSlice], port: ServicePort) -> Endpoints {
-    let mut all = Endpoints::new(port);
+    let mut all = Endpoints::new(port, None);
     all.begin_list();
     slices.iter().for_each(|slice| all.apply(slice));
     all.end_list();
@@ -71,6 +71,31 @@ fn shown(all: &Endpoints) -> Vec<String> {
 
 fn servers(slices: &[EndpointSlice]) -> Vec<String> {
     shown(&all(slices, http()))
+}
+
+#[test]
+fn a_port_of_another_protocol_is_no_port_of_the_backend() {
+    let mut dns = slice("a", ("dns", 53), &["web-1 10.0.0.1 ready"]);
+    for (has, meant, expected) in [
+        (None, Some(Protocol::Tcp), 1),
+        (Some("TCP"), Some(Protocol::Tcp), 1),
+        (Some("UDP"), Some(Protocol::Tcp), 0),
+        (Some("UDP"), Some(Protocol::Udp), 1),
+        (Some("TCP"), Some(Protocol::Udp), 0),
+        (Some("UDP"), None, 1),
+        (Some("SCTP"), None, 0),
+    ] {
+        dns.ports.as_mut().unwrap()[0].protocol = has.map(str::to_owned);
+        let mut found = Endpoints::new(ServicePort::Number(53), meant);
+        found.apply(&dns);
+        assert_eq!(found.servers().len(), expected, "{has:?} {meant:?}");
+        assert_eq!(found.notes().len(), 1 - expected);
+    }
+    let mut found = Endpoints::new(ServicePort::Number(53), Some(Protocol::Tcp));
+    dns.ports.as_mut().unwrap()[0].protocol = Some("UDP".into());
+    found.apply(&dns);
+    let note = "EndpointSlice a has no port 53 (it has: dns 53 of UDP)";
+    assert_eq!(found.notes().first().unwrap(), note);
 }
 
 #[test]
@@ -192,7 +217,14 @@ fn slices_and_their_endpoints_are_bounded() {
     let slices: Vec<EndpointSlice> = (0..=MAX_SLICES)
         .map(|n| slice(&format!("s{n}"), ("http", 80), &[&format!("web-{n} 10.0.0.1")]))
         .collect();
-    let cut = all(&slices, http());
+    let mut cut = all(&slices, http());
     assert_eq!(cut.servers().len(), MAX_SLICES);
     assert!(cut.notes().first().unwrap().contains("more than 256 EndpointSlices"));
+    assert!(!cut.has_room());
+    cut.remove(&slices[0]);
+    assert!(cut.has_room(), "a list finds the one that was left out");
+    cut.begin_list();
+    slices[1..].iter().for_each(|slice| cut.apply(slice));
+    cut.end_list();
+    assert_eq!((cut.servers().len(), cut.has_room(), cut.notes().len()), (MAX_SLICES, false, 0));
 }

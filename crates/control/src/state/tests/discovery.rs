@@ -10,6 +10,7 @@ fn source() -> DiscoverySource {
         namespace: "shop".into(),
         name: "web".into(),
         port: ServicePort::Number(80),
+        protocol: None,
         cluster: KubernetesCluster::default(),
     })
 }
@@ -72,6 +73,31 @@ fn a_server_that_drains_gets_no_new_connections_and_one_that_goes_leaves_the_oth
     let same = &after.pools[0].servers[0];
     assert!(Arc::ptr_eq(&same.live, &stays.live) && same.live.slots.open() == 1);
     assert_eq!(same.health.reason, "refused");
+}
+
+#[test]
+fn a_server_that_drains_no_longer_gets_new_connections() {
+    let mut state = ControlState::new(1);
+    state.configure(discovered(vec![]), Timestamp(0));
+    assert_eq!(chosen(&hear(&mut state, says(&[-1, 2]))), ["web-2"]);
+    assert_eq!(chosen(&hear(&mut state, says(&[1, 2]))), ["web-1", "web-2"]);
+}
+
+#[test]
+fn a_server_that_moves_to_another_zone_becomes_a_backup() {
+    let mut state = ControlState::new(1);
+    let mut config = discovered(vec![]);
+    config.backends[0].discovery.as_mut().unwrap().zone = Some("z1".into());
+    state.configure(config, Timestamp(0));
+    let in_zones = |zones: [&str; 2]| {
+        let mut said = says(&[1, 2]);
+        for (server, zone) in said.servers.iter_mut().flatten().zip(zones) {
+            server.zone = Some(zone.into());
+        }
+        said
+    };
+    assert_eq!(chosen(&hear(&mut state, in_zones(["z1", "z1"]))), ["web-1", "web-2"]);
+    assert_eq!(chosen(&hear(&mut state, in_zones(["z1", "z2"]))), ["web-1"]);
 }
 
 #[test]
