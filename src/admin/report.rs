@@ -301,7 +301,8 @@ pub struct EjectedReport {
     pub times: u32,
 }
 
-fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayReport> {
+/// What operators have said while the program runs.
+pub(super) fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayReport> {
     let of_servers = snapshot.overlays.iter().map(|one| OverlayReport::of_snapshot(one, snapshot, started));
     let of_log = snapshot.log_level.iter().map(|said| OverlayReport::of_log_level(said, started));
     of_servers.chain(of_log).collect()
@@ -451,6 +452,12 @@ impl Uses {
 }
 
 impl BackendReport {
+    /// One backend alone: with thousands of others they need not be read.
+    pub(super) fn of(name: &str, snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Option<Self> {
+        let pool = snapshot.pools.iter().find(|pool| pool.config.name == name)?;
+        Some(BackendReport::new(pool, Uses::of(name, snapshot), started, now))
+    }
+
     fn new(pool: &Pool, uses: Uses, started: SystemTime, now: Timestamp) -> Self {
         let traffic = &pool.live.traffic;
         let indices = 0..pool.servers.len();

@@ -9,7 +9,9 @@ use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 
 use super::network_search::search_network;
-use super::{AcmeState, AnnounceState, EtcdState, FlowSources, StatsReport};
+use super::{
+    AcmeState, AnnounceState, BackendReport, EtcdState, FlowSources, OverlayReport, StatsReport, report,
+};
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
 use crate::explain::{
@@ -78,6 +80,18 @@ impl StatsSource {
             report.with_packets(self.packets.as_deref()).with_load(self.loads.now()).with_acme(&self.acme);
         let report = report.with_announced(&self.announce).with_etcd(&self.etcd);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
+    }
+
+    /// One backend; else the names of all.
+    pub(super) fn backend(&self, name: &str) -> Result<BackendReport, Vec<String>> {
+        let snapshot = self.snapshot.load();
+        BackendReport::of(name, &snapshot, self.started, (self.now)())
+            .ok_or_else(|| snapshot.pools.iter().map(|pool| pool.config.name.clone()).collect())
+    }
+
+    /// What operators have said.
+    pub(super) fn overlays(&self) -> Vec<OverlayReport> {
+        report::overlays(&self.snapshot.load(), self.started)
     }
 
     /// Which server a client of a frontend gets now, and why.

@@ -56,9 +56,7 @@ pub(super) async fn server(
 }
 
 fn found(answers: &ApiContext, name: &str) -> Result<BackendReport, Failure> {
-    let mut backends = answers.source.report().backends;
-    let backend = backends.remove(name);
-    backend.ok_or_else(|| unknown("backend", name, backends.keys()))
+    answers.source.backend(name).map_err(|names| unknown("backend", name, names.iter()))
 }
 
 /// From which event on.
@@ -80,5 +78,5 @@ pub(super) async fn events(
 }
 
 pub(super) async fn overlays(State(answers): State<Arc<ApiContext>>) -> Response {
-    line(&answers.source.report().overlays)
+    line(&answers.source.overlays())
 }
