@@ -15,7 +15,7 @@ use log::{error, info, warn};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use self::seen::Seen;
+use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{is_anybodys, name, own, own_all};
 use crate::admin::{AnnounceState, AnnouncedAddress, obstacle_at};
@@ -216,13 +216,13 @@ impl AnnounceTask {
         self.rows.values().filter_map(|row| row.announcement.due(hold)).min()
     }
 
-    async fn see(&mut self, config: Option<&AnnounceConfig>) -> Result<Seen, String> {
+    async fn see(&mut self, config: Option<&AnnounceConfig>) -> Result<SeenAddresses, String> {
         if self.netlink.is_none() {
             let opened = HostAddresses::open().map_err(|error| format!("cannot ask the kernel: {error}"))?;
             self.netlink = Some(opened);
         }
         let Some(netlink) = &self.netlink else { return Err("no netlink".to_owned()) };
-        Seen::ask(netlink, config).await.map_err(|error| error.to_string())
+        SeenAddresses::ask(netlink, config).await.map_err(|error| error.to_string())
     }
 
     /// Gives up what the file no longer has. The addresses themselves are swept.
@@ -244,7 +244,7 @@ impl AnnounceTask {
         ip: IpAddr,
         snapshot: &Snapshot,
         config: &AnnounceConfig,
-        seen: &Seen,
+        seen: &SeenAddresses,
     ) -> Option<IpAddr> {
         let is_there = seen.announced(ip).is_some();
         let row = self.rows.entry(ip).or_insert_with(|| AddressRow {
@@ -276,7 +276,7 @@ impl AnnounceTask {
 
     /// Takes the names of all new addresses at once, which is quick for thousands. If one of them is not to be had, [`Self::take_name`]
     /// says which.
-    fn take_names(&mut self, wanted: &BTreeSet<IpAddr>, seen: &Seen) {
+    fn take_names(&mut self, wanted: &BTreeSet<IpAddr>, seen: &SeenAddresses) {
         let is_new = |ip: &&IpAddr| {
             !self.names.contains_key(ip) && (seen.announced(**ip).is_some() || !seen.has_foreign(**ip))
         };
@@ -285,7 +285,7 @@ impl AnnounceTask {
     }
 
     /// Makes the address ours to announce. Else says why it is not.
-    fn take_name(&mut self, ip: IpAddr, seen: &Seen) -> Result<(), (EventLevel, String)> {
+    fn take_name(&mut self, ip: IpAddr, seen: &SeenAddresses) -> Result<(), (EventLevel, String)> {
         if seen.announced(ip).is_none() && seen.has_foreign(ip) {
             let line =
                 format!("{ip} is on this host already, and convey did not put it there: it stays as it is");
@@ -325,7 +325,7 @@ impl AnnounceTask {
     }
 
     /// Has the kernel add or remove the address. Else says why it has not.
-    async fn carry_out(&self, ip: IpAddr, is_wanted: bool, seen: &Seen) -> Result<(), String> {
+    async fn carry_out(&self, ip: IpAddr, is_wanted: bool, seen: &SeenAddresses) -> Result<(), String> {
         let Some(netlink) = &self.netlink else { return Ok(()) };
         let (verb, done) = match (is_wanted, seen.announced(ip)) {
             (true, None) => ("announced", netlink.announce(ip, seen.interface()?).await),
@@ -342,7 +342,7 @@ impl AnnounceTask {
     /// them.
     async fn check_marks(&mut self, added: &[IpAddr], config: &AnnounceConfig) {
         let Some(netlink) = self.netlink.as_ref().filter(|_| !added.is_empty()) else { return };
-        let Ok(seen) = Seen::ask(netlink, Some(config)).await else { return };
+        let Ok(seen) = SeenAddresses::ask(netlink, Some(config)).await else { return };
         let mut unmarked = Vec::new();
         for address in added.iter().filter_map(|ip| seen.on_interface(*ip)).filter(|one| !one.is_announced) {
             let _ = netlink.withdraw(address).await;
@@ -379,7 +379,7 @@ impl AnnounceTask {
     }
 
     /// Takes away what an earlier convey has left, or this one on another interface.
-    async fn sweep(&self, seen: &Seen) {
+    async fn sweep(&self, seen: &SeenAddresses) {
         let Some(netlink) = &self.netlink else { return };
         for address in seen.addresses.iter().filter(|address| address.is_announced) {
             let ip = address.ip;

@@ -6,12 +6,12 @@ use crate::model::AnnounceConfig;
 use crate::net::{HostAddress, HostAddresses};
 
 /// Addresses, and the interface to announce on.
-pub(super) struct Seen {
+pub(super) struct SeenAddresses {
     pub(super) addresses: Vec<HostAddress>,
     interface: Result<u32, String>,
 }
 
-impl Seen {
+impl SeenAddresses {
     /// Asks the kernel.
     ///
     /// # Errors
@@ -19,10 +19,10 @@ impl Seen {
     pub(super) async fn ask(
         netlink: &HostAddresses,
         config: Option<&AnnounceConfig>,
-    ) -> Result<Seen, crate::net::Error> {
+    ) -> Result<SeenAddresses, crate::net::Error> {
         let addresses = netlink.all().await?;
         let Some(AnnounceConfig { interface: name, .. }) = config else {
-            return Ok(Seen { addresses, interface: Ok(0) });
+            return Ok(SeenAddresses { addresses, interface: Ok(0) });
         };
         let interfaces = netlink.interfaces().await?;
         let interface = interfaces.iter().find(|interface| interface.name == *name);
@@ -32,7 +32,7 @@ impl Seen {
             )
         };
         let interface = interface.map(|interface| interface.index).ok_or_else(missing);
-        Ok(Seen { addresses, interface })
+        Ok(SeenAddresses { addresses, interface })
     }
 
     /// The index of the interface to announce on.
