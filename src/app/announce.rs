@@ -17,11 +17,11 @@ use tokio::time::{sleep, timeout};
 
 use self::seen::SeenAddresses;
 use super::clock;
-use super::stale_addresses::{is_anybodys, name, own, own_all};
+use super::stale_addresses::{announcers, name, own, own_all};
 use crate::admin::{AnnounceState, AnnouncedAddress, obstacle_at};
 use crate::control::{AddressChange, Announcement, EventKind, EventLevel, EventLog, Readiness};
 use crate::model::{AnnounceConfig, Timestamp};
-use crate::net::{HostAddresses, OwnedName, OwnedNames};
+use crate::net::{HostAddress, HostAddresses, OwnedName};
 use crate::snapshot::Snapshot;
 
 /// How often it is looked whether the addresses are still where they should be, and whether others have left theirs.
@@ -381,15 +381,19 @@ impl AnnounceTask {
     /// Takes away what an earlier convey has left, or this one on another interface.
     async fn sweep(&self, seen: &SeenAddresses) {
         let Some(netlink) = &self.netlink else { return };
-        for address in seen.addresses.iter().filter(|address| address.is_announced) {
+        let is_ours = |ip: &IpAddr| self.rows.contains_key(ip) && self.names.contains_key(ip);
+        let is_left = |address: &&HostAddress| !(is_ours(&address.ip) && seen.is_its_interface(address));
+        let marked = seen.addresses.iter().filter(|address| address.is_announced);
+        let left: Vec<&HostAddress> = marked.filter(is_left).collect();
+        if left.is_empty() {
+            return;
+        }
+        let others = announcers();
+        for address in left {
             let ip = address.ip;
-            let is_ours = self.rows.contains_key(&ip) && self.names.contains_key(&ip);
-            if is_ours && seen.is_its_interface(address) {
-                continue;
-            }
             // Held until it is removed: nobody begins to announce it meanwhile.
-            let name = if is_ours { None } else { own(ip).ok().filter(|_| !is_anybodys(ip)) };
-            if !is_ours && name.is_none() {
+            let name = if is_ours(&ip) || others.contains(&name(ip)) { None } else { own(ip).ok() };
+            if !is_ours(&ip) && name.is_none() {
                 continue;
             }
             match netlink.withdraw(address).await {
@@ -411,7 +415,7 @@ impl AnnounceTask {
             End::Leave => {
                 let ours: Vec<IpAddr> = ours.collect();
                 self.names.clear();
-                let others = OwnedNames::read().unwrap_or_default();
+                let others = announcers();
                 let is_left = |ip: &IpAddr| !others.contains(&name(*ip));
                 (ours.into_iter().filter(is_left).collect(), "the new process does not announce it")
             }

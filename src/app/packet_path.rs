@@ -1,5 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
+mod applied;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -13,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use self::applied::Applied;
 use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
 use super::host::Kernel;
@@ -32,9 +35,9 @@ use crate::dataplane::{
 };
 use crate::explain::PacketFacts;
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
-use crate::model::{DrainingEndpoints, Interface, NetworkTables, NextHops, PacketSettings, WantedNeighbour};
+use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
-use crate::snapshot::{Places, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::stats::PacketStats;
 
 /// Between two looks at the kernel's tables, which may be long.
@@ -67,26 +70,6 @@ pub(super) struct PacketPath {
     _reserved: Option<ReservedPorts>,
     tasks: JoinSet<()>,
     applied: Option<Applied>,
-}
-
-/// What of a snapshot decides what is captured and guarded, and where.
-struct Applied {
-    places: Arc<Places>,
-    network: Arc<NextHops>,
-    draining: Arc<DrainingEndpoints>,
-}
-
-impl Applied {
-    fn of(snapshot: &Snapshot) -> Applied {
-        let Snapshot { places, network, draining, .. } = snapshot;
-        Applied { places: places.clone(), network: network.clone(), draining: draining.clone() }
-    }
-
-    fn is_of(&self, snapshot: &Snapshot) -> bool {
-        Arc::ptr_eq(&self.places, &snapshot.places)
-            && Arc::ptr_eq(&self.network, &snapshot.network)
-            && Arc::ptr_eq(&self.draining, &snapshot.draining)
-    }
 }
 
 /// What the host gives. Ownership, guard, reserved ports and filters: no other process takes what is forwarded, nor does the

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use crate::doctor::Diagnosis;
-use crate::net::{self, HostAddress, HostAddresses, OwnedName};
+use crate::net::{self, HostAddress, HostAddresses, OwnedName, OwnedNames};
 
 /// Who announces an address has this name in its network namespace.
 pub(super) fn name(ip: IpAddr) -> String {
@@ -24,10 +24,10 @@ pub(super) fn own_all(ips: &[IpAddr]) -> Vec<(IpAddr, OwnedName)> {
     ips.iter().copied().zip(owned).collect()
 }
 
-/// Whether some user's convey says that it announces the address, though its word does not keep us from announcing it: it is not ours to
-/// remove. Where the kernel does not tell, nobody does.
-pub(super) fn is_anybodys(ip: IpAddr) -> bool {
-    OwnedName::strangers(name(ip)).is_some()
+/// Who says that they announce addresses, whichever user they are of: though a stranger's word keeps nobody from announcing the same, the
+/// address is not ours to remove. Where the kernel does not tell, nobody does.
+pub(super) fn announcers() -> OwnedNames {
+    OwnedNames::read().unwrap_or_default()
 }
 
 /// An address that nobody announces; nobody begins to as long as this is held.
@@ -68,8 +68,10 @@ pub(super) async fn find(addresses: &HostAddresses) -> Result<Vec<StaleAddress>,
     }
     let interfaces = addresses.interfaces().await?;
     let names: HashMap<u32, String> = interfaces.into_iter().map(|one| (one.index, one.name)).collect();
-    let stale = announced.into_iter().filter_map(|address| {
-        let name = own(address.ip).ok().filter(|_| !is_anybodys(address.ip))?;
+    let others = announcers();
+    let is_left = |address: &HostAddress| !others.contains(&name(address.ip));
+    let stale = announced.into_iter().filter(is_left).filter_map(|address| {
+        let name = own(address.ip).ok()?;
         let interface = names.get(&address.interface)?.clone();
         Some(StaleAddress { address, interface, _name: name })
     });

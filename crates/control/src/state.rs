@@ -195,7 +195,6 @@ impl ControlState {
             self.draining.apply(before, &config, now);
         }
         self.config = Some(config);
-        self.built = None;
         self.snapshot()
     }
 
@@ -295,7 +294,6 @@ impl ControlState {
     fn resolve_again(&mut self, now: Timestamp) {
         if let Some(config) = self.config.take() {
             let gone = self.keep_backends(&config, now);
-            self.built = None;
             self.dns_grace.keep(gone, now);
             self.config = Some(config);
         }

@@ -176,15 +176,25 @@ fn without_etcd_nothing_happens_and_a_start_has_the_last_good_revision() {
     wait_for_server(&lab, "b");
 }
 
+/// etcd, and a convey that has accepted a configuration with server `a` of it.
+fn in_force(lab: &Loopback) -> (Etcd, BalancerProcess) {
+    let etcd = Etcd::start(lab);
+    etcd.put("config.toml", &with_server(lab, 1));
+    let balancer = start(lab, &etcd);
+    wait_for_status(&etcd, true);
+    (etcd, balancer)
+}
+
+fn stop(mut balancer: BalancerProcess) {
+    balancer.signal(Signal::TERM);
+    assert_eq!(balancer.wait(), 0);
+}
+
 fn a_start_with_a_bad_revision_has_the_last_good_one() {
     let lab = Loopback::new();
     let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
-    let etcd = Etcd::start(&lab);
-    etcd.put("config.toml", &with_server(&lab, 1));
-    let mut balancer = start(&lab, &etcd);
-    wait_for_status(&etcd, true);
-    balancer.signal(Signal::TERM);
-    assert_eq!(balancer.wait(), 0);
+    let (etcd, balancer) = in_force(&lab);
+    stop(balancer);
     etcd.put("config.toml", "nonsense");
     let balancer = start(&lab, &etcd);
     let line = balancer.wait_for_log("is refused,");
@@ -198,10 +208,7 @@ fn a_start_with_a_bad_revision_has_the_last_good_one() {
 fn a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision() {
     let lab = Loopback::new();
     let _servers = [TcpServer::named("a", lab.server(1)), TcpServer::named("b", lab.server(2))];
-    let etcd = Etcd::start(&lab);
-    etcd.put("config.toml", &with_server(&lab, 1));
-    let mut balancer = start(&lab, &etcd);
-    wait_for_status(&etcd, true);
+    let (etcd, balancer) = in_force(&lab);
     let taken = TcpListener::bind(lab.server(9)).unwrap();
     let more = format!(
         "[frontends.more]\nmode = \"proxy\"\nlisten_addr = \"{}\"\nbackend = \"pool\"\n",
@@ -210,8 +217,7 @@ fn a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision() {
     etcd.put("config.toml", &format!("{}{more}", with_server(&lab, 2)));
     wait_for_status(&etcd, false);
     assert_eq!(server_of(&lab), "a");
-    balancer.signal(Signal::TERM);
-    assert_eq!(balancer.wait(), 0);
+    stop(balancer);
 
     // A reload may refuse what a restart takes: it is tried once.
     let failed = run(&mut command(&etcd.address(), &state(&lab)));

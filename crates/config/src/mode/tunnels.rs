@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Check, family, is_like, is_link_local};
+use super::{Check, can_be_reached, family, is_like, is_link_local};
 use crate::file::{ParsedBackend, ParsedFrontend, ParsedServer};
 use crate::problem::{Place, Placed};
 use convey_model::{DsrKind, Mode, Prefix};
@@ -77,17 +77,12 @@ impl Check<'_> {
     /// Without `tunnel_source` outer packets come from an address of this host that is no VIP.
     fn own_sources(&self, backend: &ParsedBackend) {
         // The host is looked at for the packet modes alone.
-        if self.network.interfaces.is_empty() {
+        if self.holders.is_empty() {
             return;
         }
-        let addresses = || self.network.interfaces.iter().flat_map(|interface| &interface.addresses);
-        let is_fit = |ip: &IpAddr, server: IpAddr| {
-            is_like(*ip, server)
-                && !ip.is_loopback()
-                && !is_link_local(*ip)
-                && !self.listening.contains_key(ip)
-        };
-        let lacks = |server: &Placed<SocketAddr>| !addresses().any(|ip| is_fit(ip, server.value.ip()));
+        let could_be = |ip: &&IpAddr| can_be_reached(**ip) && !self.listening.contains_key(*ip);
+        let sources: Vec<IpAddr> = self.holders.keys().filter(could_be).copied().collect();
+        let lacks = |server: &Placed<SocketAddr>| !sources.iter().any(|ip| is_like(*ip, server.value.ip()));
         if let Some(server) = backend.servers.iter().filter_map(ParsedServer::ip).find(lacks) {
             let message = format!(
                 "no packet gets to {}: this host has no {} address but VIPs that outer packets could come from; give it one, or \

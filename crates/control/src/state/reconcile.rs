@@ -24,6 +24,7 @@ impl ControlState {
         };
         let Resolved { mut backends, left_out, draining } = config.resolved(&found, &self.own_addresses);
         (self.left_out, self.discovered_draining) = (left_out, draining);
+        self.built = None;
         self.apply_weights(&mut backends);
         self.dns_grace.expire(now);
         let gone = self.keep_servers(&backends, now);

@@ -1,0 +1,27 @@
+//! Whether a snapshot changes what is captured and guarded: health alone does not.
+
+use std::sync::Arc;
+
+use crate::model::{DrainingEndpoints, NextHops};
+use crate::snapshot::{Places, Snapshot};
+
+/// What of a snapshot decides what is captured and guarded, and where.
+pub(super) struct Applied {
+    places: Arc<Places>,
+    network: Arc<NextHops>,
+    draining: Arc<DrainingEndpoints>,
+}
+
+impl Applied {
+    pub(super) fn of(snapshot: &Snapshot) -> Applied {
+        let Snapshot { places, network, draining, .. } = snapshot;
+        Applied { places: places.clone(), network: network.clone(), draining: draining.clone() }
+    }
+
+    /// Whether this snapshot decides the same.
+    pub(super) fn is_of(&self, snapshot: &Snapshot) -> bool {
+        Arc::ptr_eq(&self.places, &snapshot.places)
+            && Arc::ptr_eq(&self.network, &snapshot.network)
+            && Arc::ptr_eq(&self.draining, &snapshot.draining)
+    }
+}
