@@ -80,5 +80,11 @@ pub fn in_namespace(name: &str, set_up: &str, tell: fn()) {
     command.args(["--net", "--", "sh", "-c", &script]).arg(std::env::current_exe().unwrap()).arg(name);
     // A story waits for several things.
     let ran = run_up_to(3 * PATIENCE, command.env(INSIDE, "1"));
-    assert!(ran.code == Some(0) && ran.stdout.contains("1 passed"), "{}\n{}", ran.stdout, ran.stderr);
+    let told = ran.code == Some(0) && ran.stdout.contains("1 passed");
+    assert!(told, "\n{}\n{}", indented(&ran.stdout), indented(&ran.stderr));
+}
+
+/// For the report of a story within that of another: whoever counts reports by their lines finds one.
+fn indented(report: &str) -> String {
+    report.lines().map(|line| format!("    {line}\n")).collect()
 }
