@@ -148,6 +148,9 @@ fn algorithm(place: &AskedPlace) -> String {
     let what = match config.hash {
         HashOn::Source => "the client's address",
         HashOn::Tuple => "client address and port, VIP and port",
+        HashOn::QuicCid => {
+            "client address and port, VIP and port, of packets whose connection id names no server,"
+        }
     };
     if place.goes_by_port() && place.client.port.is_none() {
         return format!("{name}: it hashes {what} (hash = \"{}\")", config.hash.name());

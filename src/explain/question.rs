@@ -118,7 +118,7 @@ pub(super) fn place(snapshot: &Snapshot, client: ClientAddr, text: &str) -> Resu
 fn goes_by_tuple(frontend: &Frontend) -> bool {
     let config = &frontend.pool.config;
     let is_by_tuple = match config.hash {
-        HashOn::Tuple => true,
+        HashOn::Tuple | HashOn::QuicCid => true,
         HashOn::Source => false,
     };
     config.algorithm.hashes() && is_by_tuple

@@ -1,6 +1,7 @@
-//! Files that the pages name and nobody has: certificates.
+//! Files that the pages name and nobody has: certificates and keys.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -19,16 +20,19 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     let both = authority.issue(&["both.example"]);
     fs::create_dir(folder.path().join("certificates")).unwrap();
     both.save(&folder.path().join("certificates"), "both");
+    let secret = folder.path().join("quic.key");
+    fs::write(&secret, "00".repeat(16)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
     folder
 });
 
-/// Where a file with this name is: `site.pem`, `site.key`, `other.pem`, `other.key`, `authority.pem`, `certificates`.
+/// Where a file with this name is: `site.pem`, `site.key`, `other.pem`, `other.key`, `authority.pem`, `certificates`, `quic.key`.
 pub(crate) fn file(name: &str) -> String {
     let path: PathBuf = FOLDER.path().join(name);
     path.display().to_string()
 }
 
-/// Puts files that are there in the place of those that a table of TLS names.
+/// Puts files that are there in the place of those that a table of TLS or of QUIC names.
 pub(crate) fn put_in_place(tls: &mut Table) {
     let replaced = [
         ("certificate", "site.pem"),
@@ -36,6 +40,7 @@ pub(crate) fn put_in_place(tls: &mut Table) {
         ("certificate_dir", "certificates"),
         ("client_ca", "authority.pem"),
         ("ca", "authority.pem"),
+        ("key_file", "quic.key"),
     ];
     for (key, name) in replaced {
         let Some(value) = tls.get_mut(key) else { continue };

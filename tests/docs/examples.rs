@@ -150,6 +150,12 @@ fn completed(mut file: Table) -> Table {
         if let Some(Value::Table(tls)) = backend.get_mut("tls") {
             certificates::put_in_place(tls);
         }
+        if let Some(Value::Table(schemes)) = backend.get_mut("quic_lb") {
+            schemes
+                .iter_mut()
+                .filter_map(|(_, scheme)| scheme.as_table_mut())
+                .for_each(certificates::put_in_place);
+        }
     }
     for (backend, server) in used.into_iter().filter(|(backend, _)| !with_files.contains(backend)) {
         let servers = table(table(table(&mut file, "backends"), &backend), "servers");

@@ -57,6 +57,8 @@ unknown = 1
 unknown = 1
 [backends.web.outlier_detection]
 unknown = 1
+[backends.web.quic_lb.0]
+unknown = 1
 [backends.web.servers.a]
 unknown = 1
 addr = '10.0.0.2:80'
@@ -301,6 +303,14 @@ match = '*.css'
 value = 'no-store'
 ";
 
+/// What [`TABLES`] has for keys of QUIC.
+const OF_QUIC: &str = "
+[backends.web.servers.quic]
+addr = '10.0.0.4:80'
+quic_server_id = '01'
+[backends.web.quic_lb.N]
+";
+
 /// What [`TABLES`] has for keys of Services.
 const OF_KUBERNETES: &str = "
 [backends.web.kubernetes]
@@ -385,6 +395,9 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME] algorithm", "'maglev'"),
     ("[backends.NAME] hash", "'tuple'"),
     ("[backends.NAME] hash_key", "'name'"),
+    ("[backends.NAME.quic_lb.N] key_file", "'QUIC.key'"),
+    ("[backends.NAME.quic_lb.N] nonce_length", "5"),
+    ("[backends.NAME.servers.NAME] quic_server_id", "'02'"),
     ("[backends.NAME] slow_start", "7"),
     ("[backends.NAME] on_down", "'reset'"),
     ("[backends.NAME] dsr", "'l2'"),
@@ -501,7 +514,7 @@ fn loaded(table: &str, key: &str, value: Option<&str>) -> config::Loaded {
 }
 
 fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
-    let header = table.replacen("NAME", "web", 1).replace("NAME", "a");
+    let header = table.replacen("NAME", "web", 1).replace("NAME", "a").replace(".N]", ".0]");
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
     let (mut text, mut is_there) = (Vec::new(), false);
@@ -527,6 +540,10 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
         let of_tls =
             OF_TLS.replace("client_ca = 'CA'\n", if key == "early_data" { "" } else { "client_ca = 'CA'\n" });
         TABLES.to_owned() + OF_ACME + &of_tls
+    } else if table.contains("quic_lb") || key == "quic_server_id" {
+        // The number is a name as others are.
+        let of_quic = OF_QUIC.replace(".N]", ".0]");
+        TABLES.replacen("[backends.web]\n", "[backends.web]\nhash = 'quic_cid'\n", 1) + &of_quic
     } else if table.ends_with("kubernetes]") {
         TABLES.to_owned() + OF_KUBERNETES
     } else if table == "[announce]" {
@@ -556,8 +573,13 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
 
 /// Files that are there in the place of names in capital letters.
 fn with_files(text: &str) -> String {
-    let files =
-        [("SITE.", "site."), ("OTHER.", "other."), ("'CA'", "authority.pem"), ("'FOLDER'", "certificates")];
+    let files = [
+        ("SITE.", "site."),
+        ("OTHER.", "other."),
+        ("'CA'", "authority.pem"),
+        ("'FOLDER'", "certificates"),
+        ("'QUIC.key'", "quic.key"),
+    ];
     files.into_iter().fold(text.to_owned(), |text, (name, file)| match name.strip_prefix('\'') {
         Some(_) => text.replace(name, &format!("'{}'", certificates::file(file))),
         None => text.replace(name, &certificates::file(file)),
@@ -604,7 +626,8 @@ fn keys_allowed(line: &str) -> Vec<String> {
     let Some((before, allowed)) = line.split_once("(allowed here: ") else { return Vec::new() };
     let path = before.split(": ").find(|part| part.ends_with("unknown")).unwrap_or_default();
     let table = path.trim_end_matches("unknown").trim_end_matches('.');
-    let table = table.replace(".web", ".NAME").replace("servers.a", "servers.NAME");
+    let table =
+        table.replace(".web", ".NAME").replace("servers.a", "servers.NAME").replace("quic_lb.0", "quic_lb.N");
     let prefix = if table.is_empty() { String::new() } else { format!("[{table}] ") };
     allowed.trim_end_matches(')').split(", ").map(|key| format!("{prefix}{key}")).collect()
 }

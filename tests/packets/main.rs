@@ -40,6 +40,7 @@ mod network;
 mod outlast;
 mod ports;
 mod privileges;
+mod quic;
 mod raw;
 mod reload;
 mod rivals;
@@ -127,6 +128,7 @@ fn main() -> ExitCode {
         ("ports", ports::stories()),
         ("privileges", privileges::stories()),
         ("host", host::stories()),
+        ("quic", quic::stories()),
         ("rivals", rivals::stories()),
         ("interfaces", interfaces::stories()),
         ("scripts", scripts::stories()),

@@ -50,6 +50,7 @@ mod proxy_peers;
 mod proxy_protocol;
 mod proxy_shares;
 mod pseudo_terminal;
+mod quic;
 mod reload;
 mod routes_seen;
 mod served_files;
@@ -123,6 +124,7 @@ fn main() -> ExitCode {
         proxy_peers::stories(),
         proxy_protocol::stories(),
         proxy_shares::stories(),
+        quic::stories(),
         reload::stories(),
         routes_seen::stories(),
         served_files::stories(),

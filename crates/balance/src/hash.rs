@@ -17,7 +17,7 @@ pub fn flow_hash(on: HashOn, client: SocketAddr, vip: SocketAddr) -> FlowHash {
     let client = address_bytes(client);
     let hash = match on {
         HashOn::Source => xxh3_64_with_seed(&client[..IP], SEED),
-        HashOn::Tuple => {
+        HashOn::Tuple | HashOn::QuicCid => {
             let mut tuple = [0; 2 * ADDRESS];
             tuple[..ADDRESS].copy_from_slice(&client);
             tuple[ADDRESS..].copy_from_slice(&address_bytes(vip));

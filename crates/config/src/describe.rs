@@ -241,6 +241,7 @@ fn backend_line(backend: &BackendConfig, modes: &[Mode]) -> String {
     }
     let hash = match backend.algorithm.hashes() {
         true => format!(" by {}{}", backend.hash_name(), hash_key(backend.hash_key)),
+        false if backend.quic.is_some() => format!(" and {}", backend.hash_name()),
         false => String::new(),
     };
     let mut on_down: Vec<_> = modes.iter().map(|mode| backend.on_down_in(*mode).name()).collect();

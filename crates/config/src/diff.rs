@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::{AdminToken, Config, Stats, access_log, acme, announce, logs, privileges};
 use convey_model::{
     BackendConfig, FlowTimeouts, FrontendConfig, HealthCheck, OnDown, OutlierDetection, OwnTimeouts,
-    PacketSettings, ProbeKind, ProxyVersion, SniRouteConfig, Timeouts,
+    PacketSettings, ProbeKind, ProxyVersion, QuicConfig, SniRouteConfig, Timeouts,
 };
 
 /// A line for each thing that differs; none exactly when both are equal.
@@ -175,6 +175,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
         name: _,
         algorithm,
         hash: _,
+        quic,
         hash_request: _,
         hash_key,
         health_check,
@@ -195,6 +196,7 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     let mut changes = servers::changes(old, new);
     changes.extend(change("algorithm", algorithm.name(), new.algorithm.name()));
     changes.extend(change("hash", &old.hash_name(), &new.hash_name()));
+    changes.extend(quic_changes(quic.as_deref(), new.quic.as_deref()));
     changes.extend(change("hash_key", hash_key.name(), new.hash_key.name()));
     changes.extend(duration("slow_start", *slow_start, new.slow_start));
     changes.extend(health_check_changes(health_check, &new.health_check));
@@ -214,6 +216,12 @@ fn backend(old: &BackendConfig, new: &BackendConfig) -> Vec<String> {
     changes.extend(files::changes(of_files.as_ref(), new.files.as_ref()));
     changes.extend(own_timeout_changes(timeouts, &new.timeouts));
     changes
+}
+
+fn quic_changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<String> {
+    let told = change("quic_lb", or(old, "none"), or(new, "none"));
+    // A key is a secret.
+    told.or_else(|| (old != new).then(|| "quic_lb has another key or nonce_length".to_owned()))
 }
 
 fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {

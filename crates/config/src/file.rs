@@ -12,6 +12,7 @@ mod http_limits;
 mod kubernetes;
 mod limits;
 mod probe;
+mod quic;
 mod server;
 mod sni;
 mod timeouts;
@@ -48,7 +49,7 @@ use convey_http_core::RequestField;
 use convey_model::{
     self as model, AcmeConfig, Algorithm, BackendTls, CertificatePair, DiscoveryConfig, DsrKind, FilesConfig,
     FlowTimeouts, HashKey, HashOn, HealthCheck, HttpVersion, Mode, Offload, OnDown, OutlierDetection,
-    PacketSettings, Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion, TunnelConfig,
+    PacketSettings, Prefix, ProbeKind, ProbeVia, Protocol, ProxyVersion, QuicConfig, TunnelConfig,
 };
 
 /// A whole file, each value right by itself. Required ones that are missing or wrong are `None`, and
@@ -94,6 +95,7 @@ pub(super) struct ParsedBackend {
     pub(super) algorithm: Option<Placed<Algorithm>>,
     pub(super) hash: Option<Placed<Hashed>>,
     pub(super) hash_key: Option<Placed<HashKey>>,
+    pub(super) quic: Option<Placed<Arc<QuicConfig>>>,
     pub(super) dsr: Option<Placed<DsrKind>>,
     pub(super) gue_port: Option<Placed<u16>>,
     pub(super) tunnel_source: Option<Placed<Prefix>>,
@@ -141,7 +143,7 @@ fn hashed(found: &DeValue<'_>) -> Result<Hashed, String> {
         return Ok(Hashed::Request(field));
     }
     let flow = choice(&HashOn::ALL, HashOn::name)(found).map(Hashed::Flow);
-    flow.map_err(|message| message.replacen("source, tuple", "source, tuple, header:NAME, cookie:NAME", 1))
+    flow.map_err(|message| message.replacen("quic_cid", "quic_cid, header:NAME, cookie:NAME", 1))
 }
 
 impl ParsedFile {
@@ -254,12 +256,18 @@ impl ParsedFile {
 }
 
 impl ParsedBackend {
+    /// Whether connection ids of QUIC go before what is hashed.
+    pub(super) fn hashes_quic(&self) -> bool {
+        self.hash.as_ref().is_some_and(|hash| hash.value == Hashed::Flow(HashOn::QuicCid))
+    }
+
     fn model(&self, gets_packets: bool) -> model::BackendConfig {
         let send_proxy = value(&self.send_proxy);
         let default = model::BackendConfig::new(&self.name, gets_packets);
         model::BackendConfig {
             algorithm: value(&self.algorithm).unwrap_or(default.algorithm),
             hash: self.hash.as_ref().map_or(default.hash, |hash| hash.value.on()),
+            quic: self.quic.as_ref().filter(|_| self.hashes_quic()).map(|quic| quic.value.clone()),
             hash_request: self.hash.as_ref().and_then(|hash| hash.value.request().cloned()),
             hash_key: value(&self.hash_key).unwrap_or(default.hash_key),
             health_check: HealthCheck { send_proxy, ..self.health_check.clone() },
@@ -332,6 +340,8 @@ fn backend(
     let speaks_udp_only = common_protocol(users) == Some(Protocol::Udp);
     let (health_check, via) =
         health_check(&mut table, if speaks_udp_only { ProbeKind::Udp } else { ProbeKind::Tcp }, report);
+    let servers: Vec<_> =
+        table.table("servers").named().into_iter().map(|(name, t)| ParsedServer::read(name, t)).collect();
     let backend = ParsedBackend {
         name,
         place: table.place.clone(),
@@ -352,12 +362,8 @@ fn backend(
         files: files::read(&mut table, report),
         discovery: kubernetes::read(&mut table, common_protocol(users), report),
         timeouts: OwnLimits::read(table.table("timeouts")),
-        servers: table
-            .table("servers")
-            .named()
-            .into_iter()
-            .map(|(name, t)| ParsedServer::read(name, t))
-            .collect(),
+        quic: quic::read(&mut table, &servers, report),
+        servers,
     };
     table.finish();
     backend

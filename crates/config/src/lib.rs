@@ -22,6 +22,7 @@ mod mode;
 mod pairs_before;
 mod privileges;
 mod problem;
+mod quic;
 mod reader;
 mod reload;
 mod requests;

@@ -55,7 +55,7 @@ pub(super) fn hash(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], re
     if let (Some(field), Some((frontend, mode))) = (value.request(), of_other_mode) {
         let (name, mode) = (&frontend.name, mode.name());
         let message = format!(
-            "found \"{field}\", which only mode http sees; frontend {name:?} is in {mode} mode: allowed are source, tuple"
+            "found \"{field}\", which only mode http sees; frontend {name:?} is in {mode} mode: allowed are source, tuple, quic_cid"
         );
         report.error(place, message);
     }

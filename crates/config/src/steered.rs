@@ -80,7 +80,7 @@ impl Loaded {
         };
         let Ok(value) = server_address(&DeValue::String(addr.as_str().into())) else { return false };
         let addr = Some(Placed { value, place: Place { key, at } });
-        let added = ParsedServer { name: server.to_owned(), addr, settings: *settings };
+        let added = ParsedServer { name: server.to_owned(), addr, settings: *settings, quic_server_id: None };
         model.servers.extend(added.model());
         model.named.extend(added.named());
         parsed.servers.push(added);

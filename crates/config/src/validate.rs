@@ -7,7 +7,7 @@ use super::file::{self, ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer}
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use super::{announce, requests, sni};
+use super::{announce, quic, requests, sni};
 use convey_model::{Algorithm, Endpoint, Listen, Mode, ProbeKind, Protocol, ProxyVersion, overlap};
 
 /// Reports what is wrong or odd about a file whose values are right one by one.
@@ -32,6 +32,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
             report.warning(&backend.place, "no frontend uses this backend");
         }
         pool(backend, used, report);
+        quic::check(backend, &file.frontends, report);
         version_fits(backend, file, report);
         if let Some(Placed { value: algorithm, .. }) = backend.algorithm {
             algorithm_fits(backend, algorithm, report);
@@ -235,8 +236,9 @@ fn names_of_servers(backend: &ParsedBackend, report: &Report<'_>) {
 /// Warns of `hash` and `hash_key` with an algorithm that does not hash, and of `slow_start` with one that
 /// does.
 pub(super) fn algorithm_fits(backend: &ParsedBackend, algorithm: Algorithm, report: &Report<'_>) {
-    let places =
-        [backend.hash.as_ref().map(|hash| &hash.place), backend.hash_key.as_ref().map(|key| &key.place)];
+    // Whatever chooses servers for new clients, connection ids say which one others have.
+    let hash = backend.hash.as_ref().filter(|_| !backend.hashes_quic());
+    let places = [hash.map(|hash| &hash.place), backend.hash_key.as_ref().map(|key| &key.place)];
     for place in places.into_iter().flatten().filter(|_| !algorithm.hashes()) {
         let message = format!("has no effect with algorithm {:?}, which does not hash", algorithm.name());
         report.warning(place, message);

@@ -161,6 +161,10 @@ impl ServerPicker for By {
         picked(self.0.pick(client, vip, &[]))
     }
 
+    fn named_by(&self, datagram: &[u8]) -> Option<usize> {
+        self.0.named_by(datagram)
+    }
+
     fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
         self.0.hash(client, vip)
     }

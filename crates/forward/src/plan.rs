@@ -124,6 +124,12 @@ pub trait ServerPicker: Send + Sync {
     /// The server for a client of `vip`.
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked;
 
+    /// The server that a datagram names itself, by its index in the pool: whoever goes on with another address still belongs to it. It goes
+    /// before [`ServerPicker::pick`].
+    fn named_by(&self, _datagram: &[u8]) -> Option<usize> {
+        None
+    }
+
     /// A number that is always the same for a client of `vip`.
     fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64;
 }

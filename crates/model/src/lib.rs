@@ -36,6 +36,7 @@ mod packet;
 mod prefix;
 mod probe_via;
 mod proxy_version;
+mod quic;
 mod reason;
 mod request_rate;
 mod server;
@@ -85,6 +86,7 @@ pub use packet::{DsrKind, OnDown, PacketSettings};
 pub use prefix::Prefix;
 pub use probe_via::ProbeVia;
 pub use proxy_version::ProxyVersion;
+pub use quic::QuicConfig;
 pub use reason::DropReason;
 pub use request_rate::RequestRate;
 pub use server::{NamedServer, ServerAddr, ServerConfig, ServerSettings, is_service};
@@ -112,6 +114,8 @@ pub struct BackendConfig {
     pub algorithm: Algorithm,
     /// What of a client is hashed; read only by [`Algorithm::Ring`] and [`Algorithm::Maglev`].
     pub hash: HashOn,
+    /// How servers are found by connection ids; only where `hash` is [`HashOn::QuicCid`].
+    pub quic: Option<Arc<QuicConfig>>,
     /// What of a request they look at instead, where a request has it. Mode `http` only.
     pub hash_request: Option<RequestField>,
     /// What of a server decides which clients it gets; read by the same.
@@ -156,6 +160,7 @@ impl BackendConfig {
             name: name.to_owned(),
             algorithm: Algorithm::default_for(gets_packets),
             hash: HashOn::default_for(gets_packets),
+            quic: None,
             hash_request: None,
             hash_key: HashKey::default(),
             health_check: HealthCheck::new(ProbeKind::Tcp),
@@ -293,6 +298,8 @@ pub enum HashOn {
     Source,
     /// Client address and port, VIP and port: connections of one client spread.
     Tuple,
+    /// The same, unless the connection id of a QUIC packet names a server: see [`QuicConfig`].
+    QuicCid,
 }
 
 impl HashOn {
@@ -301,14 +308,15 @@ impl HashOn {
         if gets_packets { HashOn::Tuple } else { HashOn::Source }
     }
 
-    /// Both, in the order the documentation lists them.
-    pub const ALL: [HashOn; 2] = [HashOn::Source, HashOn::Tuple];
+    /// All of them, in the order the documentation lists them.
+    pub const ALL: [HashOn; 3] = [HashOn::Source, HashOn::Tuple, HashOn::QuicCid];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             HashOn::Source => "source",
             HashOn::Tuple => "tuple",
+            HashOn::QuicCid => "quic_cid",
         }
     }
 }

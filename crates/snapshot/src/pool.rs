@@ -1,5 +1,6 @@
 //! A backend as the data path sees it: servers with their health, and the table that chooses one.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::stats::{ANSWER_TIMES, CONNECT_TIMES, Histogram, NetworkSet, SESSION_T
 use convey_balance::{self as balance, AnswerTimes, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
 use convey_http_core::RequestHead;
 use convey_model::{self as model, AdminState, HashOn, Slots, Timestamp};
+use convey_quic_cid::ServerId;
 use convey_tls::TlsConnector;
 
 /// How exactly it is known when a server last answered.
@@ -35,6 +37,8 @@ pub struct Pool {
     backups: Vec<Member>,
     /// Of each server, why it cannot be chosen, if it cannot.
     passed_over: Vec<Option<PassedOver>>,
+    /// The servers that connection ids name.
+    quic_servers: HashMap<ServerId, usize>,
     eligible: usize,
     limited: bool,
 }
@@ -209,7 +213,20 @@ impl Pool {
             _ => TlsConnector::new(settings).ok().map(Arc::new),
         });
         let limited = servers.iter().any(|server| server.config.settings.max_connections.is_some());
-        Pool { config, tls, servers, live, balancer, members, backups, passed_over, eligible, limited }
+        let quic_servers = quic_servers(&config, &servers);
+        Pool {
+            config,
+            tls,
+            servers,
+            live,
+            balancer,
+            members,
+            backups,
+            passed_over,
+            quic_servers,
+            eligible,
+            limited,
+        }
     }
 
     /// Chooses a server for a client of `vip`, passing over those in `tried`, which have just failed it: then
@@ -270,6 +287,15 @@ impl Pool {
         field.value(request).map(balance::value_hash)
     }
 
+    /// The server that the connection id of a QUIC packet names, by its index. One that an operator drains keeps its connections, whose
+    /// clients may have another address now.
+    pub fn named_by(&self, datagram: &[u8]) -> Option<usize> {
+        let server = self.config.quic.as_ref()?.schemes.server_of(datagram)?;
+        let index = *self.quic_servers.get(&server)?;
+        let is_out = matches!(self.passed_over[index], Some(PassedOver::Maint | PassedOver::Down));
+        (!is_out).then_some(index)
+    }
+
     /// A number that is always the same for a client of `vip`.
     pub fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
         balance::flow_hash(self.config.hash, client, vip).0
@@ -289,6 +315,13 @@ impl Pool {
     pub fn eligible(&self) -> usize {
         self.eligible
     }
+}
+
+fn quic_servers(config: &model::BackendConfig, servers: &[Arc<Server>]) -> HashMap<ServerId, usize> {
+    let Some(quic) = &config.quic else { return HashMap::new() };
+    let names = servers.iter().enumerate().map(|(index, server)| (&*server.config.name, index));
+    let names: HashMap<&str, usize> = names.collect();
+    quic.servers.iter().filter_map(|(id, name)| Some((*id, *names.get(&**name)?))).collect()
 }
 
 impl fmt::Debug for Pool {
@@ -465,6 +498,8 @@ impl Loads for PickLoads<'_> {
 mod tests {
     use super::*;
     use crate::fixture;
+    use convey_model::QuicConfig;
+    use convey_quic_cid::{Scheme, Schemes};
 
     #[test]
     fn a_client_waits_for_a_full_server_whatever_has_become_of_those_that_failed_it() {
@@ -486,6 +521,32 @@ mod tests {
             assert!(pool.servers[1].live.slots.try_take(Some(1)));
             assert_eq!(pool.pick(client, vip, &[0]), Pick::Busy);
             assert_eq!(pool.pick(client, vip, &[0, 1]), Pick::Nobody);
+        }
+    }
+
+    #[test]
+    fn a_connection_id_finds_its_server_while_that_answers_though_it_is_drained() {
+        let mut schemes = Schemes::default();
+        schemes.add(Scheme::new(2, 1, 4, None).unwrap());
+        let ids = ["aa", "bb", "cc"].map(|id| id.parse::<ServerId>().unwrap());
+        let names = ids.into_iter().zip(["a", "b", "gone"].map(str::to_owned));
+        let packet = |id: usize| [&[0x40, 0x45][..], ids[id].bytes(), &[1, 2, 3, 4]].concat();
+        let config = fixture::backend(
+            "web",
+            vec![fixture::server("a", "10.0.0.2:443"), fixture::server("b", "10.0.0.3:443")],
+        );
+        let quic = Some(Arc::new(QuicConfig { schemes, servers: names.collect() }));
+        let pool = fixture::pool_of(model::BackendConfig { quic, ..config });
+        assert_eq!([0, 1, 2].map(|id| pool.named_by(&packet(id))), [Some(0), Some(1), None]);
+        for (admin, health, expected) in [
+            (AdminState::Drain, fixture::up(), Some(1)),
+            (AdminState::Maint, fixture::up(), None),
+            (AdminState::Ready, fixture::down("refused", Duration::ZERO), None),
+        ] {
+            let b = &pool.servers[1];
+            let b = Server { config: b.config.clone(), admin, health, live: b.live.clone() };
+            let pool = fixture::with_servers(&pool, vec![pool.servers[0].clone(), Arc::new(b)]);
+            assert_eq!([0, 1].map(|id| pool.named_by(&packet(id))), [Some(0), expected], "{admin:?}");
         }
     }
 }

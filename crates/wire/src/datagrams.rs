@@ -2,8 +2,9 @@
 
 use super::checksum::{header_checksum, payload_checksum};
 use super::fields::{IPV6_LEN, UDP_LEN, ipv4, ipv6, put_u16, u16_at, udp};
-use super::headers::Headers;
+use super::headers::{Headers, Kind};
 use super::parse::addresses;
+use convey_model::UDP;
 
 /// Hands each datagram to `send` as a frame: with `payload` bytes of the payload each, the last with what is left, with
 /// valid checksums (none if the super-frame has none), numbered on from the super-frame's number as their sender's
@@ -37,6 +38,14 @@ pub fn datagrams(frame: &[u8], headers: &Headers, payload: u16, mut send: impl F
         put_lengths(outer, headers, transport.len(), n as u16);
         send(&mut datagram);
     }
+}
+
+/// What a frame carries in UDP: a whole datagram, or its first fragment. `None` for all else.
+pub fn datagram<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
+    let is_there =
+        headers.key.protocol == UDP && matches!(headers.kind, Kind::Whole | Kind::FirstFragment { .. });
+    let content = frame.get(headers.l4 + UDP_LEN..).filter(|_| is_there)?;
+    content.get(..headers.payload_len.into())
 }
 
 /// Gives what comes before the header of TCP or UDP the length of what follows; one of IPv4 gets a number so many after its own.

@@ -37,7 +37,7 @@ mod vip_probe;
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
 pub use build::TestPacket;
 pub use checksum::{Checksum, checksum_changes};
-pub use datagrams::datagrams;
+pub use datagrams::{datagram, datagrams};
 pub use extensions::MAX_EXTENSIONS;
 pub use fingerprint::{Fingerprint, fingerprint};
 pub use headers::{FragmentKey, Headers, Kind, ParseError, TcpFlags};

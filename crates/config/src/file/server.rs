@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::max_connections;
+use super::{max_connections, quic};
 use crate::problem::{Place, Placed};
 use crate::reader::TomlTable;
 use crate::values::{ServerAddress, boolean, integer, server_address};
 use convey_model::{self as model, NamedServer, ServerSettings};
+use convey_quic_cid::ServerId;
 
 /// `[backends.NAME.servers.NAME]`
 #[derive(Debug, Clone)]
@@ -14,6 +15,7 @@ pub(crate) struct ParsedServer {
     pub(crate) name: String,
     pub(crate) addr: Option<Placed<ServerAddress>>,
     pub(crate) settings: ServerSettings,
+    pub(crate) quic_server_id: Option<Placed<ServerId>>,
 }
 
 impl ParsedServer {
@@ -23,6 +25,7 @@ impl ParsedServer {
             name,
             addr: table.required("addr", server_address),
             settings: settings(&mut table),
+            quic_server_id: table.optional("quic_server_id", quic::server_id),
         };
         table.finish();
         server
@@ -30,7 +33,8 @@ impl ParsedServer {
 
     /// One that stands in a list: called by its address, the rest as where nothing is said.
     pub(super) fn listed(addr: Placed<ServerAddress>) -> ParsedServer {
-        ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings: ServerSettings::default() }
+        let (settings, quic_server_id) = Default::default();
+        ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings, quic_server_id }
     }
 
     /// Its address, if it has one of its own.

@@ -37,6 +37,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             name: "web".into(),
             algorithm: Algorithm::RoundRobin,
             hash: HashOn::Source,
+            quic: None,
             hash_request: None,
             hash_key: HashKey::AddrPort,
             health_check: HealthCheck {

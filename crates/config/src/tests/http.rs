@@ -170,7 +170,7 @@ fn a_backend_says_how_servers_are_spoken_to_and_what_of_requests_is_hashed() {
         [
             "config.toml:5:12: backends.site.protocol: is for mode http; frontend \"web\" is in proxy mode",
             "config.toml:7:8: backends.site.hash: found \"header:X-User\", which only mode http sees; frontend \"web\" is in \
-             proxy mode: allowed are source, tuple",
+             proxy mode: allowed are source, tuple, quic_cid",
         ]
     );
     let told_of =
@@ -185,7 +185,7 @@ fn a_backend_says_how_servers_are_spoken_to_and_what_of_requests_is_hashed() {
     assert_eq!(
         errors(&of("hash = 'cookie:'")),
         [
-            "config.toml:6:8: backends.site.hash: found \"cookie:\"; allowed: source, tuple, header:NAME, cookie:NAME"
+            "config.toml:6:8: backends.site.hash: found \"cookie:\"; allowed: source, tuple, quic_cid, header:NAME, cookie:NAME"
         ]
     );
 }

@@ -58,7 +58,7 @@ fn what_is_wrong_is_told_with_its_file() {
         loaded(directory.path()).expect_err("wrong"),
         [
             "conf.d/a.toml:2:8: backends.web.servers.a.addr: 10.0.0.1:80 is frontend \"web\" itself, which listens on 10.0.0.1:80",
-            "conf.d/a.toml:3:1: backends.web.servers.a.wieght: unknown key; did you mean `weight`? (allowed here: addr, backup, max_connections, weight)",
+            "conf.d/a.toml:3:1: backends.web.servers.a.wieght: unknown key; did you mean `weight`? (allowed here: addr, backup, max_connections, quic_server_id, weight)",
             "conf.d/b.toml:1:1: include: only the main file includes others",
             "conf.d/b.toml:3:1: frontends.web.backend: is in config.toml, line 4 already; keep one of them",
             "conf.d/b.toml:5:15: frontends.b.listen_addr: 10.0.0.1:80 is taken by frontends.web.listen_addr (config.toml, line 3)",

@@ -9,6 +9,7 @@ mod include;
 mod kubernetes;
 mod modes;
 mod proxy_headers;
+mod quic;
 mod refused;
 mod sample;
 mod sni;

@@ -332,7 +332,7 @@ fn a_syntax_error_does_not_bring_errors_that_are_not_there() {
         errors(&format!("{GOOD}weigth = 3\nmax_connections = \n[backends.web.servers.b]\nadr = 3\n[stats\n")),
         [
             "config.toml:7:1: backends.web.servers.a.weigth: unknown key; did you mean `weight`? \
-             (allowed here: addr, backup, max_connections, weight)",
+             (allowed here: addr, backup, max_connections, quic_server_id, weight)",
             "config.toml:8:19: string values must be quoted, expected literal string",
             "config.toml:11:7: unclosed table, expected `]`",
         ]

@@ -28,6 +28,7 @@ fn sample_with_files() -> (String, TempDir) {
     let at = |name: &str| folder.path().join(name).display().to_string();
     tls::save_secret(&folder.path().join("token"), "correct-horse-battery");
     tls::save_secret(&folder.path().join("eab.key"), "c2VjcmV0");
+    tls::save_secret(&folder.path().join("quic-lb.key"), &"00".repeat(16));
     tls::save(folder.path(), "site", "site.example");
     std::fs::create_dir(at("certificates")).unwrap();
     tls::save(&folder.path().join("certificates"), "other", "other.example");
@@ -41,6 +42,7 @@ fn sample_with_files() -> (String, TempDir) {
         ("convey.pem", "site.pem"),
         ("convey.key", "site.key"),
         ("eab.key", "eab.key"),
+        ("quic-lb.key", "quic-lb.key"),
     ];
     for (name, file) in others {
         text = text.replace(&format!("= \"{name}\""), &format!("= {:?}", at(file)));
@@ -111,7 +113,7 @@ fn the_annotated_sample_shows_every_key() {
         text += &format!("{line}\n{}", if line.starts_with('[') { "q = 1\n" } else { "" });
     }
     let errors = errors(&text);
-    assert_eq!(errors.len(), 37, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 38, "one for each table: {errors:#?}");
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");

@@ -1,6 +1,6 @@
 //! Begins flows: checks the client, and chooses the server and the port.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
@@ -128,7 +128,7 @@ impl Forwarder {
             return self.forward_unrecorded_error(frontend, frame, packet);
         }
         self.check_begin(frontend, frame, packet)?;
-        let target = self.find_target(frontend, packet)?;
+        let target = self.find_target(frontend, frame, packet)?;
         match self.begin_at(target, frame, packet).inspect_err(|_| give_back(frontend, packet))? {
             Begun::Recorded(id) => self.forward((id, Direction::ToServer), PacketRole::First, frame, packet),
             Begun::Unrecorded(cut) => Ok(forward_unrecorded(frame, headers, target, cut)),
@@ -194,11 +194,12 @@ impl Forwarder {
     fn find_target<'a>(
         &mut self,
         frontend: &'a PlannedFrontend,
+        frame: &Frame<'_>,
         packet: PacketContext<'a>,
     ) -> Result<ChosenServer<'a>, Stop> {
         let PacketContext { headers, plan, now } = packet;
         let (key, is_new) = (&headers.key, begins(headers));
-        let server = match self.choose(frontend, key.source(), key.destination()) {
+        let server = match self.choose(frontend, frame, headers) {
             Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
             chosen => chosen,
         };
@@ -239,7 +240,7 @@ impl Forwarder {
     ) -> Result<Verdict, Stop> {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
-        let server = self.choose(frontend, headers.key.source(), headers.key.destination())?;
+        let server = self.choose(frontend, frame, headers)?;
         let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
         let target = ChosenServer::new(frontend, server, next_hop, packet)?;
         fit_error(headers, Path::to(target.hop, false).within(target.envelope.as_ref()))?;
@@ -258,13 +259,16 @@ impl Forwarder {
     fn choose<'a>(
         &self,
         frontend: &'a PlannedFrontend,
-        client: SocketAddr,
-        vip: SocketAddr,
+        frame: &Frame<'_>,
+        headers: &Headers,
     ) -> Result<&'a PlannedServer, Stop> {
+        let (client, pool) = (headers.key.source(), &frontend.pool);
         let again =
             self.replaced.as_ref().and_then(|old| server_again(frontend, old.state(), old.server_id()));
-        let picked = || picked_server(frontend, frontend.pool.picker.pick(client, vip));
-        let server = again.map_or_else(picked, Ok)?;
+        let named =
+            || pool.picker.named_by(wire::datagram(frame.bytes, headers)?).map(|index| &pool.servers[index]);
+        let picked = || picked_server(frontend, pool.picker.pick(client, headers.key.destination()));
+        let server = again.or_else(named).map_or_else(picked, Ok)?;
         check_server(frontend, server, client)?;
         Ok(server)
     }

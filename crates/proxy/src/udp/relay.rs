@@ -215,7 +215,7 @@ impl Relay {
                 }
                 number
             }
-            None => self.begin(sessions, key, moment, &mut attempts)?,
+            None => self.begin(sessions, (key, datagrams.bytes), moment, &mut attempts)?,
         };
         let mut is_too_long = false;
         while !attempts.are_over() {

@@ -47,7 +47,8 @@ struct Upstream {
 }
 
 impl UdpSession {
-    /// Finds a server for a client that has a `slot` of its frontend, in the snapshot of this `generation`.
+    /// Finds a server for a client that has a `slot` of its frontend, in the snapshot of this `generation`. Its first `datagram` may name
+    /// the server.
     ///
     /// # Errors
     /// Why its datagram is dropped.
@@ -55,9 +56,12 @@ impl UdpSession {
         downstream: Downstream,
         mut slot: SessionSlot,
         generation: u64,
+        datagram: &[u8],
         attempts: &mut Attempts,
     ) -> Result<UdpSession, Counter> {
-        let upstream = connect(&downstream, &slot, &slot.frontend.pool, attempts)?;
+        let pool = &slot.frontend.pool;
+        let named = pool.named_by(datagram).and_then(|index| Permit::take(pool, index, &downstream));
+        let upstream = connect(&downstream, &slot, pool, (named, attempts))?;
         slot.opened();
         Ok(UdpSession::new(upstream, slot, downstream, generation))
     }
@@ -164,7 +168,7 @@ impl UdpSession {
         if is_refused {
             attempts.pass_over(&self.upstream.permit);
         }
-        let found = connect(&self.downstream, &self.slot, pool, attempts);
+        let found = connect(&self.downstream, &self.slot, pool, (None, attempts));
         if is_up && found.is_err() {
             return Ok(false);
         }
@@ -271,10 +275,11 @@ fn connect(
     downstream: &Downstream,
     slot: &SessionSlot,
     pool: &Arc<Pool>,
-    attempts: &mut Attempts,
+    (mut named, attempts): (Option<Permit>, &mut Attempts),
 ) -> Result<Upstream, Counter> {
     loop {
-        let mut permit = attempts.next(downstream, pool).map_err(drop_reason)?;
+        let permit = named.take().map_or_else(|| attempts.next(downstream, pool), Ok);
+        let mut permit = permit.map_err(drop_reason)?;
         let server = permit.server().config.addr_for(downstream.vip.port());
         match socket::connect(server) {
             Ok(socket) => {

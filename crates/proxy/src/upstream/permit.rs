@@ -31,7 +31,7 @@ pub struct Permit {
 
 impl Permit {
     /// Takes a slot of the server with this index; `None` if it has none left.
-    pub(super) fn take(pool: &Arc<Pool>, index: usize, downstream: &Downstream) -> Option<Permit> {
+    pub(crate) fn take(pool: &Arc<Pool>, index: usize, downstream: &Downstream) -> Option<Permit> {
         let server = &pool.servers[index];
         let is_taken = server.live.slots.try_take(server.config.settings.max_connections);
         let row = server.live.row();

@@ -24,6 +24,7 @@ told_over_both_families! {
     a_full_frontend_refuses_until_a_flow_is_forgotten,
     who_stops_lets_streams_go_on_and_begins_none,
     a_datagram_that_says_it_comes_from_a_server_begins_nothing,
+    a_datagram_that_names_a_server_gets_it_whatever_its_client,
 }
 
 /// Client `n` asks.
@@ -275,4 +276,20 @@ fn who_stops_lets_streams_go_on_and_begins_none(family: Family) {
     assert_eq!(lab.forwarder.flows().open(), 1);
     assert_eq!(lab.change(|world| world.frontends[0].listen.clear()), [], "UDP has no word for it");
     assert_eq!((lab.ends(), lab.forwarder.snat_ports_in_use()), (vec![FlowEnd::Cut], 0));
+}
+
+fn a_datagram_that_names_a_server_gets_it_whatever_its_client(family: Family) {
+    for lab in [Lab::passthrough, Lab::dsr] {
+        let mut lab = lab(family).udp();
+        for n in 1..=20 {
+            let named = 1 + u8::from(n % 2 == 0);
+            let content = format!("server {named}");
+            let seen = lab.send(lab.client(n).udp().payload(content.as_bytes()));
+            assert_eq!(seen.mac, named, "client {n}");
+            let other = lab.send(lab.client(n).udp().payload(b"server 3, please"));
+            assert_eq!(other.mac, named, "a client keeps its server");
+        }
+        let seen = lab.send(lab.client(30).udp().payload(b"server 99"));
+        assert!((1..=3).contains(&seen.mac), "any other");
+    }
 }

@@ -14,11 +14,11 @@ use convey_model::{CountedSource, Endpoint, Protocol, Timestamp, client_of};
 use convey_snapshot::stats::Counter;
 
 impl Relay {
-    /// A session for a client that has none; returns its number. Where there is no room, another gives way.
+    /// A session for a client that has none, which has sent this; returns its number. Where there is no room, another gives way.
     pub(super) fn begin(
         &mut self,
         sessions: &mut SessionTable<UdpSession>,
-        key: SessionKey,
+        (key, datagram): (SessionKey, &[u8]),
         Moment { snapshot, now }: Moment<'_>,
         attempts: &mut Attempts,
     ) -> Result<usize, Counter> {
@@ -51,7 +51,7 @@ impl Relay {
             *attempts = Attempts::default(); // there may be room now that there was none
             let client = (key.client, path.clone());
             let slot = SessionSlot::take(client, source, &frontend, &context, snapshot)?;
-            UdpSession::open(downstream, slot, generation, attempts)
+            UdpSession::open(downstream, slot, generation, datagram, attempts)
         };
         let mut opened = open(&mut source);
         // It may need room at its frontend and in the process: for each reason one session gives way.

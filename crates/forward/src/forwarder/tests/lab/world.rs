@@ -139,6 +139,12 @@ impl ServerPicker for Chooser {
         }
     }
 
+    /// Datagrams name servers in words.
+    fn named_by(&self, datagram: &[u8]) -> Option<usize> {
+        let number = str::from_utf8(datagram).ok()?.strip_prefix("server ")?.parse::<u32>().ok()?;
+        self.servers.iter().position(|server| server.id == number)
+    }
+
     fn hash(&self, client: SocketAddr, vip: SocketAddr) -> u64 {
         flow_hash(HashOn::Tuple, client, vip).0
     }

@@ -1,0 +1,128 @@
+//! `[backends.NAME.quic_lb.N]` and `quic_server_id`: servers that are found by the connection ids of QUIC.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use convey_quic_cid::{
+    DEFAULT_LEN, InvalidScheme, MAX_ROTATION, MIN_NONCE, QuicKey, Scheme, Schemes, ServerId,
+};
+use toml::de::DeValue;
+
+use super::super::problem::{Place, Placed, Report};
+use super::super::reader::TomlTable;
+use super::super::values::{integer, not_allowed, string};
+use super::ParsedServer;
+use convey_model::QuicConfig;
+
+/// `[backends.NAME.quic_lb.N]`
+#[derive(Debug)]
+struct ParsedScheme {
+    rotation: u8,
+    place: Place,
+    nonce_length: Option<Placed<usize>>,
+    key: Option<QuicKey>,
+}
+
+/// Reads the tables, and puts them together with the ids of the servers; `None` without both.
+pub(super) fn read(
+    backend: &mut TomlTable<'_>,
+    servers: &[ParsedServer],
+    report: &Report<'_>,
+) -> Option<Placed<Arc<QuicConfig>>> {
+    let table = backend.table("quic_lb");
+    let place = table.place.clone();
+    let parsed: Vec<ParsedScheme> =
+        table.named().into_iter().filter_map(|(name, table)| scheme(&name, table, report)).collect();
+    let ids = ids(servers, report);
+    let Some(len) = ids.first().map(|(id, _)| id.len()) else {
+        if let Some(scheme) = parsed.first() {
+            report.error(&scheme.place, "no server has a quic_server_id".to_owned());
+        }
+        return None;
+    };
+    let place = servers
+        .iter()
+        .find_map(|server| Some(server.quic_server_id.as_ref()?.place.clone()))
+        .unwrap_or(place);
+    let mut schemes = Schemes::default();
+    if parsed.is_empty() {
+        Scheme::new(0, len, MIN_NONCE, None).into_iter().for_each(|scheme| schemes.add(scheme));
+    }
+    for ParsedScheme { rotation, place, nonce_length, key } in parsed {
+        let usual = DEFAULT_LEN.saturating_sub(len).max(MIN_NONCE);
+        let nonce = nonce_length.as_ref().map_or(usual, |found| found.value);
+        match Scheme::new(rotation, len, nonce, key) {
+            Ok(scheme) => schemes.add(scheme),
+            Err(why @ (InvalidScheme::Rotation | InvalidScheme::ShortNonce | InvalidScheme::Long)) => {
+                let place = nonce_length.map_or(place, |found| found.place);
+                report.error(&place, format!("{why}; server ids have {len}"));
+            }
+        }
+    }
+    Some(Placed { value: Arc::new(QuicConfig { schemes, servers: ids }), place })
+}
+
+/// `quic_server_id` of a server.
+pub(super) fn server_id(value: &DeValue<'_>) -> Result<ServerId, String> {
+    const ALLOWED: &str = "2 to 30 hexadecimal digits, such as \"01\" or \"c4605e\"";
+    value.as_str().and_then(|text| text.parse().ok()).ok_or_else(|| not_allowed(value, ALLOWED))
+}
+
+fn scheme(name: &str, mut table: TomlTable<'_>, report: &Report<'_>) -> Option<ParsedScheme> {
+    let place = table.place.clone();
+    let nonce_length = table.optional("nonce_length", integer(MIN_NONCE..=18));
+    let key_file = table.optional("key_file", string);
+    table.finish();
+    let key = key_file.as_ref().and_then(|file| key(file, report));
+    let rotation = name.parse().ok().filter(|rotation| *rotation <= MAX_ROTATION);
+    let Some(rotation) = rotation.filter(|rotation: &u8| rotation.to_string() == name) else {
+        report.error(
+            &place,
+            format!("found {name:?}; allowed: a number from 0 to {MAX_ROTATION}, which ids begin with"),
+        );
+        return None;
+    };
+    // What was wrong with the file is reported.
+    (key.is_some() == key_file.is_some()).then_some(ParsedScheme { rotation, place, nonce_length, key })
+}
+
+/// A key of 16 bytes, as 32 hexadecimal digits.
+fn key(file: &Placed<String>, report: &Report<'_>) -> Option<QuicKey> {
+    let (path, text) = report.read_secret(&file.place, &file.value)?;
+    let digits = text.trim_ascii();
+    let bytes = data_encoding::HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok();
+    let key = bytes.and_then(|bytes| Some(QuicKey::new(bytes.try_into().ok()?)));
+    if key.is_none() {
+        report.error(
+            &file.place,
+            format!("{} must have 32 hexadecimal digits: a key of 16 bytes", path.display()),
+        );
+    }
+    key
+}
+
+/// The ids of servers that have one: each another, and all of one length.
+fn ids(servers: &[ParsedServer], report: &Report<'_>) -> Vec<(ServerId, String)> {
+    let mut taken: HashMap<ServerId, &str> = HashMap::new();
+    let mut ids: Vec<(ServerId, String)> = Vec::new();
+    for server in servers {
+        let Some(Placed { value: id, place }) = &server.quic_server_id else { continue };
+        if server.name_place().is_some() {
+            report.error(
+                place,
+                "a host name may have several servers: give each its address and an id".to_owned(),
+            );
+        } else if let Some(other) = taken.insert(*id, &server.name) {
+            report.error(place, format!("server {other:?} has the same"));
+        } else if let Some((first, name)) = ids.first().filter(|(first, _)| first.len() != id.len()) {
+            report.error(
+                place,
+                format!("{id} has {} bytes, and {first} of server {name:?} has {}", id.len(), first.len()),
+            );
+        } else {
+            ids.push((*id, server.name.clone()));
+        }
+    }
+    ids.sort_by(|(_, a), (_, b)| a.cmp(b));
+    ids
+}

@@ -1,0 +1,26 @@
+//! Which server a QUIC packet is for, by its destination connection id.
+//!
+//! A client may change its address, and its packets then look like another flow's. The connection id stays with the connection:
+//! servers that put their number into it can be found by it. convey reads as much of a packet as all versions of QUIC have in
+//! common (RFC 8999), and ids as QUIC-LB encodes them (draft-ietf-quic-load-balancers-21).
+//!
+//! ```
+//! use convey_quic_cid::{Scheme, ServerId};
+//!
+//! let server: ServerId = "c4605e".parse()?;
+//! let scheme = Scheme::new(0, server.len(), 4, None)?;
+//! let cid = scheme.encode(&server, &[0x45, 0x04, 0xcc, 0x4f]).ok_or("lengths")?;
+//! let packet = [&[0x40][..], &cid, b"payload"].concat();
+//! let found = convey_quic_cid::destination(&packet).and_then(|cid| scheme.server_of(cid));
+//! assert_eq!(found, Some(server));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod feistel;
+mod packet;
+mod scheme;
+mod server_id;
+
+pub use packet::destination;
+pub use scheme::{DEFAULT_LEN, InvalidScheme, MAX_ROTATION, MIN_NONCE, QuicKey, Scheme, Schemes};
+pub use server_id::{InvalidServerId, MAX_SERVER_ID, ServerId};

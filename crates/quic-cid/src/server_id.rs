@@ -1,0 +1,96 @@
+//! The number of a server, as it stands in connection ids.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest, in bytes (draft-ietf-quic-load-balancers-21, section 5.2).
+pub const MAX_SERVER_ID: usize = 15;
+
+/// The number of a server: 1 to 15 bytes, written as hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ServerId {
+    /// Zeros follow.
+    bytes: [u8; MAX_SERVER_ID],
+    len: u8,
+}
+
+/// No number of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidServerId;
+
+impl ServerId {
+    /// These bytes. `None` unless there are 1 to 15.
+    pub fn new(id: &[u8]) -> Option<ServerId> {
+        let mut bytes = [0; MAX_SERVER_ID];
+        bytes.get_mut(..id.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(id);
+        Some(ServerId { bytes, len: id.len() as u8 })
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len()]
+    }
+
+    /// How many there are: never 0.
+    #[allow(clippy::len_without_is_empty, reason = "none is empty")]
+    pub fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+}
+
+impl FromStr for ServerId {
+    type Err = InvalidServerId;
+
+    fn from_str(text: &str) -> Result<ServerId, InvalidServerId> {
+        let mut bytes = [0; MAX_SERVER_ID];
+        let len = text.len() / 2;
+        if !text.is_ascii() || !text.len().is_multiple_of(2) || len > MAX_SERVER_ID {
+            return Err(InvalidServerId);
+        }
+        for (at, byte) in bytes[..len].iter_mut().enumerate() {
+            let digits = &text[2 * at..2 * at + 2];
+            if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(InvalidServerId);
+            }
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| InvalidServerId)?;
+        }
+        ServerId::new(&bytes[..len]).ok_or(InvalidServerId)
+    }
+}
+
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for InvalidServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a server id is 2 to 30 hexadecimal digits, two for each byte")
+    }
+}
+
+impl std::error::Error for InvalidServerId {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_written_in_pairs_of_hexadecimal_digits() {
+        for text in ["01", "ed793a51d49b8f5f", "00112233445566778899aabbccddee"] {
+            assert_eq!(text.parse::<ServerId>().map(|id| id.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!("ED79".parse::<ServerId>(), "ed79".parse());
+        assert_ne!("01".parse::<ServerId>(), "0100".parse());
+        for text in ["", "1", "0x01", "+1", "zz", "é1", "00112233445566778899aabbccddeeff"] {
+            assert_eq!(text.parse::<ServerId>(), Err(InvalidServerId), "{text}");
+        }
+    }
+}
