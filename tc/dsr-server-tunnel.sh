@@ -8,6 +8,8 @@
 #   KIND    ipip or gue; needed for all but status
 #   SERVER  addresses of this server, that convey sends to: "10.0.1.11" or "10.0.1.11 2001:db8:1::11"; needed for up
 #   PORT    of gue; 6080 unless set
+#   MSS     where networks lose ICMP: clients are told to send segments that fit into a tunnel over links of 1,500 bytes ("clamp"), or
+#           segments of so many bytes; needs nft
 #
 # up and down are idempotent. down removes what up has made, and the VIP. check fails unless packets are taken out and lo has the
 # VIP. Needs root.
@@ -19,6 +21,8 @@ PORT=${PORT-6080}
 # Outer IPv4: 4 inside by ipip, 6 inside by sit. Outer IPv6: both by one device of ip6_tunnel. These are the devices that each module has for
 # packets of no other device's addresses.
 DEVICES="tunl0 sit0 ip6tnl0"
+
+TABLE=convey_dsr_tunnel
 
 up() {
     valid
@@ -46,6 +50,11 @@ up() {
             *:*) listens 6 || ip -6 fou add port "$PORT" gue ;;
         esac
     fi
+    if [ -n "${MSS-}" ]; then
+        clamp
+    else
+        unclamp
+    fi
 }
 
 check() {
@@ -58,6 +67,8 @@ check() {
     if [ "$KIND" = gue ]; then
         listens 4 || listens 6 || fail "nothing takes gue out at port $PORT"
     fi
+    [ -z "${MSS-}" ] || nft list table inet $TABLE >/dev/null 2>&1 ||
+        fail "nothing tells clients the length of segments"
     VIP=$VIP sh "$L2" check
 }
 
@@ -70,6 +81,7 @@ down() {
     for device in $DEVICES; do
         ip link set "$device" down 2>/dev/null || true
     done
+    unclamp
     VIP=$VIP sh "$L2" down
 }
 
@@ -79,6 +91,7 @@ status() {
     done
     ip fou show 2>/dev/null || true
     ip -6 fou show 2>/dev/null || true
+    nft list table inet $TABLE 2>/dev/null || true
     sh "$L2" status
 }
 
@@ -97,6 +110,41 @@ valid() {
         '' | *[!0-9]* | ??????*) fail "PORT: found $PORT; allowed: a port from 1 to 65535" ;;
     esac
     [ "$PORT" -ge 1 ] && [ "$PORT" -le 65535 ] || fail "PORT: found $PORT; allowed: a port from 1 to 65535"
+    case ${MSS-} in
+        '' | clamp | [1-9][0-9][0-9] | [1-9][0-9][0-9][0-9]) ;;
+        *) fail "MSS: found $MSS; allowed: clamp, or bytes from 100 to 9999" ;;
+    esac
+}
+
+# The server says how long a client's segments may be: its answers do not pass the balancer. nft only ever makes them shorter.
+clamp() {
+    rules=
+    for vip in $VIP; do
+        case $vip in
+            *:*) family=ip6 headers=60 ;;
+            *) family=ip headers=40 ;;
+        esac
+        longest=$((1500 - headers - $(overhead)))
+        [ "$MSS" = clamp ] || longest=$MSS
+        rules="$rules $family saddr $vip tcp flags syn tcp option maxseg size set $longest;"
+    done
+    # In one step, in place of what is there.
+    printf '%s\n' "table inet $TABLE" "delete table inet $TABLE" \
+        "table inet $TABLE { chain answers { type filter hook output priority -150; $rules }; }" | nft -f -
+}
+
+unclamp() {
+    nft delete table inet $TABLE 2>/dev/null || true
+}
+
+# What the outer headers take, in bytes.
+overhead() {
+    case " $SERVER" in
+        *:*) outer=40 ;;
+        *) outer=20 ;;
+    esac
+    [ "$KIND" = ipip ] || outer=$((outer + 12))
+    echo $outer
 }
 
 # Whether gue is taken out at the port, by this family.

@@ -23,10 +23,11 @@ use kernel::Kernel;
 use machine::Machine;
 
 /// Programs of the host that the steps use, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("ip", "iproute2"),
+    ("ss", "iproute2"),
     ("tc", "iproute2"),
     ("nft", "nftables"),
     ("iptables", "iptables"),

@@ -1,4 +1,4 @@
-//! Whether a server of `dsr = "l2"` has the VIP, and keeps it to itself. Pure.
+//! Whether a server that gets packets for the VIP has it, and keeps it to itself. Pure.
 
 use std::net::IpAddr;
 
@@ -11,22 +11,26 @@ use crate::model::DsrKind;
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     match setup.dsr {
-        DsrKind::L2 => [place(setup.vip, facts), silence(setup.vip, facts)].concat(),
-        DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => Vec::new(),
+        DsrKind::L2 | DsrKind::Ipip | DsrKind::Gue => [place(setup, facts), silence(setup, facts)].concat(),
+        DsrKind::L3 => Vec::new(),
     }
 }
 
-fn place(vip: IpAddr, facts: &ServerFacts) -> Vec<Diagnosis> {
+fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    let vip = setup.vip;
     let links: Vec<&HostLink> = facts.links_with(vip).collect();
     let finding = |check, seen, why: &str, mend| {
         vec![Diagnosis { check, severity: Severity::Error, seen, why: why.to_owned(), on: None, mend }]
     };
-    let up = script::l2(vip, facts);
+    let up = script::with_vip(setup, facts);
     if links.is_empty() {
         return finding(
             "vip-not-on-lo",
             format!("{vip} is an address of no interface"),
-            "Packets come here for the VIP (dsr = \"l2\"). A host that does not have the VIP drops them.",
+            &format!(
+                "Packets come here for the VIP (dsr = {:?}). A host that does not have the VIP drops them.",
+                setup.dsr.name()
+            ),
             vec![up],
         );
     }
@@ -70,7 +74,8 @@ fn is_only_address(vip: IpAddr, link: &HostLink) -> bool {
 }
 
 /// IPv6 needs no setting: neighbours are told only of the addresses of the interface that is asked.
-fn silence(vip: IpAddr, facts: &ServerFacts) -> Vec<Diagnosis> {
+fn silence(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
+    let vip = setup.vip;
     let on_lo = facts.links_with(vip).any(|link| link.is_loopback);
     if !vip.is_ipv4() || !on_lo || facts.rules.arp_names(vip) {
         return Vec::new();
@@ -98,6 +103,6 @@ fn silence(vip: IpAddr, facts: &ServerFacts) -> Vec<Diagnosis> {
         seen: format!("{vip} is on lo, and {name} has arp_ignore = {ignore} and arp_announce = {announce}"),
         why: why.to_owned(),
         on: None,
-        mend: vec![script::l2(vip, facts)],
+        mend: vec![script::with_vip(setup, facts)],
     }]
 }

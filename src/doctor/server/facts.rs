@@ -21,6 +21,8 @@ pub(super) struct ServerFacts {
     pub(super) vip_owner: Option<String>,
     pub(super) sockets: Vec<ServerSocket>,
     pub(super) rules: Ruleset,
+    /// A socket takes packets of GUE out.
+    pub(super) takes_gue: bool,
     /// What the scripts with `tc` have set.
     pub(super) tc: Vec<SourceRule>,
     /// Where the scripts are.
@@ -73,10 +75,23 @@ pub(super) struct ServerSocket {
     pub(super) process: String,
 }
 
+impl HostLink {
+    /// Whether packets of all senders come out of a tunnel here, and nothing else is done with it.
+    pub(super) fn takes_packets_out(&self) -> bool {
+        TUNNEL_DEVICES.contains(&self.name.as_str())
+            && !self.addresses.iter().any(|(ip, _)| !is_link_local(*ip))
+    }
+}
+
 impl ServerFacts {
     /// The interfaces that have an address.
     pub(super) fn links_with(&self, ip: IpAddr) -> impl Iterator<Item = &HostLink> {
         self.links.iter().filter(move |link| link.addresses.iter().any(|(address, _)| *address == ip))
+    }
+
+    /// Whether this host takes packets out of tunnels.
+    pub(super) fn takes_packets_out(&self) -> bool {
+        self.links.iter().any(HostLink::takes_packets_out)
     }
 
     /// The interface by which packets from the balancer come: it is on the VIP's network, or has this host's address.
@@ -118,6 +133,9 @@ impl ServerFacts {
         of_owner.filter(|ip| *ip != vip && ip.is_ipv4() == vip.is_ipv4() && !is_link_local(*ip)).collect()
     }
 }
+
+/// The devices that the kernel's modules have for packets of no other device's: see `tc/dsr-server-tunnel.sh`.
+pub(super) const TUNNEL_DEVICES: [&str; 3] = ["tunl0", "sit0", "ip6tnl0"];
 
 /// Whether a network has one address.
 pub(super) fn is_single(ip: IpAddr, len: u8) -> bool {

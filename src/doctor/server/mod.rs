@@ -11,6 +11,7 @@ mod near_clients;
 mod script;
 mod service;
 mod setup;
+mod tunnel;
 mod way_out;
 
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> 
     let setup = ServerSetup::of(vip, port, facts);
     [
         address::check(&setup, facts),
+        tunnel::check(&setup, facts),
         nat::check(&setup, facts),
         way_out::check(&setup, facts),
         service::check(&setup, facts),

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::facts::ServerFacts;
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::SourceRule;
+use crate::model::DsrKind;
 
 /// What has no answer on this host.
 pub(super) const BALANCER: &str = "BALANCER_ADDRESS";
@@ -118,9 +119,15 @@ impl ScriptVariables {
     }
 }
 
-/// The command that gives a server the VIP and keeps others from hearing of it.
-pub(super) fn l2(vip: IpAddr, facts: &ServerFacts) -> String {
-    format!("VIP={vip} {}/dsr-server-l2.sh up", facts.scripts)
+/// The command that gives a server the VIP and keeps others from hearing of it; of one behind a tunnel it also has packets taken out.
+pub(super) fn with_vip(setup: &ServerSetup, facts: &ServerFacts) -> String {
+    let (vip, scripts) = (setup.vip, &facts.scripts);
+    let kind = match setup.dsr {
+        DsrKind::L2 | DsrKind::L3 => return format!("VIP={vip} {scripts}/dsr-server-l2.sh up"),
+        DsrKind::Ipip | DsrKind::Gue => setup.dsr.name(),
+    };
+    let own = facts.own_address(vip).map_or("SERVER_ADDRESS".to_owned(), |ip| ip.to_string());
+    format!("VIP={vip} KIND={kind} SERVER={own} {scripts}/dsr-server-tunnel.sh up")
 }
 
 fn add<T: PartialEq>(list: &mut Vec<T>, more: impl IntoIterator<Item = T>) {

@@ -65,6 +65,7 @@ fn healthy(l2: bool, v6: bool) -> ServerFacts {
         vip_owner: (!l2).then(|| "02:00:0a:4d:00:01".to_owned()),
         sockets: vec![nginx],
         rules: Ruleset::default(),
+        takes_gue: false,
         tc: if l2 { Vec::new() } else { vec![rule(v6)] },
         scripts: "tc".to_owned(),
     }
@@ -344,4 +345,46 @@ fn a_firewall_that_lets_the_balancer_in_and_nobody_else_of_its_network_is_named(
         facts.rules.tables = crate::doctor::ruleset::read_json(&of(&rules)).unwrap();
         assert_eq!(look(false, &facts), []);
     }
+}
+
+/// A server behind a tunnel: the VIP on `lo`, as with `dsr = "l2"`, and a device.
+fn behind_a_tunnel(v6: bool, device: &str) -> ServerFacts {
+    let mut facts = healthy(true, v6);
+    facts.links.push(HostLink { name: device.to_owned(), mtu: 1480, ..HostLink::default() });
+    facts
+}
+
+#[test]
+fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
+    for (v6, device) in [(false, "tunl0"), (false, "ip6tnl0"), (true, "sit0"), (true, "ip6tnl0")] {
+        assert_eq!(look(v6, &behind_a_tunnel(v6, device)), [], "{device}");
+    }
+    let other = look(true, &behind_a_tunnel(true, "tunl0"));
+    assert_eq!((other.len(), other[0].check), (1, "tunnel-device"));
+    assert_eq!(other[0].mend, ["VIP=fd77::100 KIND=ipip SERVER=fd77::11 tc/dsr-server-tunnel.sh up"]);
+    assert!(other[0].seen.starts_with("neither sit0 nor ip6tnl0 is up"), "{other:?}");
+
+    let mut partly = behind_a_tunnel(false, "sit0");
+    partly.links.push(HostLink { name: "ip6tnl0".to_owned(), ..HostLink::default() });
+    let found = look(false, &partly);
+    assert_eq!((found[0].check, found.len()), ("tunnel-device", 1));
+    assert!(found[0].seen.starts_with("tunl0 is not up"), "{found:?}");
+
+    let mut strict = behind_a_tunnel(false, "tunl0");
+    strict.links.last_mut().unwrap().rp_filter = 1;
+    let found = look(false, &strict);
+    assert_eq!((found.len(), found[0].check), (1, "rp-filter"));
+    assert_eq!(found[0].mend[1], "sysctl -w net.ipv4.conf.tunl0.rp_filter=0");
+
+    let mut without_vip = behind_a_tunnel(false, "tunl0");
+    (without_vip.takes_gue, without_vip.links[0].addresses) = (true, vec![(ip("127.0.0.1"), 8)]);
+    let found = look(false, &without_vip);
+    assert_eq!((found[0].check, found.len()), ("vip-not-on-lo", 1));
+    assert_eq!(found[0].mend, ["VIP=10.77.0.100 KIND=gue SERVER=10.77.0.11 tc/dsr-server-tunnel.sh up"]);
+
+    // Others use such devices, too, and give them addresses.
+    let mut other = healthy(true, false);
+    let addresses = vec![(ip("192.168.7.0"), 32)];
+    other.links.push(HostLink { name: "tunl0".to_owned(), addresses, rp_filter: 1, ..HostLink::default() });
+    assert_eq!(look(false, &other), []);
 }

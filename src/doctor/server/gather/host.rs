@@ -47,6 +47,12 @@ pub(super) fn sockets() -> Result<Vec<ServerSocket>, String> {
     Ok(output("ss", &["-H", "-l", "-n", "-t", "-u", "-p"])?.lines().filter_map(socket).collect())
 }
 
+/// Whether a socket takes packets of GUE out, of either family. Without the module `fou` there is none.
+pub(super) fn takes_gue() -> bool {
+    let shows = |family: &str| output("ip", &[family, "fou", "show"]).is_ok_and(|text| text.contains(" gue"));
+    shows("-4") || shows("-6")
+}
+
 fn link(it: &Json) -> HostLink {
     let name = it["ifname"].as_str().unwrap_or_default().to_owned();
     let setting = |setting: &str| {

@@ -33,6 +33,7 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
         has_routers: host::has_routers(vip)?,
         sockets: host::sockets()?,
         rules: Ruleset::of_host().0,
+        takes_gue: host::takes_gue(),
         tc: links.iter().filter(|link| !link.is_loopback).flat_map(|link| tc::rules(&link.name)).collect(),
         scripts: if std::path::Path::new(SCRIPTS).exists() { SCRIPTS } else { "tc" }.to_owned(),
         links,
