@@ -18,7 +18,9 @@ use rustix::process::Signal;
 
 use self::bird::a_router_sends_clients_here_while_a_server_is_up;
 use self::frr::{FRR, a_router_hears_of_addresses_from_frr};
-use self::keepalived::keepalived_has_the_address_while_a_server_is_up;
+use self::keepalived::{
+    keepalived_has_the_address_while_a_server_is_up, of_two_hosts_the_one_that_can_serve_has_the_address,
+};
 use self::left_alone::{
     what_another_users_convey_announces_is_not_cleared,
     while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve,
@@ -40,6 +42,8 @@ stories!("announce":
     a_router_hears_of_addresses_from_frr
         [Need::Namespaces, MARKS, Need::CURL, FRR, Need::Tool("bird", "bird2")],
     keepalived_has_the_address_while_a_server_is_up
+        [Need::Namespaces, Need::CURL, Need::Tool("keepalived", "keepalived")],
+    of_two_hosts_the_one_that_can_serve_has_the_address
         [Need::Namespaces, Need::CURL, Need::Tool("keepalived", "keepalived")],
 );
 

@@ -5,8 +5,10 @@ mod cluster;
 mod connections;
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
 
-use convey_testkit::{Need, stories, wait_for};
+use convey_testkit::{Need, Process, binary, stories, wait_for};
+use rustix::process::Signal;
 
 use self::cluster::{Cluster, NODES};
 pub(crate) use self::connections::serves_numbers;
@@ -21,6 +23,7 @@ stories!("ecmp":
     no_connection_of_dsr_breaks_among_10_000 [Need::Long, Need::Namespaces, MARKS, BIRD, Need::NFT, FILES],
     connections_of_passthrough_break_with_their_node [Need::Namespaces, MARKS, BIRD],
     connections_of_passthrough_break_among_10_000 [Need::Long, Need::Namespaces, MARKS, BIRD, FILES],
+    the_demo_shows_a_balancer_that_dies_and_comes_back [Need::Long, Need::Namespaces, MARKS, BIRD, Need::NFT],
 );
 
 /// The first port of the client's connections that last, and of those that ask for a server alone.
@@ -41,6 +44,36 @@ fn connections_of_passthrough_break_with_their_node() {
 
 fn connections_of_passthrough_break_among_10_000() {
     tell_of_passthrough(10_000);
+}
+
+fn the_demo_shows_a_balancer_that_dies_and_comes_back() {
+    const LAST: &str = "-- the router sends to balancer 1 again";
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let file = File::create(&log).unwrap();
+    let mut demo =
+        Process::spawn(binary().args(["demo", "--ecmp"]).stdout(file.try_clone().unwrap()).stderr(file));
+    let read = || fs::read_to_string(&log).unwrap();
+    // Each second is a line.
+    let mut lines = 0;
+    while !read().contains(LAST) {
+        lines = wait_for("another line of the demo", || {
+            assert!(demo.ended().is_none(), "{}", read());
+            Some(read().lines().count()).filter(|count| *count > lines)
+        });
+        assert!(lines < 100, "{}", read());
+    }
+    demo.signal(Signal::INT);
+    assert_eq!(demo.wait().code(), Some(0));
+    let seconds = read();
+    // In the first one it connects.
+    let seconds: Vec<&str> = seconds.lines().filter(|line| line.contains(" open, ")).skip(1).collect();
+    assert!(
+        seconds.len() >= 20 && seconds.iter().all(|line| line.contains("200 open, 0 broken")),
+        "{seconds:#?}"
+    );
+    let without_first = |line: &&&str| line.contains(" - 2 3 4 ");
+    assert!(seconds.iter().filter(without_first).count() >= 5, "{seconds:#?}");
 }
 
 /// Tells a figure for the docs.
