@@ -18,7 +18,7 @@ use super::{
     proxy_path, runtime, snat_ports, sources, stale_filters,
 };
 use crate::cli::Options;
-use crate::config::{self, Config, FoundServers, LeftOut, Resolved};
+use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, Resolved};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
 use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
@@ -194,7 +194,7 @@ pub(super) async fn look_up(config: &Config) -> LookedUp {
         addresses.entry(host).or_default().extend(found);
     }
     let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
-    let known = FoundServers { addresses: of, discovered: |_: &DiscoverySource| &[][..] };
+    let known = FoundServers { addresses: of, discovered: |_: &DiscoverySource| FoundBySource::default() };
     let Resolved { backends, left_out, .. } = config.resolved(&known, &own_addresses().unwrap_or_default());
     let resolved = Config { backends, ..config.clone() };
     let faults = faults.into_iter().chain(LeftOut::lines(left_out)).collect();

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::{bounded, chain, connect};
 use crate::endpoints::Endpoints;
-use convey_model::{DiscoveryState, KubernetesService, ServerSource};
+use convey_model::{DiscoveryState, KubernetesService};
 
 /// Slices of one answer of a list.
 const PAGE: u32 = 100;
@@ -84,20 +84,12 @@ impl Attempts {
     }
 }
 
-/// Services of Kubernetes clusters. While an API server cannot be asked, what was known stays known.
-#[derive(Debug, Clone, Copy)]
-pub struct Kubernetes;
-
-impl ServerSource for Kubernetes {
-    type Wanted = KubernetesService;
-    type Said = DiscoveryState;
-
-    async fn watch(&self, wanted: KubernetesService, tell: impl FnMut(DiscoveryState) + Send) -> Infallible {
-        watch(&wanted, tell).await
-    }
-}
-
-async fn watch(service: &KubernetesService, mut tell: impl FnMut(DiscoveryState) + Send) -> Infallible {
+/// Watches as long as it runs, and has `tell` hear what is known now whenever that changes. While the API server cannot be asked,
+/// what was known stays known.
+pub(crate) async fn watch(
+    service: &KubernetesService,
+    mut tell: impl FnMut(DiscoveryState) + Send,
+) -> Infallible {
     let mut attempts = Attempts::default();
     // From 0.8 s up to 30 s, each up to twice as long by chance.
     let mut pauses = DefaultBackoff::default();

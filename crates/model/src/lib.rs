@@ -55,7 +55,7 @@ pub use body_pattern::BodyPattern;
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use discovery::{
     DiscoveredServer, DiscoveryConfig, DiscoverySource, DiscoveryState, KubernetesCluster, KubernetesService,
-    ServicePort,
+    ServicePort, SourceSettings,
 };
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
