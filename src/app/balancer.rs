@@ -395,7 +395,7 @@ impl RunningBalancer {
         }
         self.acme.end();
         self.followed.with.state.end();
-        self.task.discovery.end();
+        self.task.end_sources();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
@@ -413,7 +413,7 @@ impl RunningBalancer {
         }
         self.acme.end();
         self.followed.with.state.end();
-        self.task.discovery.end();
+        self.task.end_sources();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;

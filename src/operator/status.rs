@@ -279,7 +279,7 @@ fn of_etcd(etcd: &Etcd, now: SystemTime) -> String {
     if !connected {
         lines += &match error {
             Some(why) => {
-                format!("etcd cannot be reached since {since}, {} ago: {why}\n", age(since, now))
+                format!("etcd cannot be reached (since {since}, {} ago): {why}\n", age(since, now))
             }
             None => "etcd cannot be reached: not yet\n".to_owned(),
         };

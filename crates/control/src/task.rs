@@ -315,6 +315,12 @@ impl<D: DataPath> Task<D> {
         self.publish(snapshot);
     }
 
+    /// Has no name and no source watched any more. What is known stays.
+    pub fn end_sources(&self) {
+        self.names.end();
+        self.discovery.end();
+    }
+
     /// Has the names and the sources of this configuration watched, and no others.
     fn watch_sources_of(&self, config: Option<&Config>) {
         self.names.want(config.map(NameQuestion::all).unwrap_or_default());

@@ -100,6 +100,7 @@ impl ControlThread {
             within = stops => within.unwrap_or_default(),
             () = self.task.run(&mut self.events) => Duration::ZERO,
         };
+        self.task.end_sources();
         let workers = self.task.data_path.into_workers();
         let _ = timeout(within, workers.drain(BTreeSet::new())).await;
         workers.stop();

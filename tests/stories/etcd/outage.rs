@@ -39,7 +39,7 @@ pub(super) fn while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives
         wait_for("etcd to be gone for a while", || is_older_than_5_seconds(&balancer).then_some(()));
         assert_eq!(balancer.stat("/etcd/since"), since, "an attempt that fails is no news");
         let status = run(balancer.command().arg("status")).stdout;
-        let line = format!("etcd cannot be reached since {}, ", since.as_str().unwrap());
+        let line = format!("etcd cannot be reached (since {}, ", since.as_str().unwrap());
         assert!(status.contains(&line), "{status}");
         assert_eq!(balancer.log().matches("cannot be followed").count(), 1, "{}", balancer.log());
         assert_eq!(balancer.stat("/config/reload_failures"), 0);
