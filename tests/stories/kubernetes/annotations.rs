@@ -84,6 +84,7 @@ pub(super) fn an_annotation_that_is_changed_while_the_api_server_is_gone_is_foun
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
     let most = "/backends/pool/servers/web-a/max_connections";
     balancer.wait_for_stat(most, 9);
+    wait_for("the watch", || (api.watches() == 1).then_some(()));
     api.go_away();
     balancer.wait_for_stat("/discovery/pool/connected", false);
     assert_eq!(balancer.stat(most), 9, "it stays");

@@ -137,6 +137,8 @@ fn an_api_server_that_is_gone_changes_nothing_and_that_is_told_once() {
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
+    // One that begins later would not be cut.
+    wait_for("the watch", || (api.watches() == 1).then_some(()));
 
     api.go_away();
     let line = balancer.wait_for_log("kubernetes shop/web:http cannot be watched: ");
