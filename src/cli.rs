@@ -23,7 +23,7 @@ pub use self::operate::{BackendCommand, ServerCommand};
 pub use self::service::Service;
 pub use self::top::TopArgs;
 pub use self::trace::TraceArgs;
-use crate::config::{LogLevel, Stats, parse_log_level};
+use crate::config::{ListSettings, LogLevel, Stats, parse_log_level};
 use crate::explain::{AskedRequest, ClientAddr};
 use crate::model::{Mode, Target};
 
@@ -280,6 +280,17 @@ pub struct Options {
     pub dsr: bool,
 }
 
+/// Where a configuration comes from, as the command line says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigOrigin<'a> {
+    /// A file.
+    File(&'a Path),
+    /// A list of servers, and what it leaves open.
+    List(&'a Path, ListSettings),
+    /// etcd.
+    Etcd(&'a EtcdAddress),
+}
+
 /// What `--config` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ConfigPlace {
@@ -288,20 +299,15 @@ enum ConfigPlace {
 }
 
 impl Options {
-    /// The configuration file: the one that is named, else the host's, else the one of this folder.
-    pub fn config(&self) -> &Path {
-        match &self.config {
-            Some(ConfigPlace::File(path)) => path,
-            // What was brought from there is a file, and has a place of its own.
-            Some(ConfigPlace::Etcd(_)) | None => default_config(Path::new(HOST_CONFIG)),
-        }
-    }
-
-    /// Where the configuration is in etcd, if it is there.
-    pub fn etcd(&self) -> Option<&EtcdAddress> {
-        match &self.config {
-            Some(ConfigPlace::Etcd(address)) => Some(address),
-            Some(ConfigPlace::File(_)) | None => None,
+    /// Where the configuration comes from. A file is the one that is named, else the host's, else the one of this folder.
+    pub fn origin(&self) -> ConfigOrigin<'_> {
+        match (&self.servers, self.listen, &self.config) {
+            (Some(path), Some(listen), _) => {
+                ConfigOrigin::List(path, ListSettings { listen, stats: self.stats })
+            }
+            (_, _, Some(ConfigPlace::File(path))) => ConfigOrigin::File(path),
+            (_, _, Some(ConfigPlace::Etcd(address))) => ConfigOrigin::Etcd(address),
+            (_, _, None) => ConfigOrigin::File(default_config(Path::new(HOST_CONFIG))),
         }
     }
 
@@ -445,7 +451,7 @@ mod tests {
         for line in ["convey check --config a.toml -d", "convey --config a.toml -d check"] {
             let cli = parse(line).unwrap();
             assert_eq!(cli.command, Some(Command::Check { syntax: false }));
-            assert_eq!(cli.options.config(), Path::new("a.toml"));
+            assert_eq!(cli.options.origin(), ConfigOrigin::File(Path::new("a.toml")));
             assert_eq!(cli.options.mode(), Some(Mode::Dsr));
         }
     }
@@ -459,7 +465,10 @@ mod tests {
 
     #[test]
     fn the_original_spelling_still_works() {
-        assert_eq!(parse("convey --config=x.toml").unwrap().options.config(), Path::new("x.toml"));
+        assert_eq!(
+            parse("convey --config=x.toml").unwrap().options.origin(),
+            ConfigOrigin::File(Path::new("x.toml"))
+        );
         assert_eq!(parse("convey -p").unwrap().options.mode(), Some(Mode::Passthrough));
     }
 

@@ -65,7 +65,7 @@ fn scrape(snapshot: Snapshot) -> String {
     let source = StatsSource {
         acme: Arc::default(),
         announce: Arc::default(),
-        etcd: Arc::default(),
+        remote: Arc::default(),
         snapshot: Arc::new(ArcSwap::from_pointee(snapshot)),
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         now: Box::new(|| Timestamp(0)),

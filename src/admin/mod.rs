@@ -10,7 +10,6 @@ mod api;
 mod config;
 mod dashboard;
 mod discoveries;
-mod etcd_state;
 mod events;
 mod flows;
 mod hosts;
@@ -25,6 +24,7 @@ mod process;
 mod progress;
 mod prometheus;
 mod ready;
+mod remote_state;
 mod report;
 mod routes;
 mod source;
@@ -35,7 +35,6 @@ pub use acme_state::{AcmeName, AcmeState};
 pub use announce_state::{AnnounceState, AnnouncedAddress};
 pub use config::{ConfigReport, ListReport};
 pub use discoveries::DiscoveryReport;
-pub use etcd_state::{EtcdKnown, EtcdState, RefusedRevision};
 pub use events::EventReport;
 pub use flows::{FlowGroupReport, FlowListReport, FlowReport, FlowSources};
 pub use http::{serve, serve_until};
@@ -47,6 +46,7 @@ pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
 pub(crate) use ready::obstacle_at;
+pub use remote_state::{RefusedRevision, RemoteKnown, RemoteState};
 pub use report::{
     AcmeReport, AnnouncedReport, BackendReport, EjectedReport, EtcdReport, FrontendReport, HealthReport,
     RouteReport, ServerReport, StatsReport, TimesReport, TlsReport, TrafficReport,

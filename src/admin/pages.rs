@@ -145,7 +145,7 @@ mod tests {
         Arc::new(StatsSource {
             acme: Arc::default(),
             announce: Arc::default(),
-            etcd: Arc::default(),
+            remote: Arc::default(),
             snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
             started: SystemTime::UNIX_EPOCH,
             now: Box::new(|| Timestamp(0)),

@@ -24,8 +24,8 @@ pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
 use super::ready::{obstacle, obstacles};
 use super::{
-    AcmeState, AnnounceState, ConfigReport, DiscoveryReport, EtcdState, NameReport, OverlayReport,
-    PacketReport,
+    AcmeState, AnnounceState, ConfigReport, DiscoveryReport, NameReport, OverlayReport, PacketReport,
+    RemoteState,
 };
 use crate::control::ConfigLoad;
 use crate::model::{FrontendConfig, Listen, Protocol, ServerAddr, Timestamp};
@@ -370,8 +370,8 @@ impl StatsReport {
     }
 
     /// The same with the configuration in etcd, if it is there.
-    pub(super) fn with_etcd(self, state: &EtcdState) -> Self {
-        StatsReport { etcd: EtcdReport::new(state), ..self }
+    pub(super) fn with_remote(self, state: &RemoteState, started: SystemTime) -> Self {
+        StatsReport { etcd: EtcdReport::new(state, started), ..self }
     }
 
     /// The same, of a program that drains.

@@ -10,7 +10,7 @@ use convey_trace::TraceHub;
 
 use super::network_search::search_network;
 use super::{
-    AcmeState, AnnounceState, BackendReport, EtcdState, FlowSources, OverlayReport, StatsReport, report,
+    AcmeState, AnnounceState, BackendReport, FlowSources, OverlayReport, RemoteState, StatsReport, report,
 };
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
@@ -49,8 +49,8 @@ pub struct StatsSource {
     pub acme: Arc<AcmeState>,
     /// Addresses that convey announces.
     pub announce: Arc<AnnounceState>,
-    /// The configuration, if it is in etcd.
-    pub etcd: Arc<EtcdState>,
+    /// The configuration, if it is not on this host.
+    pub remote: Arc<RemoteState>,
     /// Where those who watch get what becomes of clients and packets.
     pub trace: Arc<TraceHub>,
     /// Flows of all modes.
@@ -78,7 +78,7 @@ impl StatsSource {
         let report = if self.is_draining() { report.draining(&snapshot) } else { report };
         let report =
             report.with_packets(self.packets.as_deref()).with_load(self.loads.now()).with_acme(&self.acme);
-        let report = report.with_announced(&self.announce).with_etcd(&self.etcd);
+        let report = report.with_announced(&self.announce).with_remote(&self.remote, self.started);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }
 

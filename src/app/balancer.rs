@@ -24,7 +24,6 @@ use super::announce::{AnnounceNames, AnnounceParts, Announcer};
 use super::confine::Confined;
 use super::control_socket::BoundSocket;
 use super::early::Early;
-use super::etcd::{EtcdFollower, EtcdSource};
 use super::host::{Kernel, fit};
 use super::logs::{LogFiles, Logs};
 use super::operators::{Admin, BoundAdmin, handed_or_bound};
@@ -32,23 +31,23 @@ use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
 use super::signals::{Harmless, Signals, Wish};
+use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, clock, cores, kubernetes, limits, port_owner, runtime, snat_ports,
+    Failure, acme, certificates, clock, cores, limits, port_owner, runtime, server_sources, snat_ports,
     socket_store, stale_filters,
 };
-use crate::admin::{self, AcmeState, AnnounceState, EtcdState};
+use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
 use crate::config::watch::{FirstLook, Watch};
 use crate::config::{self, Config, Loaded};
-use crate::control::Resolver;
 use crate::control::{
     Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
-    OperatorRequest, Reading, Task,
+    NameBoard, OperatorRequest, Reading, Resolver, Task,
 };
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
-use crate::model::{ConnectFailures, Endpoint, Lookup, Mode, NetworkTables};
+use crate::model::{ConnectFailures, Endpoint, Mode, NetworkTables};
 use crate::net::ReservedPorts;
 use crate::proxy::remedy;
 use crate::snapshot::Snapshot;
@@ -103,9 +102,8 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     let manager = ServiceManager::from_env(handed.as_ref().is_some_and(Handed::is_upgrade));
     let reloads = Reloads { reload, reloads };
     let control = handed_or_bound(handed.as_mut(), control, socket.as_deref());
-    let etcd = source;
     #[rustfmt::skip]
-    let start = Start { loaded, kernel, file, etcd, reloads, open_files, manager, logs, program, handed, control };
+    let start = Start { loaded, kernel, file, source, reloads, open_files, manager, logs, program, handed, control };
     Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
@@ -127,7 +125,7 @@ struct Start {
     loaded: Loaded,
     kernel: Option<Kernel>,
     file: ConfigFile,
-    etcd: Option<EtcdSource>,
+    source: Box<dyn ConfigSource>,
     reloads: Reloads,
     open_files: u64,
     manager: ServiceManager,
@@ -170,24 +168,23 @@ struct RunningBalancer {
     trace: Arc<TraceHub>,
     acme: Arc<AcmeState>,
     announcing: Announcing,
-    etcd: Etcd,
+    followed: Followed,
     upgrades: Upgrades,
     /// `None` where the kernel lets us have none: then there are signals.
     upgrade_requests: Option<Control>,
 }
 
-/// The configuration, if it is in etcd.
-struct Etcd {
-    state: Arc<EtcdState>,
-    source: Option<EtcdSource>,
-    /// Where reloads are asked for.
-    requests: mpsc::Sender<OperatorRequest>,
+/// The source of the configuration.
+struct Followed {
+    /// `None` once it is followed.
+    source: Option<Box<dyn ConfigSource>>,
+    with: FollowedWith,
 }
 
-impl Etcd {
-    fn new(source: Option<EtcdSource>, requests: mpsc::Sender<OperatorRequest>) -> Etcd {
-        let state = EtcdState::of(source.as_ref().map(|source| source.address.to_string()));
-        Etcd { state: state.into(), source, requests }
+impl Followed {
+    fn new(source: Box<dyn ConfigSource>, requests: mpsc::Sender<OperatorRequest>) -> Followed {
+        let state = RemoteState::of(source.address()).into();
+        Followed { source: Some(source), with: FollowedWith { requests, state } }
     }
 }
 
@@ -204,14 +201,14 @@ impl RunningBalancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
         #[rustfmt::skip]
-        let Start { loaded, kernel, file, etcd, reloads, open_files, manager, logs, program, mut handed, control } = start;
+        let Start { loaded, kernel, file, source: config_source, reloads, open_files, manager, logs, program, mut handed, control } = start;
         let Reloads { reload, reloads } = reloads;
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&loaded.config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(threads.columns())));
         let (draining, loads) = (Arc::new(AtomicBool::new(false)), Arc::new(ConfigLoads::default()));
         let (event_log, trace) = (Arc::new(EventLog::default()), Arc::new(TraceHub::default()));
-        let (Tellers { outcomes, failures, networks, lookups, requests, calls }, events) = channels(reloads);
+        let (Tellers { outcomes, failures, networks, requests, calls }, events) = channels(reloads);
         // Those that are not used are closed: the other process's programs are detached with it.
         let xdp_links = handed.as_mut().map(Handed::take_xdp_links).unwrap_or_default();
         let parts = Parts {
@@ -237,15 +234,14 @@ impl RunningBalancer {
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
-        let etcd = Etcd::new(etcd, requests.clone());
-        let (source, acme, announcing) = source(&parts, &draining, &loads, &data_path, &etcd);
+        let followed = Followed::new(config_source, requests.clone());
+        let (source, acme, announcing) = source(&parts, &draining, &loads, &data_path, &followed);
         let mut task = Task {
             state,
             snapshot,
             schedule: schedule(&parts, outcomes),
-            discovery: kubernetes::begin(),
-            resolver: Resolver::new(limits::lookups_at_once(open_files)),
-            lookups,
+            discovery: server_sources::begin(),
+            names: NameBoard::of(Resolver::new(limits::lookups_at_once(open_files))),
             data_path,
             file,
             loaded: loaded.clone(),
@@ -260,7 +256,7 @@ impl RunningBalancer {
         let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
         #[rustfmt::skip]
         let balancer = RunningBalancer {
-            acme, announcing, etcd, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
+            acme, announcing, followed, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
         };
         Ok(balancer.begin(cores, predecessor).await)
     }
@@ -297,9 +293,8 @@ impl RunningBalancer {
             state: self.acme.clone(),
         }
         .start();
-        if let Some(source) = self.etcd.source.take() {
-            let Etcd { state, requests, .. } = &self.etcd;
-            EtcdFollower { source, requests: requests.clone(), state: state.clone() }.start();
+        if let Some(source) = self.followed.source.take() {
+            source.follow(self.followed.with.clone());
         }
         self
     }
@@ -399,8 +394,8 @@ impl RunningBalancer {
             announcer.withdraw().await;
         }
         self.acme.end();
-        self.etcd.state.end();
-        self.task.discovery.end();
+        self.followed.with.state.end();
+        self.task.end_sources();
         self.end_traces(TraceEnd::Stop).await;
         self.task.data_path.wait_until_idle().await;
         let kept = self.keep_sockets().await;
@@ -417,8 +412,8 @@ impl RunningBalancer {
             announcer.leave().await;
         }
         self.acme.end();
-        self.etcd.state.end();
-        self.task.discovery.end();
+        self.followed.with.state.end();
+        self.task.end_sources();
         self.end_traces(TraceEnd::Upgrade).await;
         self.task.data_path.leave_packets();
         self.admin.give_up(&taken).await;
@@ -452,7 +447,6 @@ struct Tellers {
     outcomes: mpsc::Sender<ProbeOutcome>,
     failures: mpsc::Sender<ConnectFailures>,
     networks: mpsc::Sender<NetworkTables>,
-    lookups: mpsc::Sender<Lookup>,
     requests: mpsc::Sender<OperatorRequest>,
     calls: mpsc::Sender<Call<Paths>>,
 }
@@ -461,30 +455,14 @@ fn channels(reloads: mpsc::Receiver<()>) -> (Tellers, ControlEvents<Paths>) {
     let (outcome, outcomes) = mpsc::channel(1024);
     let (failure, failures) = mpsc::channel(1024);
     let (network, networks) = mpsc::channel(1);
-    let (lookup, lookups) = mpsc::channel(64);
     let (request, operator_requests) = mpsc::channel(16);
     let (call, calls) = mpsc::channel(1);
-    let tellers = Tellers {
-        outcomes: outcome,
-        failures: failure,
-        networks: network,
-        lookups: lookup,
-        requests: request,
-        calls: call,
-    };
+    let tellers =
+        Tellers { outcomes: outcome, failures: failure, networks: network, requests: request, calls: call };
     let reading = Reading::default();
     (
         tellers,
-        ControlEvents {
-            outcomes,
-            failures,
-            reloads,
-            networks,
-            lookups,
-            requests: operator_requests,
-            calls,
-            reading,
-        },
+        ControlEvents { outcomes, failures, reloads, networks, requests: operator_requests, calls, reading },
     )
 }
 
@@ -542,7 +520,7 @@ fn source(
     draining: &Arc<AtomicBool>,
     loads: &Arc<ConfigLoads>,
     data_path: &Paths,
-    etcd: &Etcd,
+    followed: &Followed,
 ) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
@@ -561,7 +539,7 @@ fn source(
         trace: parts.trace.clone(),
         acme: acme.clone(),
         announce,
-        etcd: etcd.state.clone(),
+        remote: followed.with.state.clone(),
         flows: data_path.flows(),
         data_path: data_path.view(parts.config),
     };

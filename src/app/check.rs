@@ -12,12 +12,13 @@ use tempfile::TempDir;
 use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
+use super::sources::Fetched;
 use super::{
     Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, privileges,
-    proxy_path, runtime, snat_ports, stale_filters,
+    proxy_path, runtime, snat_ports, sources, stale_filters,
 };
 use crate::cli::Options;
-use crate::config::{self, Config, FoundServers, LeftOut, Resolved};
+use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, Resolved};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
 use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
@@ -30,20 +31,21 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The one that the command line names. One in etcd is brought, and nothing on this host is changed by that.
+    /// The one that the command line names. One that is not on this host is fetched, and nothing here is changed by that.
     pub(super) fn of(options: &Options) -> anyhow::Result<Checked> {
-        let Some(source) = super::source(options) else {
+        if sources::of(options, &options.state_dir).address().is_none() {
             return Ok(Checked { file: super::file(options), _brought: None });
-        };
-        let folder = tempfile::tempdir().context("cannot keep what is in etcd")?;
-        let source = source.into_folder(folder.path());
+        }
+        let folder = tempfile::tempdir().context("cannot keep the configuration")?;
+        let source = sources::of(options, folder.path());
         let file = ConfigFile { mode: options.mode(), ..source.file() };
-        source.bring(&file).map_err(anyhow::Error::msg)?;
+        let Fetched { mut made, .. } = source.fetch(&file).map_err(anyhow::Error::msg)?;
+        made.push(folder.path().to_owned());
         // The user that convey becomes reads it anew.
         if let Ok(loaded) = file.load()
             && let Some(owner) = confine::owner(&loaded.config)
         {
-            source.give_to(&[], owner).map_err(anyhow::Error::msg)?;
+            source.give_to(&made, owner).map_err(anyhow::Error::msg)?;
         }
         Ok(Checked { file, _brought: Some(folder) })
     }
@@ -192,7 +194,7 @@ pub(super) async fn look_up(config: &Config) -> LookedUp {
         addresses.entry(host).or_default().extend(found);
     }
     let of = |host: &str| addresses.get(host).cloned().unwrap_or_default();
-    let known = FoundServers { addresses: of, discovered: |_: &DiscoverySource| &[][..] };
+    let known = FoundServers { addresses: of, discovered: |_: &DiscoverySource| FoundBySource::default() };
     let Resolved { backends, left_out, .. } = config.resolved(&known, &own_addresses().unwrap_or_default());
     let resolved = Config { backends, ..config.clone() };
     let faults = faults.into_iter().chain(LeftOut::lines(left_out)).collect();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::confine::{self, Confined};
 use super::control_socket::BoundSocket;
-use super::etcd::EtcdSource;
+use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
 use crate::config::watch::FirstLook;
 use crate::config::{LoadError, Loaded};
@@ -17,8 +17,8 @@ pub(super) struct Early {
     /// The process that has started this one to take its place.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) file: ConfigFile,
-    /// Where the file is brought from, if it comes from elsewhere, and what was odd about that.
-    pub(super) source: Option<EtcdSource>,
+    /// Where the file comes from, and what was odd about that.
+    pub(super) source: Box<dyn ConfigSource>,
     pub(super) remarks: Vec<String>,
     /// The file before it was loaded.
     pub(super) first_look: io::Result<FirstLook>,
@@ -38,23 +38,19 @@ impl Early {
     /// The two processes do not understand each other, or the user that the file names cannot be had: words for an operator.
     pub(super) fn begin(
         file: ConfigFile,
-        source: Option<EtcdSource>,
+        source: Box<dyn ConfigSource>,
         socket: Option<&Path>,
     ) -> Result<Early, String> {
         let predecessor = upgrade::greet().map_err(|error| format!("{error:#}"))?;
         let socket = socket.map(Path::to_owned);
         let refuse =
             |why: &String| predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
-        let (mut made, mut remarks) = (Vec::new(), Vec::new());
-        if let Some(source) = &source {
-            made = source.make_folder().inspect_err(refuse)?;
-            remarks = source.bring(&file).inspect_err(refuse)?;
-        }
+        let Fetched { remarks, made } = source.fetch(&file).inspect_err(refuse)?;
         let mut early = Early { source, remarks, socket, ..Early::unconfined(file) };
-        if let (Ok(loaded), Some(source)) = (&early.loaded, &early.source)
+        if let Ok(loaded) = &early.loaded
             && let Some(owner) = confine::owner(&loaded.config)
         {
-            source.give_to(&made, owner).inspect_err(refuse)?;
+            early.source.give_to(&made, owner).inspect_err(refuse)?;
         }
         early.predecessor = predecessor.clone();
         if let Ok(loaded) = &early.loaded {
@@ -87,12 +83,11 @@ impl Early {
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
         let (confined, control) = (Confined::default(), Ok(None));
-        let (source, remarks) = (None, Vec::new());
         Early {
             predecessor: None,
+            source: Box::new(FileSource::new(&file.path)),
             file,
-            source,
-            remarks,
+            remarks: Vec::new(),
             first_look,
             loaded,
             confined,

@@ -14,12 +14,10 @@ mod control_socket;
 mod doctor;
 mod early;
 mod ecmp;
-mod etcd;
 mod explain;
 mod flood;
 mod generate;
 mod host;
-mod kubernetes;
 mod limits;
 mod logs;
 mod neighbours;
@@ -33,12 +31,14 @@ mod port_owner;
 mod privileges;
 mod proxy_path;
 mod restart;
+mod server_sources;
 mod service_manager;
 mod serving;
 mod show;
 mod signals;
 mod snat_ports;
 mod socket_store;
+mod sources;
 mod stale_addresses;
 mod stale_filters;
 mod state_folder;
@@ -57,11 +57,10 @@ use anyhow::Context;
 use tokio::runtime::Runtime;
 
 use self::early::Early;
-use self::etcd::EtcdSource;
 use self::show::Show;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
-use crate::config::{ListSettings, LoadError};
+use crate::config::LoadError;
 use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
@@ -78,8 +77,8 @@ pub struct Begun(Option<Early>);
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
     match cli.command {
         None => {
-            let (file, source) = (file(&cli.options), source(&cli.options));
-            Early::begin(file, source, cli.options.socket.as_deref()).map(Some).map(Begun)
+            let source = sources::of(&cli.options, &cli.options.state_dir);
+            Early::begin(file(&cli.options), source, cli.options.socket.as_deref()).map(Some).map(Begun)
         }
         // They serve nobody but who has started them; the demo makes namespaces.
         Some(_) => Ok(Begun(None)),
@@ -196,19 +195,9 @@ fn is_missing(error: &LoadError) -> bool {
     matches!(error, LoadError::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-/// What the command line names: a configuration, or a list of servers.
+/// The file of the source that the command line names.
 fn file(options: &Options) -> ConfigFile {
-    if let Some(source) = source(options) {
-        return ConfigFile { mode: options.mode(), ..source.file() };
-    }
-    let path = options.servers.as_deref().unwrap_or(options.config()).to_owned();
-    let list = options.listen.map(|listen| ListSettings { listen, stats: options.stats });
-    ConfigFile { list, mode: options.mode(), ..ConfigFile::new(path) }
-}
-
-/// The configuration in etcd, if it is there.
-fn source(options: &Options) -> Option<EtcdSource> {
-    options.etcd().map(|address| EtcdSource::new(address.clone(), &options.state_dir))
+    ConfigFile { mode: options.mode(), ..sources::of(options, &options.state_dir).file() }
 }
 
 fn generated(kind: Generated) -> Result<ExitCode, Failure> {

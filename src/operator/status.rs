@@ -28,6 +28,7 @@ pub struct Status {
 struct Etcd {
     address: String,
     connected: bool,
+    since: String,
     error: Option<String>,
     revision: i64,
     refused_revision: Option<i64>,
@@ -203,7 +204,7 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
     let up = time(Duration::from_secs(status.uptime_seconds));
     let mut screen = format!("convey {}, up {up}\n", status.version);
     screen += &of_config(&status.config, now);
-    screen += &status.etcd.as_ref().map(of_etcd).unwrap_or_default();
+    screen += &status.etcd.as_ref().map(|etcd| of_etcd(etcd, now)).unwrap_or_default();
     match obstacles {
         [] => screen += "ready: every frontend can serve\n",
         some => some.iter().for_each(|line| screen += &format!("NOT READY: {line}\n")),
@@ -268,15 +269,20 @@ fn of_announced(announced: &BTreeMap<String, Announced>) -> String {
 }
 
 /// The configuration in etcd.
-fn of_etcd(etcd: &Etcd) -> String {
-    let Etcd { address, connected, error, revision, refused_revision, problems } = etcd;
+fn of_etcd(etcd: &Etcd, now: SystemTime) -> String {
+    let Etcd { address, connected, since, error, revision, refused_revision, problems } = etcd;
     let mut lines = format!("revision {revision} of {address}\n");
     if let Some(refused) = refused_revision {
         lines += &format!("revision {refused} is refused:\n");
         problems.iter().for_each(|problem| lines += &format!("  {problem}\n"));
     }
     if !connected {
-        lines += &format!("etcd cannot be reached: {}\n", error.as_deref().unwrap_or("not yet"));
+        lines += &match error {
+            Some(why) => {
+                format!("etcd cannot be reached (since {since}, {} ago): {why}\n", age(since, now))
+            }
+            None => "etcd cannot be reached: not yet\n".to_owned(),
+        };
     }
     lines
 }

@@ -3,6 +3,7 @@
 
 mod access_log;
 mod acme;
+mod annotations;
 mod announce;
 mod describe;
 mod diff;
@@ -38,6 +39,7 @@ mod variables;
 pub mod watch;
 
 pub use access_log::AccessLogConfig;
+pub use annotations::Annotations;
 pub use convey_model::LogLevel;
 pub use describe::describe;
 pub use file::access::find_network;
@@ -49,7 +51,7 @@ pub use pairs_before::PairsBefore;
 pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
-pub use resolved::{FoundServers, LeftOut, Resolved};
+pub use resolved::{FoundBySource, FoundServers, LeftOut, Resolved};
 pub use steered::{ServerChange, check_server_address};
 pub use token::AdminToken;
 

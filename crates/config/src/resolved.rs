@@ -8,6 +8,7 @@ use super::Config;
 use super::loops::{Listens, loops};
 use convey_model::{
     BackendConfig, DiscoveredServer, DiscoverySource, Mode, ServerAddr, ServerConfig, ServerKey,
+    SourceSettings,
 };
 
 /// An address of a name at which there is no server, because it would lead back to a frontend.
@@ -45,8 +46,17 @@ impl LeftOut {
 pub struct FoundServers<N, D> {
     /// The addresses that a name has now.
     pub addresses: N,
-    /// The servers that a source has now, sorted by name.
+    /// What a source says now.
     pub discovered: D,
+}
+
+/// What a source says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FoundBySource<'a> {
+    /// Its servers, sorted by name.
+    pub servers: &'a [DiscoveredServer],
+    /// What it says of them.
+    pub settings: SourceSettings,
 }
 
 /// The backends with all of their servers.
@@ -84,7 +94,7 @@ impl Config {
     pub fn resolved<'a, N, D>(&self, known: &FoundServers<N, D>, own: &BTreeSet<IpAddr>) -> Resolved
     where
         N: Fn(&str) -> BTreeSet<ServerAddr>,
-        D: Fn(&DiscoverySource) -> &'a [DiscoveredServer],
+        D: Fn(&DiscoverySource) -> FoundBySource<'a>,
     {
         let proxied = self.frontends_where(Mode::is_proxied).map(|frontend| Listens {
             name: &frontend.name,
@@ -113,8 +123,10 @@ impl Config {
                 }
             }
             let Some(discovery) = &backend.discovery else { continue };
-            for found in (known.discovered)(&discovery.source) {
-                let Some(server) = called_uniquely(discovery.server(found), &taken[index]) else { continue };
+            let FoundBySource { servers: all, settings } = (known.discovered)(&discovery.source);
+            for found in all {
+                let server = discovery.server(found, &settings);
+                let Some(server) = called_uniquely(server, &taken[index]) else { continue };
                 if found.is_draining {
                     let (backend, server, addr) = (backend.name.clone(), server.name.clone(), server.addr);
                     draining.insert(ServerKey { backend, server, addr });
@@ -136,7 +148,13 @@ impl Config {
                 }
             }
         }
-        backends.iter_mut().for_each(|backend| backend.servers.sort_by(|a, b| a.name.cmp(&b.name)));
+        for backend in &mut backends {
+            backend.servers.sort_by(|a, b| a.name.cmp(&b.name));
+            let Some(discovery) = &backend.discovery else { continue };
+            let said = (known.discovered)(&discovery.source).settings;
+            backend.algorithm = said.algorithm.unwrap_or(backend.algorithm);
+            backend.slow_start = said.slow_start.unwrap_or(backend.slow_start);
+        }
         Resolved { backends, left_out, draining }
     }
 }
@@ -153,6 +171,7 @@ fn called_uniquely(mut server: ServerConfig, taken: &HashSet<String>) -> Option<
 mod tests {
     use super::super::parse;
     use super::*;
+    use convey_model::Algorithm;
 
     const FILE: &str = r#"
         frontends.web = { listen_addr = "0.0.0.0:80", backend = "web" }
@@ -169,7 +188,8 @@ mod tests {
             assert_eq!(host, "app.internal");
             addresses.iter().map(|ip| ServerAddr::from(ip.parse::<IpAddr>().unwrap())).collect()
         };
-        let known = FoundServers { addresses: found, discovered: |_: &DiscoverySource| &[][..] };
+        let known =
+            FoundServers { addresses: found, discovered: |_: &DiscoverySource| FoundBySource::default() };
         let own = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
         let Resolved { backends, left_out, .. } = config.resolved(&known, &own);
         let servers = backends[0].servers.iter();
@@ -214,14 +234,16 @@ mod tests {
             found("web-1", "10.1.0.3:80", false),
             found("web-2", "10.0.0.1:80", false),
         ];
+        let settings = SourceSettings { algorithm: Some(Algorithm::PowerOfTwo), ..SourceSettings::default() };
         let known = FoundServers {
             addresses: |_: &str| BTreeSet::new(),
             discovered: |source: &DiscoverySource| {
                 assert_eq!(source.to_string(), "kubernetes shop/web:http");
-                &all[..]
+                FoundBySource { servers: &all, settings }
             },
         };
         let resolved = config.resolved(&known, &BTreeSet::from(["10.0.0.1".parse().unwrap()]));
+        assert_eq!(resolved.backends[0].algorithm, Algorithm::PowerOfTwo);
         let servers = resolved.backends[0].servers.iter();
         let servers: Vec<String> = servers
             .map(|server| format!("{} {} {}", server.name, server.addr, server.settings.weight))

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, Timestamp};
+use convey_config::FoundBySource;
+use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, SourceSettings, Timestamp};
 use convey_snapshot::Discovery;
 
 /// How many servers a source may have: a pool of more is slow to build and to probe.
@@ -26,6 +27,8 @@ pub(crate) struct DiscoveryChange {
     pub draining: Vec<DiscoveredServer>,
     /// Servers that were draining and get new connections again.
     pub resumed: Vec<DiscoveredServer>,
+    /// What it says of servers from now on; `None`: the same as before.
+    pub settings: Option<SourceSettings>,
     /// Whether backends have to be made anew: another zone or port counts, too.
     pub is_of_servers: bool,
     /// Whether it is news for the log: other words of the same fault are none.
@@ -53,6 +56,7 @@ pub(crate) enum SourceFault {
 struct SourceEntry {
     /// Sorted by name; `None`: it has not said yet.
     servers: Option<Vec<DiscoveredServer>>,
+    settings: SourceSettings,
     fault: Option<String>,
     notes: BTreeSet<String>,
     failures: u64,
@@ -73,9 +77,11 @@ impl Discoveries {
         self.0.get(source).is_some_and(|entry| entry.servers.is_some() || entry.fault.is_some())
     }
 
-    /// The servers of the source, sorted by name.
-    pub(super) fn servers(&self, source: &DiscoverySource) -> &[DiscoveredServer] {
-        self.0.get(source).and_then(|entry| entry.servers.as_deref()).unwrap_or_default()
+    /// The servers of the source, sorted by name, and what it says of them.
+    pub(super) fn found(&self, source: &DiscoverySource) -> FoundBySource<'_> {
+        let Some(entry) = self.0.get(source) else { return FoundBySource::default() };
+        let servers = entry.servers.as_deref().unwrap_or_default();
+        FoundBySource { servers, settings: entry.settings }
     }
 
     /// How often the source could not be asked.
@@ -104,7 +110,7 @@ impl Discoveries {
         let entry = self.0.get_mut(source)?;
         let was_known = entry.servers.is_some();
         let before = entry.servers.take().unwrap_or_default();
-        let DiscoveryState { servers, fault, mut notes, failures } = state;
+        let DiscoveryState { servers, settings, fault, mut notes, failures } = state;
         let is_known = was_known || servers.is_some();
         // A source that cannot be asked takes nothing away.
         let after = servers.map_or_else(|| before.clone(), |servers| bounded(servers, &before, &mut notes));
@@ -114,12 +120,15 @@ impl Discoveries {
             (None, None) | (Some(_), Some(_)) => SourceFault::Same,
         };
         let new_notes: Vec<String> = notes.difference(&entry.notes).cloned().collect();
-        let is_other = before != after || was_known != is_known || change != SourceFault::Same;
+        let is_of_settings = entry.settings != settings;
+        let is_other =
+            before != after || is_of_settings || was_known != is_known || change != SourceFault::Same;
         let is_news = is_other || notes != entry.notes || fault != entry.fault;
         if is_other {
             entry.since = now;
         }
         (entry.fault, entry.notes, entry.failures) = (fault, notes, failures);
+        entry.settings = settings;
         let in_drain = |all: &[DiscoveredServer], is_draining: bool| -> Vec<DiscoveredServer> {
             all.iter().filter(|server| server.is_draining == is_draining).cloned().collect()
         };
@@ -130,7 +139,8 @@ impl Discoveries {
             removed: without(&before, &after),
             draining: without(&in_drain(&after, true), &drained_before),
             resumed: among(&in_drain(&after, false), &drained_before),
-            is_of_servers: before != after,
+            is_of_servers: before != after || is_of_settings,
+            settings: is_of_settings.then_some(settings),
             is_told: is_other || !new_notes.is_empty(),
             servers: after.len(),
             fault: change,
@@ -157,7 +167,14 @@ impl Discoveries {
 
 impl SourceEntry {
     fn new(now: Timestamp) -> SourceEntry {
-        SourceEntry { servers: None, fault: None, notes: BTreeSet::new(), failures: 0, since: now }
+        SourceEntry {
+            servers: None,
+            settings: SourceSettings::default(),
+            fault: None,
+            notes: BTreeSet::new(),
+            failures: 0,
+            since: now,
+        }
     }
 }
 
@@ -267,6 +284,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_source_says_of_its_servers_is_a_change_of_servers() {
+        let mut all = begin();
+        all.on_state(&source(), says([1]), Timestamp(1));
+        let settings = SourceSettings { weight: Some(0), ..SourceSettings::default() };
+        let change = all.on_state(&source(), DiscoveryState { settings, ..says([1]) }, Timestamp(2)).unwrap();
+        assert!(change.is_of_servers && change.settings == Some(settings));
+        assert_eq!(all.found(&source()).settings, settings);
+        assert_eq!(all.on_state(&source(), DiscoveryState { settings, ..says([1]) }, Timestamp(3)), None);
+    }
+
+    #[test]
     fn while_a_source_cannot_be_asked_its_servers_stay_and_that_is_told_once() {
         let mut all = begin();
         assert!(!all.knows(&source()));
@@ -298,7 +326,7 @@ mod tests {
         let change = all.on_state(&source(), says(0..2_000), Timestamp(2)).unwrap();
         assert_eq!((change.added.len(), change.removed.len()), (24, 0));
         assert_eq!(change.notes, ["it has more than 1024 endpoints, and 1024 of them are servers"]);
-        assert_eq!(all.servers(&source()).len(), MAX_SERVERS);
+        assert_eq!(all.found(&source()).servers.len(), MAX_SERVERS);
         assert!(all.on_state(&source(), says(0..2_000), Timestamp(3)).is_none(), "it is told once");
     }
 
@@ -308,6 +336,6 @@ mod tests {
         all.want(&BTreeSet::new(), Timestamp(1));
         assert!(all.on_state(&source(), says([1]), Timestamp(2)).is_none());
         all.learn(&source(), says([1]), Timestamp(3));
-        assert_eq!(all.servers(&source()), [server(1)]);
+        assert_eq!(all.found(&source()).servers, [server(1)]);
     }
 }

@@ -5,7 +5,7 @@
 mod announcement;
 mod digest;
 mod discoveries;
-mod discovery_board;
+mod dns;
 mod draining;
 mod event_log;
 mod flood;
@@ -19,6 +19,7 @@ mod overlays;
 mod own_addresses;
 mod pace;
 mod resolver;
+mod source_board;
 mod state;
 mod supervisor;
 mod task;
@@ -26,7 +27,7 @@ mod task;
 pub use announcement::{AddressChange, Announcement, Readiness};
 pub use digest::Digest;
 use discoveries::{DiscoveryChange, SourceFault};
-pub use discovery_board::DiscoveryBoard;
+pub use dns::{NameBoard, NameQuestion};
 pub use event_log::{EventKind, EventLevel, EventLog, LoggedEvent};
 pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{ConfigLoad, ConfigLoads};
@@ -41,3 +42,4 @@ pub use task::{
 
 pub use own_addresses::{own_addresses, own_addresses_for};
 pub use resolver::Resolver;
+pub use source_board::{DiscoveryBoard, SourceBoard};

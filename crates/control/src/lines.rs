@@ -4,7 +4,7 @@ use super::EventLevel::{Info, Warn};
 use super::{DiscoveryChange, EventKind, EventLevel, FaultChange, HealthChange, NameChange, SourceFault};
 use crate::health::HealthTransition;
 use convey_config::listed;
-use convey_model::{DiscoveredServer, LookupFault, Missing};
+use convey_model::{DiscoveredServer, LookupFault, Missing, SourceSettings};
 
 /// Names of a log line are no more: answers may have thousands.
 pub(super) const MAX_LISTED: usize = 8;
@@ -43,7 +43,9 @@ pub(super) fn of_name(change: &NameChange) -> (EventLevel, String) {
 
 /// What has become of a source of servers, in one line.
 pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
-    let DiscoveryChange { source, added, removed, draining, resumed, servers, fault, notes, .. } = change;
+    let DiscoveryChange {
+        source, added, removed, draining, resumed, settings, servers, fault, notes, ..
+    } = change;
     let is_empty = *servers == 0;
     let servers = if *servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
     let signed = |all: &[DiscoveredServer], sign: &str| {
@@ -54,6 +56,7 @@ pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
         signed(removed, "-"),
         signed(draining, "drains"),
         signed(resumed, "drains no longer:"),
+        settings.as_ref().map(of_settings).unwrap_or_default(),
     ];
     let changes: Vec<String> = changes.into_iter().filter(|change| !change.is_empty()).collect();
     let changes = Some(changes.join(", ")).filter(|changes| !changes.is_empty());
@@ -69,6 +72,21 @@ pub(super) fn of_source(change: &DiscoveryChange) -> (EventLevel, String) {
         SourceFault::Ended => (Info, format!("{source} is watched again: {servers}; {more}")),
         SourceFault::Same if more.is_empty() => (Info, format!("{source}: {servers}")),
         SourceFault::Same => (if notes.is_empty() { Info } else { Warn }, format!("{source}: {more}")),
+    }
+}
+
+/// What a source says of its servers.
+fn of_settings(settings: &SourceSettings) -> String {
+    let SourceSettings { weight, max_connections, algorithm, slow_start } = settings;
+    let all = [
+        weight.map(|weight| format!("weight {weight}")),
+        max_connections.map(|most| format!("max_connections {most}")),
+        algorithm.map(|algorithm| format!("algorithm {}", algorithm.name())),
+        slow_start.map(|time| format!("slow_start {time:?}")),
+    ];
+    match all.into_iter().flatten().collect::<Vec<_>>() {
+        none if none.is_empty() => "its settings are those of the file".to_owned(),
+        some => format!("it sets {}", some.join(", ")),
     }
 }
 

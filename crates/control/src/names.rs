@@ -1,21 +1,10 @@
-//! Which names are looked up when, and what they stand for. Pure: lookups and the time in, addresses out.
+//! What names stand for. Pure: lookups and the time in, addresses out. `dns` looks them up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use convey_model::{DnsRecords, Lookup, LookupFault, ServerAddr, Timestamp};
 use convey_snapshot::{Name, NameLive};
-
-/// A record that may be believed for less is believed for so long.
-const MIN_TTL: Duration = Duration::from_secs(1);
-/// A record that may be believed for longer is asked for again after this.
-const MAX_TTL: Duration = Duration::from_secs(300);
-/// After a lookup that failed, also if for one family only, the next one waits this long, and twice as long each time it
-/// fails again.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest wait, unless there are records: then it is their time to live.
-const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// How many addresses of a name are servers: a pool of more is slow to build and to probe, and those who want more have
 /// several names. Consul, Kubernetes and Route 53 answer with up to a few hundred.
@@ -61,26 +50,16 @@ struct NameEntry {
     /// The refused part of the last answer.
     refused: BTreeSet<ServerAddr>,
     is_cut: bool,
-    failures_in_a_row: u32,
     since: Timestamp,
-    /// `None` while it is being looked up.
-    due: Option<Timestamp>,
     live: Arc<NameLive>,
 }
 
 impl Names {
-    /// Knows exactly these names from now on. New ones are due at once.
+    /// Knows exactly these names from now on.
     pub(super) fn want(&mut self, hosts: &BTreeSet<&str>, now: Timestamp) {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
             self.0.entry(host.to_owned()).or_insert_with(|| NameEntry::new(now));
-        }
-    }
-
-    /// Has all names due at once, those too that are being looked up.
-    pub(super) fn ask_again(&mut self, now: Timestamp) {
-        for entry in self.0.values_mut() {
-            (entry.due, entry.failures_in_a_row) = (Some(now), 0);
         }
     }
 
@@ -94,21 +73,6 @@ impl Names {
         self.0.get(host).map(NameEntry::addresses).unwrap_or_default()
     }
 
-    /// When the next name is to be looked up; `None` if none is before a lookup that is under way has ended.
-    pub(super) fn due(&self) -> Option<Timestamp> {
-        self.0.values().filter_map(|entry| entry.due).min()
-    }
-
-    /// The names to look up now. Each is due again only after [`Names::on_lookup`].
-    pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<String> {
-        let due = self.0.iter_mut().filter(|(_, entry)| entry.due.is_some_and(|due| due <= now));
-        due.map(|(host, entry)| {
-            entry.due = None;
-            host.clone()
-        })
-        .collect()
-    }
-
     /// Takes the first lookup of a name that is about to be wanted.
     pub(super) fn learn(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         self.0.entry(lookup.host.clone()).or_insert_with(|| NameEntry::new(now));
@@ -119,8 +83,8 @@ impl Names {
     pub(super) fn on_lookup(&mut self, lookup: Lookup, now: Timestamp) -> Option<NameChange> {
         let entry = self.0.get_mut(&lookup.host)?;
         let before = entry.addresses();
-        let (ttl, fault) = (lookup.ttl(), lookup.fault());
-        entry.live.looked_up(ttl.is_none());
+        let fault = lookup.fault();
+        entry.live.looked_up(lookup.ttl().is_none());
         let Lookup { host, v4, v6, refused, .. } = lookup;
         // Half an answer takes nothing away: that a family has no addresses is then no news.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
@@ -135,11 +99,7 @@ impl Names {
             (_, Some(after)) => FaultChange::Began(after.clone()),
             (Some(_), None) => FaultChange::Ended,
         };
-        if change != FaultChange::Same {
-            entry.failures_in_a_row = 0;
-        }
         entry.fault = fault;
-        entry.due = Some(now.after(entry.wait(ttl)));
         let notes: Vec<String> = [entry.cut(&before), entry.refuse(refused)].into_iter().flatten().collect();
         let after = entry.addresses();
         if after != before || change != FaultChange::Same {
@@ -178,22 +138,9 @@ impl NameEntry {
             fault: None,
             refused: BTreeSet::new(),
             is_cut: false,
-            failures_in_a_row: 0,
             since: now,
-            due: Some(now),
             live: Arc::default(),
         }
-    }
-
-    /// How long to wait for the next lookup after one that found what may be believed for `ttl`.
-    fn wait(&mut self, ttl: Option<Duration>) -> Duration {
-        let longest = ttl.map_or(LAST_RETRY, |ttl| ttl.clamp(MIN_TTL, MAX_TTL));
-        if self.fault.is_none() {
-            return longest;
-        }
-        let doubled = FIRST_RETRY * (1 << self.failures_in_a_row.min(9));
-        self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
-        doubled.min(longest)
     }
 
     /// Keeps no more addresses than a name may have, those it had before first: then ever new ones change nothing. Says so
@@ -237,13 +184,14 @@ fn keep(addresses: &mut BTreeSet<ServerAddr>, most: usize, before: &BTreeSet<Ser
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+    use std::time::Duration;
 
     use super::*;
     use convey_model::Missing;
 
     const HOST: &str = "app.internal";
 
-    /// One name, looked up whenever it is due.
+    /// One name, looked up once a second.
     struct Story {
         names: Names,
         now: Timestamp,
@@ -275,20 +223,14 @@ mod tests {
             Story { names, now: Timestamp(0) }
         }
 
-        /// Waits until the name is looked up, and answers.
+        /// Answers the next lookup.
         fn answer(
             &mut self,
             v4: Result<DnsRecords, String>,
             v6: Result<DnsRecords, String>,
         ) -> Option<NameChange> {
-            self.now = self.names.due().expect("a name is due");
-            assert_eq!(self.names.take_due(self.now), [HOST]);
-            assert_eq!(self.names.due(), None, "it is asked once");
+            self.now = self.now.after(Duration::from_secs(1));
             self.names.on_lookup(lookup(v4, v6), self.now)
-        }
-
-        fn waits(&self) -> Duration {
-            self.names.due().unwrap().since(self.now)
         }
 
         fn has(&self) -> Vec<String> {
@@ -313,18 +255,6 @@ mod tests {
         let change = story.answer(records(&["10.0.0.4"], 60), records(&["2001:db8::3"], 30)).unwrap();
         assert_eq!((change.added, change.removed), (vec![server("10.0.0.4")], vec![server("10.0.0.3")]));
         assert_eq!(story.answer(records(&["10.0.0.4"], 9), records(&["2001:db8::3"], 9)), None);
-    }
-
-    #[test]
-    fn a_name_is_asked_again_when_its_shortest_record_ends_but_not_every_moment_nor_only_tomorrow() {
-        for (v4, v6, wait) in [(60, 30, 30), (7, 30, 7), (0, 0, 1), (86_400, 86_400, 300)] {
-            let mut story = Story::begin();
-            story.answer(records(&["10.0.0.3"], v4), records(&["2001:db8::3"], v6));
-            assert_eq!(story.waits().as_secs(), wait);
-        }
-        let mut story = Story::begin();
-        story.answer(records(&["10.0.0.3"], 60), records(&[], 0));
-        assert_eq!(story.waits().as_secs(), 60, "what a family does not have has no time to live");
     }
 
     #[test]
@@ -369,30 +299,16 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_one_family_is_never_answered_is_resolved_and_asked_when_the_records_of_the_other_end() {
+    fn a_name_whose_one_family_is_never_answered_is_resolved() {
         let mut story = Story::begin();
-        for wait in [1, 2, 4, 8, 16, 32, 64, 100, 100] {
+        for _ in 0..9 {
             story.answer(records(&["10.0.0.3"], 100), failed());
-            assert_eq!(story.waits().as_secs(), wait, "sooner only at first: one datagram may be lost");
         }
         let name = &story.names.all()[0];
         assert!(name.is_resolved() && story.has() == ["10.0.0.3"]);
         assert_eq!((name.live.lookups(), name.live.failures()), (9, 0));
         story.answer(failed(), failed());
-        assert_eq!(story.waits().as_secs(), 1);
         assert!(!story.names.all()[0].is_resolved());
-    }
-
-    #[test]
-    fn a_name_that_fails_is_asked_more_and_more_seldom_until_it_works() {
-        let mut story = Story::begin();
-        for wait in [1, 2, 4, 8, 16, 30, 30] {
-            story.answer(failed(), failed());
-            assert_eq!(story.waits().as_secs(), wait);
-        }
-        story.answer(records(&["10.0.0.3"], 60), records(&[], 60));
-        story.answer(failed(), failed());
-        assert_eq!(story.waits().as_secs(), 1);
     }
 
     #[test]
@@ -406,11 +322,10 @@ mod tests {
     #[test]
     fn a_name_that_is_no_longer_wanted_is_not_asked_and_its_late_answer_is_nothing() {
         let mut story = Story::begin();
-        story.names.take_due(story.now);
         story.names.want(&BTreeSet::new(), story.now);
         let late = lookup(records(&["10.0.0.3"], 1), records(&[], 1));
         assert_eq!(story.names.on_lookup(late, story.now), None);
-        assert_eq!((story.names.due(), story.names.knows(HOST)), (None, false));
+        assert!(!story.names.knows(HOST));
     }
 
     fn many(v4: std::ops::Range<u32>, v6: u128) -> Lookup {

@@ -183,10 +183,6 @@ impl ControlState {
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
         self.discoveries.want(&config.sources(), now);
-        let asks = |config: &Config| (config.name_servers.clone(), config.allow_local);
-        if self.config.as_ref().is_some_and(|before| asks(before) != asks(&config)) {
-            self.names.ask_again(now);
-        }
         self.keep_backends(&config, now);
         self.keep_sources(&config);
         self.keep_request_limits(&config);
@@ -199,7 +195,7 @@ impl ControlState {
     }
 
     /// Names of this configuration that nothing is known of yet.
-    pub(crate) fn unknown_names(&self, config: &Config) -> Vec<String> {
+    pub(crate) fn unknown_names(&self, config: &Config) -> BTreeSet<String> {
         let unknown = config.hosts().into_iter().filter(|host| !self.names.knows(host));
         unknown.map(str::to_owned).collect()
     }
@@ -258,11 +254,6 @@ impl ControlState {
         self.names.learn(lookup, now)
     }
 
-    /// The names to look up now: each will be asked for again only after [`ControlState::on_lookup`].
-    pub(crate) fn take_due_names(&mut self, now: Timestamp) -> Vec<String> {
-        self.names.take_due(now)
-    }
-
     /// Takes what a lookup found. Servers at addresses that are new come, those at addresses that are gone leave, as
     /// with a new configuration. But the state of those is kept for a while: some name servers leave out now this
     /// record, now that. Answers of name servers that the configuration no longer has are ignored. Nothing is
@@ -304,10 +295,10 @@ impl ControlState {
         &self.left_out
     }
 
-    /// When [`ControlState::on_time`] or [`ControlState::take_due_names`] has something to do; `None` if time changes nothing.
+    /// When [`ControlState::on_time`] has something to do; `None` if time changes nothing.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         let timed = self.timed.iter().filter_map(|server| self.servers.get(server)?.due());
-        [self.draining.due(), self.names.due()].into_iter().flatten().chain(timed).min()
+        self.draining.due().into_iter().chain(timed).min()
     }
 
     /// Lets go what a reload took away and whose connections have had their time, ends ejections, lets the shares of

@@ -19,14 +19,17 @@ pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Request
 use super::EventLevel::{Error, Info, Warn};
 use super::pace::Pace;
 use super::supervisor::Heartbeat;
-use super::{ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, Supervisor};
+use super::{
+    ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, NameBoard, NameQuestion,
+    Supervisor,
+};
 use crate::health::{Finding, ProbeOutcome, Schedule};
-use crate::{Resolver, own_addresses};
+use crate::own_addresses;
 use convey_config::watch::NamedFiles;
 use convey_config::{
     self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded, PairsBefore, Problem,
 };
-use convey_model::{ConnectFailures, Lookup, Mode, NetworkTables, Timestamp};
+use convey_model::{ConnectFailures, Mode, NetworkTables, Timestamp};
 use convey_snapshot::Snapshot;
 
 /// How long a start or a reload waits for the names that are new in it. Less than anybody's patience, more than name
@@ -78,8 +81,6 @@ pub struct ControlEvents<D> {
     pub reloads: mpsc::Receiver<()>,
     /// The kernel's routes, neighbours or interfaces have changed (packet modes).
     pub networks: mpsc::Receiver<NetworkTables>,
-    /// What lookups of names found.
-    pub lookups: mpsc::Receiver<Lookup>,
     /// What operators ask for.
     pub requests: mpsc::Receiver<OperatorRequest>,
     /// What is to be done with the task itself, between two other events.
@@ -185,10 +186,8 @@ pub struct Task<D> {
     pub schedule: Schedule,
     /// What sources of servers say.
     pub discovery: Arc<DiscoveryBoard>,
-    /// Looks up the names of servers.
-    pub resolver: Resolver,
-    /// Leads to [`ControlEvents::lookups`].
-    pub lookups: mpsc::Sender<Lookup>,
+    /// What the names of servers stand for.
+    pub names: Arc<NameBoard>,
     /// The frontends' traffic.
     pub data_path: D,
     /// What is read again on a reload.
@@ -210,18 +209,17 @@ pub struct Task<D> {
 impl<D: DataPath> Task<D> {
     /// Makes `config` what runs. On error (an address cannot be listened on) everything stays as it was.
     pub async fn configure(&mut self, config: Config) -> Result<(), String> {
-        self.discovery.want(config.sources().into_iter().cloned().collect());
-        let (lookups, ()) = tokio::join!(self.look_up_unknown(&config), self.hear_unknown(&config));
+        self.watch_sources_of(Some(&config));
+        self.hear_unknown(&config).await;
         let ready = match self.data_path.prepare(&config) {
             Ok(ready) => ready,
             Err(why) => {
-                let sources = self.state.config().map(Config::sources).unwrap_or_default();
-                self.discovery.want(sources.into_iter().cloned().collect());
+                self.watch_sources_of(self.state.config());
                 return Err(why);
             }
         };
         let now = (self.now)();
-        for lookup in lookups {
+        for (_, lookup) in self.names.take() {
             if let Some(change) = self.state.learn(lookup, now) {
                 self.tell_of_name(&change);
             }
@@ -278,7 +276,7 @@ impl<D: DataPath> Task<D> {
                     }
                 }
                 Some(table) = events.networks.recv() => self.on_network(&table),
-                Some(lookup) = events.lookups.recv() => self.on_lookup(lookup),
+                () = self.names.changed() => self.on_lookups(),
                 () = self.discovery.changed() => self.on_discoveries(),
                 _ = own_addresses.tick() => self.look_at_own_addresses(),
                 _ = handshakes.tick() => self.look_at_handshakes(),
@@ -317,24 +315,27 @@ impl<D: DataPath> Task<D> {
         self.publish(snapshot);
     }
 
-    /// Looks up names that are new in `config`, so that their servers are there from the start; those that take too
-    /// long go without for now.
-    async fn look_up_unknown(&self, config: &Config) -> Vec<Lookup> {
-        let (resolver, name_servers) = (&self.resolver, &config.name_servers);
-        let look_up = |host| async move {
-            let lookup = resolver.look_up(host, name_servers);
-            let lookup = tokio::time::timeout(FIRST_LOOKUP, lookup).await.ok()?;
-            Some(if config.allow_local { lookup } else { lookup.without_local() })
-        };
-        let lookups = self.state.unknown_names(config).into_iter().map(look_up);
-        futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
+    /// Has no name and no source watched any more. What is known stays.
+    pub fn end_sources(&self) {
+        self.names.end();
+        self.discovery.end();
     }
 
-    /// Waits for sources that are new in `config`, so that their servers are there from the start; those that take too long go
-    /// without for now.
+    /// Has the names and the sources of this configuration watched, and no others.
+    fn watch_sources_of(&self, config: Option<&Config>) {
+        self.names.want(config.map(NameQuestion::all).unwrap_or_default());
+        let sources = config.map(Config::sources).unwrap_or_default();
+        self.discovery.want(sources.into_iter().cloned().collect());
+    }
+
+    /// Waits for names and sources that are new in `config`, so that their servers are there from the start; those that take too
+    /// long go without for now.
     async fn hear_unknown(&self, config: &Config) {
-        let unknown = self.state.unknown_sources(config);
-        let _ = tokio::time::timeout(FIRST_LOOKUP, self.discovery.all_have_said(&unknown)).await;
+        let (hosts, sources) = (self.state.unknown_names(config), self.state.unknown_sources(config));
+        let names = NameQuestion::all(config).into_iter().filter(|name| hosts.contains(&name.host)).collect();
+        let all =
+            async { tokio::join!(self.names.all_are_said(&names), self.discovery.all_are_said(&sources)) };
+        let _ = tokio::time::timeout(FIRST_LOOKUP, all).await;
     }
 
     fn on_time(&mut self) {
@@ -347,21 +348,15 @@ impl<D: DataPath> Task<D> {
             }
         }
         self.digest.left_out.on_time(now).iter().for_each(|line| warn!("{line}"));
-        for host in self.state.take_due_names(now) {
-            let (resolver, lookups) = (self.resolver.clone(), self.lookups.clone());
-            let asks = self.state.config().map(|config| (config.name_servers.clone(), config.allow_local));
-            let (name_servers, allow_local) = asks.unwrap_or_default();
-            tokio::spawn(async move {
-                let lookup = resolver.look_up(host, &name_servers).await;
-                let _ = lookups.send(if allow_local { lookup } else { lookup.without_local() }).await;
-            });
-        }
     }
 
-    fn on_lookup(&mut self, lookup: Lookup) {
+    fn on_lookups(&mut self) {
         let left_out_before = self.state.left_out().clone();
-        let Some(change) = self.state.on_lookup(lookup, (self.now)()) else { return };
-        self.tell_of_name(&change);
+        for (_, lookup) in self.names.take() {
+            if let Some(change) = self.state.on_lookup(lookup, (self.now)()) {
+                self.tell_of_name(&change);
+            }
+        }
         self.tell_who_is_left_out(&left_out_before);
         self.schedule.set(self.state.probes());
     }

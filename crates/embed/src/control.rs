@@ -11,8 +11,8 @@ use arc_swap::ArcSwap;
 use convey_config::{HostNetwork, Loaded, Problem, parse, validate_mode};
 use convey_control::health::Schedule;
 use convey_control::{
-    ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventLog, OperatorRequest, Reading,
-    Resolver, Task, own_addresses,
+    ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventLog, NameBoard, OperatorRequest,
+    Reading, Resolver, Task, own_addresses,
 };
 use convey_model::{Mode, Timestamp};
 use convey_proxy::ServeStream;
@@ -69,7 +69,6 @@ impl ControlThread {
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::empty(workers)));
         let (outcome, outcomes) = mpsc::channel(1024);
         let (failure, failures) = mpsc::channel(1024);
-        let (lookup, lookups) = mpsc::channel(64);
         // Nobody ever says these.
         let ((_, reloads), (_, networks), (_, calls)) =
             (mpsc::channel(1), mpsc::channel(1), mpsc::channel(1));
@@ -80,8 +79,7 @@ impl ControlThread {
             snapshot,
             schedule: Schedule::new(outcome, PROBES),
             discovery: Arc::default(),
-            resolver: Resolver::new(LOOKUPS),
-            lookups: lookup,
+            names: NameBoard::of(Resolver::new(LOOKUPS)),
             data_path,
             file: ConfigFile::new(PathBuf::new()),
             loaded: loaded.clone(),
@@ -93,8 +91,7 @@ impl ControlThread {
         };
         task.run_loaded(loaded).await.map_err(BalancerError::Start)?;
         let reading = Reading::default();
-        let events =
-            ControlEvents { outcomes, failures, reloads, networks, lookups, requests, calls, reading };
+        let events = ControlEvents { outcomes, failures, reloads, networks, requests, calls, reading };
         Ok(ControlThread { task, events })
     }
 
@@ -103,6 +100,7 @@ impl ControlThread {
             within = stops => within.unwrap_or_default(),
             () = self.task.run(&mut self.events) => Duration::ZERO,
         };
+        self.task.end_sources();
         let workers = self.task.data_path.into_workers();
         let _ = timeout(within, workers.drain(BTreeSet::new())).await;
         workers.stop();

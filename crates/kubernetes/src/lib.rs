@@ -1,14 +1,17 @@
 //! The endpoints of a Kubernetes Service as servers of a backend.
 //!
 //! - [`Endpoints`] says which servers the EndpointSlices of a Service stand for: pure.
-//! - [`watch`] lists and watches these slices at an API server, and tells what they stand for whenever that changes.
+//! - [`Kubernetes`] lists and watches these slices and the annotations of the Service at an API server, and tells what they stand for
+//!   whenever that changes.
 //!
-//! Kubeconfigs are read, and API servers may be slow: give [`watch`] a thread of its own.
+//! Kubeconfigs are read, and API servers may be slow: give it a thread of its own.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+mod annotations;
 mod cluster;
 mod endpoints;
+mod source;
 mod watch;
 
 pub use endpoints::Endpoints;
-pub use watch::watch;
+pub use source::Kubernetes;

@@ -86,7 +86,10 @@ impl Attempts {
 
 /// Watches as long as it runs, and has `tell` hear what is known now whenever that changes. While the API server cannot be asked,
 /// what was known stays known.
-pub async fn watch(service: &KubernetesService, mut tell: impl FnMut(DiscoveryState)) -> Infallible {
+pub(crate) async fn watch(
+    service: &KubernetesService,
+    mut tell: impl FnMut(DiscoveryState) + Send,
+) -> Infallible {
     let mut attempts = Attempts::default();
     // From 0.8 s up to 30 s, each up to twice as long by chance.
     let mut pauses = DefaultBackoff::default();
@@ -112,7 +115,7 @@ pub async fn watch(service: &KubernetesService, mut tell: impl FnMut(DiscoverySt
 
 /// Lists, and watches until something fails. Has `tell` see the slices after the list and after each change, and hear whether the
 /// watch is known to have begun.
-async fn watch_once(service: &KubernetesService, mut tell: impl FnMut(&Endpoints, bool)) -> WatchEnd {
+async fn watch_once(service: &KubernetesService, mut tell: impl FnMut(&Endpoints, bool) + Send) -> WatchEnd {
     let end =
         |why: String, has_listed| WatchEnd::Failed(WatchFailure { why, has_listed, is_watch_refused: false });
     let client = match connect(&service.cluster).await {

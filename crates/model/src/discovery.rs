@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::{Protocol, ServerConfig, ServerSettings};
+use crate::{Algorithm, Protocol, ServerConfig, ServerSettings};
 
 /// Where a backend has servers from, besides those of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,10 +20,14 @@ pub struct DiscoveryConfig {
 }
 
 impl DiscoveryConfig {
-    /// The server that was discovered.
-    pub fn server(&self, found: &DiscoveredServer) -> ServerConfig {
+    /// The server that was discovered. What its source says of servers goes before the file.
+    pub fn server(&self, found: &DiscoveredServer, said: &SourceSettings) -> ServerConfig {
         let is_elsewhere = self.zone.is_some() && found.zone.is_some() && self.zone != found.zone;
-        let settings = ServerSettings { backup: self.settings.backup || is_elsewhere, ..self.settings };
+        let settings = ServerSettings {
+            weight: said.weight.unwrap_or(self.settings.weight),
+            backup: self.settings.backup || is_elsewhere,
+            max_connections: said.max_connections.or(self.settings.max_connections),
+        };
         ServerConfig { name: found.name.clone(), addr: found.addr, settings }
     }
 }
@@ -114,11 +119,26 @@ pub struct DiscoveredServer {
     pub zone: Option<String>,
 }
 
+/// What a source says of its servers and of their backend. It goes before the file; `None`: the file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SourceSettings {
+    /// The weight of each server.
+    pub weight: Option<u16>,
+    /// The connections of each server at once.
+    pub max_connections: Option<u32>,
+    /// How a server is chosen.
+    pub algorithm: Option<Algorithm>,
+    /// How long a server that comes back takes to its whole share.
+    pub slow_start: Option<Duration>,
+}
+
 /// What is known of a source now. A newer one takes the place of an older one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiscoveryState {
     /// Its servers, each name once; `None`: it has not said yet.
     pub servers: Option<Vec<DiscoveredServer>>,
+    /// What it says of them.
+    pub settings: SourceSettings,
     /// Why it cannot be asked now, in words for an operator; `None`: it can.
     pub fault: Option<String>,
     /// What it has that is no server, and why: words for an operator.
@@ -175,7 +195,10 @@ mod tests {
             zone: zone.map(str::to_owned),
         };
         let is_backup = |ours: Option<&str>, theirs: Option<&str>| {
-            config(ours).server(&found("a", "10.0.0.3:80", theirs)).settings.backup
+            config(ours)
+                .server(&found("a", "10.0.0.3:80", theirs), &SourceSettings::default())
+                .settings
+                .backup
         };
         assert!(is_backup(Some("a"), Some("b")));
         assert!(

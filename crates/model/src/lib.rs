@@ -41,6 +41,7 @@ mod reason;
 mod request_rate;
 mod server;
 mod server_endpoints;
+mod server_source;
 mod shortage;
 mod slots;
 mod sni;
@@ -55,7 +56,7 @@ pub use body_pattern::BodyPattern;
 pub use client::{ALWAYS_FITS, client_of, fits};
 pub use discovery::{
     DiscoveredServer, DiscoveryConfig, DiscoverySource, DiscoveryState, KubernetesCluster, KubernetesService,
-    ServicePort,
+    ServicePort, SourceSettings,
 };
 pub use draining::DrainingEndpoints;
 pub use error_pages::{ErrorPage, ErrorPages};
@@ -91,6 +92,7 @@ pub use reason::DropReason;
 pub use request_rate::RequestRate;
 pub use server::{NamedServer, ServerAddr, ServerConfig, ServerSettings, is_service};
 pub use server_endpoints::ServerEndpoints;
+pub use server_source::ServerSource;
 pub use shortage::{Handshakes, Shortage};
 pub use slots::Slots;
 pub use sni::SniRouteConfig;

@@ -52,7 +52,7 @@ fn admin() -> Admin {
     let source = StatsSource {
         acme: Arc::default(),
         announce: Arc::default(),
-        etcd: Arc::default(),
+        remote: Arc::default(),
         snapshot: snapshot.clone(),
         started: SystemTime::UNIX_EPOCH,
         now: Box::new(|| Timestamp(5_000_000_000)),

@@ -1,8 +1,11 @@
 //! A configuration in etcd, as `/stats` has it. Pure.
 
+use std::time::{Duration, SystemTime};
+
 use serde::Serialize;
 
-use crate::admin::EtcdState;
+use super::rfc3339;
+use crate::admin::RemoteState;
 
 /// A configuration in etcd.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -11,6 +14,9 @@ pub struct EtcdReport {
     pub address: String,
     /// Whether it is followed; it is not while etcd cannot be reached.
     pub connected: bool,
+    /// Since when that is so.
+    #[serde(serialize_with = "rfc3339")]
+    pub since: SystemTime,
     /// Why etcd cannot be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -26,13 +32,14 @@ pub struct EtcdReport {
 
 impl EtcdReport {
     /// `None`: the configuration is in a file.
-    pub(super) fn new(state: &EtcdState) -> Option<EtcdReport> {
+    pub(super) fn new(state: &RemoteState, started: SystemTime) -> Option<EtcdReport> {
         let known = state.now();
         let (refused_revision, problems) =
             known.refused.map_or((None, Vec::new()), |refused| (Some(refused.number), refused.problems));
         Some(EtcdReport {
             address: known.address?,
             connected: known.is_connected,
+            since: started + Duration::from_nanos(known.since.0),
             error: known.fault,
             revision: known.revision,
             refused_revision,

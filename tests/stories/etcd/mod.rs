@@ -1,5 +1,7 @@
 //! A configuration for many nodes, in a real etcd.
 
+mod fleet;
+mod outage;
 mod server;
 
 use std::net::TcpListener;
@@ -12,10 +14,15 @@ use convey_testkit::{
 };
 use rustix::process::Signal;
 
+use self::fleet::{UNSHARE, a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none};
+use self::outage::while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives;
 use self::server::{ETCD, ETCDCTL, Etcd, PREFIX};
 
 stories!("etcd":
     a_change_is_in_force_and_a_bad_one_changes_nothing [ETCD, ETCDCTL],
+    a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none
+        [ETCD, ETCDCTL, UNSHARE, Need::Other(not_root)],
+    while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives [ETCD, ETCDCTL],
     files_that_change_together_are_one_revision [ETCD, ETCDCTL, Need::CURL],
     without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [ETCD, ETCDCTL],
     a_start_with_a_bad_revision_has_the_last_good_one [ETCD, ETCDCTL],

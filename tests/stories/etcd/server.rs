@@ -169,6 +169,13 @@ impl Etcd {
         serde_json::from_str(&ran.stdout).unwrap_or_default()
     }
 
+    /// What a host says under its key.
+    pub(super) fn status_of(&self, node: &str) -> serde_json::Value {
+        let key = format!("{PREFIX}-status/{node}");
+        let ran = run(self.control().args(["get", "--print-value-only", &key]));
+        serde_json::from_str(&ran.stdout).unwrap_or_default()
+    }
+
     /// The revision that changed a file last.
     pub(super) fn revision(&self, file: &str) -> i64 {
         let ran = run(self.control().args(["get", "-w", "json", &format!("{PREFIX}/{file}")]));

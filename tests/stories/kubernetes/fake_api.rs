@@ -1,4 +1,4 @@
-//! A small API server: it knows EndpointSlices of one namespace, lists them in pages of two, and has them watched.
+//! A small API server: it knows one Service of one namespace and its EndpointSlices, lists slices in pages of two, and has both watched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +15,12 @@ use serde_json::{Value, json};
 const TOKEN: &str = "a-token-of-a-service-account";
 /// Where slices are.
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+/// Where Services are.
+const SERVICES: &str = "/api/v1/namespaces/shop/services";
 /// Slices of one answer of a list.
 const PAGE: usize = 2;
+/// What slices and Services are called by those who ask, and in answers.
+const SLICES_AND_SERVICES: [&str; 2] = ["endpointslices.discovery.k8s.io", "services"];
 
 /// The API server. Dropping it closes its listening socket and all watches.
 pub(super) struct FakeApi {
@@ -49,6 +53,11 @@ struct State {
     ends_in_order: bool,
     is_refusing: bool,
     is_refusing_watches: bool,
+    is_refusing_services: bool,
+    /// The annotations of the Service; `None`: there is no Service.
+    annotations: Option<Value>,
+    /// Changes of the Service.
+    service_version: u64,
 }
 
 impl FakeApi {
@@ -104,6 +113,20 @@ impl FakeApi {
         self.cluster.state().is_refusing_watches = is_refusing;
     }
 
+    /// Nobody may list or watch Services, or they may again.
+    pub(super) fn refuse_services(&self, is_refusing: bool) {
+        self.cluster.state().is_refusing_services = is_refusing;
+    }
+
+    /// Gives Service `web` these annotations.
+    pub(super) fn annotate(&self, annotations: &[(&str, &str)]) {
+        let mut state = self.cluster.state();
+        let all = annotations.iter().map(|(name, text)| ((*name).to_owned(), json!(text)));
+        state.annotations = Some(Value::Object(all.collect()));
+        state.service_version += 1;
+        self.cluster.changed.notify_all();
+    }
+
     /// How many lists were begun.
     pub(super) fn lists(&self) -> usize {
         self.cluster.state().lists
@@ -154,6 +177,18 @@ impl State {
         self.events.push((self.version, kind, slice.clone()));
         slice
     }
+
+    fn service(&self) -> Option<Value> {
+        let annotations = self.annotations.as_ref()?;
+        let version = self.service_version.to_string();
+        Some(json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "name": "web", "namespace": "shop", "resourceVersion": version, "annotations": annotations,
+            },
+        }))
+    }
 }
 
 impl Cluster {
@@ -183,19 +218,27 @@ impl Cluster {
             let query: BTreeMap<&str, &str> =
                 query.split('&').filter_map(|pair| pair.split_once('=')).collect();
             let is_watch = query.get("watch") == Some(&"true");
+            let is_of_services = path == SERVICES;
             let is_refused = {
                 let state = self.state();
-                state.is_refusing || (state.is_refusing_watches && is_watch)
+                let refuses_slices = state.is_refusing || (state.is_refusing_watches && is_watch);
+                if is_of_services { state.is_refusing_services } else { refuses_slices }
             };
-            if !is_allowed || path != PATH || is_refused {
-                let message =
-                    "endpointslices.discovery.k8s.io is forbidden: User \"convey\" cannot list them";
-                respond(&mut stream, "403 Forbidden", &status(403, "Forbidden", message))?;
+            if !is_allowed || (path != PATH && !is_of_services) || is_refused {
+                let what = SLICES_AND_SERVICES[usize::from(is_of_services)];
+                let message = format!("{what} is forbidden: User \"convey\" cannot list them");
+                respond(&mut stream, "403 Forbidden", &status(403, "Forbidden", &message))?;
+            } else if is_of_services {
+                assert_eq!(query.get("fieldSelector"), Some(&"metadata.name%3Dweb"), "the one Service");
+                if !is_watch {
+                    respond(&mut stream, "200 OK", &self.list_services())?;
+                } else if !self.watch_service(&mut stream, from(&query))? {
+                    return Ok(());
+                }
             } else if query.get("labelSelector") != Some(&"kubernetes.io%2Fservice-name%3Dweb") {
                 respond(&mut stream, "400 Bad Request", &status(400, "BadRequest", "no such selector"))?;
             } else if is_watch {
-                let from = query.get("resourceVersion").unwrap().parse().unwrap();
-                if !self.watch(&mut stream, from)? {
+                if !self.watch(&mut stream, from(&query))? {
                     return Ok(());
                 }
             } else {
@@ -217,6 +260,39 @@ impl Cluster {
             "metadata": { "resourceVersion": state.version.to_string(), "continue": next.unwrap_or_default() },
             "items": items,
         })
+    }
+
+    fn list_services(&self) -> Value {
+        let state = self.state();
+        json!({
+            "apiVersion": "v1",
+            "kind": "ServiceList",
+            "metadata": { "resourceVersion": state.service_version.to_string() },
+            "items": state.service().into_iter().collect::<Vec<_>>(),
+        })
+    }
+
+    /// Tells of each change of the Service after this one. Returns whether it has ended in order, as [`Cluster::watch`].
+    fn watch_service(&self, stream: &mut TcpStream, mut told: u64) -> io::Result<bool> {
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )?;
+        let mut state = self.state();
+        let life = state.life;
+        loop {
+            if state.life != life {
+                if state.ends_in_order {
+                    stream.write_all(b"0\r\n\r\n")?;
+                }
+                return Ok(state.ends_in_order);
+            }
+            if state.service_version != told {
+                chunk(stream, &json!({ "type": "MODIFIED", "object": state.service() }))?;
+                told = state.service_version;
+            }
+            state = self.changed.wait_timeout(state, Duration::from_secs(1)).unwrap().0;
+        }
     }
 
     /// Returns whether it has ended in order: then the connection has another request.
@@ -248,6 +324,11 @@ impl Cluster {
             state = self.changed.wait_timeout(state, Duration::from_secs(1)).unwrap().0;
         }
     }
+}
+
+/// Where a watch begins.
+fn from(query: &BTreeMap<&str, &str>) -> u64 {
+    query.get("resourceVersion").unwrap().parse().unwrap()
 }
 
 fn slice(name: &str, endpoints: &[Value]) -> Value {

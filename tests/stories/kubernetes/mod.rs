@@ -1,5 +1,6 @@
 //! The endpoints of a Kubernetes Service as servers.
 
+mod annotations;
 mod fake_api;
 mod real_api;
 mod rollout;
@@ -11,6 +12,11 @@ use convey_testkit::{
     run, stories, wait_for,
 };
 
+use self::annotations::{
+    an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
+    annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
+    who_may_not_read_services_has_their_servers_and_is_told_once,
+};
 use self::fake_api::Condition::{Ready, Terminating, Unready};
 use self::fake_api::{FakeApi, endpoint};
 use self::real_api::{
@@ -31,6 +37,9 @@ stories!("kubernetes":
     who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers,
     a_service_that_a_reload_names_is_served_at_once_and_one_that_it_drops_is_watched_no_longer,
     slices_of_other_ports_and_servers_of_this_host_are_left_out_and_told,
+    annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
+    who_may_not_read_services_has_their_servers_and_is_told_once,
+    an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
@@ -128,6 +137,8 @@ fn an_api_server_that_is_gone_changes_nothing_and_that_is_told_once() {
     let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
     api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
+    // One that begins later would not be cut.
+    wait_for("the watch", || (api.watches() == 1).then_some(()));
 
     api.go_away();
     let line = balancer.wait_for_log("kubernetes shop/web:http cannot be watched: ");

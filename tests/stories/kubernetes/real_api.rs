@@ -56,9 +56,11 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
         wait_for_servers(&balancer, &["web-4", "web-5", "web-6"]);
         all_is_answered(load);
         // Its rights are no more than it needs.
-        let services = cluster.status(CONVEY, "/api/v1/namespaces/shop/services");
+        let core = ["services", "secrets", "pods"]
+            .map(|kind| cluster.status(CONVEY, &format!("/api/v1/namespaces/shop/{kind}")));
+        assert_eq!(core, ["200", "403", "403"]);
         let slices = cluster.status(CONVEY, "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
-        assert_eq!((services.as_str(), slices.as_str()), ("403", "200"));
+        assert_eq!(slices, "200");
         for file in ["namespaced-rbac.yaml", "config.yaml", "deployment.yaml", "daemonset.yaml"] {
             documents(file).iter().for_each(|object| cluster.create(object));
         }

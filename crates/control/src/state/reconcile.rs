@@ -20,7 +20,7 @@ impl ControlState {
     ) -> HashMap<ServerKey, ServerEntry> {
         let found = FoundServers {
             addresses: |host: &str| self.names.addresses(host),
-            discovered: |source: &DiscoverySource| self.discoveries.servers(source),
+            discovered: |source: &DiscoverySource| self.discoveries.found(source),
         };
         let Resolved { mut backends, left_out, draining } = config.resolved(&found, &self.own_addresses);
         (self.left_out, self.discovered_draining) = (left_out, draining);

@@ -67,20 +67,17 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
     let file = ConfigFile::new(path);
     std::fs::write(&file.path, config(1)).unwrap();
     let (outcome, outcomes) = mpsc::channel(1);
-    let (lookup, lookups) = mpsc::channel(1);
     let (reload, reloads) = mpsc::channel(1);
     let (failures, networks) = (mpsc::channel(1).1, mpsc::channel(1).1);
     let (requests, calls) = (mpsc::channel(1).1, mpsc::channel(1).1);
     let reading = Reading::default();
-    let mut events =
-        ControlEvents { outcomes, failures, reloads, networks, lookups, requests, calls, reading };
+    let mut events = ControlEvents { outcomes, failures, reloads, networks, requests, calls, reading };
     let mut task = Task {
         state: ControlState::new(1),
         snapshot: Arc::new(ArcSwap::from_pointee(Snapshot::empty(1))),
         schedule: Schedule::new(outcome, 1),
         discovery: Arc::default(),
-        resolver: Resolver::new(1),
-        lookups: lookup,
+        names: Arc::default(),
         data_path: Hangs::default(),
         file: file.clone(),
         loaded: file.load().unwrap(),

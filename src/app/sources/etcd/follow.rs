@@ -1,49 +1,48 @@
 //! Follows a configuration in etcd while the program runs: each new revision is a reload.
 
-use std::sync::Arc;
+use std::convert::Infallible;
 use std::thread;
 use std::time::Duration;
 
-use convey_etcd::{EtcdClient, EtcdFault, Revision};
+use convey_etcd::{EtcdClient, EtcdFault, FollowPace, Revision};
 use log::{error, info, warn};
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::EtcdSource;
-use crate::admin::{EtcdState, RefusedRevision};
-use crate::app::runtime;
+use super::{EtcdSource, FollowedWith};
+use crate::admin::RefusedRevision;
+use crate::app::{clock, runtime};
 use crate::control::{OperatorRequest, RequestRefusal, Requested};
 
 /// How often it is looked whether a change was missed, and what this node has said is prolonged.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// From one attempt to reach etcd to the next: at first, and at most.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const MAX_WAIT: Duration = Duration::from_secs(15);
-
 /// How long a reload may take. Its names are looked up meanwhile.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What follows.
-pub(in crate::app) struct EtcdFollower {
-    pub(in crate::app) source: EtcdSource,
-    /// Where reloads are asked for.
-    pub(in crate::app) requests: mpsc::Sender<OperatorRequest>,
-    pub(in crate::app) state: Arc<EtcdState>,
+pub(super) struct Following {
+    source: EtcdSource,
+    with: FollowedWith,
+    node: String,
+    last: Option<TriedRevision>,
+    pace: FollowPace,
+    /// Why the status key cannot be written, as the log has told it.
+    cannot_say: Option<String>,
 }
 
-impl EtcdFollower {
+impl Following {
     /// Begins, in a thread of its own: it writes files. The revision in use was accepted.
-    pub(in crate::app) fn start(self) {
-        if let Err(error) = self.source.folder.accept() {
-            warn!("{}: the next start will need etcd: {error}", self.source.folder.path().display());
+    pub(super) fn start(source: EtcdSource, with: FollowedWith) {
+        if let Err(error) = source.folder.accept() {
+            warn!("{}: the next start will need etcd: {error}", source.folder.path().display());
         }
-        let in_force = self.source.folder.current();
-        in_force.iter().for_each(|revision| self.state.accept(revision.number));
+        let in_force = source.folder.current();
+        in_force.iter().for_each(|revision| with.state.accept(revision.number));
         let last = in_force.map(|revision| TriedRevision { revision, is_accepted: true });
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let following = Following { parts: self, node, last, trouble: None, cannot_say: None };
+        let following = Following { source, with, node, last, pace: FollowPace::default(), cannot_say: None };
         let begun = thread::Builder::new().name("etcd".to_owned()).spawn(move || match runtime() {
             Ok(runtime) => runtime.block_on(following.run()),
             Err(error) => error!("etcd is not followed: {error:#}"),
@@ -52,59 +51,30 @@ impl EtcdFollower {
             error!("etcd is not followed: {error}");
         }
     }
-}
 
-struct Following {
-    parts: EtcdFollower,
-    node: String,
-    last: Option<TriedRevision>,
-    /// Why etcd cannot be reached, as the log has told it.
-    trouble: Option<String>,
-    /// The same of the status key.
-    cannot_say: Option<String>,
-}
-
-/// The last revision that was tried.
-struct TriedRevision {
-    revision: Revision,
-    is_accepted: bool,
-}
-
-impl TriedRevision {
-    /// Whether to try this one. The cause of a refusal may be outside of its files: each new revision is tried, even with the same files.
-    fn allows(&self, newest: &Revision) -> bool {
-        match self.is_accepted {
-            true => self.revision.files != newest.files,
-            false => self.revision != *newest,
-        }
-    }
-}
-
-impl Following {
     async fn run(mut self) {
-        let (mut member, mut wait) = (0, FIRST_WAIT);
-        let state = self.parts.state.clone();
+        let mut member = 0;
+        let state = self.with.state.clone();
         loop {
             let fault = tokio::select! {
-                fault = self.follow_any(&mut member, &mut wait) => fault,
+                fault = self.follow_any(&mut member) => fault,
                 () = state.end_comes() => return,
             };
-            self.lose(&fault);
+            let wait = self.lose(&fault);
             tokio::select! {
                 () = sleep(wait) => {}
                 () = state.end_comes() => return,
             }
-            wait = (wait * 2).min(MAX_WAIT);
         }
     }
 
     /// Follows the first member that can be followed, beginning with this one. Returns why it is over, or why none can.
-    async fn follow_any(&mut self, member: &mut usize, wait: &mut Duration) -> String {
+    async fn follow_any(&mut self, member: &mut usize) -> String {
         let mut faults = Vec::new();
-        for _ in 0..self.parts.source.address.endpoints.len() {
-            let Err(fault) = self.follow(*member, wait).await;
-            *member = (*member + 1) % self.parts.source.address.endpoints.len();
-            if self.parts.state.now().is_connected {
+        for _ in 0..self.source.address.endpoints.len() {
+            let Err(fault) = self.follow(*member).await;
+            *member = (*member + 1) % self.source.address.endpoints.len();
+            if self.with.state.now().is_connected {
                 return fault.to_string();
             }
             faults.push(fault.to_string());
@@ -112,20 +82,15 @@ impl Following {
         faults.join("; ")
     }
 
-    async fn follow(
-        &mut self,
-        member: usize,
-        wait: &mut Duration,
-    ) -> Result<std::convert::Infallible, EtcdFault> {
-        let client = &mut self.parts.source.connect(member).await?;
+    async fn follow(&mut self, member: usize) -> Result<Infallible, EtcdFault> {
+        let client = &mut self.source.connect(member).await?;
         // Before reading: what changes in between is seen.
         let mut mark = client.mark().await?;
         self.read(client).await?;
         let mut watch = client.watch().await?;
-        *wait = FIRST_WAIT;
-        self.parts.state.connect();
-        if self.trouble.take().is_some() {
-            info!("{} is followed again", self.parts.source.address);
+        self.with.state.connect(clock::now());
+        if self.pace.on_followed(clock::now()) {
+            info!("{} is followed again", self.source.address);
         }
         // It goes on while changes come: what this node has said is prolonged, too.
         let mut looks = interval(LOOK_EVERY);
@@ -150,12 +115,14 @@ impl Following {
         }
     }
 
-    fn lose(&mut self, fault: &str) {
-        self.parts.state.lose(fault);
-        if self.trouble.as_deref() != Some(fault) {
-            warn!("{} cannot be followed, convey goes on as it is: {fault}", self.parts.source.address);
+    /// Returns how long to wait for the next attempt.
+    fn lose(&mut self, fault: &str) -> Duration {
+        self.with.state.lose(fault, clock::now());
+        let next = self.pace.on_fault(fault, clock::now());
+        if next.is_told {
+            warn!("{} cannot be followed, convey goes on as it is: {fault}", self.source.address);
         }
-        self.trouble = Some(fault.to_owned());
+        next.wait
     }
 
     /// Reads the newest revision, and tries it unless its files are in force.
@@ -169,7 +136,7 @@ impl Following {
             }
             Ok(revision) => {
                 if let Some(last) = self.last.as_mut().filter(|last| last.is_accepted) {
-                    self.parts.state.accept(revision.number);
+                    self.with.state.accept(revision.number);
                     last.revision = revision;
                 }
             }
@@ -186,7 +153,7 @@ impl Following {
     /// # Errors
     /// It is not in force, and the one before is in use: what is wrong, a line each.
     async fn try_out(&self, revision: &Revision) -> Result<(), Vec<String>> {
-        let folder = &self.parts.source.folder;
+        let folder = &self.source.folder;
         let words = |error: std::io::Error| vec![format!("{}: {error}", folder.path().display())];
         folder.use_revision(revision).map_err(words)?;
         let reloaded = self.reload(revision.number).await;
@@ -210,7 +177,7 @@ impl Following {
         let by = format!("revision {number} of etcd");
         let over = || vec!["this process is about to end".to_owned()];
         let request = OperatorRequest { what: Requested::Reload, by, answer };
-        self.parts.requests.send(request).await.map_err(|_| over())?;
+        self.with.requests.send(request).await.map_err(|_| over())?;
         match timeout(RELOAD_TIMEOUT, answered).await {
             Ok(Ok(Ok(_))) => Ok(()),
             Ok(Ok(Err(RequestRefusal::Invalid(problems)))) => Err(problems),
@@ -222,21 +189,21 @@ impl Following {
 
     fn note(&self, number: i64, tried: Result<(), Vec<String>>) {
         match tried {
-            Ok(()) => self.parts.state.accept(number),
+            Ok(()) => self.with.state.accept(number),
             Err(problems) => {
                 let first = problems.first().map_or("", |problem| problem);
                 error!(
                     "revision {number} of {} is refused, convey goes on as it is: {first}",
-                    self.parts.source.address
+                    self.source.address
                 );
-                self.parts.state.refuse(RefusedRevision { number, problems });
+                self.with.state.refuse(RefusedRevision { number, problems });
             }
         }
     }
 
     /// Says under this node's key what has become of the newest revision. That it may not is told once.
     async fn say(&mut self, client: &mut EtcdClient) {
-        let known = self.parts.state.now();
+        let known = self.with.state.now();
         let refused = known.refused.as_ref();
         let status = json!({
             "node": self.node,
@@ -251,10 +218,26 @@ impl Following {
         if let Some(fault) = &said
             && self.cannot_say.is_none()
         {
-            let key = self.parts.source.address.status_key(&self.node);
+            let key = self.source.address.status_key(&self.node);
             warn!("{key} does not tell of this node: {fault}");
         }
         self.cannot_say = said;
+    }
+}
+
+/// The last revision that was tried.
+struct TriedRevision {
+    revision: Revision,
+    is_accepted: bool,
+}
+
+impl TriedRevision {
+    /// Whether to try this one. The cause of a refusal may be outside of its files: each new revision is tried, even with the same files.
+    fn allows(&self, newest: &Revision) -> bool {
+        match self.is_accepted {
+            true => self.revision.files != newest.files,
+            false => self.revision != *newest,
+        }
     }
 }
 

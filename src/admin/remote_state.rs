@@ -1,22 +1,26 @@
-//! What is known of a configuration in etcd. The thread that follows it writes it, whoever asks reads it.
+//! What is known of a configuration that is not on this host. The thread that follows the source writes it, whoever asks reads it.
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use crate::model::Timestamp;
+
 /// What is known now.
 #[derive(Debug, Default)]
-pub struct EtcdState {
-    known: ArcSwap<EtcdKnown>,
+pub struct RemoteState {
+    known: ArcSwap<RemoteKnown>,
     ends: Notify,
 }
 
 /// What was known at a time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EtcdKnown {
+pub struct RemoteKnown {
     /// Where the configuration is; `None`: it is in a file.
     pub address: Option<String>,
-    /// Whether etcd is followed; it is not while it cannot be reached.
+    /// Whether the source is followed; it is not while it cannot be reached.
     pub is_connected: bool,
+    /// Since when that is so.
+    pub since: Timestamp,
     /// Why it cannot be reached.
     pub fault: Option<String>,
     /// The revision in force.
@@ -34,15 +38,15 @@ pub struct RefusedRevision {
     pub problems: Vec<String>,
 }
 
-impl EtcdState {
+impl RemoteState {
     /// A configuration at this address.
-    pub fn of(address: Option<String>) -> EtcdState {
-        let known = EtcdKnown { address, ..EtcdKnown::default() };
-        EtcdState { known: ArcSwap::from_pointee(known), ..EtcdState::default() }
+    pub fn of(address: Option<String>) -> RemoteState {
+        let known = RemoteKnown { address, ..RemoteKnown::default() };
+        RemoteState { known: ArcSwap::from_pointee(known), ..RemoteState::default() }
     }
 
     /// What is known now.
-    pub fn now(&self) -> EtcdKnown {
+    pub fn now(&self) -> RemoteKnown {
         (**self.known.load()).clone()
     }
 
@@ -56,14 +60,14 @@ impl EtcdState {
         self.change(|known| known.refused = Some(refused));
     }
 
-    /// etcd is followed.
-    pub fn connect(&self) {
-        self.change(|known| (known.is_connected, known.fault) = (true, None));
+    /// The source is followed.
+    pub fn connect(&self, now: Timestamp) {
+        self.change(|known| known.turn(None, now));
     }
 
-    /// etcd cannot be reached.
-    pub fn lose(&self, fault: &str) {
-        self.change(|known| (known.is_connected, known.fault) = (false, Some(fault.to_owned())));
+    /// The source cannot be reached.
+    pub fn lose(&self, fault: &str, now: Timestamp) {
+        self.change(|known| known.turn(Some(fault.to_owned()), now));
     }
 
     /// Has nobody follow it any more: another process serves, or nobody.
@@ -77,9 +81,18 @@ impl EtcdState {
     }
 
     /// It has one writer.
-    fn change(&self, change: impl FnOnce(&mut EtcdKnown)) {
+    fn change(&self, change: impl FnOnce(&mut RemoteKnown)) {
         let mut known = self.now();
         change(&mut known);
         self.known.store(known.into());
+    }
+}
+
+impl RemoteKnown {
+    fn turn(&mut self, fault: Option<String>, now: Timestamp) {
+        if (self.is_connected, self.fault.is_some()) != (fault.is_none(), fault.is_some()) {
+            self.since = now;
+        }
+        (self.is_connected, self.fault) = (fault.is_none(), fault);
     }
 }

@@ -1,4 +1,4 @@
-//! A configuration in etcd. `bring` puts the newest revision into its folder before the start; `follow` does so while the program runs.
+//! A configuration in etcd. `fetch` puts the newest revision into its folder before the start; `follow` does so while the program runs.
 
 mod follow;
 
@@ -10,8 +10,9 @@ use std::time::Duration;
 use convey_etcd::{EtcdAddress, EtcdClient, EtcdFault, Revision, RevisionFolder};
 use tokio::time::timeout;
 
-pub(super) use self::follow::EtcdFollower;
-use super::{runtime, state_folder};
+use self::follow::Following;
+use super::{ConfigSource, Fetched, FollowedWith};
+use crate::app::{runtime, state_folder};
 use crate::control::ConfigFile;
 
 /// How long a start waits for etcd at most.
@@ -23,8 +24,8 @@ const PASSWORD: &str = "CONVEY_ETCD_PASSWORD";
 /// Where a configuration is in etcd, and on this host.
 #[derive(Debug, Clone)]
 pub(super) struct EtcdSource {
-    pub(super) address: EtcdAddress,
-    pub(super) folder: RevisionFolder,
+    address: EtcdAddress,
+    folder: RevisionFolder,
     password: Option<String>,
 }
 
@@ -35,23 +36,9 @@ impl EtcdSource {
         EtcdSource { address, folder, password: std::env::var(PASSWORD).ok() }
     }
 
-    /// The file that its folder holds.
-    pub(super) fn file(&self) -> ConfigFile {
-        let brought_into = Some(self.folder.path().to_owned());
-        ConfigFile { brought_into, ..ConfigFile::new(self.folder.main_file()) }
-    }
-
-    /// The same, kept in another folder.
-    pub(super) fn into_folder(self, folder: &Path) -> EtcdSource {
-        EtcdSource { folder: RevisionFolder::new(folder.to_owned()), ..self }
-    }
-
-    /// Brings the newest revision, or else the last one that was good. `file` is what its folder holds. The process has as many threads
-    /// afterwards as before. Returns what an operator should know, a line each.
-    ///
-    /// # Errors
-    /// There is none to be had: words for an operator.
-    pub(super) fn bring(&self, file: &ConfigFile) -> Result<Vec<String>, String> {
+    /// Brings the newest revision, or else the last one that was good. `file` is what its folder holds. Returns what an operator should
+    /// know, a line each.
+    fn bring(&self, file: &ConfigFile) -> Result<Vec<String>, String> {
         let words = |error: io::Error| format!("cannot write in {}: {error}", self.folder.path().display());
         let revision = match self.read_aside() {
             Ok(revision) => revision,
@@ -122,22 +109,31 @@ impl EtcdSource {
     async fn connect(&self, member: usize) -> Result<EtcdClient, EtcdFault> {
         EtcdClient::connect(&self.address, self.password.as_deref(), member).await
     }
+}
 
-    /// Makes its folder, and those above it. Returns those that were missing.
-    ///
-    /// # Errors
-    /// It cannot be made: words for an operator.
-    pub(super) fn make_folder(&self) -> Result<Vec<PathBuf>, String> {
-        state_folder::make(self.folder.path())
-            .map_err(|error| format!("cannot make {} (--state-dir): {error}", self.folder.path().display()))
+impl ConfigSource for EtcdSource {
+    fn file(&self) -> ConfigFile {
+        let brought_into = Some(self.folder.path().to_owned());
+        ConfigFile { brought_into, ..ConfigFile::new(self.folder.main_file()) }
     }
 
-    /// Gives it, and the folders above it that were `made`, to the user that convey becomes.
-    ///
-    /// # Errors
-    /// This process may not: words for an operator.
-    pub(super) fn give_to(&self, made: &[PathBuf], owner: (u32, u32)) -> Result<(), String> {
+    fn address(&self) -> Option<String> {
+        Some(self.address.to_string())
+    }
+
+    fn fetch(&self, file: &ConfigFile) -> Result<Fetched, String> {
+        let made = state_folder::make(self.folder.path()).map_err(|error| {
+            format!("cannot make {} (--state-dir): {error}", self.folder.path().display())
+        })?;
+        Ok(Fetched { remarks: self.bring(file)?, made })
+    }
+
+    fn give_to(&self, made: &[PathBuf], owner: (u32, u32)) -> Result<(), String> {
         let given = state_folder::give(made, owner).and_then(|()| self.folder.give_to(owner));
         given.map_err(|error| format!("{}: {error}", self.folder.path().display()))
+    }
+
+    fn follow(self: Box<Self>, with: FollowedWith) {
+        Following::start(*self, with);
     }
 }

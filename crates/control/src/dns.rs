@@ -1,0 +1,69 @@
+//! DNS as a source of servers: looks a name up, waits as long as the answer may be believed, and looks it up again.
+
+mod pace;
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::time::sleep;
+
+use self::pace::LookupPace;
+use crate::{Resolver, SourceBoard};
+use convey_config::Config;
+use convey_model::{Lookup, ServerSource};
+
+/// The board of names.
+pub type NameBoard = SourceBoard<NameQuestion, Lookup>;
+
+/// A name, and how to look it up.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NameQuestion {
+    /// The name.
+    pub host: String,
+    /// The name servers to ask; the system's if there are none.
+    pub name_servers: Vec<SocketAddr>,
+    /// Whether addresses of this host or link may be servers.
+    pub allow_local: bool,
+}
+
+impl NameQuestion {
+    /// The names of a configuration.
+    pub(crate) fn all(config: &Config) -> BTreeSet<NameQuestion> {
+        let question = |host: &str| NameQuestion {
+            host: host.to_owned(),
+            name_servers: config.name_servers.clone(),
+            allow_local: config.allow_local,
+        };
+        config.hosts().into_iter().map(question).collect()
+    }
+}
+
+impl NameBoard {
+    /// A board whose names this resolver looks up, as tasks of the runtime that calls.
+    pub fn of(resolver: Resolver) -> Arc<NameBoard> {
+        let board = Arc::<NameBoard>::default();
+        tokio::spawn(board.clone().follow(move |question, board| {
+            let resolver = resolver.clone();
+            async move { resolver.watch(question.clone(), |lookup| board.post(&question, lookup)).await }
+        }));
+        board
+    }
+}
+
+impl ServerSource for Resolver {
+    type Wanted = NameQuestion;
+    type Said = Lookup;
+
+    async fn watch(&self, wanted: NameQuestion, mut tell: impl FnMut(Lookup) + Send) -> Infallible {
+        let mut pace = LookupPace::default();
+        loop {
+            let lookup = self.look_up(wanted.host.clone(), &wanted.name_servers).await;
+            let lookup = if wanted.allow_local { lookup } else { lookup.without_local() };
+            let wait = pace.wait(&lookup);
+            tell(lookup);
+            sleep(wait).await;
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The board between sources of servers and the control task: the task says what it wants watched, sources post what they know.
+//! A newer word takes the place of an older one, so that a source that changes often fills no queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use convey_model::{DiscoverySource, DiscoveryState};
+
+/// What is wanted of sources, and what they say of it.
+#[derive(Debug)]
+pub struct SourceBoard<W, S> {
+    wanted: watch::Sender<BTreeSet<W>>,
+    posted: Mutex<BTreeMap<W, Posted<S>>>,
+    changed: Notify,
+}
+
+/// The board of what backends have servers from, besides those of the file.
+pub type DiscoveryBoard = SourceBoard<DiscoverySource, DiscoveryState>;
+
+#[derive(Debug)]
+struct Posted<S> {
+    said: S,
+    is_unread: bool,
+}
+
+impl<W, S> Default for SourceBoard<W, S> {
+    fn default() -> Self {
+        let (wanted, changed) = (watch::Sender::new(BTreeSet::new()), Notify::new());
+        SourceBoard { wanted, posted: Mutex::new(BTreeMap::new()), changed }
+    }
+}
+
+impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBoard<W, S> {
+    /// Runs one watch for each thing that is wanted, as long as it is. `watch` never ends by itself.
+    pub async fn follow<F>(self: Arc<Self>, watch: impl Fn(W, Arc<Self>) -> F)
+    where
+        F: Future<Output = Infallible> + Send + 'static,
+    {
+        let mut changes = self.wanted.subscribe();
+        let mut watched = BTreeMap::<W, AbortOnDrop>::new();
+        loop {
+            let wanted: BTreeSet<W> = changes.borrow_and_update().clone();
+            watched.retain(|one, _| wanted.contains(one));
+            for one in wanted {
+                let begin = || AbortOnDrop(tokio::spawn(watch(one.clone(), self.clone())).abort_handle());
+                watched.entry(one.clone()).or_insert_with(begin);
+            }
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until something is wanted.
+    pub async fn any_is_wanted(&self) {
+        // The board has the sender.
+        let _ = self.wanted.subscribe().wait_for(|wanted| !wanted.is_empty()).await;
+    }
+
+    /// Has nothing watched from now on. What is known stays.
+    pub fn end(&self) {
+        self.wanted.send_replace(BTreeSet::new());
+    }
+
+    /// A source says this now. Nothing if it is not wanted.
+    pub fn post(&self, one: &W, said: S) {
+        // The lock of the board comes first: what ceases to be wanted leaves nothing.
+        let mut posted = self.posted();
+        if self.wanted.borrow().contains(one) {
+            posted.insert(one.clone(), Posted { said, is_unread: true });
+            self.changed.notify_one();
+        }
+    }
+
+    /// Has exactly these watched from now on.
+    pub(crate) fn want(&self, all: BTreeSet<W>) {
+        let mut posted = self.posted();
+        posted.retain(|one, _| all.contains(one));
+        self.wanted.send_if_modified(|wanted| {
+            let differs = *wanted != all;
+            *wanted = all;
+            differs
+        });
+    }
+
+    /// What was posted and not taken yet.
+    pub(crate) fn take(&self) -> Vec<(W, S)> {
+        let mut posted = self.posted();
+        let unread = posted.iter_mut().filter(|(_, posted)| posted.is_unread);
+        let taken = unread.map(|(one, posted)| {
+            posted.is_unread = false;
+            (one.clone(), posted.said.clone())
+        });
+        taken.collect()
+    }
+
+    /// Waits until something may be there to take.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Waits until something was said of each of these.
+    pub(crate) async fn all_are_said(&self, all: &BTreeSet<W>) {
+        loop {
+            let changed = self.changed.notified();
+            if all.iter().all(|one| self.posted().contains_key(one)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn posted(&self) -> MutexGuard<'_, BTreeMap<W, Posted<S>>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A watch that ends when nobody wants it any more.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use convey_model::{KubernetesCluster, KubernetesService, ServicePort};
+
+    fn source(name: &str) -> DiscoverySource {
+        DiscoverySource::Kubernetes(KubernetesService {
+            namespace: "shop".into(),
+            name: name.into(),
+            port: ServicePort::Number(80),
+            protocol: None,
+            cluster: KubernetesCluster::default(),
+        })
+    }
+
+    fn failed(failures: u64) -> DiscoveryState {
+        DiscoveryState { failures, ..DiscoveryState::default() }
+    }
+
+    #[test]
+    fn changes_that_come_faster_than_they_are_read_are_one() {
+        let board = DiscoveryBoard::default();
+        board.want(BTreeSet::from([source("web")]));
+        (1..=1_000).for_each(|n| board.post(&source("web"), failed(n)));
+        assert_eq!(board.take(), [(source("web"), failed(1_000))]);
+        assert_eq!(board.take(), []);
+    }
+
+    #[test]
+    fn a_source_that_nobody_wants_leaves_nothing() {
+        let board = DiscoveryBoard::default();
+        board.post(&source("web"), failed(1));
+        assert_eq!(board.take(), []);
+        board.want(BTreeSet::from([source("web")]));
+        board.post(&source("web"), failed(1));
+        board.want(BTreeSet::from([source("mail")]));
+        assert_eq!(board.take(), []);
+        assert!(board.wanted.borrow().contains(&source("mail")));
+    }
+}

@@ -1,0 +1,79 @@
+//! Watches the annotations of a Service.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use convey_config::Annotations;
+use convey_model::{KubernetesService, SourceSettings};
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use tokio::time::sleep;
+
+use crate::cluster::{bounded, connect};
+use crate::watch::WATCH_SECONDS;
+
+/// The longest pause, should there be no other.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Watches as long as it runs, and has `tell` hear what the annotations say whenever that changes, and what is wrong. While the API
+/// server cannot be asked, all stays as it was.
+pub(crate) async fn watch(
+    service: &KubernetesService,
+    mut tell: impl FnMut(SourceSettings, BTreeSet<String>) + Send,
+) -> Infallible {
+    let (mut annotations, mut pauses) = (Annotations::default(), DefaultBackoff::default());
+    loop {
+        let refusal = watch_once(service, |found| {
+            let all = found.and_then(|service| service.metadata.annotations.as_ref());
+            annotations.take(all.into_iter().flatten().map(|(name, text)| (&**name, &**text)));
+            tell(annotations.settings(), annotations.problems());
+        })
+        .await;
+        // Who may not watch slices either is told so by their watch. So is everybody of an API server that is gone.
+        if let Some(why) = refusal {
+            let note = format!("its annotations cannot be read, they stay as they were: {why}");
+            tell(annotations.settings(), BTreeSet::from([note]));
+        }
+        sleep(pauses.next().unwrap_or(MAX_PAUSE)).await;
+    }
+}
+
+/// Lists and watches the one Service until something fails. Returns why, if we may not.
+async fn watch_once(
+    service: &KubernetesService,
+    mut tell: impl FnMut(Option<&Service>) + Send,
+) -> Option<String> {
+    let client = connect(&service.cluster).await.ok()?;
+    let services: Api<Service> = Api::namespaced(client, &service.namespace);
+    let wanted =
+        watcher::Config::default().fields(&format!("metadata.name={}", service.name)).timeout(WATCH_SECONDS);
+    let mut events = pin!(watcher::watcher(services, wanted));
+    let mut listed = None;
+    loop {
+        match events.next().await? {
+            Ok(Event::Init) => listed = None,
+            Ok(Event::InitApply(found)) => listed = Some(found),
+            Ok(Event::InitDone) => tell(listed.as_ref()),
+            Ok(Event::Apply(found)) => tell(Some(&found)),
+            Ok(Event::Delete(_)) => tell(None),
+            Err(error) => return refusal(&error),
+        }
+    }
+}
+
+/// Why we may not.
+fn refusal(error: &watcher::Error) -> Option<String> {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let status = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => status,
+        _ => return None,
+    };
+    matches!(status.code, 401 | 403).then(|| bounded(&format!("{} ({})", status.message, status.code)))
+}

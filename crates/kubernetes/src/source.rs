@@ -1,0 +1,81 @@
+//! Services as a source of servers: their EndpointSlices say which servers there are, their annotations how these are used.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
+
+use convey_model::{DiscoveryState, KubernetesService, ServerSource, SourceSettings};
+
+use crate::{annotations, watch};
+
+/// Services of Kubernetes clusters. While an API server cannot be asked, what was known stays known.
+#[derive(Debug, Clone, Copy)]
+pub struct Kubernetes;
+
+impl ServerSource for Kubernetes {
+    type Wanted = KubernetesService;
+    type Said = DiscoveryState;
+
+    async fn watch(&self, wanted: KubernetesService, tell: impl FnMut(DiscoveryState) + Send) -> Infallible {
+        let both = Mutex::new(Both {
+            slices: None,
+            settings: SourceSettings::default(),
+            notes: BTreeSet::new(),
+            tell,
+        });
+        let both = || both.lock().unwrap_or_else(PoisonError::into_inner);
+        tokio::select! {
+            never = watch::watch(&wanted, |state| both().hear(Some(state), None)) => never,
+            never = annotations::watch(&wanted, |settings, notes| both().hear(None, Some((settings, notes)))) => never,
+        }
+    }
+}
+
+/// What both watches have said.
+struct Both<T> {
+    /// `None`: nothing yet. Settings without servers would count as the first word of the source.
+    slices: Option<DiscoveryState>,
+    settings: SourceSettings,
+    /// What is wrong with annotations.
+    notes: BTreeSet<String>,
+    tell: T,
+}
+
+impl<T: FnMut(DiscoveryState)> Both<T> {
+    fn hear(
+        &mut self,
+        slices: Option<DiscoveryState>,
+        annotations: Option<(SourceSettings, BTreeSet<String>)>,
+    ) {
+        if let Some((settings, notes)) = annotations {
+            (self.settings, self.notes) = (settings, notes);
+        }
+        self.slices = slices.or(self.slices.take());
+        if let Some(mut state) = self.slices.clone() {
+            state.settings = self.settings;
+            state.notes.extend(self.notes.iter().cloned());
+            (self.tell)(state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_are_told_with_the_servers_and_never_before() {
+        let mut told = Vec::new();
+        let (slices, settings, notes) = (None, SourceSettings::default(), BTreeSet::new());
+        let mut both = Both { slices, settings, notes, tell: |state| told.push(state) };
+        let settings = SourceSettings { weight: Some(3), ..settings };
+        both.hear(None, Some((settings, BTreeSet::from(["odd".to_owned()]))));
+        let slices = DiscoveryState { failures: 1, ..DiscoveryState::default() };
+        both.hear(Some(slices), None);
+        both.hear(None, Some((SourceSettings::default(), BTreeSet::new())));
+        let notes = BTreeSet::from(["odd".to_owned()]);
+        let first = DiscoveryState { failures: 1, settings, notes, ..DiscoveryState::default() };
+        let second = DiscoveryState { failures: 1, ..DiscoveryState::default() };
+        assert_eq!(told, [first, second]);
+    }
+}

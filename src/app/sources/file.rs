@@ -1,0 +1,22 @@
+//! A configuration in a file of this host.
+
+use std::path::{Path, PathBuf};
+
+use super::ConfigSource;
+use crate::control::ConfigFile;
+
+/// The file.
+pub(in crate::app) struct FileSource(PathBuf);
+
+impl FileSource {
+    /// The file at this path.
+    pub(in crate::app) fn new(path: &Path) -> FileSource {
+        FileSource(path.to_owned())
+    }
+}
+
+impl ConfigSource for FileSource {
+    fn file(&self) -> ConfigFile {
+        ConfigFile::new(self.0.clone())
+    }
+}
