@@ -15,13 +15,16 @@ enum flow_flag {
 	FLOW_OPENING = 8,
 	/* What its receiver answers does not pass here (DSR). */
 	FLOW_ALONE = 16,
+	/* Each packet goes within another one, but for a hop as it is. The addresses of the entry are those of outer packets. */
+	FLOW_TUNNELED = 32,
 };
 
 /* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
 struct flow_entry {
 	struct addr src;
 	struct addr dst;
-	__u16 src_port; /* in the machine's order, as in the key */
+	/* In the machine's order, as in the key. With FLOW_TUNNELED by IPv4 those of GUE or 0, by IPv6 the halves of the flow label. */
+	__u16 src_port;
 	__u16 dst_port;
 	__u16 next_hop; /* index into next_hops */
 	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */

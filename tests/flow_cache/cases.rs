@@ -1,8 +1,9 @@
 //! What a flow cache makes of packets: the table of cases that the kernel's programs and the mock of other tests both keep to.
 
+use convey::forward::testing::Flow;
 use convey::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
 use convey::model::{DsrKind, FlowKey, Mode, Protocol};
-use convey::wire::{self, TestPacket};
+use convey::wire::{self, Envelope, TestPacket};
 
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
@@ -307,9 +308,9 @@ fn what_takes_a_decision(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
             steps.extend([packet().syn(), packet().rst()].into_iter().chain(unbelieved).map(left));
         }
         steps.extend([0, 1].map(|ttl| left(packet().ttl(ttl))));
-        let headers_len = packet().bytes().len() - 14;
-        steps.push(left(packet().payload(&vec![0; 1501 - headers_len])));
-        steps.push(sent(packet().payload(&vec![0; 1500 - headers_len])));
+        let most = 1500 - setup.overhead() - (packet().bytes().len() - 14);
+        steps.push(left(packet().payload(&vec![0; most + 1])));
+        steps.push(sent(packet().payload(&vec![0; most])));
         steps.push(left(match setup.is_v6 {
             true => packet().extension(60, &[0, 1, 4, 0, 0, 0, 0]),
             false => packet().ip_options(&[1; 4]),
@@ -349,7 +350,16 @@ fn who_has_not_heard(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     steps
 }
 
-/// Every mode, family and protocol, with one server.
+/// Tunnels of every kind that a flow cache knows, and families within each other, with one server.
+pub(crate) fn tunnels() -> Vec<BalancerSetup> {
+    let [ipip, gue] = [DsrKind::Ipip, DsrKind::Gue].map(|dsr| BalancerSetup::dsr(1, 100).tunneled(dsr));
+    let ipip = [ipip, ipip.over_ipv6(), ipip.mixed(), ipip.over_ipv6().mixed()];
+    // Over IPv6 a checksum covers the whole packet.
+    let all = ipip.into_iter().chain([gue, gue.over_ipv6().mixed()]);
+    all.flat_map(|setup| [setup, setup.udp()]).collect()
+}
+
+/// Every mode without a tunnel, family and protocol, with one server.
 pub(crate) fn setups() -> Vec<BalancerSetup> {
     let l2 = BalancerSetup { dsr: DsrKind::L2, ..BalancerSetup::dsr(1, 100) };
     let modes = [BalancerSetup::passthrough(1, 100), BalancerSetup::dsr(1, 100), l2];
@@ -360,6 +370,22 @@ pub(crate) fn setups() -> Vec<BalancerSetup> {
 /// An address and port of a client.
 pub(crate) fn client(setup: &BalancerSetup) -> &'static str {
     if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
+}
+
+/// A frame as it is sent on: within another packet, if it goes through a tunnel.
+pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> {
+    if let Some(envelope) = envelope {
+        // What follows is padding.
+        frame.truncate(wire::parse(&frame).unwrap().end);
+        wire::enclose(&mut frame, 14, &envelope);
+    }
+    frame
+}
+
+/// The tunnel that packets of a flow to its server go through.
+pub(crate) fn envelope(core: &TestBalancer, flow: &Flow) -> Option<Envelope> {
+    let tunnel = core.plan.tunnels.get(&flow.server_id())?;
+    Some(Envelope::new(tunnel, &flow.client()))
 }
 
 /// A core and a cache that know the same flow.
@@ -402,6 +428,7 @@ impl<C: Cache> Twins<C> {
             };
             let route = CachedRoute {
                 rewrite: flow.rewrite(direction),
+                envelope: envelope(&core, flow),
                 direction,
                 view: flow.view(),
                 from: (!to_server).then_some(server_side),
@@ -424,7 +451,8 @@ impl<C: Cache> Twins<C> {
     fn core(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let (mut bytes, headers) = (frame.to_vec(), wire::parse(frame));
         let verdict = self.core.handle_frame(&mut Frame::new(&mut bytes, &headers));
-        matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
+        let Verdict::Transmit(forwarded) = verdict else { return None };
+        Some(within(bytes, forwarded.envelope))
     }
 
     fn step(&mut self, step: &Step, what: &str) {
@@ -454,7 +482,8 @@ impl<C: Cache> Twins<C> {
 
 /// Holds a kind of cache against all cases.
 pub(crate) fn run<C: Cache>() {
-    for (setup, case) in setups().iter().flat_map(|setup| CASES.iter().map(move |case| (setup, case))) {
+    let setups = [setups(), tunnels()].concat();
+    for (setup, case) in setups.iter().flat_map(|setup| CASES.iter().map(move |case| (setup, case))) {
         if !(case.is_for)(setup) {
             continue;
         }
@@ -468,7 +497,7 @@ pub(crate) fn run<C: Cache>() {
 
 /// Cuts frames, and has each byte of their headers say something else: nothing is sent on that the core would not send just so.
 pub(crate) fn run_on_damaged_headers<C: Cache>() {
-    for setup in setups() {
+    for setup in [setups(), tunnels()].concat() {
         let mut twins = Twins::<C>::new(&setup, Begin::Open);
         let packet = twins.ends.to_server().ack(1).payload(b"hello, world");
         let packet = if is_tcp(&setup) { packet.tcp_options(&[1; 8]) } else { packet };

@@ -10,7 +10,7 @@ use convey::model::{Endpoint, Mode, NextHop};
 use convey::wire;
 
 use super::balancer::{BalancerSetup, TestBalancer};
-use super::cases::HERE;
+use super::cases::{HERE, envelope, within};
 pub(crate) use super::cases::{client, is_tcp, setups};
 pub(crate) use super::ends::{Ends, US};
 use super::kernel::{self, Run, SIZES};
@@ -91,6 +91,8 @@ impl Twin {
             let mut entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, COUNTER_ID);
             if direction == Direction::ToClient {
                 entry = entry.coming_from(HERE);
+            } else if let Some(envelope) = envelope(&self.balancer, flow) {
+                entry = entry.within(&envelope);
             }
             assert_eq!(self.flows.put(&[key], &[made(entry, flow.view(), direction)]).unwrap(), 1);
         }
@@ -174,7 +176,8 @@ impl Twin {
         let headers = wire::parse(&bytes);
         let mut frame = Frame { segment_size, ..Frame::new(&mut bytes, &headers) };
         let verdict = self.balancer.handle_frame(&mut frame);
-        matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
+        let Verdict::Transmit(forwarded) = verdict else { return None };
+        Some(within(bytes, forwarded.envelope))
     }
 
     /// Runs a program; what it has counted then.

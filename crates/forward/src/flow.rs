@@ -394,13 +394,11 @@ impl Flow {
         !self.is_over() || self.sequence.may_conclude(pending, self.view(), direction, segment)
     }
 
-    /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
+    /// Whether packets of this flow are handed to the flow cache, if it knows their tunnel: there will be more. That of UDP is not known of the first
     /// one, and a connection of which not even the SYN was seen may be made up.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
             _ if self.is_narrow() => false,
-            // It knows no tunnels.
-            _ if self.way() == ServerWay::Tunneled => false,
             FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),

@@ -68,6 +68,12 @@ impl Tunnel {
         }
     }
 
+    /// Whether its outer headers follow from a flow and the lengths and addresses in a packet: then the kernel's flow cache writes them
+    /// too. The checksum of UDP over IPv6 covers the whole packet: workers write it.
+    pub fn suits_flow_cache(&self) -> bool {
+        self.server.is_v4() || self.encapsulation == Encapsulation::Ipip
+    }
+
     /// The outer source of a flow with this hash.
     pub fn source_of(&self, hash: u32) -> Addr {
         self.source.member(hash.into()).into()
@@ -111,12 +117,25 @@ mod tests {
         }
     }
 
+    fn tunnel(encapsulation: Encapsulation, server: &str) -> Tunnel {
+        let server: std::net::IpAddr = server.parse().unwrap();
+        Tunnel { encapsulation, source: Prefix::of(server, 128), server: server.into() }
+    }
+
+    #[test]
+    fn the_kernel_repeats_all_outer_headers_but_those_with_a_checksum_over_the_packet() {
+        for (encapsulation, expected) in
+            [(Encapsulation::Ipip, [true, true]), (Encapsulation::Gue { port: 6080 }, [true, false])]
+        {
+            let suits =
+                ["10.0.0.1", "fd00::1"].map(|server| tunnel(encapsulation, server).suits_flow_cache());
+            assert_eq!(suits, expected, "{encapsulation:?}");
+        }
+    }
+
     #[test]
     fn the_overhead_is_that_of_all_outer_headers() {
-        let of = |encapsulation, server: &str| {
-            let server: std::net::IpAddr = server.parse().unwrap();
-            Tunnel { encapsulation, source: Prefix::of(server, 128), server: server.into() }.overhead()
-        };
+        let of = |encapsulation, server: &str| tunnel(encapsulation, server).overhead();
         let gue = Encapsulation::Gue { port: 6080 };
         assert_eq!([of(Encapsulation::Ipip, "10.0.0.1"), of(Encapsulation::Ipip, "fd00::1")], [20, 40]);
         assert_eq!([of(gue, "10.0.0.1"), of(gue, "fd00::1")], [32, 52]);

@@ -2,7 +2,7 @@
 
 use convey_forward::{Direction, View};
 use convey_model::{Addr, FlowKey, Rewrite};
-use convey_wire as wire;
+use convey_wire::{self as wire, Envelope};
 
 /// What is done to the packets of a flow that go one way: `struct flow_entry` of `bpf/maps.h`, in a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,6 +10,7 @@ use convey_wire as wire;
 pub struct FlowEntry {
     src: Addr,
     dst: Addr,
+    /// Within a tunnel by IPv4 the ports of GUE, or 0; by IPv6 the halves of the flow label.
     src_port: u16,
     dst_port: u16,
     next_hop: u16,
@@ -35,6 +36,7 @@ const TO_CLIENT: u16 = 2;
 const FINISHED: u16 = 4;
 const OPENING: u16 = 8;
 const ALONE: u16 = 16;
+const TUNNELED: u16 = 32;
 
 impl FlowEntry {
     /// Whether a FIN went this way.
@@ -64,6 +66,16 @@ impl FlowEntry {
     /// unless its index is 65,536 higher: the entry has no room for more of it.
     pub fn coming_from(mut self, interface: u32) -> FlowEntry {
         self.from = interface as u16;
+        self
+    }
+
+    /// The same of packets that go through a tunnel, as they are: its addresses are those of outer packets.
+    pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
+        debug_assert!(envelope.tunnel.suits_flow_cache() && self.flags & L2_DSR != 0, "{envelope:?}");
+        let label = if envelope.tunnel.server.is_v4() { 0 } else { envelope.flow_label() };
+        (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);
+        (self.src_port, self.dst_port) = envelope.ports().unwrap_or(((label >> 16) as u16, label as u16));
+        self.flags |= TUNNELED;
         self
     }
 
@@ -130,6 +142,7 @@ mod tests {
                 ("FLOW_FINISHED", FINISHED.into()),
                 ("FLOW_OPENING", OPENING.into()),
                 ("FLOW_ALONE", ALONE.into()),
+                ("FLOW_TUNNELED", TUNNELED.into()),
             ],
         );
     }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::adopt::reroute;
+use super::cached::{self, Ways};
 use super::journal::silenced;
-use super::{Forwarder, cached, refuse};
+use super::{Forwarder, refuse};
 use crate::plan::Plan;
 use crate::{Flow, FlowEnd, FlowId, View};
 use convey_model::Timestamp;
@@ -37,14 +38,16 @@ impl Forwarder {
         }
         if let Some(from) = self.sweep {
             let (served, answer) = (&self.served, &mut self.answer);
-            let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
+            let ways = Ways { network: &plan.network, tunnels: &self.tunnels };
+            let (mut cache, mut is_replaced, mut lost) = (self.cache.as_deref_mut(), false, Vec::new());
             self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
                 let end = served.end_of(flow);
-                let is_rerouted = reroute(flow, plan);
+                let is_rerouted = reroute(flow, plan) || ways.tunnels.is_changed(flow);
                 match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                     Some(cache) if end.is_some() => cached::catch_up(cache, flow),
+                    Some(_) if !ways.tunnels.may_be_cached(flow) => lost.push(id),
                     Some(cache) if is_rerouted => {
-                        cached::put(cache, flow, cached::server_side(flow, &plan.network));
+                        cached::put(cache, flow, ways);
                         is_replaced |= flow.state().is_handshake();
                     }
                     _ => {}
@@ -69,8 +72,12 @@ impl Forwarder {
             if is_replaced {
                 self.handshakes_replaced = Some(now);
             }
-            if self.sweep.is_none() && std::mem::take(&mut self.sweep_again) {
-                self.sweep = Some(0);
+            lost.into_iter().for_each(|id| self.withdraw(id));
+            if self.sweep.is_none() {
+                match std::mem::take(&mut self.sweep_again) {
+                    true => self.sweep = Some(0),
+                    false => self.tunnels.forget_changes(),
+                }
             }
         }
         for (id, flow, end) in &gone {
