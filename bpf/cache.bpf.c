@@ -90,6 +90,8 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	*hop = bpf_map_lookup_elem(&next_hops, &next_hop);
 	if (!*hop || !(*hop)->ifindex)
 		return NO_NEXT_HOP;
+	if (needs_checksum(*entry) && !has_checksum(packet, gso_size))
+		return UNUSUAL;
 	len = gso_size ? packet->headers_len + gso_size : packet->len;
 	added = overhead(*entry);
 	/* A super-frame may be as long as a length can say. */

@@ -15,7 +15,7 @@ enum flow_flag {
 	FLOW_OPENING = 8,
 	/* What its receiver answers does not pass here (DSR). */
 	FLOW_ALONE = 16,
-	/* Each packet goes within another one, but for a hop as it is. The addresses of the entry are those of outer packets. */
+	/* Each packet goes within another one, but for a hop as it is. Addresses and ports of the entry are those of outer packets. */
 	FLOW_TUNNELED = 32,
 };
 
@@ -23,12 +23,12 @@ enum flow_flag {
 struct flow_entry {
 	struct addr src;
 	struct addr dst;
-	/* In the machine's order, as in the key. With FLOW_TUNNELED by IPv4 those of GUE or 0, by IPv6 the halves of the flow label. */
-	__u16 src_port;
+	__u16 src_port; /* in the machine's order, as in the key. With FLOW_TUNNELED 0 if there is no UDP */
 	__u16 dst_port;
 	__u16 next_hop; /* index into next_hops */
 	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */
-	__u16 address_sum; /* what the new addresses change in a checksum, and the new ports: see checksum.h */
+	/* What the new addresses change in a checksum, and the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
+	__u16 address_sum;
 	__u16 port_sum;
 	__u16 counter_id; /* index into flow_counters */
 	__u16 flags;
@@ -80,7 +80,7 @@ enum outcome {
 	OTHER_INTERFACE,
 	/* A large TCP segment that its sender sends again after a pause. */
 	REPEATED,
-	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments. */
+	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, in fragments, or not for its tunnel. */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
 	CAME_AGAIN,

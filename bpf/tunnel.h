@@ -1,4 +1,4 @@
-/* Putting packets into tunnels: `wire::tunnel` in C, but for GUE over IPv6, whose checksum covers the whole packet. */
+/* Putting packets into tunnels: `wire::tunnel` in C. */
 #pragma once
 
 #include "checksum.h"
@@ -26,9 +26,8 @@ struct tunnel {
 /* Of an entry that has FLOW_TUNNELED. */
 static ALWAYS_INLINE struct tunnel tunnel_of(const struct flow_entry *entry)
 {
-	struct tunnel tunnel = { .is_v4 = is_v4(&entry->dst) };
+	struct tunnel tunnel = { .is_v4 = is_v4(&entry->dst), .is_gue = entry->dst_port != 0 };
 
-	tunnel.is_gue = tunnel.is_v4 && entry->dst_port;
 	tunnel.overhead = tunnel.is_v4 ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header);
 	if (tunnel.is_gue)
 		tunnel.overhead += sizeof(struct gue_header);
@@ -41,6 +40,23 @@ static ALWAYS_INLINE __u32 overhead(const struct flow_entry *entry)
 	return entry->flags & FLOW_TUNNELED ? tunnel_of(entry).overhead : 0;
 }
 
+/* Whether outer packets have a checksum over all that is within. */
+static ALWAYS_INLINE int needs_checksum(const struct flow_entry *entry)
+{
+	return entry->flags & FLOW_TUNNELED && entry->dst_port && !is_v4(&entry->dst);
+}
+
+/* Whether the sum over a packet is known by a checksum in it. Nobody writes that of a super-frame into what it is cut into. */
+static ALWAYS_INLINE int has_checksum(const struct packet *packet, __u32 gso_size)
+{
+	const struct udp_header *udp = (void *)packet->ports;
+
+	if (gso_size)
+		return 0;
+	return packet->key.protocol == IPPROTO_TCP ||
+	       (udp->checksum && ntohs(udp->len) == packet->len - packet->ip_len);
+}
+
 /* The sum of so many words, as a checksum has it. */
 static ALWAYS_INLINE __u32 sum_of(const void *bytes, int words)
 {
@@ -51,6 +67,24 @@ static ALWAYS_INLINE __u32 sum_of(const void *bytes, int words)
 	for (int i = 0; i < words; i++)
 		sum += word[i];
 	return sum;
+}
+
+/* The sum over a packet that `has_checksum`: with the pseudo-header, what the checksum covers sums up to nothing. */
+static ALWAYS_INLINE __u32 sum_of_inner(const struct packet *packet, const void *inner)
+{
+	__u32 pseudo = htons(packet->key.protocol) + htons(packet->len - packet->ip_len);
+
+	if (is_ipv4(packet)) {
+		const struct ipv4_header *ip = inner;
+
+		pseudo += sum_of(&ip->src, 4);
+		return sum_of(ip, sizeof(*ip) / 2) + (__u16)~fold(pseudo);
+	} else {
+		const struct ipv6_header *ip = inner;
+
+		pseudo += sum_of(&ip->src, sizeof(struct addr));
+		return sum_of(ip, sizeof(*ip) / 2) + (__u16)~fold(pseudo);
+	}
 }
 
 /* One hop less for the inner packet. Returns its traffic class, with the ECN bits. */
@@ -70,50 +104,65 @@ static ALWAYS_INLINE __u8 pass_inner(const struct packet *packet, void *inner)
 	}
 }
 
-/* Writes the header of IPv4, and that of GUE if there is one. Returns what they add to a sum over the packet: the former nothing. */
-static ALWAYS_INLINE __u32 put_v4(void *at, const struct tunnel *tunnel, const struct packet *packet,
+/* The protocol number of what is within. */
+static ALWAYS_INLINE __u8 inside(const struct packet *packet)
+{
+	return is_ipv4(packet) ? IPV4_INSIDE : IPV6_INSIDE;
+}
+
+/* Writes the header of GUE, without a checksum. Returns its sum. */
+static ALWAYS_INLINE __u32 put_gue(struct gue_header *gue, const struct packet *packet, const struct flow_entry *entry)
+{
+	*gue = (struct gue_header){
+		.udp.src_port = htons(entry->src_port),
+		.udp.dst_port = htons(entry->dst_port),
+		.udp.len = htons(sizeof(*gue) + packet->len),
+		.protocol = inside(packet),
+	};
+	return sum_of(gue, sizeof(*gue) / 2);
+}
+
+/* Writes outer headers of IPv4. Returns what they add to a sum over the packet: that of IPv4 nothing, by its checksum. */
+static ALWAYS_INLINE __u32 put_v4(struct ipv4_header *ip, const struct tunnel *tunnel, const struct packet *packet,
 				  const struct flow_entry *entry, __u8 class)
 {
-	__u8 inside = is_ipv4(packet) ? IPV4_INSIDE : IPV6_INSIDE;
-	struct ipv4_header *ip = at;
-	struct gue_header *gue = (void *)(ip + 1);
-
 	*ip = (struct ipv4_header){
 		.version_ihl = 0x45,
 		.tos = class,
 		.total_len = htons(tunnel->overhead + packet->len),
 		.fragment = htons(IPV4_DONT_FRAGMENT),
 		.ttl = OUTER_HOPS,
-		.protocol = tunnel->is_gue ? IPPROTO_UDP : inside,
+		.protocol = tunnel->is_gue ? IPPROTO_UDP : inside(packet),
 		.src = entry->src.words[3],
 		.dst = entry->dst.words[3],
 	};
 	ip->checksum = ~fold(sum_of(ip, sizeof(*ip) / 2));
-	if (!tunnel->is_gue)
-		return 0;
-	*gue = (struct gue_header){
-		.udp.src_port = htons(entry->src_port),
-		.udp.dst_port = htons(entry->dst_port),
-		.udp.len = htons(sizeof(*gue) + packet->len),
-		.protocol = inside,
-	};
-	return sum_of(gue, sizeof(*gue) / 2);
+	return tunnel->is_gue ? put_gue((void *)(ip + 1), packet, entry) : 0;
 }
 
 /* The same of IPv6. */
-static ALWAYS_INLINE __u32 put_v6(void *at, const struct packet *packet, const struct flow_entry *entry, __u8 class)
+static ALWAYS_INLINE __u32 put_v6(struct ipv6_header *ip, const struct tunnel *tunnel, const struct packet *packet,
+				  const struct flow_entry *entry, __u8 class, const void *inner)
 {
-	struct ipv6_header *ip = at;
+	__u32 label = (__u32)entry->address_sum << 16 | entry->port_sum, sum, pseudo;
+	struct gue_header *gue = (void *)(ip + 1);
 
 	*ip = (struct ipv6_header){
-		.version_class_flow = htonl(6 << 28 | class << 20 | (__u32)entry->src_port << 16 | entry->dst_port),
-		.payload_len = htons(packet->len),
-		.next = is_ipv4(packet) ? IPV4_INSIDE : IPV6_INSIDE,
+		.version_class_flow = htonl(6 << 28 | class << 20 | label),
+		.payload_len = htons(tunnel->overhead - sizeof(*ip) + packet->len),
+		.next = tunnel->is_gue ? IPPROTO_UDP : inside(packet),
 		.hop_limit = OUTER_HOPS,
 		.src = entry->src,
 		.dst = entry->dst,
 	};
-	return sum_of(ip, sizeof(*ip) / 2);
+	if (!tunnel->is_gue)
+		return sum_of(ip, sizeof(*ip) / 2);
+	sum = put_gue(gue, packet, entry);
+	pseudo = sum_of(&ip->src, sizeof(struct addr)) + htons(IPPROTO_UDP) + gue->udp.len;
+	gue->udp.checksum = ~fold(pseudo + sum + sum_of_inner(packet, inner));
+	if (!gue->udp.checksum)
+		gue->udp.checksum = 0xffff;
+	return sum_of(ip, sizeof(*ip) / 2) + sum + gue->udp.checksum;
 }
 
 /*
@@ -129,15 +178,22 @@ static ALWAYS_INLINE long enclose(void *ethernet, const void *end, const struct 
 	__u32 sum;
 	__u8 class;
 
-	/* The least that both headers are takes as much as that of IPv6. */
-	if (outer + sizeof(struct ipv6_header) > end)
-		return -1;
 	if (inner + (is_ipv4(packet) ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header)) > end)
 		return -1;
 	class = pass_inner(packet, inner);
+	/* The verifier wants to see that there is room for outer headers, too: before an inner one of 20 bytes there is. */
+	if (tunnel->is_v4) {
+		if (outer + sizeof(struct ipv4_header) + sizeof(struct gue_header) > end)
+			return -1;
+		sum = put_v4(outer, tunnel, packet, entry, class);
+		*type = htons(ETH_P_IP);
+	} else {
+		if (outer + sizeof(struct ipv6_header) + sizeof(struct gue_header) > end)
+			return -1;
+		sum = put_v6(outer, tunnel, packet, entry, class, inner);
+		*type = htons(ETH_P_IPV6);
+	}
 	*(struct macs *)ethernet = hop->macs;
-	*type = tunnel->is_v4 ? htons(ETH_P_IP) : htons(ETH_P_IPV6);
-	sum = tunnel->is_v4 ? put_v4(outer, tunnel, packet, entry, class) : put_v6(outer, packet, entry, class);
 	return is_ipv4(packet) ? sum : sum + HOP_LIMIT_SUM;
 }
 
@@ -171,8 +227,8 @@ static ALWAYS_INLINE long enclose_in_driver(struct xdp_md *ctx, const struct pac
 					    const struct flow_entry *entry, const struct next_hop *hop)
 {
 	struct tunnel tunnel = tunnel_of(entry);
-	void *packet_at = (void *)(long)ctx->data + ETH_HLEN;
-	long padding = (void *)(long)ctx->data_end - packet_at - packet->len;
+	void *at = (void *)(long)ctx->data + ETH_HLEN;
+	long padding = (void *)(long)ctx->data_end - at - packet->len;
 
 	if (padding > 0 && bpf_xdp_adjust_tail(ctx, -padding))
 		return -1;

@@ -30,7 +30,8 @@ pub trait FlowCache: fmt::Debug + Send {
 pub struct CachedRoute {
     /// What they become, and where they go.
     pub rewrite: Rewrite,
-    /// The tunnel that they go through; the cache can: see [`convey_model::Tunnel::suits_flow_cache`].
+    /// The tunnel that they go through. The cache leaves to us what [`Envelope::follows_from_headers`] says is beyond it, and
+    /// super-frames in such tunnels.
     pub envelope: Option<Envelope>,
     /// Which way that is.
     pub direction: Direction,

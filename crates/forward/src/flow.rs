@@ -394,7 +394,7 @@ impl Flow {
         !self.is_over() || self.sequence.may_conclude(pending, self.view(), direction, segment)
     }
 
-    /// Whether packets of this flow are handed to the flow cache, if it knows their tunnel: there will be more. That of UDP is not known of the first
+    /// Whether packets of this flow are handed to the flow cache: there will be more. That of UDP is not known of the first
     /// one, and a connection of which not even the SYN was seen may be made up.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {

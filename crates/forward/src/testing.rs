@@ -112,6 +112,10 @@ impl MockKernel {
         let is_repeated = entry.is_repeated(segment, frame, &headers, now);
         let hop = plan.network.get(entry.route.rewrite.next_hop)?;
         let envelope = entry.route.envelope;
+        let packet = frame.bytes.get(headers.l3..headers.end)?;
+        if envelope.is_some_and(|envelope| !envelope.follows_from_headers(packet)) {
+            return None;
+        }
         let overhead = envelope.map_or(0, |envelope| envelope.tunnel.overhead());
         if !fits(frame, &headers, &NextHop { mtu: hop.mtu.saturating_sub(overhead), ..*hop }) {
             return None;

@@ -68,12 +68,6 @@ impl Tunnel {
         }
     }
 
-    /// Whether its outer headers follow from a flow and the lengths and addresses in a packet: then the kernel's flow cache writes them
-    /// too. The checksum of UDP over IPv6 covers the whole packet: workers write it.
-    pub fn suits_flow_cache(&self) -> bool {
-        self.server.is_v4() || self.encapsulation == Encapsulation::Ipip
-    }
-
     /// The outer source of a flow with this hash.
     pub fn source_of(&self, hash: u32) -> Addr {
         self.source.member(hash.into()).into()
@@ -120,17 +114,6 @@ mod tests {
     fn tunnel(encapsulation: Encapsulation, server: &str) -> Tunnel {
         let server: std::net::IpAddr = server.parse().unwrap();
         Tunnel { encapsulation, source: Prefix::of(server, 128), server: server.into() }
-    }
-
-    #[test]
-    fn the_kernel_repeats_all_outer_headers_but_those_with_a_checksum_over_the_packet() {
-        for (encapsulation, expected) in
-            [(Encapsulation::Ipip, [true, true]), (Encapsulation::Gue { port: 6080 }, [true, false])]
-        {
-            let suits =
-                ["10.0.0.1", "fd00::1"].map(|server| tunnel(encapsulation, server).suits_flow_cache());
-            assert_eq!(suits, expected, "{encapsulation:?}");
-        }
     }
 
     #[test]

@@ -4,10 +4,12 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::checksum::{Checksum, complete, header_checksum, pseudo_header_sum, sum_onto};
-use super::fields::{ETHERNET_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, ethernet, ipv4, ipv6, put_u16, put_u32, udp};
+use super::fields::{
+    ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TCP_LEN, UDP_LEN, ethernet, ipv4, ipv6, put_u16, put_u32, u16_at, udp,
+};
 use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
-use convey_model::{Addr, Encapsulation, FlowKey, Tunnel, UDP};
+use convey_model::{Addr, Encapsulation, FlowKey, TCP, Tunnel, UDP};
 
 /// The hop limit of outer packets (RFC 2003, section 3.1).
 const TTL: u8 = 64;
@@ -64,6 +66,13 @@ impl Envelope {
     /// The flow label of an outer packet of IPv6 (RFC 6438: routers that spread flows look at it).
     pub fn flow_label(&self) -> u32 {
         self.hash & 0xf_ffff
+    }
+
+    /// Whether the headers that go before `packet`, which begins with its IP header, follow from the headers within. Then the kernel's
+    /// flow cache writes them, too. Else a worker has to: the checksum of UDP over IPv6 covers the whole packet, and the packet has no
+    /// checksum that says what it adds to that.
+    pub fn follows_from_headers(&self, packet: &[u8]) -> bool {
+        self.ports().is_none() || self.tunnel.server.is_v4() || sum_by_checksum(packet).is_some()
     }
 
     /// The headers to put before `packet`, which begins with its IP header and has no padding. Outer packets are not cut into fragments on
@@ -128,9 +137,38 @@ fn put_gue(
     // Version 0, no control message, no further fields.
     bytes[UDP_LEN + 1] = inside;
     if !dst.is_v4() {
-        let sum = sum_onto(pseudo_header_sum(src, dst, UDP, len), &[bytes, packet]);
+        let pseudo = pseudo_header_sum(src, dst, UDP, len);
+        let sum = match sum_by_checksum(packet) {
+            Some(inner) => sum_onto(inner, &[&pseudo.to_be_bytes(), bytes]),
+            None => sum_onto(pseudo, &[bytes, packet]),
+        };
         put_u16(bytes, udp::CHECKSUM, if !sum == 0 { 0xffff } else { !sum });
     }
+}
+
+/// The sum over a packet by the checksum in it: with the pseudo-header, what that covers sums up to nothing. So the kernel's flow
+/// cache knows it, too, which cannot read all of a packet. Of a damaged packet both checksums are wrong, and the server drops it.
+/// `None`: the packet has no such checksum, or it covers a part only.
+fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
+    let is_v4 = *packet.first()? == 0x45;
+    let (ip, rest) = packet.split_at_checked(if is_v4 { IPV4_LEN } else { IPV6_LEN })?;
+    let (protocol, addresses) = match is_v4 {
+        true if u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK != 0 => return None,
+        true => (ip[ipv4::PROTOCOL], &ip[ipv4::SRC..]),
+        false if ip[0] >> 4 == 6 => (ip[ipv6::NEXT_HEADER], &ip[ipv6::SRC..]),
+        false => return None,
+    };
+    let is_covered = match protocol {
+        TCP => rest.len() >= TCP_LEN,
+        UDP => {
+            rest.len() >= UDP_LEN
+                && u16_at(rest, udp::CHECKSUM) != 0
+                && usize::from(u16_at(rest, udp::LEN)) == rest.len()
+        }
+        _ => false,
+    };
+    let pseudo = sum_onto(protocol.into(), &[addresses, &(rest.len() as u16).to_be_bytes()]);
+    is_covered.then(|| sum_onto(!pseudo, &[ip]))
 }
 
 /// A packet that is never cut needs no number (RFC 6864, section 4.1).

@@ -10,13 +10,12 @@ use convey_wire::{self as wire, Envelope};
 pub struct FlowEntry {
     src: Addr,
     dst: Addr,
-    /// Within a tunnel by IPv4 the ports of GUE, or 0; by IPv6 the halves of the flow label.
     src_port: u16,
     dst_port: u16,
     next_hop: u16,
     /// The lower half of an interface's index; 0: any.
     from: u16,
-    /// In the order of the bytes on the wire, like a checksum.
+    /// In the order of the bytes on the wire, like a checksum. Of outer packets the halves of the flow label, as numbers.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
     counter_id: u16,
@@ -69,12 +68,14 @@ impl FlowEntry {
         self
     }
 
-    /// The same of packets that go through a tunnel, as they are: its addresses are those of outer packets.
+    /// The same of packets that go through a tunnel, as they are: its addresses and ports are those of outer packets.
     pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
-        debug_assert!(envelope.tunnel.suits_flow_cache() && self.flags & L2_DSR != 0, "{envelope:?}");
-        let label = if envelope.tunnel.server.is_v4() { 0 } else { envelope.flow_label() };
+        debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");
         (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);
-        (self.src_port, self.dst_port) = envelope.ports().unwrap_or(((label >> 16) as u16, label as u16));
+        (self.src_port, self.dst_port) = envelope.ports().unwrap_or_default();
+        let label = envelope.flow_label();
+        self.address_sum = ((label >> 16) as u16).to_ne_bytes();
+        self.port_sum = (label as u16).to_ne_bytes();
         self.flags |= TUNNELED;
         self
     }

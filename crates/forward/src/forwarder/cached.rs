@@ -76,7 +76,7 @@ impl Forwarder {
             self.hear_of_server(id, before);
         }
         let flow = self.flows.get(id);
-        let may_be_cached = flow.is_cached() && self.tunnels.may_be_cached(flow);
+        let may_be_cached = flow.is_cached() && self.tunnels.know(flow);
         if let Some(cache) = self.cache.as_mut().filter(|_| may_be_cached) {
             let ways = Ways { network: &self.network, tunnels: &self.tunnels };
             put_as(&mut **cache, flow, ways, Progress::furthest);
@@ -111,7 +111,7 @@ impl Forwarder {
             return;
         }
         let flow = self.flows.get(id);
-        let change = (flow.is_cached(), flow.may_be_cached() && self.tunnels.may_be_cached(flow));
+        let change = (flow.is_cached(), flow.may_be_cached() && self.tunnels.know(flow));
         if change == (false, true) && self.withholds(id) {
             return;
         }
@@ -191,7 +191,7 @@ impl Forwarder {
 
     /// Tells the cache that a flow goes another way, or has got further.
     pub(super) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
-        if !self.tunnels.may_be_cached(self.flows.get(id)) {
+        if !self.tunnels.know(self.flows.get(id)) {
             self.update_in_cache(id);
         } else if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
@@ -316,7 +316,7 @@ struct Way {
 impl Ways<'_> {
     fn of(self, flow: &Flow, direction: Direction) -> Way {
         match direction {
-            Direction::ToServer => Way { from: None, envelope: self.tunnels.cached_envelope(flow) },
+            Direction::ToServer => Way { from: None, envelope: self.tunnels.envelope(flow) },
             Direction::ToClient => Way { from: self.server_side(flow), envelope: None },
         }
     }
@@ -328,7 +328,7 @@ impl Ways<'_> {
     }
 }
 
-/// Has the cache forward a flow's packets, those of its server from one interface alone. Its tunnel is one that the cache knows.
+/// Has the cache forward a flow's packets, those of its server from one interface alone. Its tunnel is known.
 pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>) {
     put_as(cache, flow, ways, |seen, _| seen);
 }
@@ -341,7 +341,7 @@ fn put_as(
     ways: Ways<'_>,
     progress: fn(Progress, Progress) -> Progress,
 ) {
-    debug_assert!(ways.tunnels.may_be_cached(flow), "{flow:?} would go without its tunnel");
+    debug_assert!(ways.tunnels.know(flow), "{flow:?} would go without its tunnel");
     for (direction, key) in keys(flow).rev() {
         put_one(cache, flow, (direction, &key), ways.of(flow, direction), progress);
     }

@@ -45,7 +45,7 @@ impl Forwarder {
                 let is_rerouted = reroute(flow, plan) || ways.tunnels.is_changed(flow);
                 match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                     Some(cache) if end.is_some() => cached::catch_up(cache, flow),
-                    Some(_) if !ways.tunnels.may_be_cached(flow) => lost.push(id),
+                    Some(_) if !ways.tunnels.know(flow) => lost.push(id),
                     Some(cache) if is_rerouted => {
                         cached::put(cache, flow, ways);
                         is_replaced |= flow.state().is_handshake();

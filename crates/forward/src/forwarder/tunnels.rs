@@ -58,20 +58,16 @@ impl Tunnels {
         flow.way() == ServerWay::Tunneled && self.changed.contains(&flow.server_id())
     }
 
-    /// Whether the cache can do with packets of a flow what a worker does as far as tunnels go.
+    /// Whether there is the tunnel that packets of a flow go through, if they do.
     #[inline]
-    pub(super) fn may_be_cached(&self, flow: &Flow) -> bool {
-        flow.way() != ServerWay::Tunneled || self.cached(flow).is_some()
+    pub(super) fn know(&self, flow: &Flow) -> bool {
+        flow.way() != ServerWay::Tunneled || self.of_server(flow.server_id()).is_some()
     }
 
-    /// The tunnel that the cache puts a flow's packets to the server into.
-    pub(super) fn cached_envelope(&self, flow: &Flow) -> Option<Envelope> {
-        self.cached(flow).map(|tunnel| Envelope::new(tunnel, &flow.client()))
-    }
-
-    fn cached(&self, flow: &Flow) -> Option<&Tunnel> {
-        let is_tunneled = flow.way() == ServerWay::Tunneled;
-        self.of_server(flow.server_id()).filter(|tunnel| is_tunneled && tunnel.suits_flow_cache())
+    /// The tunnel that a flow's packets to its server go through, if they do, and what the flow is known by there.
+    pub(super) fn envelope(&self, flow: &Flow) -> Option<Envelope> {
+        let tunnel = self.of_server(flow.server_id()).filter(|_| flow.way() == ServerWay::Tunneled)?;
+        Some(Envelope::new(tunnel, &flow.client()))
     }
 
     fn of_server(&self, id: u32) -> Option<&Tunnel> {
