@@ -39,8 +39,8 @@ fn far(outer: Family) -> IpAddr {
     }
 }
 
-const IPIP: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"ipip\"";
-const GUE: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"gue\"";
+pub(crate) const IPIP: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"ipip\"";
+pub(crate) const GUE: &str = "algorithm = \"maglev\"\nhash = \"tuple\"\ndsr = \"gue\"";
 
 fn a_server_on_another_network_is_reached_by_ipip_of_either_family(case: Case) {
     reached_by(case, "ipip", IPIP);

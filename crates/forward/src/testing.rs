@@ -113,7 +113,11 @@ impl MockKernel {
         let hop = plan.network.get(entry.route.rewrite.next_hop)?;
         let envelope = entry.route.envelope;
         let packet = frame.bytes.get(headers.l3..headers.end)?;
-        if envelope.is_some_and(|envelope| !envelope.follows_from_headers(packet)) {
+        let is_super = frame.segment_size.is_some();
+        let is_beyond = |envelope: Envelope| {
+            is_super && envelope.has_checksum() || !envelope.follows_from_headers(packet)
+        };
+        if envelope.is_some_and(is_beyond) {
             return None;
         }
         let overhead = envelope.map_or(0, |envelope| envelope.tunnel.overhead());

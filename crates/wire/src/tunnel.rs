@@ -68,11 +68,16 @@ impl Envelope {
         self.hash & 0xf_ffff
     }
 
+    /// Whether outer packets have a checksum over all that is within: UDP over IPv6.
+    pub fn has_checksum(&self) -> bool {
+        self.ports().is_some() && !self.tunnel.server.is_v4()
+    }
+
     /// Whether the headers that go before `packet`, which begins with its IP header, follow from the headers within. Then the kernel's
-    /// flow cache writes them, too. Else a worker has to: the checksum of UDP over IPv6 covers the whole packet, and the packet has no
-    /// checksum that says what it adds to that.
+    /// flow cache writes them, too. Else a worker has to: the outer checksum covers the whole packet, and no checksum in it says what it
+    /// adds.
     pub fn follows_from_headers(&self, packet: &[u8]) -> bool {
-        self.ports().is_none() || self.tunnel.server.is_v4() || sum_by_checksum(packet).is_some()
+        !self.has_checksum() || sum_by_checksum(packet).is_some()
     }
 
     /// The headers to put before `packet`, which begins with its IP header and has no padding. Outer packets are not cut into fragments on
