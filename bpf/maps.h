@@ -80,7 +80,10 @@ enum outcome {
 	OTHER_INTERFACE,
 	/* A large TCP segment that its sender sends again after a pause. */
 	REPEATED,
-	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, in fragments, or not for its tunnel. */
+	/*
+	 * TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments; or a packet that a
+	 * worker alone can put into its tunnel.
+	 */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
 	CAME_AGAIN,

@@ -1,12 +1,12 @@
 //! What a flow cache makes of packets: the table of cases that the kernel's programs and the mock of other tests both keep to.
 
-use convey::forward::testing::Flow;
 use convey::forward::{CachedRoute, Direction, FlowCache, Frame, Progress, Segment, Verdict};
 use convey::model::{DsrKind, FlowKey, Mode, Protocol};
-use convey::wire::{self, Envelope, TestPacket};
+use convey::wire::{self, TestPacket};
 
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
+use super::tunnels::{envelope, tunnels, within};
 
 /// Where frames come in, and another interface.
 pub(crate) const HERE: u32 = 1;
@@ -354,14 +354,6 @@ fn who_has_not_heard(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     steps
 }
 
-/// Tunnels of every kind, and families within each other, with one server.
-pub(crate) fn tunnels() -> Vec<BalancerSetup> {
-    let [ipip, gue] = [DsrKind::Ipip, DsrKind::Gue].map(|dsr| BalancerSetup::dsr(1, 100).tunneled(dsr));
-    let families =
-        |setup: BalancerSetup| [setup, setup.over_ipv6(), setup.mixed(), setup.over_ipv6().mixed()];
-    [ipip, gue].into_iter().flat_map(families).flat_map(|setup| [setup, setup.udp()]).collect()
-}
-
 /// Every mode without a tunnel, family and protocol, with one server.
 pub(crate) fn setups() -> Vec<BalancerSetup> {
     let l2 = BalancerSetup { dsr: DsrKind::L2, ..BalancerSetup::dsr(1, 100) };
@@ -373,22 +365,6 @@ pub(crate) fn setups() -> Vec<BalancerSetup> {
 /// An address and port of a client.
 pub(crate) fn client(setup: &BalancerSetup) -> &'static str {
     if setup.is_v6 { "[2001:db8:9::7]:4242" } else { "198.51.100.7:4242" }
-}
-
-/// A frame as it is sent on: within another packet, if it goes through a tunnel.
-pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> {
-    if let Some(envelope) = envelope {
-        // What follows is padding.
-        frame.truncate(wire::parse(&frame).unwrap().end);
-        wire::enclose(&mut frame, 14, &envelope);
-    }
-    frame
-}
-
-/// The tunnel that packets of a flow to its server go through.
-pub(crate) fn envelope(core: &TestBalancer, flow: &Flow) -> Option<Envelope> {
-    let tunnel = core.plan.tunnels.get(&flow.server_id())?;
-    Some(Envelope::new(tunnel, &flow.client()))
 }
 
 /// A core and a cache that know the same flow.

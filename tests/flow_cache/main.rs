@@ -6,6 +6,7 @@
 mod balancer;
 mod cases;
 mod ends;
+mod tunnels;
 
 use balancer::{BalancerSetup, TestBalancer};
 use convey::forward::testing::MockKernel;
@@ -28,7 +29,7 @@ impl cases::Cache for MockKernel {
         let fits =
             |_: &Frame<'_>, headers: &Headers, hop: &NextHop| headers.end - headers.l3 <= hop.mtu as usize;
         let (_, envelope) = MockKernel::forward(self, &mut frame, fits, &balancer.plan, balancer.now)?;
-        Some(cases::within(bytes, envelope))
+        Some(tunnels::within(bytes, envelope))
     }
 
     fn events(&mut self) -> Vec<(FlowKey, Segment)> {

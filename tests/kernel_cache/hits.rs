@@ -7,8 +7,8 @@ use convey::wire::{self, Checksum, Envelope, TestPacket};
 use proptest::prelude::*;
 
 use super::balancer::BalancerSetup;
-use super::cases;
 use super::kernel;
+use super::tunnels::within;
 use super::twin::{COUNTER_ID, CacheVerdict, Twin, US, client, is_tcp, setups};
 use super::{Story, stories};
 
@@ -109,7 +109,7 @@ fn packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them() {
         twin.flows.put(&[headers.key], &[entry]).unwrap();
         let seen = twin.see(&frame);
         twin.flows.remove(&[headers.key]).unwrap();
-        prop_assert_eq!(seen, CacheVerdict::Sent(cases::within(sent, Some(envelope))));
+        prop_assert_eq!(seen, CacheVerdict::Sent(within(sent, Some(envelope))));
         Ok(())
     });
     ran.unwrap();

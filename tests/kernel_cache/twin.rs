@@ -10,16 +10,17 @@ use convey::model::{Endpoint, Mode, NextHop};
 use convey::wire;
 
 use super::balancer::{BalancerSetup, TestBalancer};
-use super::cases::{HERE, envelope, within};
+use super::cases::HERE;
 pub(crate) use super::cases::{client, is_tcp, setups};
 pub(crate) use super::ends::{Ends, US};
 use super::kernel::{self, Run, SIZES};
+use super::tunnels::{envelope, within};
 
 /// What a program of tc returns for frames that it redirects, and for those that go their way.
 pub(crate) const TC_REDIRECT: i32 = 7;
-const TCX_NEXT: i32 = -1;
+pub(crate) const TCX_NEXT: i32 = -1;
 /// What it returns for what begins a connection, which the packet sockets have had by then.
-const TCX_DROP: i32 = 2;
+pub(crate) const TCX_DROP: i32 = 2;
 /// The same of XDP, and where a frame goes back to the interface it came from.
 pub(crate) const XDP_REDIRECT: i32 = 4;
 pub(crate) const XDP_PASS: i32 = 2;

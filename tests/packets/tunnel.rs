@@ -67,7 +67,7 @@ pub(crate) fn reached_in(network: &mut Network, outer: Family, kind: &str, backe
     }
     assert!(opened.taken_out() >= 20 * 4, "{} packets came out", opened.taken_out());
     let client = SocketAddr::new(case.family.address(Role::Client(1)), 4_242);
-    let said = explained(&network, client);
+    let said = explained(network, client);
     let (way, server) = (says(&said, "dsr"), far(outer).to_string());
     assert!(way.starts_with(kind) && way.contains(&server), "{said:#}");
     let by = if case.is_cached() { "a worker forwards the first packet, the kernel" } else { "every packet" };
