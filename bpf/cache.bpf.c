@@ -15,6 +15,7 @@
 #include "rewrite.h"
 #include "selection.h"
 #include "tcp_sequence.h"
+#include "tunnel.h"
 
 enum { IPPROTO_ICMP = 1, IPPROTO_ICMPV6 = 58 };
 
@@ -71,7 +72,7 @@ static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struc
 static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
 					struct next_hop **hop)
 {
-	__u32 next_hop, len;
+	__u32 next_hop, len, added;
 
 	/* It has no flow yet, and there may be very many. */
 	if (is_opening(packet->flags))
@@ -89,8 +90,12 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	*hop = bpf_map_lookup_elem(&next_hops, &next_hop);
 	if (!*hop || !(*hop)->ifindex)
 		return NO_NEXT_HOP;
+	if (needs_checksum(*entry) && !has_checksum(packet, gso_size))
+		return UNUSUAL;
 	len = gso_size ? packet->headers_len + gso_size : packet->len;
-	if (len > (*hop)->mtu)
+	added = overhead(*entry);
+	/* A super-frame may be as long as a length can say. */
+	if (len + added > (*hop)->mtu || packet->len + added > 0xffff)
 		return TOO_BIG;
 	if (is_repeated(packet, len, *entry))
 		return REPEATED;
@@ -181,6 +186,17 @@ static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 	return bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted);
 }
 
+/*
+ * Leaves to workers a flow whose packet the kernel could not put into its tunnel. This one is lost: the filter of the packet
+ * sockets has said that it would be sent on.
+ */
+static ALWAYS_INLINE int give_up(const struct packet *packet)
+{
+	bpf_map_delete_elem(&flows, &packet->key);
+	count(UNUSUAL);
+	return TCX_DROP;
+}
+
 SEC("classifier")
 int cache_tc(struct __sk_buff *skb)
 {
@@ -210,8 +226,13 @@ int cache_tc(struct __sk_buff *skb)
 		return TCX_DROP;
 	}
 	note(&packet, entry, skb->len);
-	rewrite_headers(ethernet, &packet, entry, hop);
-	rewrite_checksum_in_kernel(skb, &packet, entry);
+	if (entry->flags & FLOW_TUNNELED) {
+		if (enclose_in_kernel(skb, &packet, entry, hop))
+			return give_up(&packet);
+	} else {
+		rewrite_headers(ethernet, &packet, entry, hop);
+		rewrite_checksum_in_kernel(skb, &packet, entry);
+	}
 	/* To hand over saves the way through a queue between the ends of a veth. */
 	return hop->redirect_peer ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
@@ -255,8 +276,15 @@ int cache_xdp(struct xdp_md *ctx)
 		return XDP_DROP;
 	}
 	note(&packet, entry, ETH_HLEN + packet.len);
-	rewrite_headers(ethernet, &packet, entry, hop);
-	rewrite_checksum(&packet, entry);
+	if (entry->flags & FLOW_TUNNELED) {
+		if (enclose_in_driver(ctx, &packet, entry, hop)) {
+			count(UNUSUAL);
+			return XDP_PASS;
+		}
+	} else {
+		rewrite_headers(ethernet, &packet, entry, hop);
+		rewrite_checksum(&packet, entry);
+	}
 	return hop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(hop->ifindex, 0);
 }
 

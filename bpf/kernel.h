@@ -102,6 +102,15 @@ struct bpf_sock_tuple {
 	};
 };
 
+/* Of bpf_skb_adjust_room: where room is made, and for what. Packets of a super-frame stay as long as they are. */
+enum { BPF_ADJ_ROOM_MAC = 1 };
+enum {
+	BPF_F_ADJ_ROOM_FIXED_GSO = 1,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 = 2,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 = 4,
+	BPF_F_ADJ_ROOM_ENCAP_L4_UDP = 16,
+};
+
 /* Flags of bpf_l4_csum_replace: what is replaced is part of the pseudo-header; 0 means none, and is not computed. */
 enum { BPF_F_PSEUDO_HDR = 1 << 4, BPF_F_MARK_MANGLED_0 = 1 << 5 };
 
@@ -113,8 +122,12 @@ static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 fr
 static long (*bpf_tail_call)(void *ctx, void *programs, __u32 index) = (void *)12;
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len) = (void *)26;
+static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static long (*bpf_csum_update)(struct __sk_buff *skb, __u32 change) = (void *)40;
+static long (*bpf_xdp_adjust_head)(struct xdp_md *ctx, int by) = (void *)44;
+static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 by, __u32 mode, __u64 flags) = (void *)50;
+static long (*bpf_xdp_adjust_tail)(struct xdp_md *ctx, int by) = (void *)65;
 static struct bpf_sock *(*bpf_sk_lookup_udp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 tuple_size, __u64 netns,
 					     __u64 flags) = (void *)85;
 static long (*bpf_sk_release)(void *sock) = (void *)86;

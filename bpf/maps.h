@@ -15,17 +15,20 @@ enum flow_flag {
 	FLOW_OPENING = 8,
 	/* What its receiver answers does not pass here (DSR). */
 	FLOW_ALONE = 16,
+	/* Each packet goes within another one, but for a hop as it is. Addresses and ports of the entry are those of outer packets. */
+	FLOW_TUNNELED = 32,
 };
 
 /* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
 struct flow_entry {
 	struct addr src;
 	struct addr dst;
-	__u16 src_port; /* in the machine's order, as in the key */
+	__u16 src_port; /* in the machine's order, as in the key. With FLOW_TUNNELED 0 if there is no UDP */
 	__u16 dst_port;
 	__u16 next_hop; /* index into next_hops */
 	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */
-	__u16 address_sum; /* what the new addresses change in a checksum, and the new ports: see checksum.h */
+	/* What the new addresses change in a checksum, and the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
+	__u16 address_sum;
 	__u16 port_sum;
 	__u16 counter_id; /* index into flow_counters */
 	__u16 flags;
@@ -77,7 +80,10 @@ enum outcome {
 	OTHER_INTERFACE,
 	/* A large TCP segment that its sender sends again after a pause. */
 	REPEATED,
-	/* TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments. */
+	/*
+	 * TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments; or a packet that a
+	 * worker alone can put into its tunnel.
+	 */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
 	CAME_AGAIN,

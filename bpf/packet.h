@@ -8,7 +8,7 @@ enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
 /* Where the flags of the TCP header are. */
 enum { TCP_FLAGS = 13 };
 enum { TCP_FIN = 0x01, TCP_SYN = 0x02, TCP_RST = 0x04, TCP_ACK = 0x10 };
-enum { IPV4_MORE = 0x2000, IPV4_OFFSET = 0x1fff, IPV6_OFFSET = 0xfff8, IPV6_MORE = 1 };
+enum { IPV4_DONT_FRAGMENT = 0x4000, IPV4_MORE = 0x2000, IPV4_OFFSET = 0x1fff, IPV6_OFFSET = 0xfff8, IPV6_MORE = 1 };
 /* Extension headers, by protocol number, and most of them that a packet may have (as in `wire`). */
 enum { HOP_BY_HOP = 0, ROUTING = 43, FRAGMENT = 44, DESTINATION_OPTIONS = 60 };
 enum extension_limit { MAX_EXTENSIONS = 8 };

@@ -176,7 +176,7 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 		if (entry->flags & FLOW_TO_CLIENT)
 			return;
 		entry->flags &= ~FLOW_OPENING;
-		answer = opposite(packet, entry);
+		answer = entry->flags & FLOW_ALONE ? NULL : opposite(packet, entry);
 		if (answer)
 			answer->flags &= ~FLOW_OPENING;
 	} else if (is_believed(packet, entry)) {

@@ -166,9 +166,6 @@ impl PacketInquiry<'_> {
     fn offload(&self, hop: &NextHop) -> String {
         let Some(facts) = self.facts else { return "not known".to_owned() };
         let name = interface(self.network, hop);
-        if self.place.frontend.pool.config.dsr.has_tunnel() {
-            return "every packet goes through a worker: the kernel puts none into a tunnel".to_owned();
-        }
         match facts.layers.iter().find(|(_, layer)| by_kernel(layer)) {
             None => format!("every packet goes through a worker: {}", facts.without_kernel),
             Some((_, layer)) if facts.layers.get(name).is_none_or(|at| !by_kernel(at)) => format!(
@@ -201,10 +198,6 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
     steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet has it looked up".to_owned()));
     let layers = sources.packets.iter().flat_map(|facts| facts.layers.values());
     let by = layers.copied().find(by_kernel);
-    if sight.way == ServerWay::Tunneled {
-        let says = "a worker forwards its packets: the kernel puts none into a tunnel";
-        return steps.note("offload", says.to_owned());
-    }
     steps.note(
         "offload",
         match (by, listed.is_offloaded, sources.packets) {

@@ -13,8 +13,8 @@ use convey_forward::{
 };
 use convey_model::fixture::network::{Family, LAN, interfaces, routes};
 use convey_model::{
-    Algorithm, BackendConfig, DsrKind, FrontendConfig, HashKey, HashOn, Mode, Neighbour, NextHops, Protocol,
-    ServerConfig, Timestamp,
+    Addr, Algorithm, BackendConfig, DsrKind, FrontendConfig, HashKey, HashOn, Mode, Neighbour, NextHops,
+    Prefix, Protocol, ServerConfig, Timestamp, Tunnel, TunnelConfig,
 };
 use convey_snapshot::{Snapshot, fixture};
 use convey_wire::{TestPacket, parse};
@@ -34,6 +34,8 @@ pub(crate) struct BalancerSetup {
     pub(crate) mode: Mode,
     pub(crate) dsr: DsrKind,
     pub(crate) is_v6: bool,
+    /// Whether servers are of the other family, behind a tunnel.
+    pub(crate) is_mixed: bool,
     pub(crate) protocol: Protocol,
     pub(crate) servers: u8,
     /// Flows.
@@ -48,7 +50,8 @@ impl BalancerSetup {
     /// Servers see our address. TCP over IPv4.
     pub(crate) fn passthrough(servers: u8, capacity: u32) -> BalancerSetup {
         let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::L3, Protocol::Tcp);
-        BalancerSetup { mode, dsr, is_v6: false, protocol, servers, capacity, has_more: false, ports: PORTS }
+        let (is_v6, is_mixed, has_more) = (false, false, false);
+        BalancerSetup { mode, dsr, is_v6, is_mixed, protocol, servers, capacity, has_more, ports: PORTS }
     }
 
     /// Servers answer clients directly. TCP over IPv4.
@@ -58,6 +61,16 @@ impl BalancerSetup {
 
     pub(crate) fn over_ipv6(self) -> BalancerSetup {
         BalancerSetup { is_v6: true, ..self }
+    }
+
+    /// Servers answer clients directly, and packets to them go through a tunnel.
+    pub(crate) fn tunneled(self, dsr: DsrKind) -> BalancerSetup {
+        BalancerSetup { mode: Mode::Dsr, dsr, ..self }
+    }
+
+    /// The same to servers of the other family.
+    pub(crate) fn mixed(self) -> BalancerSetup {
+        BalancerSetup { is_mixed: true, ..self }
     }
 
     pub(crate) fn udp(self) -> BalancerSetup {
@@ -70,6 +83,20 @@ impl BalancerSetup {
 
     fn family(&self) -> Family {
         if self.is_v6 { Family::V6 } else { Family::V4 }
+    }
+
+    /// That of servers.
+    fn server_family(&self) -> Family {
+        if self.is_v6 == self.is_mixed { Family::V4 } else { Family::V6 }
+    }
+
+    /// How much longer packets to servers become.
+    pub(crate) fn overhead(&self) -> usize {
+        let encapsulation = self.dsr.encapsulation(&TunnelConfig::default());
+        let server = Addr::from(self.server_family().server_ip(1));
+        let source = Prefix::of(server.ip(), 128);
+        let overhead = |encapsulation| Tunnel { encapsulation, source, server }.overhead() as usize;
+        encapsulation.map_or(0, overhead)
     }
 
     /// A packet from this address and port to the VIP.
@@ -197,8 +224,8 @@ fn snapshot_of(setup: BalancerSetup) -> Snapshot {
 }
 
 fn server(n: u8, setup: BalancerSetup) -> ServerConfig {
-    let ip = setup.family().server_ip(n);
-    let port = if setup.mode == Mode::Dsr && setup.dsr == DsrKind::L2 { 80 } else { 8080 };
+    let ip = setup.server_family().server_ip(n);
+    let port = if setup.mode == Mode::Dsr && setup.dsr != DsrKind::L3 { 80 } else { 8080 };
     fixture::server(&format!("s{n:03}"), &SocketAddr::new(ip, port).to_string())
 }
 

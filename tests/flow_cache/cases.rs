@@ -6,6 +6,7 @@ use convey::wire::{self, TestPacket};
 
 use super::balancer::{BalancerSetup, TestBalancer};
 use super::ends::{Ends, THEM, US};
+use super::tunnels::{envelope, tunnels, within};
 
 /// Where frames come in, and another interface.
 pub(crate) const HERE: u32 = 1;
@@ -272,7 +273,7 @@ fn ways(setup: &BalancerSetup, ends: Ends) -> Vec<TestPacket> {
 }
 
 fn packets_of_every_kind(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
-    let mut packets = Vec::new();
+    let (mut packets, mut steps) = (Vec::new(), Vec::new());
     for packet in ways(setup, ends).into_iter().map(|packet| packet.seq(7).ack(9)) {
         packets
             .extend([0, 1, 2, 7, 17, 18, 64, 999, 1000].map(|len| packet.clone().payload(&vec![0xa5; len])));
@@ -284,7 +285,10 @@ fn packets_of_every_kind(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
         }
         if !setup.is_v6 {
             packets.push(packet.clone().may_be_cut(77).payload(b"hello"));
-            packets.push(packet.without_checksum().payload(b"hello"));
+            let without_checksum = packet.without_checksum().payload(b"hello");
+            let needs_one = setup.dsr == DsrKind::Gue && setup.is_mixed && !is_tcp(setup);
+            packets.extend((!needs_one).then(|| without_checksum.clone()));
+            steps.extend(needs_one.then(|| left(without_checksum)));
         }
     }
     let padded = |packet: TestPacket| {
@@ -294,7 +298,8 @@ fn packets_of_every_kind(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
             progress: None,
         })
     };
-    packets.into_iter().flat_map(padded).collect()
+    steps.extend(packets.into_iter().flat_map(padded));
+    steps
 }
 
 fn what_takes_a_decision(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
@@ -307,9 +312,9 @@ fn what_takes_a_decision(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
             steps.extend([packet().syn(), packet().rst()].into_iter().chain(unbelieved).map(left));
         }
         steps.extend([0, 1].map(|ttl| left(packet().ttl(ttl))));
-        let headers_len = packet().bytes().len() - 14;
-        steps.push(left(packet().payload(&vec![0; 1501 - headers_len])));
-        steps.push(sent(packet().payload(&vec![0; 1500 - headers_len])));
+        let most = 1500 - setup.overhead() - (packet().bytes().len() - 14);
+        steps.push(left(packet().payload(&vec![0; most + 1])));
+        steps.push(sent(packet().payload(&vec![0; most])));
         steps.push(left(match setup.is_v6 {
             true => packet().extension(60, &[0, 1, 4, 0, 0, 0, 0]),
             false => packet().ip_options(&[1; 4]),
@@ -349,7 +354,7 @@ fn who_has_not_heard(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     steps
 }
 
-/// Every mode, family and protocol, with one server.
+/// Every mode without a tunnel, family and protocol, with one server.
 pub(crate) fn setups() -> Vec<BalancerSetup> {
     let l2 = BalancerSetup { dsr: DsrKind::L2, ..BalancerSetup::dsr(1, 100) };
     let modes = [BalancerSetup::passthrough(1, 100), BalancerSetup::dsr(1, 100), l2];
@@ -402,6 +407,7 @@ impl<C: Cache> Twins<C> {
             };
             let route = CachedRoute {
                 rewrite: flow.rewrite(direction),
+                envelope: envelope(&core, flow),
                 direction,
                 view: flow.view(),
                 from: (!to_server).then_some(server_side),
@@ -424,7 +430,8 @@ impl<C: Cache> Twins<C> {
     fn core(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         let (mut bytes, headers) = (frame.to_vec(), wire::parse(frame));
         let verdict = self.core.handle_frame(&mut Frame::new(&mut bytes, &headers));
-        matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
+        let Verdict::Transmit(forwarded) = verdict else { return None };
+        Some(within(bytes, forwarded.envelope))
     }
 
     fn step(&mut self, step: &Step, what: &str) {
@@ -454,7 +461,8 @@ impl<C: Cache> Twins<C> {
 
 /// Holds a kind of cache against all cases.
 pub(crate) fn run<C: Cache>() {
-    for (setup, case) in setups().iter().flat_map(|setup| CASES.iter().map(move |case| (setup, case))) {
+    let setups = [setups(), tunnels()].concat();
+    for (setup, case) in setups.iter().flat_map(|setup| CASES.iter().map(move |case| (setup, case))) {
         if !(case.is_for)(setup) {
             continue;
         }
@@ -468,7 +476,7 @@ pub(crate) fn run<C: Cache>() {
 
 /// Cuts frames, and has each byte of their headers say something else: nothing is sent on that the core would not send just so.
 pub(crate) fn run_on_damaged_headers<C: Cache>() {
-    for setup in setups() {
+    for setup in [setups(), tunnels()].concat() {
         let mut twins = Twins::<C>::new(&setup, Begin::Open);
         let packet = twins.ends.to_server().ack(1).payload(b"hello, world");
         let packet = if is_tcp(&setup) { packet.tcp_options(&[1; 8]) } else { packet };

@@ -6,6 +6,7 @@
 mod balancer;
 mod cases;
 mod ends;
+mod tunnels;
 
 use balancer::{BalancerSetup, TestBalancer};
 use convey::forward::testing::MockKernel;
@@ -27,8 +28,8 @@ impl cases::Cache for MockKernel {
         let mut frame = Frame { interface: Some(cases::HERE), ..Frame::new(&mut bytes, &headers) };
         let fits =
             |_: &Frame<'_>, headers: &Headers, hop: &NextHop| headers.end - headers.l3 <= hop.mtu as usize;
-        MockKernel::forward(self, &mut frame, fits, &balancer.plan, balancer.now)?;
-        Some(bytes)
+        let (_, envelope) = MockKernel::forward(self, &mut frame, fits, &balancer.plan, balancer.now)?;
+        Some(tunnels::within(bytes, envelope))
     }
 
     fn events(&mut self) -> Vec<(FlowKey, Segment)> {

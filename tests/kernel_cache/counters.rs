@@ -32,6 +32,7 @@ fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zer
         let owners = FlowOwners { frontend: 0, server: n };
         let route = CachedRoute {
             rewrite: Rewrite { src, dst, src_port, dst_port, next_hop: 0 },
+            envelope: None,
             direction: Direction::ToServer,
             view: View::BothSides,
             from: None,

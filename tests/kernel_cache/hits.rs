@@ -2,18 +2,20 @@
 
 use convey::dataplane::testing::FlowEntry;
 use convey::forward::Direction;
-use convey::model::{FlowKey, Mode, NextHop, Rewrite};
-use convey::wire::{self, Checksum, TestPacket};
+use convey::model::{Encapsulation, FlowKey, Mode, NextHop, Prefix, Rewrite, Tunnel};
+use convey::wire::{self, Checksum, Envelope, TestPacket};
 use proptest::prelude::*;
 
 use super::balancer::BalancerSetup;
 use super::kernel;
+use super::tunnels::within;
 use super::twin::{COUNTER_ID, CacheVerdict, Twin, US, client, is_tcp, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         packets_between_any_addresses_leave_as_the_core_sends_them,
+        packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
         a_fin_whose_event_finds_no_room_is_dropped_and_counted,
         a_handshake_is_completed_where_there_is_no_room_for_its_event,
@@ -64,6 +66,52 @@ fn packets_between_any_addresses_leave_as_the_core_sends_them() {
             prop_assert_eq!(seen, CacheVerdict::Sent(sent));
             Ok(())
         });
+    ran.unwrap();
+}
+
+fn packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them() {
+    let twin = std::cell::RefCell::new(Twin::new(BalancerSetup::dsr(1, 100)));
+    twin.borrow_mut().cache.set_next_hop(0, Some(&HOP)).unwrap();
+    let ends = any::<[(u128, u16); 2]>();
+    let outer = (any::<[u128; 2]>(), 0u8..=128, proptest::option::of(1u16..));
+    let contents = (any::<[bool; 3]>(), 2u8.., any::<u8>(), proptest::collection::vec(any::<u8>(), 0..80));
+    let config = ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() };
+    let runner = &mut proptest::test_runner::TestRunner::new(config);
+    let ran = runner.run(&(ends, outer, contents), |(ends, ([source, server], len, port), contents)| {
+        let ([is_v6, is_udp, is_outer_v6], ttl, class, payload) = contents;
+        let ip = |ip: u128, is_v6: bool| match is_v6 {
+            true => std::net::IpAddr::V6(ip.into()),
+            false => std::net::IpAddr::V4((ip as u32).into()),
+        };
+        let [client, vip] = ends.map(|(addr, port)| std::net::SocketAddr::new(ip(addr, is_v6), port));
+        let packet = TestPacket::from(client).to(vip).macs([4; 6], US).ttl(ttl).ack(9).payload(&payload);
+        let mut frame = if is_udp { packet.udp() } else { packet }.bytes();
+        // The checksum of IPv4 is wrong then, and stays so.
+        if is_v6 {
+            (frame[14], frame[15]) = (0x60 | class >> 4, class << 4);
+        } else {
+            frame[15] = class;
+        }
+        let Ok(headers) = wire::parse(&frame) else {
+            return Err(TestCaseError::reject("an IPv4 address in IPv6"));
+        };
+        let encapsulation = port.map_or(Encapsulation::Ipip, |port| Encapsulation::Gue { port });
+        let server = ip(server, is_outer_v6).into();
+        let source = Prefix::of(ip(source, is_outer_v6), len);
+        let envelope = Envelope::new(&Tunnel { encapsulation, source, server }, &headers.key);
+        let FlowKey { src, dst, src_port, dst_port, .. } = headers.key;
+        let to = Rewrite { src, dst, src_port, dst_port, next_hop: 0 };
+        let mut sent = frame.clone();
+        wire::rewrite(&mut sent, &headers, &to, &HOP, Checksum::Complete);
+
+        let mut twin = twin.borrow_mut();
+        let entry = FlowEntry::new(&headers.key, &to, Direction::ToServer, 0).within(&envelope);
+        twin.flows.put(&[headers.key], &[entry]).unwrap();
+        let seen = twin.see(&frame);
+        twin.flows.remove(&[headers.key]).unwrap();
+        prop_assert_eq!(seen, CacheVerdict::Sent(within(sent, Some(envelope))));
+        Ok(())
+    });
     ran.unwrap();
 }
 

@@ -1,14 +1,17 @@
 //! The cache attached to interfaces: what it sends on arrives, from senders that leave checksums and cutting to others.
 
+use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
 
 use aya::programs::TcAttachType;
 use convey::dataplane::Offloader;
 use convey::dataplane::testing::{FlowEntry, KernelCache, Outcome};
 use convey::forward::Direction;
-use convey::model::{FlowKey, Interface, Layer, NextHop, Rewrite};
+use convey::model::{Encapsulation, FlowKey, Interface, Layer, NextHop, Prefix, Rewrite, Tunnel};
+use convey::wire::{Envelope, TestPacket};
 use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::filter::selection;
 use super::kernel::SIZES;
@@ -17,6 +20,7 @@ use super::{Story, stories};
 pub(crate) fn stories() -> Vec<Story> {
     stories![
         datagrams_and_super_datagrams_get_there_and_back_through_the_cache,
+        super_datagrams_are_cut_within_their_tunnel,
         a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last,
     ]
 }
@@ -131,6 +135,65 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
             assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 19, "it passes whole");
         }
     }
+}
+
+/// Who sends them on a wire finishes their checksums, too.
+fn super_datagrams_are_cut_within_their_tunnel() {
+    let gue = Encapsulation::Gue { port: 6080 };
+    // A worker computes the checksum of GUE over IPv6 for each piece.
+    for (encapsulation, outer) in [(Encapsulation::Ipip, V4), (Encapsulation::Ipip, V6), (gue, V4)] {
+        for inner in [V4, V6] {
+            let line = Line::new(false, false);
+            let [source, server] = [outer[2], outer[3]].map(|at| at.parse::<SocketAddr>().unwrap().ip());
+            let [client, vip] = [inner[0], inner[1]].map(|at| at.parse::<SocketAddr>().unwrap());
+            let key = FlowKey::udp(client, vip);
+            let FlowKey { src, dst, src_port, dst_port, .. } = key;
+            let to = Rewrite { src, dst, src_port, dst_port, next_hop: 0 };
+            let tunnel = Tunnel { encapsulation, source: Prefix::of(source, 128), server: server.into() };
+            let entry =
+                FlowEntry::new(&key, &to, Direction::ToServer, 0).within(&Envelope::new(&tunnel, &key));
+            assert_eq!(line.cache.flows().unwrap().put(&[key], &[entry]).unwrap(), 1);
+
+            let from = line.client.enter(|| socket(inner[0], Some(inner[1])));
+            let (mut at_server, before) =
+                line.server.enter(|| opened(encapsulation, outer == V4, inner == V4));
+            let mut received = |payload: &[u8]| {
+                let mut bytes = [0; 2000];
+                let len = at_server.read(&mut bytes).unwrap();
+                let sent = TestPacket::from(client).to(vip).udp().payload(payload).bytes();
+                let ip_len = if inner == V4 { 20 } else { 40 };
+                let [got, sent] = [&bytes[before + ip_len..len], &sent[14 + ip_len..]];
+                assert!(got == sent, "{encapsulation:?} {outer:?} {inner:?}: {got:02x?}, not {sent:02x?}");
+            };
+            from.send(&[7; 101]).unwrap();
+            received(&[7; 101]);
+            setsockopt(&from, sockopt::UdpGsoSegment, &1000).unwrap();
+            from.send(&[7; 3500]).unwrap();
+            for len in [1000, 1000, 1000, 500] {
+                received(&vec![7; len]);
+            }
+            assert_eq!(line.cache.count(Outcome::Forwarded).unwrap(), 2, "it passes whole");
+        }
+    }
+}
+
+/// A socket of a server that gets what is in a tunnel, and how many bytes are before that.
+fn opened(encapsulation: Encapsulation, is_outer_v4: bool, is_inner_v4: bool) -> (Socket, usize) {
+    let domain = if is_outer_v4 { Domain::IPV4 } else { Domain::IPV6 };
+    let (socket, before) = match encapsulation {
+        Encapsulation::Ipip => {
+            let protocol = Protocol::from(if is_inner_v4 { 4 } else { 41 });
+            // A raw socket of IPv4 gets the outer header too.
+            (Socket::new(domain, Type::RAW, Some(protocol)).unwrap(), if is_outer_v4 { 20 } else { 0 })
+        }
+        Encapsulation::Gue { port } => {
+            let socket = Socket::new(domain, Type::DGRAM, None).unwrap();
+            socket.bind(&SocketAddr::from(([0; 4], port)).into()).unwrap();
+            (socket, 4)
+        }
+    };
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    (socket, before)
 }
 
 /// An upgrade: each of the two has its own program and maps, and the interface takes one.

@@ -17,6 +17,8 @@ mod live;
 mod map;
 mod misses;
 mod programs;
+#[path = "../flow_cache/tunnels.rs"]
+mod tunnels;
 mod twin;
 
 use std::process::ExitCode;

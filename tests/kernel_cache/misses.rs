@@ -1,12 +1,13 @@
 //! What is left to userspace: it goes its way as it is, it is counted why, and a packet socket gets it.
 
 use convey::dataplane::testing::Outcome;
-use convey::model::Mode;
-use convey::wire::TestPacket;
+use convey::model::{DsrKind, Mode};
+use convey::wire::{self, TestPacket};
 
 use super::balancer::BalancerSetup;
-use super::kernel;
-use super::twin::{CacheVerdict, Twin, client, is_tcp, setups};
+use super::kernel::{self, Run};
+use super::tunnels::tunnels;
+use super::twin::{CacheVerdict, TCX_DROP, TCX_NEXT, Twin, client, is_tcp, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -16,6 +17,7 @@ pub(crate) fn stories() -> Vec<Story> {
         what_is_sent_to_somebody_else_is_left_alone,
         a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once,
         a_super_frame_counts_by_the_packets_it_is_cut_into,
+        a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache,
     ]
 }
 
@@ -131,5 +133,30 @@ fn a_super_frame_counts_by_the_packets_it_is_cut_into() {
         let run = kernel::run_super_frame(twin.cache.tc().unwrap(), &frame, most + 1);
         assert_eq!(run.frame, frame);
         assert_eq!(twin.cache.count(Outcome::TooBig).unwrap(), 1);
+    }
+}
+
+/// The kernel refuses a super-frame that is neither TCP's nor UDP's, as one is that is tried.
+fn a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache() {
+    for setup in tunnels() {
+        let mut twin = Twin::new(setup);
+        let packet = twin.establish(client(&setup)).to_server().ack(1);
+        let most = (1500 + 14 - setup.overhead() - packet.bytes().len()) as u16;
+        let frame = packet.payload(&[7; 3000]).bytes();
+        let key = wire::parse(&frame).unwrap().key;
+        let left = Run { verdict: TCX_NEXT, frame: frame.clone() };
+        let run = |twin: &mut Twin, size| kernel::run_super_frame(twin.cache.tc().unwrap(), &frame, size);
+        assert_eq!(run(&mut twin, most + 1), left, "too long: {setup:?}");
+        let (is_known, unusual) = (|twin: &Twin| twin.flows.get(&key).unwrap().is_some(), Outcome::Unusual);
+        let before = twin.cache.count(unusual).unwrap();
+        if setup.dsr == DsrKind::Gue && setup.is_v6 != setup.is_mixed {
+            // Each of its packets needs a checksum of its own.
+            assert_eq!(run(&mut twin, most), left);
+            assert!(is_known(&twin));
+        } else {
+            assert_eq!(run(&mut twin, most).verdict, TCX_DROP);
+            assert!(!is_known(&twin), "the next one goes through a worker");
+        }
+        assert_eq!(twin.cache.count(unusual).unwrap(), before + 1);
     }
 }

@@ -14,12 +14,13 @@ use super::cases::HERE;
 pub(crate) use super::cases::{client, is_tcp, setups};
 pub(crate) use super::ends::{Ends, US};
 use super::kernel::{self, Run, SIZES};
+use super::tunnels::{envelope, within};
 
 /// What a program of tc returns for frames that it redirects, and for those that go their way.
 pub(crate) const TC_REDIRECT: i32 = 7;
-const TCX_NEXT: i32 = -1;
+pub(crate) const TCX_NEXT: i32 = -1;
 /// What it returns for what begins a connection, which the packet sockets have had by then.
-const TCX_DROP: i32 = 2;
+pub(crate) const TCX_DROP: i32 = 2;
 /// The same of XDP, and where a frame goes back to the interface it came from.
 pub(crate) const XDP_REDIRECT: i32 = 4;
 pub(crate) const XDP_PASS: i32 = 2;
@@ -91,6 +92,8 @@ impl Twin {
             let mut entry = FlowEntry::new(&key, &flow.rewrite(direction), direction, COUNTER_ID);
             if direction == Direction::ToClient {
                 entry = entry.coming_from(HERE);
+            } else if let Some(envelope) = envelope(&self.balancer, flow) {
+                entry = entry.within(&envelope);
             }
             assert_eq!(self.flows.put(&[key], &[made(entry, flow.view(), direction)]).unwrap(), 1);
         }
@@ -174,7 +177,8 @@ impl Twin {
         let headers = wire::parse(&bytes);
         let mut frame = Frame { segment_size, ..Frame::new(&mut bytes, &headers) };
         let verdict = self.balancer.handle_frame(&mut frame);
-        matches!(verdict, Verdict::Transmit(_)).then_some(bytes)
+        let Verdict::Transmit(forwarded) = verdict else { return None };
+        Some(within(bytes, forwarded.envelope))
     }
 
     /// Runs a program; what it has counted then.

@@ -14,10 +14,10 @@ use crate::network::{Network, PORT};
 use crate::scarce::forged_syns_leave_ports;
 use crate::silence::forged_syns_let_go_of_slots;
 use crate::spoofed::{forged_datagrams_reach_no_client, forged_segments_reach_no_client};
-use crate::trace;
 use crate::transfer::{MIB, download, upload};
 use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 use crate::upgrade;
+use crate::{trace, tunnel};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
@@ -35,6 +35,9 @@ pub(crate) fn stories() -> Vec<Story> {
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
         forged_syns_leave_clients_their_snat_ports,
+    ]);
+    stories.extend(stories![when Case::is_dsr =>
+        packets_go_into_tunnels_of_every_kind_in_the_driver,
     ]);
     stories.extend(stories![when |case| case.family == Family::V4 =>
         upgrades_under_load_cut_no_connection_and_refuse_no_client,
@@ -55,6 +58,16 @@ fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
     upgrade::upgrade_under_load(&mut lab.network, 2);
     // By the last process.
     lab.has_forwarded(50);
+}
+
+fn packets_go_into_tunnels_of_every_kind_in_the_driver(case: Case) {
+    for (kind, backend) in [("ipip", tunnel::IPIP), ("gue", tunnel::GUE)] {
+        for outer in [Family::V4, Family::V6] {
+            let mut lab = Prepared::of(tunnel::prepared(case));
+            tunnel::reached_in(&mut lab.network, outer, kind, backend);
+            lab.has_forwarded(60);
+        }
+    }
 }
 
 fn a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards(case: Case) {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{Direction, FlowOwners, View};
 use convey_model::{FlowKey, Rewrite, Timestamp};
+use convey_wire::Envelope;
 
 /// Forwards packets by their key, without asking. Everything that decides stays with the forwarder: it says which
 /// packets, and they are those that change nothing of their flow, and what answers its SYN, completes its handshake or
@@ -29,6 +30,9 @@ pub trait FlowCache: fmt::Debug + Send {
 pub struct CachedRoute {
     /// What they become, and where they go.
     pub rewrite: Rewrite,
+    /// The tunnel that they go through. The cache leaves to us what [`Envelope::follows_from_headers`] says is beyond it, and
+    /// super-frames in such tunnels.
+    pub envelope: Option<Envelope>,
     /// Which way that is.
     pub direction: Direction,
     /// Whose packets pass.

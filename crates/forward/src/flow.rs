@@ -399,8 +399,6 @@ impl Flow {
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
             _ if self.is_narrow() => false,
-            // It knows no tunnels.
-            _ if self.way() == ServerWay::Tunneled => false,
             FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),

@@ -18,7 +18,7 @@ use crate::{
     View,
 };
 use convey_model::{FlowKey, NextHop, Rewrite, TCP, Timestamp};
-use convey_wire::{self as wire, Headers, Kind};
+use convey_wire::{self as wire, Envelope, Headers, Kind};
 
 /// How far from what is known a number can be that is true.
 pub const WINDOW: u32 = tcp_sequence::WINDOW;
@@ -80,14 +80,15 @@ impl MockKernel {
         Box::new(Writer { kernel: self.clone(), changes: Vec::new() })
     }
 
-    /// Forwards a frame if it can, and if it `fits` where it goes. Returns the interface it leaves by.
+    /// Forwards a frame if it can, and if it `fits` where it goes. Returns the interface it leaves by, and the tunnel that it is still
+    /// to be put into.
     pub fn forward(
         &self,
         frame: &mut Frame<'_>,
         fits: impl FnOnce(&Frame<'_>, &Headers, &NextHop) -> bool,
         plan: &Plan,
         now: Timestamp,
-    ) -> Option<u32> {
+    ) -> Option<(u32, Option<Envelope>)> {
         let headers = wire::parse(frame.bytes).ok().filter(|headers| headers.kind == Kind::Whole)?;
         let ip_len = if headers.is_v4() { 20 } else { 40 };
         let is_plain = !headers.is_error() && headers.l4 == 14 + ip_len && headers.ttl > 1;
@@ -110,7 +111,17 @@ impl MockKernel {
         }
         let is_repeated = entry.is_repeated(segment, frame, &headers, now);
         let hop = plan.network.get(entry.route.rewrite.next_hop)?;
-        if !fits(frame, &headers, hop) {
+        let envelope = entry.route.envelope;
+        let packet = frame.bytes.get(headers.l3..headers.end)?;
+        let is_super = frame.segment_size.is_some();
+        let is_beyond = |envelope: Envelope| {
+            is_super && envelope.has_checksum() || !envelope.follows_from_headers(packet)
+        };
+        if envelope.is_some_and(is_beyond) {
+            return None;
+        }
+        let overhead = envelope.map_or(0, |envelope| envelope.tunnel.overhead());
+        if !fits(frame, &headers, &NextHop { mtu: hop.mtu.saturating_sub(overhead), ..*hop }) {
             return None;
         }
         if is_repeated {
@@ -127,7 +138,7 @@ impl MockKernel {
         if completes && let Some(answer) = entries.get_mut(&key_of_other) {
             answer.route.opening = None;
         }
-        Some(hop.interface)
+        Some((hop.interface, envelope))
     }
 
     /// Events since the last call.

@@ -89,7 +89,7 @@ pub enum CacheOutcome {
     OtherInterface,
     /// A large segment of a known flow that its sender sends again after a pause: nobody may have acknowledged it.
     Repeated,
-    /// To an address of ours, with IP options, extension headers or in fragments.
+    /// To an address of ours, with IP options, extension headers or in fragments; or one that a worker alone can put into its tunnel.
     Unusual,
     /// A SYN that was dropped before, in a flood of SYNs: those of forged addresses do not come again.
     CameAgain,

@@ -111,12 +111,14 @@ mod tests {
         }
     }
 
+    fn tunnel(encapsulation: Encapsulation, server: &str) -> Tunnel {
+        let server: std::net::IpAddr = server.parse().unwrap();
+        Tunnel { encapsulation, source: Prefix::of(server, 128), server: server.into() }
+    }
+
     #[test]
     fn the_overhead_is_that_of_all_outer_headers() {
-        let of = |encapsulation, server: &str| {
-            let server: std::net::IpAddr = server.parse().unwrap();
-            Tunnel { encapsulation, source: Prefix::of(server, 128), server: server.into() }.overhead()
-        };
+        let of = |encapsulation, server: &str| tunnel(encapsulation, server).overhead();
         let gue = Encapsulation::Gue { port: 6080 };
         assert_eq!([of(Encapsulation::Ipip, "10.0.0.1"), of(Encapsulation::Ipip, "fd00::1")], [20, 40]);
         assert_eq!([of(gue, "10.0.0.1"), of(gue, "fd00::1")], [32, 52]);

@@ -4,10 +4,12 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::checksum::{Checksum, complete, header_checksum, pseudo_header_sum, sum_onto};
-use super::fields::{ETHERNET_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, ethernet, ipv4, ipv6, put_u16, put_u32, udp};
+use super::fields::{
+    ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TCP_LEN, UDP_LEN, ethernet, ipv4, ipv6, put_u16, put_u32, u16_at, udp,
+};
 use super::headers::{Headers, Kind};
 use super::rewrite::checksum_at;
-use convey_model::{Addr, Encapsulation, FlowKey, Tunnel, UDP};
+use convey_model::{Addr, Encapsulation, FlowKey, TCP, Tunnel, UDP};
 
 /// The hop limit of outer packets (RFC 2003, section 3.1).
 const TTL: u8 = 64;
@@ -48,13 +50,43 @@ impl Envelope {
         Envelope { tunnel: *tunnel, hash: (hash >> 32) as u32 ^ hash as u32 }
     }
 
+    /// The outer source.
+    pub fn source(&self) -> Addr {
+        self.tunnel.source_of(self.hash)
+    }
+
+    /// The outer ports, source and destination, if there are any.
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        match self.tunnel.encapsulation {
+            Encapsulation::Ipip => None,
+            Encapsulation::Gue { port } => Some((FIRST_PORT | self.hash as u16 & !FIRST_PORT, port)),
+        }
+    }
+
+    /// The flow label of an outer packet of IPv6 (RFC 6438: routers that spread flows look at it).
+    pub fn flow_label(&self) -> u32 {
+        self.hash & 0xf_ffff
+    }
+
+    /// Whether outer packets have a checksum over all that is within: UDP over IPv6.
+    pub fn has_checksum(&self) -> bool {
+        self.ports().is_some() && !self.tunnel.server.is_v4()
+    }
+
+    /// Whether the headers that go before `packet`, which begins with its IP header, follow from the headers within. Then the kernel's
+    /// flow cache writes them, too. Else a worker has to: the outer checksum covers the whole packet, and no checksum in it says what it
+    /// adds.
+    pub fn follows_from_headers(&self, packet: &[u8]) -> bool {
+        !self.has_checksum() || sum_by_checksum(packet).is_some()
+    }
+
     /// The headers to put before `packet`, which begins with its IP header and has no padding. Outer packets are not cut into fragments on
     /// their way; they have the traffic class of the inner one, its ECN bits too (RFC 6040, normal mode). The UDP checksum is
     /// computed over IPv6, where receivers may insist on it, and left out over IPv4.
     ///
     /// The caller has seen to it that `packet` is one of IP, and that both together are no longer than 65,535 bytes.
     pub fn headers(&self, packet: &[u8]) -> OuterHeaders {
-        let (src, dst) = (self.tunnel.source_of(self.hash), self.tunnel.server);
+        let (src, dst) = (self.source(), self.tunnel.server);
         let is_v4 = packet.first().is_some_and(|version| version >> 4 == 4);
         let inside = if is_v4 { IPV4_INSIDE } else { IPV6_INSIDE };
         let class = match packet {
@@ -66,10 +98,10 @@ impl Envelope {
         let mut outer = OuterHeaders { bytes: [0; Tunnel::MAX_OVERHEAD], len };
         let ip_len = if dst.is_v4() { IPV4_LEN } else { IPV6_LEN };
         let (ip, rest) = outer.bytes[..len].split_at_mut(ip_len);
-        let protocol = match self.tunnel.encapsulation {
-            Encapsulation::Ipip => inside,
-            Encapsulation::Gue { port } => {
-                self.put_gue(rest, (&src, &dst), (port, inside), packet);
+        let protocol = match self.ports() {
+            None => inside,
+            Some(ports) => {
+                put_gue(rest, (&src, &dst), (ports, inside), packet);
                 UDP
             }
         };
@@ -81,25 +113,6 @@ impl Envelope {
         outer
     }
 
-    fn put_gue(
-        &self,
-        bytes: &mut [u8],
-        (src, dst): (&Addr, &Addr),
-        (port, inside): (u16, u8),
-        packet: &[u8],
-    ) {
-        let len = bytes.len() + packet.len();
-        put_u16(bytes, 0, FIRST_PORT | self.hash as u16 & !FIRST_PORT);
-        put_u16(bytes, 2, port);
-        put_u16(bytes, udp::LEN, len as u16);
-        // Version 0, no control message, no further fields.
-        bytes[UDP_LEN + 1] = inside;
-        if !dst.is_v4() {
-            let sum = sum_onto(pseudo_header_sum(src, dst, UDP, len), &[bytes, packet]);
-            put_u16(bytes, udp::CHECKSUM, if !sum == 0 { 0xffff } else { !sum });
-        }
-    }
-
     fn put_v6(
         &self,
         ip: &mut [u8],
@@ -107,15 +120,60 @@ impl Envelope {
         (class, protocol): (u8, u8),
         payload_len: usize,
     ) {
-        // RFC 6438: routers that spread flows look at the label.
-        let label = self.hash & 0xf_ffff;
-        put_u32(ip, ipv6::VERSION, 6 << 28 | u32::from(class) << 20 | label);
+        put_u32(ip, ipv6::VERSION, 6 << 28 | u32::from(class) << 20 | self.flow_label());
         put_u16(ip, ipv6::PAYLOAD_LEN, payload_len as u16);
         ip[ipv6::NEXT_HEADER] = protocol;
         ip[ipv6::HOP_LIMIT] = TTL;
         ip[ipv6::SRC..ipv6::DST].copy_from_slice(src.bytes());
         ip[ipv6::DST..].copy_from_slice(dst.bytes());
     }
+}
+
+fn put_gue(
+    bytes: &mut [u8],
+    (src, dst): (&Addr, &Addr),
+    ((src_port, dst_port), inside): ((u16, u16), u8),
+    packet: &[u8],
+) {
+    let len = bytes.len() + packet.len();
+    put_u16(bytes, 0, src_port);
+    put_u16(bytes, 2, dst_port);
+    put_u16(bytes, udp::LEN, len as u16);
+    // Version 0, no control message, no further fields.
+    bytes[UDP_LEN + 1] = inside;
+    if !dst.is_v4() {
+        let pseudo = pseudo_header_sum(src, dst, UDP, len);
+        let sum = match sum_by_checksum(packet) {
+            Some(inner) => sum_onto(inner, &[&pseudo.to_be_bytes(), bytes]),
+            None => sum_onto(pseudo, &[bytes, packet]),
+        };
+        put_u16(bytes, udp::CHECKSUM, if !sum == 0 { 0xffff } else { !sum });
+    }
+}
+
+/// The sum over a packet by the checksum in it: with the pseudo-header, what that covers sums up to nothing. So the kernel's flow
+/// cache knows it, too, which cannot read all of a packet. Of a damaged packet both checksums are wrong, and the server drops it.
+/// `None`: the packet has no such checksum, or it covers a part only.
+fn sum_by_checksum(packet: &[u8]) -> Option<u16> {
+    let is_v4 = *packet.first()? == 0x45;
+    let (ip, rest) = packet.split_at_checked(if is_v4 { IPV4_LEN } else { IPV6_LEN })?;
+    let (protocol, addresses) = match is_v4 {
+        true if u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK != 0 => return None,
+        true => (ip[ipv4::PROTOCOL], &ip[ipv4::SRC..]),
+        false if ip[0] >> 4 == 6 => (ip[ipv6::NEXT_HEADER], &ip[ipv6::SRC..]),
+        false => return None,
+    };
+    let is_covered = match protocol {
+        TCP => rest.len() >= TCP_LEN,
+        UDP => {
+            rest.len() >= UDP_LEN
+                && u16_at(rest, udp::CHECKSUM) != 0
+                && usize::from(u16_at(rest, udp::LEN)) == rest.len()
+        }
+        _ => false,
+    };
+    let pseudo = sum_onto(protocol.into(), &[addresses, &(rest.len() as u16).to_be_bytes()]);
+    is_covered.then(|| sum_onto(!pseudo, &[ip]))
 }
 
 /// A packet that is never cut needs no number (RFC 6864, section 4.1).

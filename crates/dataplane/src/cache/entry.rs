@@ -2,7 +2,7 @@
 
 use convey_forward::{Direction, View};
 use convey_model::{Addr, FlowKey, Rewrite};
-use convey_wire as wire;
+use convey_wire::{self as wire, Envelope};
 
 /// What is done to the packets of a flow that go one way: `struct flow_entry` of `bpf/maps.h`, in a cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,7 +15,7 @@ pub struct FlowEntry {
     next_hop: u16,
     /// The lower half of an interface's index; 0: any.
     from: u16,
-    /// In the order of the bytes on the wire, like a checksum.
+    /// In the order of the bytes on the wire, like a checksum. Of outer packets the halves of the flow label, as numbers.
     address_sum: [u8; 2],
     port_sum: [u8; 2],
     counter_id: u16,
@@ -35,6 +35,7 @@ const TO_CLIENT: u16 = 2;
 const FINISHED: u16 = 4;
 const OPENING: u16 = 8;
 const ALONE: u16 = 16;
+const TUNNELED: u16 = 32;
 
 impl FlowEntry {
     /// Whether a FIN went this way.
@@ -64,6 +65,18 @@ impl FlowEntry {
     /// unless its index is 65,536 higher: the entry has no room for more of it.
     pub fn coming_from(mut self, interface: u32) -> FlowEntry {
         self.from = interface as u16;
+        self
+    }
+
+    /// The same of packets that go through a tunnel, as they are: its addresses and ports are those of outer packets.
+    pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
+        debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");
+        (self.src, self.dst) = (envelope.source(), envelope.tunnel.server);
+        (self.src_port, self.dst_port) = envelope.ports().unwrap_or_default();
+        let label = envelope.flow_label();
+        self.address_sum = ((label >> 16) as u16).to_ne_bytes();
+        self.port_sum = (label as u16).to_ne_bytes();
+        self.flags |= TUNNELED;
         self
     }
 
@@ -130,6 +143,7 @@ mod tests {
                 ("FLOW_FINISHED", FINISHED.into()),
                 ("FLOW_OPENING", OPENING.into()),
                 ("FLOW_ALONE", ALONE.into()),
+                ("FLOW_TUNNELED", TUNNELED.into()),
             ],
         );
     }

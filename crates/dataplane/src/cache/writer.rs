@@ -172,6 +172,9 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         }
         let mut entry =
             FlowEntry::new(key, &route.rewrite, route.direction, counter_id).seen_from(route.view);
+        if let Some(envelope) = &route.envelope {
+            entry = entry.within(envelope);
+        }
         if let Some(interface) = route.from {
             entry = entry.coming_from(interface);
         }
@@ -286,6 +289,7 @@ mod tests {
         let FlowKey { src, dst, src_port, dst_port, .. } = key(7);
         CachedRoute {
             rewrite: Rewrite { src, dst, src_port, dst_port, next_hop: 1 },
+            envelope: None,
             direction: Direction::ToServer,
             view: View::BothSides,
             from: None,

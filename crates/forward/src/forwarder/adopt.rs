@@ -25,7 +25,9 @@ impl Forwarder {
             let proxied = plan.proxied.iter().map(|listen| (listen.ip().into(), listen.ports()));
             ports.leave_out(served.listening().chain(proxied));
         }
+        let has_other_tunnels = self.tunnels.adopt(plan);
         if has_other_timeouts
+            || has_other_tunnels
             || served.may_end_flows_of(&self.served)
             || plan.network.moves_flows_of(&self.network)
         {
@@ -35,7 +37,6 @@ impl Forwarder {
                 Some(_) => self.sweep_again = true,
             }
         }
-        self.tunnels.adopt(plan);
         self.network = plan.network.clone();
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::Forwarder;
 use super::give_way::MAX_LOOKED_AT;
+use super::tunnels::Tunnels;
 use crate::{
     ACK, CachedActivity, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full,
     HandshakeStep, Progress, SYN, Segment, Share, View,
 };
 use convey_model::{FlowKey, NextHops, Timestamp};
+use convey_wire::Envelope;
 
 /// By when the cache has told of what it forwards.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
@@ -74,8 +76,10 @@ impl Forwarder {
             self.hear_of_server(id, before);
         }
         let flow = self.flows.get(id);
-        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
-            put_as(&mut **cache, flow, server_side(flow, &self.network), Progress::furthest);
+        let may_be_cached = flow.is_cached() && self.tunnels.know(flow);
+        if let Some(cache) = self.cache.as_mut().filter(|_| may_be_cached) {
+            let ways = Ways { network: &self.network, tunnels: &self.tunnels };
+            put_as(&mut **cache, flow, ways, Progress::furthest);
         }
     }
 
@@ -107,14 +111,14 @@ impl Forwarder {
             return;
         }
         let flow = self.flows.get(id);
-        let change = (flow.is_cached(), flow.may_be_cached());
+        let change = (flow.is_cached(), flow.may_be_cached() && self.tunnels.know(flow));
         if change == (false, true) && self.withholds(id) {
             return;
         }
         let (Some(cache), flow) = (&mut self.cache, self.flows.get(id)) else { return };
         match change {
             (false, true) => {
-                put(&mut **cache, flow, server_side(flow, &self.network));
+                put(&mut **cache, flow, Ways { network: &self.network, tunnels: &self.tunnels });
                 self.note_cached(id);
             }
             (true, false) => remove(&mut **cache, flow),
@@ -187,10 +191,12 @@ impl Forwarder {
 
     /// Tells the cache that a flow goes another way, or has got further.
     pub(super) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
-        if let Some(cache) = &mut self.cache {
+        if !self.tunnels.know(self.flows.get(id)) {
+            self.update_in_cache(id);
+        } else if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
             if flow.is_cached() {
-                put(&mut **cache, flow, server_side(flow, &self.network));
+                put(&mut **cache, flow, Ways { network: &self.network, tunnels: &self.tunnels });
                 if flow.state().is_handshake() {
                     self.handshakes_replaced = Some(now);
                 }
@@ -205,9 +211,8 @@ impl Forwarder {
         // A handshake goes in when it ends.
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
         {
-            put_one(&mut **cache, flow, (Direction::ToClient, &flow.server()), Some(interface), |seen, _| {
-                seen
-            });
+            let way = Way { from: Some(interface), envelope: None };
+            put_one(&mut **cache, flow, (Direction::ToClient, &flow.server()), way, |seen, _| seen);
         }
     }
 
@@ -295,15 +300,37 @@ impl Forwarder {
     }
 }
 
-/// The interface that packets of a flow's server come in by: the one that packets to it go out by.
-pub(super) fn server_side(flow: &Flow, network: &NextHops) -> Option<u32> {
-    let hop = network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
-    hop.or_else(|| Some(network.hop_to(flow.server().src.ip())?.interface))
+/// What decides on the ways of flows.
+#[derive(Clone, Copy)]
+pub(super) struct Ways<'a> {
+    pub(super) network: &'a NextHops,
+    pub(super) tunnels: &'a Tunnels,
 }
 
-/// Has the cache forward a flow's packets, those of its server from this interface alone.
-pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u32>) {
-    put_as(cache, flow, server_side, |seen, _| seen);
+/// How packets of a flow that go one way come in, if they have to come in there, and the tunnel that they go through.
+struct Way {
+    from: Option<u32>,
+    envelope: Option<Envelope>,
+}
+
+impl Ways<'_> {
+    fn of(self, flow: &Flow, direction: Direction) -> Way {
+        match direction {
+            Direction::ToServer => Way { from: None, envelope: self.tunnels.envelope(flow) },
+            Direction::ToClient => Way { from: self.server_side(flow), envelope: None },
+        }
+    }
+
+    /// The interface that packets of a flow's server come in by: the one that packets to it go out by.
+    fn server_side(self, flow: &Flow) -> Option<u32> {
+        let hop = self.network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
+        hop.or_else(|| Some(self.network.hop_to(flow.server().src.ip())?.interface))
+    }
+}
+
+/// Has the cache forward a flow's packets, those of its server from one interface alone. Its tunnel is known.
+pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>) {
+    put_as(cache, flow, ways, |seen, _| seen);
 }
 
 /// The same; `progress` says how far a side is, by what the cache has seen and what the flow knows. The server's packets go first:
@@ -311,21 +338,21 @@ pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, server_side: Option<u3
 fn put_as(
     cache: &mut dyn FlowCache,
     flow: &Flow,
-    server_side: Option<u32>,
+    ways: Ways<'_>,
     progress: fn(Progress, Progress) -> Progress,
 ) {
+    debug_assert!(ways.tunnels.know(flow), "{flow:?} would go without its tunnel");
     for (direction, key) in keys(flow).rev() {
-        let from = server_side.filter(|_| direction == Direction::ToClient);
-        put_one(cache, flow, (direction, &key), from, progress);
+        put_one(cache, flow, (direction, &key), ways.of(flow, direction), progress);
     }
 }
 
-/// The same of the packets that go one way, `from` one interface if there is one.
+/// The same of the packets that go one way.
 fn put_one(
     cache: &mut dyn FlowCache,
     flow: &Flow,
     (direction, key): (Direction, &FlowKey),
-    from: Option<u32>,
+    Way { from, envelope }: Way,
     progress: fn(Progress, Progress) -> Progress,
 ) {
     let rewrite = flow.rewrite(direction);
@@ -337,7 +364,9 @@ fn put_one(
     let view = flow.view();
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
     let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), seen.map(|seen| seen.at));
-    cache.put(key, &CachedRoute { rewrite, direction, view, from, owners, is_new, last, progress, opening });
+    let route =
+        CachedRoute { rewrite, envelope, direction, view, from, owners, is_new, last, progress, opening };
+    cache.put(key, &route);
 }
 
 /// Learns of the packets that the cache forwarded how far a flow's sides have got.

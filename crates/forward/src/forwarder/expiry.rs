@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::adopt::reroute;
+use super::cached::{self, Ways};
 use super::journal::silenced;
-use super::{Forwarder, cached, refuse};
+use super::{Forwarder, refuse};
 use crate::plan::Plan;
 use crate::{Flow, FlowEnd, FlowId, View};
 use convey_model::Timestamp;
@@ -36,42 +37,7 @@ impl Forwarder {
             self.take_leave((flow, *end), plan, now, &mut reset);
         }
         if let Some(from) = self.sweep {
-            let (served, answer) = (&self.served, &mut self.answer);
-            let (mut cache, mut is_replaced) = (self.cache.as_deref_mut(), false);
-            self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
-                let end = served.end_of(flow);
-                let is_rerouted = reroute(flow, plan);
-                match cache.as_deref_mut().filter(|_| flow.is_cached()) {
-                    Some(cache) if end.is_some() => cached::catch_up(cache, flow),
-                    Some(cache) if is_rerouted => {
-                        cached::put(cache, flow, cached::server_side(flow, &plan.network));
-                        is_replaced |= flow.state().is_handshake();
-                    }
-                    _ => {}
-                }
-                if let Some(end) = end {
-                    if end != FlowEnd::Left
-                        && let Some(interface) = refuse::farewell(flow, plan, answer)
-                    {
-                        reset(answer, interface);
-                    }
-                    // The client is heard no more, so its server would wait for it.
-                    if end == FlowEnd::Denied
-                        && flow.is_open_connection()
-                        && let Some(interface) = refuse::farewell_to_server(flow, plan, answer)
-                    {
-                        reset(answer, interface);
-                    }
-                    gone.push((id, flow.clone(), end));
-                }
-                end.is_none()
-            });
-            if is_replaced {
-                self.handshakes_replaced = Some(now);
-            }
-            if self.sweep.is_none() && std::mem::take(&mut self.sweep_again) {
-                self.sweep = Some(0);
-            }
+            self.look_at_flows(from, (plan, now), &mut gone, &mut reset);
         }
         for (id, flow, end) in &gone {
             self.note_gone(*id, flow, *end, now);
@@ -81,6 +47,58 @@ impl Forwarder {
         let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
         let has_more_pools = self.ports.as_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
         !expired_all || self.sweep.is_some() || has_more_pools || self.withheld.is_behind()
+    }
+
+    /// Looks at a slice of the flows after a new plan: those that end are `gone`, others go where it has them go.
+    fn look_at_flows(
+        &mut self,
+        from: u32,
+        (plan, now): (&Plan, Timestamp),
+        gone: &mut Vec<(FlowId, Flow, FlowEnd)>,
+        reset: &mut impl FnMut(&[u8], u32),
+    ) {
+        let (served, answer) = (&self.served, &mut self.answer);
+        let ways = Ways { network: &plan.network, tunnels: &self.tunnels };
+        let (mut cache, mut is_replaced, mut lost) = (self.cache.as_deref_mut(), false, Vec::new());
+        self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
+            let end = served.end_of(flow);
+            let is_rerouted = reroute(flow, plan) || ways.tunnels.is_changed(flow);
+            match cache.as_deref_mut().filter(|_| flow.is_cached()) {
+                Some(cache) if end.is_some() => cached::catch_up(cache, flow),
+                Some(_) if !ways.tunnels.know(flow) => lost.push(id),
+                Some(cache) if is_rerouted => {
+                    cached::put(cache, flow, ways);
+                    is_replaced |= flow.state().is_handshake();
+                }
+                _ => {}
+            }
+            if let Some(end) = end {
+                if end != FlowEnd::Left
+                    && let Some(interface) = refuse::farewell(flow, plan, answer)
+                {
+                    reset(answer, interface);
+                }
+                // The client is heard no more, so its server would wait for it.
+                if end == FlowEnd::Denied
+                    && flow.is_open_connection()
+                    && let Some(interface) = refuse::farewell_to_server(flow, plan, answer)
+                {
+                    reset(answer, interface);
+                }
+                gone.push((id, flow.clone(), end));
+            }
+            end.is_none()
+        });
+        if is_replaced {
+            self.handshakes_replaced = Some(now);
+        }
+        lost.into_iter().for_each(|id| self.withdraw(id));
+        if self.sweep.is_none() {
+            match std::mem::take(&mut self.sweep_again) {
+                true => self.sweep = Some(0),
+                false => self.tunnels.forget_changes(),
+            }
+        }
     }
 
     /// Forgets flows that have been silent for too long. Returns whether that was all of them.

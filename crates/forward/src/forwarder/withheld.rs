@@ -95,7 +95,7 @@ impl Forwarder {
     }
 
     /// Takes a flow from the cache. What that has seen of it is known here from now on.
-    fn withdraw(&mut self, id: FlowId) {
+    pub(super) fn withdraw(&mut self, id: FlowId) {
         self.catch_up(id);
         if let Some(last) = self.last_in_cache(id) {
             self.flows.put_off(id, last);

@@ -91,6 +91,33 @@ fn a_packet_of_either_family_goes_whole_to_a_server_of_either() {
     }
 }
 
+/// With another implementation a packet comes out as it was (`taken_out`), whatever its outer checksum was made of.
+#[test]
+fn outer_headers_follow_from_those_within_where_a_checksum_says_what_the_rest_adds() {
+    let gue = |server| Envelope { tunnel: tunnel(Encapsulation::Gue { port: 6_080 }, server), hash: 7 };
+    let (v4, v6) = (TestPacket::from("198.51.100.7:4242").to("192.0.2.1:80"), SERVERS[1]);
+    let long = v4.clone().udp().payload(&[7; 200]);
+    let mut short = packet_of(&long);
+    // UDP ends before its packet does.
+    short[25] -= 8;
+    let [first, ..] = &long.fragments(9, 64)[..] else { panic!("fragments") };
+    for (packet, expected) in [
+        (packet_of(&v4.clone().syn().payload(b"odd")), true),
+        (packet_of(&long), true),
+        (packet_of(&TestPacket::from("[2001:db8:5::7]:42").to("[2001:db8::80]:80").udp()), true),
+        (packet_of(&long.clone().without_checksum()), false),
+        (short, false),
+        (packet_of(&v4.clone().ip_options(&[1; 4])), false),
+        (first[14..].to_vec(), false),
+    ] {
+        assert_eq!(gue(v6).follows_from_headers(&packet), expected, "{packet:02x?}");
+        assert!(gue(SERVERS[0]).follows_from_headers(&packet), "no checksum");
+        assert!(Envelope { tunnel: tunnel(Encapsulation::Ipip, v6), hash: 7 }.follows_from_headers(&packet));
+        let tunnel = gue(v6).tunnel;
+        assert_eq!(taken_out(&put(&tunnel, &packet), &tunnel).3, packet);
+    }
+}
+
 #[test]
 fn the_traffic_class_and_its_congestion_bits_are_those_of_the_packet() {
     for tunnel in tunnels() {

@@ -255,9 +255,10 @@ impl Lab {
         let fits = |frame: &Frame<'_>, headers: &Headers, hop: &NextHop| {
             matches!(fit(frame, headers, Path::to(hop, true)), Ok(None))
         };
-        if let Some(interface) =
+        if let Some((interface, envelope)) =
             self.kernel.as_ref().and_then(|kernel| kernel.forward(frame, fits, &self.plan, self.now))
         {
+            self.envelope = envelope;
             if !self.is_deaf {
                 self.hear_cache();
             }

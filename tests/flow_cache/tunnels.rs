@@ -1,0 +1,31 @@
+//! Flows that go through tunnels.
+
+use convey::forward::testing::Flow;
+use convey::model::DsrKind;
+use convey::wire::{self, Envelope};
+
+use super::balancer::{BalancerSetup, TestBalancer};
+
+/// Tunnels of every kind, and families within each other, with one server.
+pub(crate) fn tunnels() -> Vec<BalancerSetup> {
+    let [ipip, gue] = [DsrKind::Ipip, DsrKind::Gue].map(|dsr| BalancerSetup::dsr(1, 100).tunneled(dsr));
+    let families =
+        |setup: BalancerSetup| [setup, setup.over_ipv6(), setup.mixed(), setup.over_ipv6().mixed()];
+    [ipip, gue].into_iter().flat_map(families).flat_map(|setup| [setup, setup.udp()]).collect()
+}
+
+/// A frame as it is sent on: within another packet, if it goes through a tunnel.
+pub(crate) fn within(mut frame: Vec<u8>, envelope: Option<Envelope>) -> Vec<u8> {
+    if let Some(envelope) = envelope {
+        // What follows is padding.
+        frame.truncate(wire::parse(&frame).unwrap().end);
+        wire::enclose(&mut frame, 14, &envelope);
+    }
+    frame
+}
+
+/// The tunnel that packets of a flow to its server go through.
+pub(crate) fn envelope(core: &TestBalancer, flow: &Flow) -> Option<Envelope> {
+    let tunnel = core.plan.tunnels.get(&flow.server_id())?;
+    Some(Envelope::new(tunnel, &flow.client()))
+}
