@@ -48,7 +48,7 @@ pub(super) fn of_two_hosts_the_one_that_can_serve_has_the_address() {
         namespace.ip("link set eth0 up");
         let (lab, of_second) = (Loopback::new(), Loopback::new());
         let server = TcpServer::named("a", lab.server(1));
-        let mut balancer = BalancerProcess::start(&lab, &config(&lab));
+        let balancer = BalancerProcess::start(&lab, &config(&lab));
         let _keepalived = keepalived(Command::new("keepalived"), &lab, PRIORITY);
         let inside = |program: &OsStr| {
             let mut command = Command::new("ip");
