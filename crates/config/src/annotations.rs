@@ -13,6 +13,9 @@ use convey_model::{Algorithm, SourceSettings};
 /// What annotations for convey begin with. Others are for other programs.
 const PREFIX: &str = "convey.dev/";
 
+/// So many are told: a Service may have thousands of annotations.
+const MAX_PROBLEMS: usize = 8;
+
 /// The longest text that may be a number.
 const MAX_NUMBER: usize = 32;
 
@@ -62,7 +65,9 @@ impl Annotations {
     /// What is wrong with those of now, in words for an operator.
     pub fn problems(&self) -> BTreeSet<String> {
         let line = |problem: &String| format!("{problem}; its annotations stay as they were");
-        self.problems.iter().map(line).collect()
+        let more = self.problems.len().saturating_sub(MAX_PROBLEMS);
+        let more = (more > 0).then(|| format!("{more} more of its annotations are wrong"));
+        self.problems.iter().take(MAX_PROBLEMS).map(line).chain(more).collect()
     }
 }
 

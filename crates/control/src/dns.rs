@@ -1,4 +1,4 @@
-//! DNS as a source of servers: looks a name up, waits as long as the answer may be believed, and looks it up again.
+//! DNS as a source of servers: looks a name up, waits for the time to live of the answer, and looks it up again.
 
 mod pace;
 
@@ -46,7 +46,11 @@ impl NameBoard {
         let board = Arc::<NameBoard>::default();
         tokio::spawn(board.clone().follow(move |question, board| {
             let resolver = resolver.clone();
-            async move { resolver.watch(question.clone(), |lookup| board.post(&question, lookup)).await }
+            async move {
+                resolver
+                    .watch(question.clone(), |lookup| board.post_after(&question, lookup, Lookup::join))
+                    .await
+            }
         }));
         board
     }

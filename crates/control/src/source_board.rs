@@ -68,9 +68,19 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
 
     /// A source says this now. Nothing if it is not wanted.
     pub fn post(&self, one: &W, said: S) {
+        self.post_after(one, said, |_, said| said);
+    }
+
+    /// The same. `join` has what the source said before, if nobody has read it yet, and what it says now.
+    pub fn post_after(&self, one: &W, said: S, join: impl FnOnce(S, S) -> S) {
         // The lock of the board comes first: what ceases to be wanted leaves nothing.
         let mut posted = self.posted();
         if self.wanted.borrow().contains(one) {
+            let unread = posted.get(one).filter(|posted| posted.is_unread).map(|posted| posted.said.clone());
+            let said = match unread {
+                Some(unread) => join(unread, said),
+                None => said,
+            };
             posted.insert(one.clone(), Posted { said, is_unread: true });
             self.changed.notify_one();
         }
@@ -96,6 +106,13 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
             (one.clone(), posted.said.clone())
         });
         taken.collect()
+    }
+
+    /// Has [`SourceBoard::changed`] return if there is something to take: who waited for something else may have heard of it.
+    pub(crate) fn remind(&self) {
+        if self.posted().values().any(|posted| posted.is_unread) {
+            self.changed.notify_one();
+        }
     }
 
     /// Waits until something may be there to take.
@@ -132,6 +149,7 @@ impl Drop for AbortOnDrop {
 mod tests {
     use super::*;
     use convey_model::{KubernetesCluster, KubernetesService, ServicePort};
+    use futures_util::FutureExt;
 
     fn source(name: &str) -> DiscoverySource {
         DiscoverySource::Kubernetes(KubernetesService {
@@ -154,6 +172,21 @@ mod tests {
         (1..=1_000).for_each(|n| board.post(&source("web"), failed(n)));
         assert_eq!(board.take(), [(source("web"), failed(1_000))]);
         assert_eq!(board.take(), []);
+    }
+
+    #[tokio::test]
+    async fn what_was_not_read_is_reminded_of() {
+        let board = DiscoveryBoard::default();
+        board.want(BTreeSet::from([source("web")]));
+        board.post(&source("web"), failed(1));
+        board.all_are_said(&BTreeSet::from([source("web")])).await;
+        board.changed().await;
+        assert!(board.changed().now_or_never().is_none(), "the permit has been taken");
+        board.remind();
+        assert!(board.changed().now_or_never().is_some());
+        board.take();
+        board.remind();
+        assert!(board.changed().now_or_never().is_none(), "there is nothing to take");
     }
 
     #[test]

@@ -124,8 +124,8 @@ pub trait ServerPicker: Send + Sync {
     /// The server for a client of `vip`.
     fn pick(&self, client: SocketAddr, vip: SocketAddr) -> Picked;
 
-    /// The server that a datagram names itself, by its index in the pool: whoever goes on with another address still belongs to it. It goes
-    /// before [`ServerPicker::pick`].
+    /// The server that a datagram names itself, by its index in the pool. It goes before [`ServerPicker::pick`]: a client may have changed its
+    /// address in the midst of a connection.
     fn named_by(&self, _datagram: &[u8]) -> Option<usize> {
         None
     }

@@ -33,7 +33,7 @@ pub(crate) async fn watch(
             tell(annotations.settings(), annotations.problems());
         })
         .await;
-        // Who may not watch slices either is told so by their watch. So is everybody of an API server that is gone.
+        // The watch of slices tells of an API server that is gone.
         if let Some(why) = refusal {
             let note = format!("its annotations cannot be read, they stay as they were: {why}");
             tell(annotations.settings(), BTreeSet::from([note]));

@@ -2,11 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use convey_model::{DiscoveryState, KubernetesService, ServerSource, SourceSettings};
 
 use crate::{annotations, watch};
+
+/// How long servers wait for the annotations of their Service at a start.
+const FIRST_ANNOTATIONS: Duration = Duration::from_secs(1);
 
 /// Services of Kubernetes clusters. While an API server cannot be asked, what was known stays known.
 #[derive(Debug, Clone, Copy)]
@@ -21,12 +28,18 @@ impl ServerSource for Kubernetes {
             slices: None,
             settings: SourceSettings::default(),
             notes: BTreeSet::new(),
+            waits: true,
             tell,
         });
         let both = || both.lock().unwrap_or_else(PoisonError::into_inner);
         tokio::select! {
             never = watch::watch(&wanted, |state| both().hear(Some(state), None)) => never,
             never = annotations::watch(&wanted, |settings, notes| both().hear(None, Some((settings, notes)))) => never,
+            never = async {
+                sleep(FIRST_ANNOTATIONS).await;
+                both().wait_no_longer();
+                pending().await
+            } => never,
         }
     }
 }
@@ -38,6 +51,8 @@ struct Both<T> {
     settings: SourceSettings,
     /// What is wrong with annotations.
     notes: BTreeSet<String>,
+    /// Whether servers wait for the first annotations, which may take them out of rotation.
+    waits: bool,
     tell: T,
 }
 
@@ -48,13 +63,22 @@ impl<T: FnMut(DiscoveryState)> Both<T> {
         annotations: Option<(SourceSettings, BTreeSet<String>)>,
     ) {
         if let Some((settings, notes)) = annotations {
-            (self.settings, self.notes) = (settings, notes);
+            (self.settings, self.notes, self.waits) = (settings, notes, false);
         }
         self.slices = slices.or(self.slices.take());
-        if let Some(mut state) = self.slices.clone() {
+        if let Some(mut state) = self.slices.clone().filter(|_| !self.waits) {
             state.settings = self.settings;
             state.notes.extend(self.notes.iter().cloned());
             (self.tell)(state);
+        }
+    }
+}
+
+impl<T: FnMut(DiscoveryState)> Both<T> {
+    /// Tells of servers although nothing is known of annotations.
+    fn wait_no_longer(&mut self) {
+        if std::mem::take(&mut self.waits) {
+            self.hear(None, None);
         }
     }
 }
@@ -67,7 +91,7 @@ mod tests {
     fn annotations_are_told_with_the_servers_and_never_before() {
         let mut told = Vec::new();
         let (slices, settings, notes) = (None, SourceSettings::default(), BTreeSet::new());
-        let mut both = Both { slices, settings, notes, tell: |state| told.push(state) };
+        let mut both = Both { slices, settings, notes, waits: true, tell: |state| told.push(state) };
         let settings = SourceSettings { weight: Some(3), ..settings };
         both.hear(None, Some((settings, BTreeSet::from(["odd".to_owned()]))));
         let slices = DiscoveryState { failures: 1, ..DiscoveryState::default() };
@@ -77,5 +101,21 @@ mod tests {
         let first = DiscoveryState { failures: 1, settings, notes, ..DiscoveryState::default() };
         let second = DiscoveryState { failures: 1, ..DiscoveryState::default() };
         assert_eq!(told, [first, second]);
+    }
+
+    #[test]
+    fn servers_wait_for_the_first_annotations_but_not_for_ever() {
+        let told = std::cell::RefCell::new(Vec::new());
+        let (slices, settings, notes) = (None, SourceSettings::default(), BTreeSet::new());
+        let tell = |state| told.borrow_mut().push(state);
+        let mut both = Both { slices, settings, notes, waits: true, tell };
+        let slices = DiscoveryState { failures: 1, ..DiscoveryState::default() };
+        both.hear(Some(slices.clone()), None);
+        assert_eq!(*told.borrow(), []);
+        both.wait_no_longer();
+        assert_eq!(told.borrow().len(), 1);
+        both.wait_no_longer();
+        both.hear(Some(slices.clone()), None);
+        assert_eq!(*told.borrow(), [slices.clone(), slices]);
     }
 }

@@ -26,7 +26,8 @@ impl DiscoveryConfig {
         let settings = ServerSettings {
             weight: said.weight.unwrap_or(self.settings.weight),
             backup: self.settings.backup || is_elsewhere,
-            max_connections: said.max_connections.or(self.settings.max_connections),
+            // Whoever may annotate a Service raises no limit of the file.
+            max_connections: said.max_connections.into_iter().chain(self.settings.max_connections).min(),
         };
         ServerConfig { name: found.name.clone(), addr: found.addr, settings }
     }

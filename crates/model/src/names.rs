@@ -26,6 +26,15 @@ pub struct Lookup {
 }
 
 impl Lookup {
+    /// This one after an earlier one that nobody has read yet: what that found stays where this one failed.
+    #[must_use]
+    pub fn join(earlier: Lookup, later: Lookup) -> Lookup {
+        let found = |earlier: Result<DnsRecords, String>, later: Result<DnsRecords, String>| {
+            if later.is_err() && earlier.is_ok() { earlier } else { later }
+        };
+        Lookup { v4: found(earlier.v4, later.v4), v6: found(earlier.v6, later.v6), ..later }
+    }
+
     /// The same without addresses that mean another machine to whoever asks: of the loopback, or of the link alone. Name
     /// servers that others control could lead clients to places that only this host may reach, such as its own services
     /// or a cloud's metadata. The hosts file of this machine may name them: its owner may do so anyway.

@@ -21,8 +21,10 @@ pub(super) struct ServerFacts {
     pub(super) vip_owner: Option<String>,
     pub(super) sockets: Vec<ServerSocket>,
     pub(super) rules: Ruleset,
-    /// A socket takes packets of GUE out.
-    pub(super) takes_gue: bool,
+    /// Where a socket takes packets of GUE out.
+    pub(super) gue_port: Option<u16>,
+    /// The script has answers say how long segments may be.
+    pub(super) clamps_mss: bool,
     /// What the scripts with `tc` have set.
     pub(super) tc: Vec<SourceRule>,
     /// Where the scripts are.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::facts::ServerFacts;
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::SourceRule;
-use crate::model::DsrKind;
+use crate::model::{DsrKind, TunnelConfig};
 
 /// What has no answer on this host.
 pub(super) const BALANCER: &str = "BALANCER_ADDRESS";
@@ -127,7 +127,10 @@ pub(super) fn with_vip(setup: &ServerSetup, facts: &ServerFacts) -> String {
         DsrKind::Ipip | DsrKind::Gue => setup.dsr.name(),
     };
     let own = facts.own_address(vip).map_or("SERVER_ADDRESS".to_owned(), |ip| ip.to_string());
-    format!("VIP={vip} KIND={kind} SERVER={own} {scripts}/dsr-server-tunnel.sh up")
+    let port = facts.gue_port.filter(|port| *port != TunnelConfig::default().gue_port);
+    let port = port.map_or(String::new(), |port| format!("PORT={port} "));
+    let mss = if facts.clamps_mss { "MSS=clamp " } else { "" };
+    format!("VIP={vip} KIND={kind} SERVER={own} {port}{mss}{scripts}/dsr-server-tunnel.sh up")
 }
 
 fn add<T: PartialEq>(list: &mut Vec<T>, more: impl IntoIterator<Item = T>) {

@@ -65,7 +65,8 @@ fn healthy(l2: bool, v6: bool) -> ServerFacts {
         vip_owner: (!l2).then(|| "02:00:0a:4d:00:01".to_owned()),
         sockets: vec![nginx],
         rules: Ruleset::default(),
-        takes_gue: false,
+        gue_port: None,
+        clamps_mss: false,
         tc: if l2 { Vec::new() } else { vec![rule(v6)] },
         scripts: "tc".to_owned(),
     }
@@ -377,10 +378,14 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     assert_eq!(found[0].mend[1], "sysctl -w net.ipv4.conf.tunl0.rp_filter=0");
 
     let mut without_vip = behind_a_tunnel(false, "tunl0");
-    (without_vip.takes_gue, without_vip.links[0].addresses) = (true, vec![(ip("127.0.0.1"), 8)]);
+    (without_vip.gue_port, without_vip.clamps_mss) = (Some(7_000), true);
+    without_vip.links[0].addresses = vec![(ip("127.0.0.1"), 8)];
     let found = look(false, &without_vip);
     assert_eq!((found[0].check, found.len()), ("vip-not-on-lo", 1));
-    assert_eq!(found[0].mend, ["VIP=10.77.0.100 KIND=gue SERVER=10.77.0.11 tc/dsr-server-tunnel.sh up"]);
+    assert_eq!(
+        found[0].mend,
+        ["VIP=10.77.0.100 KIND=gue SERVER=10.77.0.11 PORT=7000 MSS=clamp tc/dsr-server-tunnel.sh up"]
+    );
 
     // Others use such devices, too, and give them addresses.
     let mut other = healthy(true, false);

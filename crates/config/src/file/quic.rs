@@ -29,27 +29,25 @@ pub(super) fn read(
     servers: &[ParsedServer],
     report: &Report<'_>,
 ) -> Option<Placed<Arc<QuicConfig>>> {
-    let table = backend.table("quic_lb");
-    let place = table.place.clone();
+    let tables = backend.table("quic_lb").named();
     let parsed: Vec<ParsedScheme> =
-        table.named().into_iter().filter_map(|(name, table)| scheme(&name, table, report)).collect();
+        tables.into_iter().filter_map(|(name, table)| scheme(&name, table, report)).collect();
     let ids = ids(servers, report);
-    let Some(len) = ids.first().map(|(id, _)| id.len()) else {
+    let first_place = servers.iter().find_map(|server| Some(server.quic_server_id.as_ref()?.place.clone()));
+    let Some(place) = first_place else {
         if let Some(scheme) = parsed.first() {
-            report.error(&scheme.place, "no server has a quic_server_id".to_owned());
+            report.error(&scheme.place, "no server has a quic_server_id");
         }
         return None;
     };
-    let place = servers
-        .iter()
-        .find_map(|server| Some(server.quic_server_id.as_ref()?.place.clone()))
-        .unwrap_or(place);
+    // Without any, what is wrong with those that are there was reported.
+    let len = ids.first().map_or(1, |(id, _)| id.len());
+    let usual = DEFAULT_LEN.saturating_sub(len).max(MIN_NONCE);
     let mut schemes = Schemes::default();
     if parsed.is_empty() {
-        Scheme::new(0, len, MIN_NONCE, None).into_iter().for_each(|scheme| schemes.add(scheme));
+        Scheme::new(0, len, usual, None).into_iter().for_each(|scheme| schemes.add(scheme));
     }
     for ParsedScheme { rotation, place, nonce_length, key } in parsed {
-        let usual = DEFAULT_LEN.saturating_sub(len).max(MIN_NONCE);
         let nonce = nonce_length.as_ref().map_or(usual, |found| found.value);
         match Scheme::new(rotation, len, nonce, key) {
             Ok(scheme) => schemes.add(scheme),

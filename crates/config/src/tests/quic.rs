@@ -99,7 +99,8 @@ fn what_no_server_could_be_found_by_is_refused() {
     let named = with(IDS, "").replace("10.0.0.2:443", "app.internal:443");
     let said = errors(&named);
     assert!(
-        said[0].ends_with("a host name may have several servers: give each its address and an id"),
+        said.len() == 1
+            && said[0].ends_with("a host name may have several servers: give each its address and an id"),
         "{said:?}"
     );
 }
@@ -112,6 +113,10 @@ fn what_has_no_effect_is_told() {
     assert_eq!(
         told(&text.replace("hash = \"quic_cid\"", "hash = \"tuple\"")),
         "config.toml:11:18: backends.web.servers.a.quic_server_id: has no effect without hash = \"quic_cid\""
+    );
+    assert_eq!(
+        told(&with([IDS[0], ""], "")),
+        "config.toml:7:8: backends.web.hash: clients that change their address lose servers without quic_server_id: \"b\""
     );
     assert_eq!(
         told(&text.replace("protocol = \"udp\"\n", "")),

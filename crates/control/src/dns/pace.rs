@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use convey_model::{Lookup, Missing};
 
-/// A record that may be believed for less is believed for so long.
+/// The shortest time to live: a shorter one counts as this.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// A record that may be believed for longer is asked for again after this.
+/// The longest: a longer one counts as this.
 const MAX_TTL: Duration = Duration::from_secs(300);
 /// After a lookup that failed, also if for one family only, the next one waits this long, and twice as long each time it
 /// fails again.

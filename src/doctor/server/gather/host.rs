@@ -47,10 +47,18 @@ pub(super) fn sockets() -> Result<Vec<ServerSocket>, String> {
     Ok(output("ss", &["-H", "-l", "-n", "-t", "-u", "-p"])?.lines().filter_map(socket).collect())
 }
 
-/// Whether a socket takes packets of GUE out, of either family. Without the module `fou` there is none.
-pub(super) fn takes_gue() -> bool {
-    let shows = |family: &str| output("ip", &[family, "fou", "show"]).is_ok_and(|text| text.contains(" gue"));
-    shows("-4") || shows("-6")
+/// Where a socket takes packets of GUE out, of either family: `port 6080 gue`. Without the module `fou` there is none.
+pub(super) fn gue_port() -> Option<u16> {
+    let port = |line: &str| line.strip_prefix("port ")?.split_once(" gue")?.0.trim().parse().ok();
+    let of = |family: &str| {
+        output("ip", &[family, "fou", "show"]).ok()?.lines().find_map(|line| port(line.trim()))
+    };
+    of("-4").or_else(|| of("-6"))
+}
+
+/// Whether the table is there that `tc/dsr-server-tunnel.sh` makes for `MSS`.
+pub(super) fn clamps_mss() -> bool {
+    output("nft", &["list", "table", "inet", "convey_dsr_tunnel"]).is_ok_and(|table| table.contains("maxseg"))
 }
 
 fn link(it: &Json) -> HostLink {
