@@ -7,7 +7,7 @@ tunnel() {
 
 # uploads: whether segments of full length arrive.
 uploads() {
-    long=$(head -c 900 /dev/zero | tr '\\0' x)
+    long=$(printf '%0900d' 0)
     on client curl -sS --fail -m 3 -H "A: $long" -H "B: $long" -H "C: $long" -H "D: $long" -o /dev/null "http://$VIP/"
 }
 
@@ -16,6 +16,11 @@ doctors() {
     on "$1" /convey/target/release/convey doctor --server $VIP:80 >/tmp/found 2>&1 || true
     grep -q "$2" /tmp/found || { cat /tmp/found; return 1; }
 }
+
+# A network that loses ICMP: until the end, or the client would remember what a later error says.
+on client nft -f - <<RULES
+table ip lost { chain input { type filter hook input priority 0; icmp type destination-unreachable drop; }; }
+RULES
 
 for kind in ipip gue; do
     ! tunnel $kind check || fail "a check before up"
@@ -46,15 +51,11 @@ backend = \"web\""
     tunnel $kind up
     works
 
-    # A network that loses ICMP.
-    on client nft -f - <<RULES
-table ip lost { chain input { type filter hook input priority 0; icmp type destination-unreachable drop; }; }
-RULES
+    # By the network that loses ICMP.
     ! uploads 2>/dev/null || fail "a segment of 1,500 bytes fits, whatever is around it"
     tunnel $kind up clamp
     tunnel $kind check clamp
     uploads
-    on client nft delete table ip lost
     stop_convey
 
     tunnel $kind down
@@ -63,3 +64,4 @@ RULES
     same "what is left" "$(on server1 nft list ruleset)$(on server1 ip fou show)" ""
     same "the VIP that is left" "$(on server1 ip -o addr show to $VIP)" ""
 done
+on client nft delete table ip lost
