@@ -10,7 +10,7 @@ use convey_forward::{
     Cut, Direction, FlowState, Forwarded, Fragments, Frame, IpIds, Later, Lead, PacketRole, Verdict, cut,
 };
 use convey_model::{Addr, DsrKind, Mode, Protocol};
-use convey_wire::{Headers, IcmpError, Kind, TestPacket, icmp_error, parse};
+use convey_wire::{Envelope, Headers, IcmpError, Kind, TestPacket, enclose, icmp_error, parse};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]
@@ -20,10 +20,12 @@ const CAPACITY: u32 = 8;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&setup, mut steps)) = input.split_first() else { return };
+    let tunnel = (setup & 16 != 0).then_some(if setup & 2 == 0 { DsrKind::Ipip } else { DsrKind::Gue });
     let setup = BalancerSetup {
-        mode: if setup & 1 == 0 { Mode::Passthrough } else { Mode::Dsr },
-        dsr: if setup & 2 == 0 { DsrKind::L3 } else { DsrKind::L2 },
+        mode: if setup & 1 == 0 && tunnel.is_none() { Mode::Passthrough } else { Mode::Dsr },
+        dsr: tunnel.unwrap_or(if setup & 2 == 0 { DsrKind::L3 } else { DsrKind::L2 }),
         is_v6: setup & 4 != 0,
+        is_mixed: setup & 32 != 0 && tunnel.is_some(),
         protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
         ..BalancerSetup::passthrough(3, CAPACITY)
     };
@@ -181,6 +183,10 @@ impl Story {
             assert_eq!(frame[is.l4 + header..], before[was.l4 + header..]);
         }
         self.opened += usize::from(forwarded.role == PacketRole::First);
+        assert_eq!(forwarded.envelope.is_some(), self.setup.dsr.has_tunnel());
+        if let Some(envelope) = forwarded.envelope.filter(|_| forwarded.cut.is_none()) {
+            check_enclosed(&frame[..is.end], &envelope);
+        }
         if let Some(how) = forwarded.cut {
             let most = match how {
                 Cut::Segments(payload) => {
@@ -227,6 +233,20 @@ impl Story {
             assert_eq!(self.balancer.forwarder.snat_ports_in_use(), flows.len() as usize);
         }
     }
+}
+
+/// What goes through a tunnel is the packet as it is, within headers that say how long they and it are.
+fn check_enclosed(frame: &[u8], envelope: &Envelope) {
+    let mut outer = frame.to_vec();
+    enclose(&mut outer, 14, envelope);
+    let (before, packet) = outer.split_at(outer.len() - (frame.len() - 14));
+    assert_eq!(packet, &frame[14..]);
+    let len = outer.len() - 14;
+    let told = match before[14] >> 4 {
+        4 => usize::from(u16::from_be_bytes([before[16], before[17]])),
+        _ => 40 + usize::from(u16::from_be_bytes([before[18], before[19]])),
+    };
+    assert!(told == len && len <= 1_500, "{told} of {len} bytes");
 }
 
 /// Neither errors nor resets nor what nobody knows the ports of are ever answered.
