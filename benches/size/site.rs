@@ -39,7 +39,7 @@ impl Site {
             folder.path().join("nginx.pid").display()
         );
         fs::write(&config, text).unwrap();
-        let nginx = Process::spawn(within(&servers, "nginx").arg("-c").arg(config));
+        let nginx = Process::spawn(servers.command("nginx").arg("-c").arg(config));
         Site { balancer, _servers: servers, _nginx: nginx, folder }
     }
 
@@ -82,7 +82,7 @@ impl Site {
     }
 
     fn convey(&self) -> Command {
-        within(&self.balancer, binary().get_program())
+        self.balancer.command(binary().get_program())
     }
 }
 
@@ -106,7 +106,7 @@ impl Running<'_> {
     pub(crate) fn wait_for(&mut self, page: &str) {
         let url = format!("http://127.0.0.1:7000/{page}");
         self.wait(page, || {
-            let mut curl = within(&self.site.balancer, "curl");
+            let mut curl = self.site.balancer.command("curl");
             run(curl.args(["-s", "-f", "-m", "10", "-o", "/dev/null", &url])).code == Some(0)
         });
     }
@@ -152,11 +152,4 @@ impl Running<'_> {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-/// A program in a namespace.
-fn within(namespace: &TestNamespace, program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace.name()]).arg(program);
-    command
 }

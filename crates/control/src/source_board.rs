@@ -108,16 +108,15 @@ impl<W: Ord + Clone + Send + Sync + 'static, S: Clone + Send + 'static> SourceBo
         taken.collect()
     }
 
-    /// Has [`SourceBoard::changed`] return if there is something to take: who waited for something else may have heard of it.
-    pub(crate) fn remind(&self) {
-        if self.posted().values().any(|posted| posted.is_unread) {
-            self.changed.notify_one();
-        }
-    }
-
-    /// Waits until something may be there to take.
+    /// Waits until something is there to take, also if whoever waited for something else has heard of it first.
     pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+        loop {
+            let changed = self.changed.notified();
+            if self.posted().values().any(|posted| posted.is_unread) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Waits until something was said of each of these.
@@ -175,18 +174,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_read_is_reminded_of() {
+    async fn what_another_has_waited_for_is_still_there_to_take() {
         let board = DiscoveryBoard::default();
         board.want(BTreeSet::from([source("web")]));
+        assert!(board.changed().now_or_never().is_none(), "there is nothing to take");
         board.post(&source("web"), failed(1));
         board.all_are_said(&BTreeSet::from([source("web")])).await;
         board.changed().await;
-        assert!(board.changed().now_or_never().is_none(), "the permit has been taken");
-        board.remind();
-        assert!(board.changed().now_or_never().is_some());
+        assert!(board.changed().now_or_never().is_some(), "nobody has taken it");
         board.take();
-        board.remind();
-        assert!(board.changed().now_or_never().is_none(), "there is nothing to take");
+        assert!(board.changed().now_or_never().is_none(), "there is nothing to take any more");
     }
 
     #[test]

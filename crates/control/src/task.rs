@@ -215,8 +215,6 @@ impl<D: DataPath> Task<D> {
             Ok(ready) => ready,
             Err(why) => {
                 self.watch_sources_of(self.state.config());
-                self.names.remind();
-                self.discovery.remind();
                 return Err(why);
             }
         };

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::pin::pin;
-use std::time::Duration;
 
 use convey_config::Annotations;
 use convey_model::{KubernetesService, SourceSettings};
@@ -14,10 +13,7 @@ use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use tokio::time::sleep;
 
 use crate::cluster::{bounded, connect};
-use crate::watch::WATCH_SECONDS;
-
-/// The longest pause, should there be no other.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+use crate::watch::{MAX_PAUSE, WATCH_SECONDS};
 
 /// Watches as long as it runs, and has `tell` hear what the annotations say whenever that changes, and what is wrong. While the API
 /// server cannot be asked, all stays as it was.

@@ -25,7 +25,7 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// How long one watch lasts, in seconds. The next one begins where it has ended.
 pub(crate) const WATCH_SECONDS: u32 = 30;
 /// The longest pause, should there be no other.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The longest pause while lists are answered and watches fail: then lists alone tell what is new.
 const MAX_PAUSE_OF_LISTS: Duration = Duration::from_secs(10);
 /// From a list to the next one that has to be, although nothing has failed.

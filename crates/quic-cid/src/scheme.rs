@@ -194,8 +194,7 @@ mod tests {
     use super::*;
 
     fn bytes(hex: &str) -> Vec<u8> {
-        let digits = hex.as_bytes().chunks(2);
-        digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+        data_encoding::HEXLOWER.decode(hex.as_bytes()).unwrap()
     }
 
     fn key(hex: &str) -> QuicKey {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+
 /// The longest, in bytes (draft-ietf-quic-load-balancers-21, section 5.2).
 pub const MAX_SERVER_ID: usize = 15;
 
@@ -42,25 +44,14 @@ impl FromStr for ServerId {
     type Err = InvalidServerId;
 
     fn from_str(text: &str) -> Result<ServerId, InvalidServerId> {
-        let mut bytes = [0; MAX_SERVER_ID];
-        let len = text.len() / 2;
-        if !text.is_ascii() || !text.len().is_multiple_of(2) || len > MAX_SERVER_ID {
-            return Err(InvalidServerId);
-        }
-        for (at, byte) in bytes[..len].iter_mut().enumerate() {
-            let digits = &text[2 * at..2 * at + 2];
-            if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return Err(InvalidServerId);
-            }
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| InvalidServerId)?;
-        }
-        ServerId::new(&bytes[..len]).ok_or(InvalidServerId)
+        let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok();
+        bytes.and_then(|bytes| ServerId::new(&bytes)).ok_or(InvalidServerId)
     }
 }
 
 impl fmt::Display for ServerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(self.bytes()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Namespaces without a lab.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use rustix::net::netdevice::name_to_index;
@@ -35,6 +36,13 @@ impl TestNamespace {
     pub fn exec(&self, command: &str) -> String {
         let words: Vec<&str> = command.split_whitespace().collect();
         self.0.run(words[0], &words[1..]).unwrap()
+    }
+
+    /// A command that runs a program in it. One that [`TestNamespace::enter`] started would end with its thread.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.name()]).arg(program);
+        command
     }
 
     /// Joins it to another: each end gets a name and a MAC, and is up.

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::facts::{HostLink, ServerFacts, is_single};
-use super::script;
 use super::setup::ServerSetup;
+use super::{finding, script};
 use crate::doctor::{Diagnosis, Severity};
 use crate::model::DsrKind;
 
@@ -19,12 +19,10 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
 fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     let vip = setup.vip;
     let links: Vec<&HostLink> = facts.links_with(vip).collect();
-    let finding = |check, seen, why: &str, mend| {
-        vec![Diagnosis { check, severity: Severity::Error, seen, why: why.to_owned(), on: None, mend }]
-    };
+    let error = |check, seen, why: &str, mend| vec![finding(check, Severity::Error, seen, why, mend)];
     let up = script::with_vip(setup, facts);
     if links.is_empty() {
-        return finding(
+        return error(
             "vip-not-on-lo",
             format!("{vip} is an address of no interface"),
             &format!(
@@ -39,7 +37,7 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     if let Some(link) = links.iter().find(|link| !link.is_loopback) {
         let (name, length) = (&link.name, length(link));
         if is_only_address(vip, link) {
-            return finding(
+            return error(
                 "vip-not-on-lo",
                 format!("{vip} is the only address of {name}"),
                 "If it is the server's own address, name the VIP instead. If it is the VIP, the interface needs an address of its \
@@ -47,7 +45,7 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
                 Vec::new(),
             );
         }
-        return finding(
+        return error(
             "vip-not-on-lo",
             format!("{vip} is an address of {name}, where this host tells others that it has the VIP"),
             "Clients and routers then send to this server instead of the balancer.",
@@ -56,7 +54,7 @@ fn place(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
     }
     let Some(link) = links.iter().find(|link| !is_single(vip, length(link))) else { return Vec::new() };
     let (name, length) = (&link.name, length(link));
-    finding(
+    error(
         "vip-prefix",
         format!("{name} has {vip} with a prefix of {length} bits"),
         "This host takes all addresses of that network for its own, and answers none of their clients.",

@@ -23,8 +23,6 @@ pub(super) struct ServerFacts {
     pub(super) rules: Ruleset,
     /// Where a socket takes packets of GUE out.
     pub(super) gue_port: Option<u16>,
-    /// The script has answers say how long segments may be.
-    pub(super) clamps_mss: bool,
     /// What the scripts with `tc` have set.
     pub(super) tc: Vec<SourceRule>,
     /// Where the scripts are.
@@ -91,6 +89,11 @@ impl ServerFacts {
         self.links.iter().filter(move |link| link.addresses.iter().any(|(address, _)| *address == ip))
     }
 
+    /// Whether the script for tunnels has answers say how long segments may be.
+    pub(super) fn clamps_mss(&self) -> bool {
+        self.rules.tables.iter().any(|table| table.name == TUNNEL_TABLE)
+    }
+
     /// Whether this host takes packets out of tunnels.
     pub(super) fn takes_packets_out(&self) -> bool {
         self.links.iter().any(HostLink::takes_packets_out)
@@ -135,6 +138,12 @@ impl ServerFacts {
         of_owner.filter(|ip| *ip != vip && ip.is_ipv4() == vip.is_ipv4() && !is_link_local(*ip)).collect()
     }
 }
+
+/// A value of `rp_filter`: the source of a packet must be reached by the interface by which it came.
+pub(super) const STRICT: u8 = 1;
+
+/// The table of `tc/dsr-server-tunnel.sh` with `MSS`.
+const TUNNEL_TABLE: &str = "convey_dsr_tunnel";
 
 /// The devices that the kernel's modules have for packets of no other device's: see `tc/dsr-server-tunnel.sh`.
 pub(super) const TUNNEL_DEVICES: [&str; 3] = ["tunl0", "sit0", "ip6tnl0"];

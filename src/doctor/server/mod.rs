@@ -16,7 +16,7 @@ mod way_out;
 
 use std::net::IpAddr;
 
-use super::{Diagnosis, Examination};
+use super::{Diagnosis, Examination, Severity};
 use facts::ServerFacts;
 use setup::ServerSetup;
 
@@ -43,6 +43,11 @@ fn judge(vip: IpAddr, port: Option<u16>, facts: &ServerFacts) -> Vec<Diagnosis> 
         firewall::check(&setup, facts),
     ]
     .concat()
+}
+
+/// What was found on this host.
+fn finding(check: &'static str, severity: Severity, seen: String, why: &str, mend: Vec<String>) -> Diagnosis {
+    Diagnosis { check, severity, seen, why: why.to_owned(), on: None, mend }
 }
 
 #[cfg(test)]

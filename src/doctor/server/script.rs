@@ -129,7 +129,7 @@ pub(super) fn with_vip(setup: &ServerSetup, facts: &ServerFacts) -> String {
     let own = facts.own_address(vip).map_or("SERVER_ADDRESS".to_owned(), |ip| ip.to_string());
     let port = facts.gue_port.filter(|port| *port != TunnelConfig::default().gue_port);
     let port = port.map_or(String::new(), |port| format!("PORT={port} "));
-    let mss = if facts.clamps_mss { "MSS=clamp " } else { "" };
+    let mss = if facts.clamps_mss() { "MSS=clamp " } else { "" };
     format!("VIP={vip} KIND={kind} SERVER={own} {port}{mss}{scripts}/dsr-server-tunnel.sh up")
 }
 

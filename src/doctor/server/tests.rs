@@ -1,7 +1,7 @@
 use super::facts::{HostLink, RouterFacts, ServerFacts, ServerSocket, WayOut};
 use super::judge;
 use crate::doctor::Diagnosis;
-use crate::doctor::ruleset::{Ruleset, SourceRule, Tool, read_save};
+use crate::doctor::ruleset::{Ruleset, SourceRule, Tool, read_json, read_save};
 use std::net::IpAddr;
 
 const PORT: u16 = 80;
@@ -66,7 +66,6 @@ fn healthy(l2: bool, v6: bool) -> ServerFacts {
         sockets: vec![nginx],
         rules: Ruleset::default(),
         gue_port: None,
-        clamps_mss: false,
         tc: if l2 { Vec::new() } else { vec![rule(v6)] },
         scripts: "tc".to_owned(),
     }
@@ -378,7 +377,9 @@ fn a_server_behind_a_tunnel_takes_packets_out_and_lets_them_in() {
     assert_eq!(found[0].mend[1], "sysctl -w net.ipv4.conf.tunl0.rp_filter=0");
 
     let mut without_vip = behind_a_tunnel(false, "tunl0");
-    (without_vip.gue_port, without_vip.clamps_mss) = (Some(7_000), true);
+    without_vip.gue_port = Some(7_000);
+    let table = r#"{ "nftables": [{ "table": { "family": "inet", "name": "convey_dsr_tunnel" } }] }"#;
+    without_vip.rules.tables = read_json(table).unwrap();
     without_vip.links[0].addresses = vec![(ip("127.0.0.1"), 8)];
     let found = look(false, &without_vip);
     assert_eq!((found[0].check, found.len()), ("vip-not-on-lo", 1));

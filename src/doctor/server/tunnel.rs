@@ -2,13 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::facts::{HostLink, ServerFacts, TUNNEL_DEVICES};
-use super::script;
+use super::facts::{HostLink, STRICT, ServerFacts, TUNNEL_DEVICES};
 use super::setup::ServerSetup;
+use super::{finding, script};
 use crate::doctor::{Diagnosis, Severity};
-
-/// Packets are looked back at: their source must be reached by the interface by which they came.
-const STRICT: u8 = 1;
 
 /// What is wrong with it.
 pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> {
@@ -18,11 +15,9 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     let wanted = devices(setup.vip);
     let there: Vec<&HostLink> =
         facts.links.iter().filter(|link| wanted.contains(&link.name.as_str())).collect();
-    let finding = |check, seen, why: &str, mend| {
-        vec![Diagnosis { check, severity: Severity::Error, seen, why: why.to_owned(), on: None, mend }]
-    };
+    let error = |check, seen, why, mend| vec![finding(check, Severity::Error, seen, why, mend)];
     if there.is_empty() {
-        return finding(
+        return error(
             "tunnel-device",
             format!(
                 "neither {} nor {} is up, which take packets for {} out",
@@ -40,7 +35,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
         && !facts.links.iter().any(|link| link.name == usual)
         && facts.own_address(setup.vip).is_some()
     {
-        return finding(
+        return error(
             "tunnel-device",
             format!("{usual} is not up, and the other devices of tunnels are"),
             "If convey sends to this host's address of the VIP's family, this host drops what comes through the tunnel.",
@@ -51,7 +46,7 @@ pub(super) fn check(setup: &ServerSetup, facts: &ServerFacts) -> Vec<Diagnosis> 
     let is_strict = |link: &&&HostLink| setup.vip.is_ipv4() && link.rp_filter == STRICT;
     let Some(link) = there.iter().find(is_strict) else { return Vec::new() };
     let name = &link.name;
-    finding(
+    error(
         "rp-filter",
         format!("{name}, where packets come out of the tunnel, has rp_filter = {STRICT}"),
         "No client is behind a tunnel: the kernel drops the packets without a word.",

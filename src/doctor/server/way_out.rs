@@ -2,13 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::facts::{ServerFacts, WayOut};
+use super::facts::{STRICT, ServerFacts, WayOut};
+use super::finding;
 use super::setup::ServerSetup;
 use crate::doctor::ruleset::{Fate, HOOKS_IN, JudgedPacket};
 use crate::doctor::{Diagnosis, Severity, Unseen};
-
-/// Packets of clients are looked back at: their source must be reached by the interface by which they came.
-const STRICT: u8 = 1;
 
 /// So many routers of a link are named.
 const MAX_NAMED: usize = 8;
@@ -149,8 +147,4 @@ fn reverse_path(setup: &ServerSetup, facts: &ServerFacts) -> Option<Diagnosis> {
             vec![format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", name.replace('.', "/"))],
         )
     })
-}
-
-fn finding(check: &'static str, severity: Severity, seen: String, why: &str, mend: Vec<String>) -> Diagnosis {
-    Diagnosis { check, severity, seen, why: why.to_owned(), on: None, mend }
 }

@@ -1,6 +1,5 @@
 //! keepalived has the address on one of two hosts: one whose convey can serve.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::process::Command;
 
@@ -50,14 +49,12 @@ pub(super) fn of_two_hosts_the_one_that_can_serve_has_the_address() {
         let server = TcpServer::named("a", lab.server(1));
         let balancer = BalancerProcess::start(&lab, &config(&lab));
         let _keepalived = keepalived(Command::new("keepalived"), &lab, PRIORITY);
-        let inside = |program: &OsStr| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", namespace.name()]).arg(program);
-            command
-        };
-        let _balancer =
-            BalancerProcess::start_with(&of_second, &config(&of_second), inside(binary().get_program()));
-        let _keepalived = keepalived(inside("keepalived".as_ref()), &of_second, "priority 100");
+        let _balancer = BalancerProcess::start_with(
+            &of_second,
+            &config(&of_second),
+            namespace.command(binary().get_program()),
+        );
+        let _keepalived = keepalived(namespace.command("keepalived"), &of_second, "priority 100");
         let server_of_second = namespace.enter(|| TcpServer::named("a", of_second.server(1)));
         let second = SecondHost { namespace: &namespace, server: Some(server_of_second) };
         let is_on = |what: &str, first: bool| {

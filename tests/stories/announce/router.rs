@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use convey_testkit::{BalancerProcess, Loopback, Process, TcpServer, TestNamespace, wait_for};
 
@@ -31,9 +30,7 @@ pub(super) fn sends_clients_here_while_a_server_is_up(speak: impl FnOnce(&Loopba
     let _here = speak(&lab);
     let theirs = lab.directory().join("router.conf");
     fs::write(&theirs, OF_ROUTER).unwrap();
-    let mut there = Command::new("ip");
-    there.args(["netns", "exec", router.name(), "bird"]);
-    let _there = bird(there, &theirs, &lab.directory().join("there"));
+    let _there = bird(router.command("bird"), &theirs, &lab.directory().join("there"));
 
     let server = TcpServer::named("a", lab.server(1));
     let mut balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));

@@ -274,18 +274,12 @@ impl Cluster {
 
     /// Tells of each change of the Service after this one. Returns whether it has ended in order, as [`Cluster::watch`].
     fn watch_service(&self, stream: &mut TcpStream, mut told: u64) -> io::Result<bool> {
-        write!(
-            stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )?;
+        begin_watch(stream)?;
         let mut state = self.state();
         let life = state.life;
         loop {
             if state.life != life {
-                if state.ends_in_order {
-                    stream.write_all(b"0\r\n\r\n")?;
-                }
-                return Ok(state.ends_in_order);
+                return end_watch(stream, state.ends_in_order);
             }
             if state.service_version != told {
                 chunk(stream, &json!({ "type": "MODIFIED", "object": state.service() }))?;
@@ -297,19 +291,13 @@ impl Cluster {
 
     /// Returns whether it has ended in order: then the connection has another request.
     fn watch(&self, stream: &mut TcpStream, mut from: u64) -> io::Result<bool> {
-        write!(
-            stream,
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )?;
+        begin_watch(stream)?;
         let mut state = self.state();
         state.watches += 1;
         let life = state.life;
         loop {
             if state.life != life {
-                if state.ends_in_order {
-                    stream.write_all(b"0\r\n\r\n")?;
-                }
-                return Ok(state.ends_in_order);
+                return end_watch(stream, state.ends_in_order);
             }
             if from < state.compacted {
                 let gone = status(410, "Expired", "too old resource version");
@@ -324,6 +312,19 @@ impl Cluster {
             state = self.changed.wait_timeout(state, Duration::from_secs(1)).unwrap().0;
         }
     }
+}
+
+/// Whatever is watched comes in chunks.
+fn begin_watch(stream: &mut TcpStream) -> io::Result<()> {
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+}
+
+/// Says that there is no more, if it ends in order. Returns whether it does.
+fn end_watch(stream: &mut TcpStream, in_order: bool) -> io::Result<bool> {
+    if in_order {
+        stream.write_all(b"0\r\n\r\n")?;
+    }
+    Ok(in_order)
 }
 
 /// Where a watch begins.

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use convey_quic_cid::{
-    DEFAULT_LEN, InvalidScheme, MAX_ROTATION, MIN_NONCE, QuicKey, Scheme, Schemes, ServerId,
-};
+use convey_quic_cid::{DEFAULT_LEN, MAX_ROTATION, MIN_NONCE, QuicKey, Scheme, Schemes, ServerId};
 use toml::de::DeValue;
 
 use super::super::problem::{Place, Placed, Report};
@@ -51,7 +49,7 @@ pub(super) fn read(
         let nonce = nonce_length.as_ref().map_or(usual, |found| found.value);
         match Scheme::new(rotation, len, nonce, key) {
             Ok(scheme) => schemes.add(scheme),
-            Err(why @ (InvalidScheme::Rotation | InvalidScheme::ShortNonce | InvalidScheme::Long)) => {
+            Err(why) => {
                 let place = nonce_length.map_or(place, |found| found.place);
                 report.error(&place, format!("{why}; server ids have {len}"));
             }
@@ -106,10 +104,7 @@ fn ids(servers: &[ParsedServer], report: &Report<'_>) -> Vec<(ServerId, String)>
     for server in servers {
         let Some(Placed { value: id, place }) = &server.quic_server_id else { continue };
         if server.name_place().is_some() {
-            report.error(
-                place,
-                "a host name may have several servers: give each its address and an id".to_owned(),
-            );
+            report.error(place, "a host name may have several servers: give each its address and an id");
         } else if let Some(other) = taken.insert(*id, &server.name) {
             report.error(place, format!("server {other:?} has the same"));
         } else if let Some((first, name)) = ids.first().filter(|(first, _)| first.len() != id.len()) {

@@ -56,11 +56,6 @@ pub(super) fn gue_port() -> Option<u16> {
     of("-4").or_else(|| of("-6"))
 }
 
-/// Whether the table is there that `tc/dsr-server-tunnel.sh` makes for `MSS`.
-pub(super) fn clamps_mss() -> bool {
-    output("nft", &["list", "table", "inet", "convey_dsr_tunnel"]).is_ok_and(|table| table.contains("maxseg"))
-}
-
 fn link(it: &Json) -> HostLink {
     let name = it["ifname"].as_str().unwrap_or_default().to_owned();
     let setting = |setting: &str| {

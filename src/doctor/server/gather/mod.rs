@@ -34,7 +34,6 @@ pub(super) fn facts(vip: IpAddr) -> Result<ServerFacts, String> {
         sockets: host::sockets()?,
         rules: Ruleset::of_host().0,
         gue_port: host::gue_port(),
-        clamps_mss: host::clamps_mss(),
         tc: links.iter().filter(|link| !link.is_loopback).flat_map(|link| tc::rules(&link.name)).collect(),
         scripts: if std::path::Path::new(SCRIPTS).exists() { SCRIPTS } else { "tc" }.to_owned(),
         links,
