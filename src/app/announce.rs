@@ -30,6 +30,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long the program waits at its end for addresses to be withdrawn.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What the log says where the kernel permits no address.
+const PRIVILEGE: &str = " (it takes CAP_NET_ADMIN, from a start on; with the Debian package: /usr/share/convey/systemd/announce.conf)";
+
 /// What the task goes by.
 pub(super) struct AnnounceParts {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
@@ -333,8 +336,8 @@ impl AnnounceTask {
             (true, Some(_)) | (false, None) => return Ok(()),
         };
         done.map_err(|error| {
-            let hint = if error.says_not_permitted() { " (CAP_NET_ADMIN; it takes a restart)" } else { "" };
-            format!("{ip} cannot be {verb}: {error}{hint}")
+            let needs = if error.says_not_permitted() { PRIVILEGE } else { "" };
+            format!("{ip} cannot be {verb}: {error}{needs}")
         })
     }
 

@@ -102,6 +102,52 @@ wait_for "a new process for the one that hung" is NRestarts 1
 wait_for "it to serve" answers 127.0.0.1 hello
 rm -r /run/systemd/system/convey.service.d
 
+# It announces an address while it can serve, with the file that is shipped for it. An upgrade keeps the address; a process that
+# was killed leaves none.
+cat >>/etc/convey/config.toml <<CONFIG
+[announce]
+interface = "lo"
+[frontends.vip]
+listen_addr = "10.88.0.1:80"
+backend = "web"
+CONFIG
+announced() {
+    ip addr show dev lo to 10.88.0.1 | grep -q 10.88.0.1
+}
+withdrawn() {
+    ! announced
+}
+systemctl restart convey || fail "what it may not announce keeps it from starting"
+wait_for "the journal to say what announcing needs" sh -c 'journalctl -u convey -o cat | grep -q "announce.conf"'
+withdrawn || fail "it announces without the capability"
+mkdir -p /etc/systemd/system/convey.service.d /run/systemd/system/convey.service.d
+cp /usr/share/convey/systemd/announce.conf /etc/systemd/system/convey.service.d/
+printf '[Service]\nRestart=no\n' >/run/systemd/system/convey.service.d/once.conf
+systemctl daemon-reload && systemctl restart convey || fail "with an announced address it does not start"
+wait_for "the address" announced
+answers 10.88.0.1 hello || fail "the announced address does not serve"
+ip monitor address >/tmp/addresses &
+monitor=$!
+convey upgrade >/tmp/upgraded 2>&1 || fail "convey upgrade with an address: $(cat /tmp/upgraded)"
+answers 10.88.0.1 hello || fail "after convey upgrade the address does not serve"
+kill "$monitor"
+! grep 'Deleted.*10.88.0.1' /tmp/addresses || fail "convey upgrade withdraws the address"
+systemctl stop convey
+withdrawn || fail "a stop leaves the address"
+systemctl start convey
+wait_for "the address after a start" announced
+kill -KILL "$(show MainPID)"
+wait_for "the service to have failed" is ActiveState failed
+withdrawn || fail "a killed process leaves the address"
+rm -r /run/systemd/system/convey.service.d
+systemctl daemon-reload && systemctl reset-failed convey && systemctl start convey
+wait_for "the address after a failure" announced
+cp /tmp/good /etc/convey/config.toml
+systemctl reload convey
+wait_for "a file without the address" withdrawn
+rm -r /etc/systemd/system/convey.service.d
+systemctl daemon-reload
+
 # A packet mode, with the file that is shipped for it; the user stays.
 unshare -n sleep 1000 &
 wait_for "another machine" sh -c "[ \"\$(readlink /proc/$!/ns/net)\" != \"\$(readlink /proc/self/ns/net)\" ]"
