@@ -43,9 +43,9 @@ stories!("kubernetes":
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
-        [Need::Other(no_api_server), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
+        [Need::Long, Need::Other(no_api_server), Need::Tool("etcd", "etcd-server"), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
     an_api_server_that_crashes_and_comes_back_changes_nothing
-        [Need::Other(no_api_server), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
+        [Need::Long, Need::Other(no_api_server), Need::Tool("etcd", "etcd-server"), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
 );
 
 /// Servers of Service `shop/web`, and the tables of the backend.
