@@ -1,9 +1,11 @@
 //! The endpoints of a Kubernetes Service as servers.
 
 mod annotations;
+mod cluster;
 mod fake_api;
 mod real_api;
 mod rollout;
+mod workload;
 
 use std::collections::BTreeSet;
 
@@ -17,16 +19,24 @@ use self::annotations::{
     annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
     who_may_not_read_services_has_their_servers_and_is_told_once,
 };
+use self::cluster::{no_api_server, no_controllers};
 use self::fake_api::Condition::{Ready, Terminating, Unready};
 use self::fake_api::{FakeApi, endpoint};
 use self::real_api::{
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection,
-    an_api_server_that_crashes_and_comes_back_changes_nothing, no_api_server,
+    an_api_server_that_crashes_and_comes_back_changes_nothing,
 };
 use self::rollout::{
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
 };
+use self::workload::{
+    a_deployment_is_rolled_out_and_scaled_and_no_connection_fails,
+    a_deployment_is_rolled_out_and_scaled_and_no_request_fails,
+};
+
+const ETCD: Need = Need::Tool("etcd", "etcd-server");
+const OPENSSL: Need = Need::Tool("openssl", "openssl");
 
 stories!("kubernetes":
     the_endpoints_of_a_service_are_servers_and_changes_are_followed,
@@ -43,9 +53,13 @@ stories!("kubernetes":
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
-        [Need::Long, Need::Other(no_api_server), Need::Tool("etcd", "etcd-server"), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
+        [Need::Other(no_api_server), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
     an_api_server_that_crashes_and_comes_back_changes_nothing
-        [Need::Long, Need::Other(no_api_server), Need::Tool("etcd", "etcd-server"), Need::CURL, Need::Tool("openssl", "openssl"), Need::Namespaces],
+        [Need::Other(no_api_server), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
+    a_deployment_is_rolled_out_and_scaled_and_no_connection_fails
+        [Need::Other(no_controllers), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
+    a_deployment_is_rolled_out_and_scaled_and_no_request_fails
+        [Need::Other(no_controllers), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
 );
 
 /// Servers of Service `shop/web`, and the tables of the backend.
@@ -67,9 +81,9 @@ fn servers(balancer: &BalancerProcess) -> BTreeSet<String> {
     balancer.stats()["backends"]["pool"]["servers"].as_object().unwrap().keys().cloned().collect()
 }
 
-fn wait_for_servers(balancer: &BalancerProcess, names: &[&str]) {
-    let expected: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    wait_for(&format!("the servers to be {names:?}"), || (servers(balancer) == expected).then_some(()));
+fn wait_for_servers(balancer: &BalancerProcess, names: impl IntoIterator<Item = impl AsRef<str>>) {
+    let expected: BTreeSet<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    wait_for(&format!("the servers to be {expected:?}"), || (servers(balancer) == expected).then_some(()));
 }
 
 fn the_endpoints_of_a_service_are_servers_and_changes_are_followed() {

@@ -19,16 +19,11 @@ const OLD: [&str; 4] = ["web-old-1", "web-old-2", "web-old-3", "web-old-4"];
 const NEW: [&str; 4] = ["web-new-1", "web-new-2", "web-new-3", "web-new-4"];
 
 pub(super) fn all_pods_are_replaced_under_load_and_no_connection_fails() {
-    let pod: StartPod = |name, addr| Box::new(TcpServer::named(name, addr));
-    replace_all("mode = \"proxy\"\n", pod, on_a_new_connection);
+    replace_all("mode = \"proxy\"\n", a_connection_each, on_a_new_connection);
 }
 
 pub(super) fn all_pods_are_replaced_under_load_and_no_request_fails() {
-    let pod: StartPod = |name, addr| Box::new(TestHttpServer::named(name, addr));
-    replace_all("mode = \"http\"\n", pod, |kept, vip| {
-        let head = kept.get_or_insert_with(|| Client::new(vip)).get("shop.example", "/").head;
-        head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
-    });
+    replace_all("mode = \"http\"\n", on_kept_connections, on_a_kept_connection);
 }
 
 /// An [`Ask`] that keeps nothing.
@@ -36,8 +31,28 @@ pub(super) fn on_a_new_connection(_: &mut Option<Client>, vip: SocketAddr) -> u1
     ask(vip, "/").map_or(0, |(status, _)| status)
 }
 
+/// An [`Ask`] on one connection of HTTP.
+pub(super) fn on_a_kept_connection(kept: &mut Option<Client>, vip: SocketAddr) -> u16 {
+    let head = kept.get_or_insert_with(|| Client::new(vip)).get("shop.example", "/").head;
+    // After `max_requests`.
+    if head.to_ascii_lowercase().contains("connection: close") {
+        *kept = None;
+    }
+    head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
 /// Starts a pod of this name. It ends when it is dropped.
-type StartPod = fn(&'static str, SocketAddr) -> Box<dyn Any>;
+pub(super) type StartPod = fn(&'static str, SocketAddr) -> Box<dyn Any>;
+
+/// A [`StartPod`] of one that answers a request for each connection.
+pub(super) fn a_connection_each(name: &'static str, addr: SocketAddr) -> Box<dyn Any> {
+    Box::new(TcpServer::named(name, addr))
+}
+
+/// A [`StartPod`] of one that keeps connections.
+pub(super) fn on_kept_connections(name: &'static str, addr: SocketAddr) -> Box<dyn Any> {
+    Box::new(TestHttpServer::named(name, addr))
+}
 
 /// Asks with what it may keep between requests, and returns the status of the answer.
 pub(super) type Ask = fn(&mut Option<Client>, SocketAddr) -> u16;

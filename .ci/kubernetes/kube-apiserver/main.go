@@ -1,4 +1,4 @@
-// kube-apiserver alone, for the stories of Kubernetes.
+// The API server, for the stories of Kubernetes.
 package main
 
 import (
