@@ -43,7 +43,7 @@ stories!("kubernetes":
     who_may_not_read_services_has_their_servers_and_is_told_once,
     an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
     a_pod_follows_by_its_service_account_and_reads_a_rotated_token
-        [Need::Namespaces, Need::Tool("mount", "mount")],
+        [Need::Namespaces],
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
