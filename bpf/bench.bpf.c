@@ -1,8 +1,8 @@
 /*
- * For benches/pps.rs alone: makes the packets of many flows out of one frame that the kernel sends again and again, and
- * the least that a program can do with them.
+ * For benches alone. For pps: makes the packets of many flows out of one frame that the kernel sends again and again, and
+ * the least that a program can do with them. For peers: takes packets out of tunnels.
  */
-#include "packet.h"
+#include "parse.h"
 
 /* Ethernet's least, without its checksum. */
 enum { FRAME = 60 };
@@ -77,6 +77,28 @@ SEC("xdp")
 int bench_drop(struct xdp_md *ctx)
 {
 	return ctx ? XDP_DROP : XDP_PASS;
+}
+
+/* Where servers get GUE, as the configuration of the bench has it. */
+enum { GUE_PORT = 6080, GUE_HEADER = 4, IPV4_INSIDE = 4 };
+
+/* A server's end of tunnels, where its kernel has no device for them: of IP in IP and GUE, IPv4 in IPv4. */
+SEC("classifier")
+int bench_open(struct __sk_buff *skb)
+{
+	struct ipv4_header *ip = (void *)(long)skb->data + ETH_HLEN;
+	struct udp_header *udp = (void *)(ip + 1);
+	int outer = sizeof(*ip);
+
+	if (skb->protocol != htons(ETH_P_IP) || (void *)(udp + 1) > (void *)(long)skb->data_end)
+		return TCX_NEXT;
+	if (ip->protocol == IPPROTO_UDP && udp->dst_port == htons(GUE_PORT))
+		outer += sizeof(*udp) + GUE_HEADER;
+	else if (ip->protocol != IPV4_INSIDE)
+		return TCX_NEXT;
+	/* A super-frame's packets stay as long as they are. */
+	bpf_skb_adjust_room(skb, -outer, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+	return TCX_NEXT;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -7,6 +7,7 @@
 mod chart;
 mod client;
 mod compared;
+mod delivery;
 mod extra;
 mod feature;
 mod http;

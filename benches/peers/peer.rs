@@ -16,6 +16,7 @@ use convey_testkit::{Process, TlsClient, TlsSettings, ask, binary, clock, tool};
 use rustix::process::Signal;
 
 use crate::compared::Compared;
+use crate::delivery::{Delivery, VipServers};
 use crate::extra::Extra;
 use crate::feature::Feature;
 use crate::http::SMALL;
@@ -39,6 +40,8 @@ pub(crate) enum Peer {
     ConveyHttp2,
     /// convey with a feature switched on.
     With(Feature),
+    /// convey in mode dsr, with servers that have the VIP.
+    Delivering(Delivery),
     Haproxy,
     /// HAProxy with `option splice-auto`.
     HaproxySplice,
@@ -68,11 +71,12 @@ pub(crate) struct Running<'a> {
     process: Option<Process>,
     pub(crate) compared: Compared,
     mode: Mode,
+    vip_servers: Option<VipServers>,
     site: &'a Site,
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 18] = [
+    pub(crate) const ALL: [Peer; 21] = [
         Peer::Direct,
         Peer::Convey,
         Peer::Before,
@@ -81,6 +85,9 @@ impl Peer {
         Peer::With(Feature::Routes),
         Peer::With(Feature::Limits),
         Peer::With(Feature::Scraped),
+        Peer::Delivering(Delivery::L2),
+        Peer::Delivering(Delivery::IpInIp),
+        Peer::Delivering(Delivery::Gue),
         Peer::Haproxy,
         Peer::HaproxySplice,
         Peer::Nginx,
@@ -103,6 +110,7 @@ impl Peer {
             Peer::NginxFiles | Peer::Apache => compared.is_files(),
             Peer::Before => extra.before.is_some(),
             Peer::Convey => true,
+            Peer::Delivering(_) => mode == Mode::Dsr,
             _ if compared.is_files() || compared.is_http3() => false,
             Peer::With(feature) => extra.with.contains(feature) && (mode.is_http() || !feature.is_of_http()),
             Peer::Pingora => extra.pingora.is_some() && mode.is_http(),
@@ -116,7 +124,7 @@ impl Peer {
     }
 
     fn is_convey(self) -> bool {
-        matches!(self, Peer::Convey | Peer::Before | Peer::ConveyHttp2 | Peer::With(_))
+        matches!(self, Peer::Convey | Peer::Before | Peer::ConveyHttp2 | Peer::With(_) | Peer::Delivering(_))
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -126,6 +134,7 @@ impl Peer {
             Peer::Before => "convey before",
             Peer::ConveyHttp2 => "convey, HTTP/2",
             Peer::With(feature) => feature.peer_name(),
+            Peer::Delivering(delivery) => delivery.peer_name(),
             Peer::Haproxy => "HAProxy",
             Peer::HaproxySplice => "HAProxy, splice",
             Peer::Nginx => "nginx stream",
@@ -179,11 +188,14 @@ impl Running<'_> {
     /// Starts a peer and waits until it serves. convey is started in the mode.
     pub(crate) fn start(site: &Site, peer: Peer, compared: Compared) -> Result<Running<'_>> {
         let mode = compared.mode();
-        let mut running = Running { peer, processes: Vec::new(), process: None, compared, mode, site };
+        let mut running =
+            Running { peer, processes: Vec::new(), process: None, compared, mode, vip_servers: None, site };
         let ports = [("PORT", peer.port().to_string()), ("HTTP2_PORT", peer.http2_port().to_string())];
         match peer {
             Peer::Direct => {}
-            Peer::Convey | Peer::Before | Peer::ConveyHttp2 | Peer::With(_) => running.start_convey()?,
+            Peer::Convey | Peer::Before | Peer::ConveyHttp2 | Peer::With(_) | Peer::Delivering(_) => {
+                running.start_convey()?
+            }
             Peer::Haproxy | Peer::HaproxySplice => {
                 running.start_haproxy(site.configure(
                     "haproxy.cfg",
@@ -254,7 +266,11 @@ impl Running<'_> {
     fn start_convey(&mut self) -> Result<()> {
         // Where the others take turns too, it does; where the kernel's NAT hashes addresses and ports, so does it.
         let algorithm = if self.mode.is_proxied() { "round_robin" } else { "maglev" };
-        if self.mode == Mode::Dsr {
+        let mut backend = "";
+        if let Peer::Delivering(delivery) = self.peer {
+            backend = delivery.config();
+            self.vip_servers = Some(VipServers::start(&self.site.lab, delivery)?);
+        } else if self.mode == Mode::Dsr {
             self.site.lab.answer_directly(&[self.peer.port()])?;
         }
         // Nobody else ends a connection for its age here.
@@ -272,6 +288,7 @@ impl Running<'_> {
             ("PORT", self.peer.port().to_string()),
             ("MODE", self.mode.name().to_owned()),
             ("ALGORITHM", algorithm.to_owned()),
+            ("BACKEND", backend.to_owned()),
             ("HTTP", format!("{http}\n{tls}\n{http3}")),
             ("FEATURE", feature),
         ];
@@ -392,7 +409,9 @@ impl Running<'_> {
             self.forward_in_kernel(false)?;
             self.site.lab.run(Role::Balancer, "nft", &["delete", "table", "ip", "peers"])?;
         }
-        if self.peer.is_convey() && self.mode == Mode::Dsr {
+        if let Some(servers) = self.vip_servers.take() {
+            servers.stop(&self.site.lab)?;
+        } else if self.peer.is_convey() && self.mode == Mode::Dsr {
             for server in SERVERS {
                 let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tc/dsr-server-nft.sh");
                 self.site.lab.run(server, "sh", &[script, "down"]).context("ending direct answers")?;

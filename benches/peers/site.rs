@@ -1,7 +1,7 @@
 //! Where everything happens: a client, the balancer's place and two servers, each in a network namespace.
 
 use std::fs::{self, Permissions};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -172,7 +172,11 @@ impl Site {
 
     /// Starts a server: an nginx with its share of the cores that listens on the port of every peer.
     fn serve(&self, role: Role) -> Result<Process> {
-        let addr = |peer: &Peer| SocketAddr::new(role.address().into(), peer.port());
+        let addr = |peer: &Peer| match peer {
+            // Then it has the VIP, too.
+            Peer::Delivering(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), peer.port()),
+            _ => SocketAddr::new(role.address().into(), peer.port()),
+        };
         let mut listen: Vec<String> =
             Peer::ALL.iter().map(|peer| format!("        listen {} backlog=4096;", addr(peer))).collect();
         // Balancers speak HTTP/1.1 to servers; without one the client speaks to them.

@@ -1,23 +1,31 @@
 //! What convey costs with as much configured as large sites have, each size ten times that before it: mode passthrough, every server
-//! answered by one nginx of another network namespace, and probed.
+//! answered by one nginx of another network namespace, and probed. Then as many frontends of mode proxy as there may be.
 //!
 //!     sudo -E env PATH="$PATH" cargo bench --bench size -- [--smoke]
 
 #![allow(clippy::disallowed_methods, reason = "it measures time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on has failed")]
 
+mod checks;
+mod death;
+mod frontends;
+mod running;
 mod site;
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use convey_testkit::{Need, raise_file_limit};
 
-use self::site::{Running, Site};
+use self::checks::Spread;
+use self::death::Deaths;
+use self::running::Running;
+use self::site::{INTERVAL, Site};
 
-/// Measures the start, a reload, a change by an operator, memory and rest.
+/// Measures the start, a reload, a change by an operator, memory, rest, health checks and the death of a server.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench size --")]
 struct Options {
@@ -32,19 +40,22 @@ struct Options {
 /// So much is configured.
 #[derive(Debug, Clone, Copy)]
 struct Size {
+    mode: &'static str,
     frontends: usize,
     backends: usize,
     servers: usize,
 }
 
 const SIZES: [Size; 3] = [
-    Size { frontends: 100, backends: 10, servers: 1_000 },
-    Size { frontends: 1_000, backends: 100, servers: 10_000 },
-    Size { frontends: 10_000, backends: 1_000, servers: 100_000 },
+    Size { mode: "passthrough", frontends: 100, backends: 10, servers: 1_000 },
+    Size { mode: "passthrough", frontends: 1_000, backends: 100, servers: 10_000 },
+    Size { mode: "passthrough", frontends: 10_000, backends: 1_000, servers: 100_000 },
 ];
 
 /// Changes by an operator, one after the other.
 const CHANGES: u32 = 20;
+/// Deaths of a server, one after the other.
+const DEATHS: usize = 5;
 /// How long convey is left alone to see what it costs at rest.
 const REST: Duration = Duration::from_secs(10);
 /// Rest has come when two such times cost alike, or after so many of them.
@@ -63,21 +74,34 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     raise_file_limit();
-    let sizes = if Options::parse().smoke { &SIZES[..1] } else { &SIZES[..] };
+    tables(Options::parse().smoke);
+    ExitCode::SUCCESS
+}
+
+fn tables(is_smoke: bool) {
     println!(
         "| frontends | backends | servers | `check` s | serves after s | all backends ready s | memory MB | a server, KB | CPU at rest, % of a \
          core | reload of one server, s | an operator's change, ms |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
-    for size in sizes {
-        println!("{}", row(*size));
+    let mut of_health = Vec::new();
+    for size in if is_smoke { &SIZES[..1] } else { &SIZES[..] } {
+        let [costs, health] = rows(*size, is_smoke);
+        println!("{costs}");
+        of_health.push(health);
     }
-    ExitCode::SUCCESS
+    println!(
+        "\n| servers | checks in 100 ms: mean | p99 | highest | p99 to the mean | highest to the mean | a death is logged after ms: median | \
+         highest | the last client is refused after ms: median | highest |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|\n{}\n", of_health.join("\n"));
+    println!("{}", frontends::table(is_smoke));
 }
 
-fn row(Size { frontends, backends, servers }: Size) -> String {
+/// What a size costs, and how it fares with the health of servers.
+fn rows(size: Size, is_smoke: bool) -> [String; 2] {
     let site = Site::new();
-    let file = site.write(frontends, backends, servers);
+    let file = site.write(size);
     let check = time(|| site.check());
     let begun = Instant::now();
     let mut running = Running::start(&site);
@@ -86,18 +110,15 @@ fn row(Size { frontends, backends, servers }: Size) -> String {
     running.wait_for("readyz");
     let ready = begun.elapsed();
     settle(&running);
-    let (memory, before) = (running.memory_kb(), running.cpu());
-    std::thread::sleep(REST);
-    let rest = (running.cpu() - before).as_secs_f64() / REST.as_secs_f64() * 100.0;
-    let text = fs::read_to_string(&file).unwrap();
-    let one = text.replacen("weight = 1", "weight = 7", 1);
-    assert_ne!(one, text, "one server is to change");
-    let reload = time(|| {
-        fs::write(&file, one).unwrap();
-        running.wait_for_log("reload: backend b0");
-    });
-    let change = time(|| (0..CHANGES).for_each(|n| running.take_out("b0/s1", n % 2 == 0))) / CHANGES;
-    format!(
+    let memory = running.memory_kb();
+    let rest = cpu_at_rest(&running);
+    let round = Duration::from_secs(if is_smoke { 5 } else { INTERVAL.into() });
+    let spread = Spread::measure(&site, round);
+    let reload = reload_of_one_server(&running, &file);
+    let change = change_by_operator(&running);
+    let deaths = Deaths::measure(&running, if is_smoke { 2 } else { DEATHS });
+    let Size { frontends, backends, servers, .. } = size;
+    let costs = format!(
         "| {frontends} | {backends} | {servers} | {:.2} | {:.2} | {:.2} | {:.0} | {:.1} | {rest:.1} | {:.2} | {:.1} |",
         check.as_secs_f64(),
         serves.as_secs_f64(),
@@ -106,7 +127,31 @@ fn row(Size { frontends, backends, servers }: Size) -> String {
         memory as f64 / servers as f64,
         reload.as_secs_f64(),
         change.as_secs_f64() * 1000.0
-    )
+    );
+    [costs, format!("| {servers} | {} | {} |", spread.cells(), deaths.cells())]
+}
+
+/// In percent of a core.
+fn cpu_at_rest(running: &Running) -> f64 {
+    let before = running.cpu();
+    std::thread::sleep(REST);
+    (running.cpu() - before).as_secs_f64() / REST.as_secs_f64() * 100.0
+}
+
+/// From saving the file with another weight to the log.
+fn reload_of_one_server(running: &Running, file: &Path) -> Duration {
+    let text = fs::read_to_string(file).unwrap();
+    let one = text.replacen("weight = 1", "weight = 7", 1);
+    assert_ne!(one, text, "one server is to change");
+    time(|| {
+        fs::write(file, one).unwrap();
+        running.wait_for_log("reload: backend b0");
+    })
+}
+
+/// One of several.
+fn change_by_operator(running: &Running) -> Duration {
+    time(|| (0..CHANGES).for_each(|n| running.take_out("b0/s1", n % 2 == 0))) / CHANGES
 }
 
 /// Waits until every server was probed, as the CPU tells: a probe that finds what the one before found costs little.

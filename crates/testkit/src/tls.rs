@@ -15,7 +15,9 @@ use rcgen::{
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned, SupportedProtocolVersion,
+};
 use time::{Duration, OffsetDateTime};
 
 /// Who issues the certificates of a test.
@@ -102,6 +104,15 @@ impl TestCertificate {
         fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
         fs::rename(new, key).unwrap();
         fs::write(directory.join(format!("{name}.pem")), &self.chain).unwrap();
+    }
+
+    /// The settings of a server that shows it.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        let chain = vec![CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        Arc::new(builder.with_single_cert(chain, key).unwrap())
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use convey_testkit::{Loopback, TcpServer};
+use convey_testkit::{Loopback, TcpServer, TestCertificate};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-/// Who may ask.
-const TOKEN: &str = "a-token-of-a-service-account";
+/// Who may ask at first.
+pub(super) const TOKEN: &str = "a-token-of-a-service-account";
 /// Where slices are.
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 /// Where Services are.
@@ -25,6 +26,8 @@ const SLICES_AND_SERVICES: [&str; 2] = ["endpointslices.discovery.k8s.io", "serv
 /// The API server. Dropping it closes its listening socket and all watches.
 pub(super) struct FakeApi {
     addr: SocketAddr,
+    /// `None`: without TLS.
+    tls: Option<Arc<ServerConfig>>,
     cluster: Arc<Cluster>,
     server: Option<TcpServer>,
 }
@@ -54,6 +57,8 @@ struct State {
     is_refusing: bool,
     is_refusing_watches: bool,
     is_refusing_services: bool,
+    /// Accepted in place of [`TOKEN`].
+    next_token: Option<&'static str>,
     /// The annotations of the Service; `None`: there is no Service.
     annotations: Option<Value>,
     /// Changes of the Service.
@@ -62,17 +67,37 @@ struct State {
 
 impl FakeApi {
     pub(super) fn start(lab: &Loopback) -> FakeApi {
+        FakeApi::start_with(lab, None)
+    }
+
+    /// One that speaks TLS and shows this certificate.
+    pub(super) fn start_tls(lab: &Loopback, certificate: &TestCertificate) -> FakeApi {
+        FakeApi::start_with(lab, Some(certificate.server()))
+    }
+
+    fn start_with(lab: &Loopback, tls: Option<Arc<ServerConfig>>) -> FakeApi {
         let addr = SocketAddr::new(lab.ip(90), 6443);
         let cluster = Arc::<Cluster>::default();
-        let mut api = FakeApi { addr, cluster, server: None };
+        let mut api = FakeApi { addr, tls, cluster, server: None };
         api.come_back();
         api
     }
 
+    /// Where it is.
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// Serves again, with the slices that there are.
     pub(super) fn come_back(&mut self) {
-        let cluster = self.cluster.clone();
-        self.server = Some(TcpServer::start(self.addr, move |stream| cluster.serve(stream)));
+        let (cluster, tls) = (self.cluster.clone(), self.tls.clone());
+        self.server = Some(TcpServer::start(self.addr, move |stream| {
+            stream.set_nodelay(true)?;
+            match tls.clone().map(|config| ServerConnection::new(config).unwrap()) {
+                None => cluster.serve(stream),
+                Some(session) => cluster.serve(StreamOwned::new(session, stream)),
+            }
+        }));
     }
 
     /// Is gone: nobody is answered, and all watches are cut.
@@ -83,10 +108,24 @@ impl FakeApi {
 
     /// Cuts the watches that there are.
     pub(super) fn end_watches(&self) {
+        self.begin_life(false);
+    }
+
+    /// Ends the watches that there are as if their time was over: whoever watches goes on with the next one.
+    pub(super) fn end_watches_in_order(&self) {
+        self.begin_life(true);
+    }
+
+    fn begin_life(&self, ends_in_order: bool) {
         let mut state = self.cluster.state();
         state.life += 1;
-        state.ends_in_order = false;
+        state.ends_in_order = ends_in_order;
         self.cluster.changed.notify_all();
+    }
+
+    /// Accepts this token from now on, and no other.
+    pub(super) fn accept_only(&self, token: &'static str) {
+        self.cluster.state().next_token = Some(token);
     }
 
     /// Has one slice in the place of another. Watches end in order before they see that, and the change is forgotten at once, as after
@@ -196,56 +235,46 @@ impl Cluster {
         self.state.lock().unwrap()
     }
 
-    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        let mut reader = BufReader::new(stream.try_clone()?);
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line)? == 0 {
-                return Ok(());
-            }
-            let mut is_allowed = false;
-            loop {
-                let mut field = String::new();
-                reader.read_line(&mut field)?;
-                if field.trim().is_empty() {
-                    break;
-                }
-                is_allowed |= field.trim().eq_ignore_ascii_case(&format!("authorization: Bearer {TOKEN}"));
-            }
-            let target = line.split(' ').nth(1).unwrap_or_default();
-            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    fn serve(&self, stream: impl Read + Write) -> io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        while let Some((target, token)) = read_head(&mut reader)? {
+            let stream = reader.get_mut();
+            let (path, query) = target.split_once('?').unwrap_or((&target, ""));
             let query: BTreeMap<&str, &str> =
                 query.split('&').filter_map(|pair| pair.split_once('=')).collect();
             let is_watch = query.get("watch") == Some(&"true");
             let is_of_services = path == SERVICES;
-            let is_refused = {
+            let (is_known, is_refused) = {
                 let state = self.state();
                 let refuses_slices = state.is_refusing || (state.is_refusing_watches && is_watch);
-                if is_of_services { state.is_refusing_services } else { refuses_slices }
+                let is_refused = if is_of_services { state.is_refusing_services } else { refuses_slices };
+                (token == state.next_token.unwrap_or(TOKEN), is_refused)
             };
-            if !is_allowed || (path != PATH && !is_of_services) || is_refused {
+            if !is_known {
+                respond(stream, "401 Unauthorized", &status(401, "Unauthorized", "Unauthorized"))?;
+            } else if (path != PATH && !is_of_services) || is_refused {
                 let what = SLICES_AND_SERVICES[usize::from(is_of_services)];
                 let message = format!("{what} is forbidden: User \"convey\" cannot list them");
-                respond(&mut stream, "403 Forbidden", &status(403, "Forbidden", &message))?;
+                respond(stream, "403 Forbidden", &status(403, "Forbidden", &message))?;
             } else if is_of_services {
                 assert_eq!(query.get("fieldSelector"), Some(&"metadata.name%3Dweb"), "the one Service");
                 if !is_watch {
-                    respond(&mut stream, "200 OK", &self.list_services())?;
-                } else if !self.watch_service(&mut stream, from(&query))? {
+                    respond(stream, "200 OK", &self.list_services())?;
+                } else if !self.watch_service(stream, from(&query))? {
                     return Ok(());
                 }
             } else if query.get("labelSelector") != Some(&"kubernetes.io%2Fservice-name%3Dweb") {
-                respond(&mut stream, "400 Bad Request", &status(400, "BadRequest", "no such selector"))?;
+                respond(stream, "400 Bad Request", &status(400, "BadRequest", "no such selector"))?;
             } else if is_watch {
-                if !self.watch(&mut stream, from(&query))? {
+                if !self.watch(stream, from(&query))? {
                     return Ok(());
                 }
             } else {
                 let list = self.list(query.get("continue").copied());
-                respond(&mut stream, "200 OK", &list)?;
+                respond(stream, "200 OK", &list)?;
             }
         }
+        Ok(())
     }
 
     fn list(&self, from: Option<&str>) -> Value {
@@ -273,7 +302,7 @@ impl Cluster {
     }
 
     /// Tells of each change of the Service after this one. Returns whether it has ended in order, as [`Cluster::watch`].
-    fn watch_service(&self, stream: &mut TcpStream, mut told: u64) -> io::Result<bool> {
+    fn watch_service(&self, stream: &mut impl Write, mut told: u64) -> io::Result<bool> {
         begin_watch(stream)?;
         let mut state = self.state();
         let life = state.life;
@@ -290,7 +319,7 @@ impl Cluster {
     }
 
     /// Returns whether it has ended in order: then the connection has another request.
-    fn watch(&self, stream: &mut TcpStream, mut from: u64) -> io::Result<bool> {
+    fn watch(&self, stream: &mut impl Write, mut from: u64) -> io::Result<bool> {
         begin_watch(stream)?;
         let mut state = self.state();
         state.watches += 1;
@@ -314,13 +343,34 @@ impl Cluster {
     }
 }
 
+/// The target of the next request, and its token.
+fn read_head(reader: &mut impl BufRead) -> io::Result<Option<(String, String)>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut token = String::new();
+    loop {
+        let mut field = String::new();
+        reader.read_line(&mut field)?;
+        match field.trim().split_once(": ") {
+            None => return Ok(Some((target, token))),
+            Some((name, value)) if name.eq_ignore_ascii_case("authorization") => {
+                token = value.trim_start_matches("Bearer ").to_owned();
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 /// Whatever is watched comes in chunks.
-fn begin_watch(stream: &mut TcpStream) -> io::Result<()> {
+fn begin_watch(stream: &mut impl Write) -> io::Result<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
 }
 
 /// Says that there is no more, if it ends in order. Returns whether it does.
-fn end_watch(stream: &mut TcpStream, in_order: bool) -> io::Result<bool> {
+fn end_watch(stream: &mut impl Write, in_order: bool) -> io::Result<bool> {
     if in_order {
         stream.write_all(b"0\r\n\r\n")?;
     }
@@ -352,7 +402,7 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
-fn respond(stream: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
+fn respond(stream: &mut impl Write, status: &str, body: &Value) -> io::Result<()> {
     let body = body.to_string();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -361,7 +411,7 @@ fn respond(stream: &mut TcpStream, status: &str, body: &Value) -> io::Result<()>
     stream.write_all((head + &body).as_bytes())
 }
 
-fn chunk(stream: &mut TcpStream, event: &Value) -> io::Result<()> {
+fn chunk(stream: &mut impl Write, event: &Value) -> io::Result<()> {
     let line = format!("{event}\n");
     stream.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())
 }

@@ -3,6 +3,7 @@
 mod annotations;
 mod cluster;
 mod fake_api;
+mod in_cluster;
 mod real_api;
 mod rollout;
 mod workload;
@@ -22,6 +23,7 @@ use self::annotations::{
 use self::cluster::{no_api_server, no_controllers};
 use self::fake_api::Condition::{Ready, Terminating, Unready};
 use self::fake_api::{FakeApi, endpoint};
+use self::in_cluster::a_pod_follows_by_its_service_account_and_reads_a_rotated_token;
 use self::real_api::{
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection,
     an_api_server_that_crashes_and_comes_back_changes_nothing,
@@ -50,6 +52,8 @@ stories!("kubernetes":
     annotations_of_the_service_go_before_the_file_and_a_mistake_changes_nothing,
     who_may_not_read_services_has_their_servers_and_is_told_once,
     an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
+    a_pod_follows_by_its_service_account_and_reads_a_rotated_token
+        [Need::Namespaces],
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
