@@ -24,18 +24,18 @@ pub(super) fn a_pod_follows_by_its_service_account_and_reads_a_rotated_token() {
     let text = "[backends.pool.kubernetes]\nservice = \"shop/web\"\nport = \"http\"\n\
                 [dns]\nallow_local = true\n[privileges]\nlandlock = true\n";
     let balancer = BalancerProcess::start_with(&lab, &Setup::new(&lab).and(text), account.convey(api.addr()));
-    wait_for_servers(&balancer, &["web-a"]);
+    wait_for_servers(&balancer, ["web-a"]);
     wait_for("the watch", || (api.watches() == 1).then_some(()));
 
     account.rotate(ROTATED);
     api.accept_only(ROTATED);
     // A watch that is open goes on. The next one has the old token for up to a minute, and is refused.
     api.apply("web-2", &[endpoint("web-b", lab.server(2), Ready)]);
-    wait_for_servers(&balancer, &["web-a", "web-b"]);
+    wait_for_servers(&balancer, ["web-a", "web-b"]);
     api.end_watches_in_order();
     wait_for("a watch with the new token", || (api.watches() == 2).then_some(()));
     api.apply("web-3", &[endpoint("web-c", lab.server(3), Ready)]);
-    wait_for_servers(&balancer, &["web-a", "web-b", "web-c"]);
+    wait_for_servers(&balancer, ["web-a", "web-b", "web-c"]);
     api.annotate(&[("convey.dev/weight", "3")]);
     balancer.wait_for_stat("/backends/pool/servers/web-a/weight", 3);
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());

@@ -111,10 +111,10 @@ fn the_endpoints_of_a_service_are_servers_and_changes_are_followed() {
     assert_eq!(asked, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
 
     api.apply("web-3", &[endpoint("web-c", lab.server(3), Ready)]);
-    wait_for_servers(&balancer, &["web-a", "web-b", "web-c"]);
+    wait_for_servers(&balancer, ["web-a", "web-b", "web-c"]);
     balancer.wait_for_log(&format!("kubernetes shop/web:http: + web-c ({})", lab.server(3)));
     api.delete("web-1");
-    wait_for_servers(&balancer, &["web-b", "web-c"]);
+    wait_for_servers(&balancer, ["web-b", "web-c"]);
     let metrics = balancer.page("/metrics").1;
     for line in
         ["convey_discovery_connected{backend=\"pool\"} 1", "convey_discovery_endpoints{backend=\"pool\"} 2"]
@@ -145,7 +145,7 @@ fn a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has() {
     assert_eq!((balancer.given_to("web-a"), balancer.given_to("web-b")), (2, 4));
     ping(&mut held).unwrap();
     api.apply("web-1", &[]);
-    wait_for_servers(&balancer, &["web-b"]);
+    wait_for_servers(&balancer, ["web-b"]);
     ping(&mut held).unwrap();
 }
 
@@ -192,12 +192,12 @@ fn changes_that_an_api_server_has_forgotten_are_found_by_a_list() {
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
     wait_for("the watch", || (api.watches() == 1).then_some(()));
     api.replace_unseen("web-1", "web-3", &[endpoint("web-c", lab.server(3), Ready)]);
-    wait_for_servers(&balancer, &["web-b", "web-c"]);
+    wait_for_servers(&balancer, ["web-b", "web-c"]);
     // The watch that begins where the last has ended is answered with 410, and a list is next.
     wait_for("the third watch", || (api.watches() == 3).then_some(()));
     assert_eq!(api.lists(), 2);
     api.apply("web-1", &[endpoint("web-d", lab.server(4), Ready)]);
-    wait_for_servers(&balancer, &["web-b", "web-c", "web-d"]);
+    wait_for_servers(&balancer, ["web-b", "web-c", "web-d"]);
     assert_eq!(api.lists(), 2, "the watch goes on");
     assert!(!balancer.log().contains("cannot be watched"), "that is usual: {}", balancer.log());
 }
@@ -214,7 +214,7 @@ fn who_may_not_list_slices_is_told_so() {
     assert_eq!(status, 503);
     assert!(why.contains("backend pool has no server: kubernetes shop/web:http has no endpoint"), "{why}");
     api.refuse(false);
-    wait_for_servers(&balancer, &["web-a"]);
+    wait_for_servers(&balancer, ["web-a"]);
 }
 
 fn who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers() {
@@ -225,7 +225,7 @@ fn who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers() {
     let balancer = BalancerProcess::start(&lab, &setup(&lab, &api));
     balancer.wait_for_log("cannot be watched: endpointslices.discovery.k8s.io is forbidden");
     api.apply("web-1", &[endpoint("web-b", lab.server(2), Ready)]);
-    wait_for_servers(&balancer, &["web-b"]);
+    wait_for_servers(&balancer, ["web-b"]);
     let lists = api.lists();
     wait_for("another list", || (api.lists() > lists).then_some(()));
     assert_eq!(balancer.log().matches("forbidden").count(), 1, "{}", balancer.log());
@@ -252,7 +252,7 @@ fn a_service_that_a_reload_names_is_served_at_once_and_one_that_it_drops_is_watc
     let lists = api.lists();
     api.end_watches();
     balancer.save(&setup(&lab, &api));
-    wait_for_servers(&balancer, &["web-a"]);
+    wait_for_servers(&balancer, ["web-a"]);
     assert_eq!(api.lists(), lists + 1, "nobody listed while no backend had the Service");
 }
 

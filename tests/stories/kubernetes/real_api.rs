@@ -16,7 +16,7 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
         let mut pods: Vec<(u8, TcpServer)> = (1..=3).map(pod).collect();
         cluster.publish(&pods, None);
         let (balancer, load) = cluster.balance(&lab, "", on_a_new_connection);
-        wait_for_servers(&balancer, &["web-1", "web-2", "web-3"]);
+        wait_for_servers(&balancer, ["web-1", "web-2", "web-3"]);
         for n in 4..=6 {
             let old = n - 3;
             pods.push(pod(n));
@@ -28,7 +28,7 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
             pods.retain(|(pod, _)| *pod != old);
             cluster.publish(&pods, None);
         }
-        wait_for_servers(&balancer, &["web-4", "web-5", "web-6"]);
+        wait_for_servers(&balancer, ["web-4", "web-5", "web-6"]);
         all_is_answered(load);
         // Its rights are no more than it needs.
         let core = ["services", "secrets", "pods"]
@@ -50,14 +50,14 @@ pub(super) fn an_api_server_that_crashes_and_comes_back_changes_nothing() {
         let mut pods: Vec<(u8, TcpServer)> = (1..=2).map(pod).collect();
         cluster.publish(&pods, None);
         let (balancer, load) = cluster.balance(&lab, "", on_a_new_connection);
-        wait_for_servers(&balancer, &["web-1", "web-2"]);
+        wait_for_servers(&balancer, ["web-1", "web-2"]);
         // SIGTERM waits for watches to end.
         api.kill();
         Load::wait_for_more(&load);
         let _api = cluster.start();
         pods.push(pod(3));
         cluster.publish(&pods, None);
-        wait_for_servers(&balancer, &["web-1", "web-2", "web-3"]);
+        wait_for_servers(&balancer, ["web-1", "web-2", "web-3"]);
         all_is_answered(load);
         assert!(balancer.log().matches("cannot be watched").count() <= 1, "{}", balancer.log());
     });

@@ -134,7 +134,7 @@ fn replace_all(frontend: &str, start: StartPod, ask: Ask) {
         publish(&pods, None);
         Load::wait_for_more(&load);
     }
-    wait_for_servers(&balancer, &NEW);
+    wait_for_servers(&balancer, NEW);
     let (asked, failed) = Load::end(load);
     assert!(asked > 400, "{asked}");
     assert_eq!(failed, 0, "of {asked}");
