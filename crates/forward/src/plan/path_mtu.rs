@@ -1,0 +1,55 @@
+//! Which ICMP errors about outer packets are believed. Pure.
+
+use std::net::IpAddr;
+
+use super::{Plan, PlannedFrontend, ServerWay};
+use convey_model::{Addr, Listen, Tunnel};
+use convey_wire::PathMtuReport;
+
+/// Every link of IPv6 takes this, in bytes (RFC 8200, section 5).
+const LEAST_V6: u32 = 1280;
+
+/// Every host of IPv4 takes this, in bytes (RFC 791, section 3.1).
+const LEAST_V4: u32 = 576;
+
+impl Plan {
+    /// The server whose path takes shorter packets than known so far, and how long, in bytes. `None`: the error is about no packet
+    /// that we may have sent, or says nothing new.
+    ///
+    /// Anybody can forge one who knows our address, a server's and a VIP. So it can do no more than shorten packets to that
+    /// server, and no further than to what every path takes.
+    pub fn narrower_path(&self, report: &PathMtuReport) -> Option<(IpAddr, u32)> {
+        let server = report.server.ip();
+        let hop = self.network.get(self.network.lookup(server).ok()?)?;
+        // It costs the least to find out, and is so of most that are repeated.
+        if report.mtu >= hop.mtu || !self.network.is_own(report.source.ip()) {
+            return None;
+        }
+        let users: Vec<(&PlannedFrontend, &Tunnel)> = self.users(report).collect();
+        let (_, tunnel) = users.first()?;
+        let vips = || users.iter().flat_map(|(frontend, _)| &frontend.listen).map(Listen::ip);
+        let is_vip = |inner: Addr| vips().any(|vip| vip == inner.ip());
+        if report.inner_destination.is_some_and(|inner| !is_vip(inner)) {
+            return None;
+        }
+        let outer_least = if report.server.is_v4() { LEAST_V4 } else { LEAST_V6 };
+        // Senders of IPv6 make no shorter packets than that: to want them to would end their connections.
+        let inner_least = if vips().any(|vip| vip.is_ipv6()) { LEAST_V6 + tunnel.overhead() } else { 0 };
+        let mtu = report.mtu.max(outer_least).max(inner_least);
+        (mtu < hop.mtu).then_some((server, mtu))
+    }
+
+    /// The frontends whose packets go to this server through a tunnel like this, each with the tunnel.
+    fn users(&self, report: &PathMtuReport) -> impl Iterator<Item = (&PlannedFrontend, &Tunnel)> {
+        let is_quoted = |tunnel: &&Tunnel| {
+            tunnel.server == report.server
+                && tunnel.encapsulation == report.encapsulation
+                && tunnel.source.contains(report.source.ip())
+        };
+        let tunneled = self.frontends.iter().filter(|frontend| frontend.way() == ServerWay::Tunneled);
+        tunneled.filter_map(move |frontend| {
+            let mut tunnels = frontend.pool.servers.iter().filter_map(|server| self.tunnels.get(&server.id));
+            Some((&**frontend, tunnels.find(is_quoted)?))
+        })
+    }
+}
