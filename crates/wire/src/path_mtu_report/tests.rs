@@ -1,5 +1,7 @@
 use std::net::IpAddr;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::tunnel::Envelope;
 use crate::{TestPacket, answer};
@@ -133,5 +135,24 @@ fn errors_of_other_kinds_or_about_packets_of_others_are_no_reports() {
         if inner != Encapsulation::Ipip {
             assert_eq!(with(ip_len + 8, 0x20), None, "a control message of GUE");
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_quoted_is_read_or_refused(
+        which in 0..8usize,
+        quoted in proptest::collection::vec(any::<u8>(), 0..120),
+        at in 0..60usize,
+        byte: u8,
+    ) {
+        let (mut outer, report) = outer_packets().nth(which).unwrap();
+        outer[at] = byte;
+        for quoted in [&quoted[..], &outer[..90]] {
+            if let Some(read) = path_mtu_report(&too_big(&report, quoted)) {
+                prop_assert_eq!((read.router, read.source, read.mtu), (report.router, report.source, report.mtu));
+            }
+        }
+        path_mtu_report(&quoted);
     }
 }
