@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::clock;
 use crate::dataplane::{PathMtuSocket, Sight};
 use crate::model::{PathMtus, Timestamp};
-use crate::wire::PathMtuReport;
+use crate::wire::TunnelMtuReport;
 
 /// The path MTU to each server that a router has reported one of, in bytes.
 pub(super) type MtuByServer = Arc<BTreeMap<IpAddr, u32>>;
@@ -47,11 +47,11 @@ async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> st
         };
         let now = clock::now();
         let is_wider = paths.expire(now);
-        let is_narrower = |report: &PathMtuReport| {
+        let is_narrower = |report: &TunnelMtuReport| {
             let believed = sight.load().plan().narrower_path(report);
             believed.is_some_and(|(server, mtu)| paths.lower(server, mtu, now))
         };
-        let narrower: Vec<PathMtuReport> = reports.into_iter().filter(is_narrower).collect();
+        let narrower: Vec<TunnelMtuReport> = reports.into_iter().filter(is_narrower).collect();
         let by_server = paths.by_server();
         log(&narrower, &by_server);
         if narrower.is_empty() && !is_wider {
@@ -64,8 +64,8 @@ async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> st
 }
 
 /// One line a change, of however many servers: forged errors make lines, too.
-fn log(narrower: &[PathMtuReport], by_server: &BTreeMap<IpAddr, u32>) {
-    let Some(PathMtuReport { server, router, .. }) = narrower.first() else { return };
+fn log(narrower: &[TunnelMtuReport], by_server: &BTreeMap<IpAddr, u32>) {
+    let Some(TunnelMtuReport { server, router, .. }) = narrower.first() else { return };
     let (server, router) = (server.ip(), router.ip());
     let mtu = by_server.get(&server).copied().unwrap_or_default();
     let others =

@@ -13,7 +13,7 @@ use socket2::SockFilter;
 use tokio::io::unix::AsyncFd;
 
 use super::socket;
-use convey_wire::{PathMtuReport, path_mtu_report};
+use convey_wire::{TunnelMtuReport, tunnel_mtu_report};
 
 /// Longer than any error (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
 const READ_LEN: usize = 2_048;
@@ -42,7 +42,7 @@ impl PathMtuSocket {
     ///
     /// # Errors
     /// The socket cannot be waited for.
-    pub async fn hear(&mut self) -> io::Result<Vec<PathMtuReport>> {
+    pub async fn hear(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
         tokio::select! {
             reports = self.v4.hear() => reports,
             reports = self.v6.hear() => reports,
@@ -63,7 +63,7 @@ impl Listener {
         Ok(Listener { heard, receiver: socket::bind_packets(socket, ether_type, READ_LEN)? })
     }
 
-    async fn hear(&mut self) -> io::Result<Vec<PathMtuReport>> {
+    async fn hear(&mut self) -> io::Result<Vec<TunnelMtuReport>> {
         let mut ready = self.heard.readable().await?;
         let mut reports = Vec::new();
         for _ in 0..MAX_READ {
@@ -71,7 +71,7 @@ impl Listener {
                 ready.clear_ready();
                 break;
             };
-            reports.extend(path_mtu_report(packet));
+            reports.extend(tunnel_mtu_report(packet));
         }
         Ok(reports)
     }

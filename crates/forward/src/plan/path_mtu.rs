@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Plan, PlannedFrontend, ServerWay};
 use convey_model::{Addr, Listen, Tunnel};
-use convey_wire::PathMtuReport;
+use convey_wire::TunnelMtuReport;
 
 /// Every link of IPv6 takes this, in bytes (RFC 8200, section 5).
 const LEAST_V6: u32 = 1280;
@@ -18,7 +18,7 @@ impl Plan {
     ///
     /// Anybody can forge one who knows our address, a server's and a VIP. So it can do no more than shorten packets to that
     /// server, and no further than to what every path takes.
-    pub fn narrower_path(&self, report: &PathMtuReport) -> Option<(IpAddr, u32)> {
+    pub fn narrower_path(&self, report: &TunnelMtuReport) -> Option<(IpAddr, u32)> {
         let server = report.server.ip();
         let hop = self.network.get(self.network.lookup(server).ok()?)?;
         // It costs the least to find out, and is so of most that are repeated.
@@ -40,7 +40,7 @@ impl Plan {
     }
 
     /// The frontends whose packets go to this server through a tunnel like this, each with the tunnel.
-    fn users(&self, report: &PathMtuReport) -> impl Iterator<Item = (&PlannedFrontend, &Tunnel)> {
+    fn users(&self, report: &TunnelMtuReport) -> impl Iterator<Item = (&PlannedFrontend, &Tunnel)> {
         let is_quoted = |tunnel: &&Tunnel| {
             tunnel.server == report.server
                 && tunnel.encapsulation == report.encapsulation

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::lab::{Family, LAN, Lab, Outcome, TestFrontend, neighbour, run_with_cache};
 use convey_model::{Addr, DropReason, DsrKind, Encapsulation, Mode, Prefix, TunnelConfig};
-use convey_wire::{IcmpError, PathMtuReport};
+use convey_wire::{IcmpError, TunnelMtuReport};
 
 told_over_both_families! {
     a_router_on_the_way_to_a_server_is_believed,
@@ -43,8 +43,8 @@ fn encapsulation(dsr: DsrKind) -> Encapsulation {
 }
 
 /// What the router says of a packet in the tunnel.
-fn report(family: Family, dsr: DsrKind, mtu: u32) -> PathMtuReport {
-    PathMtuReport {
+fn report(family: Family, dsr: DsrKind, mtu: u32) -> TunnelMtuReport {
+    TunnelMtuReport {
         router: family.server_ip(99).into(),
         mtu,
         source: addr(family.snat()),
@@ -66,9 +66,9 @@ fn a_router_on_the_way_to_a_server_is_believed(family: Family) {
         let server = family.server_ip(SERVER);
         assert_eq!(lab.plan.narrower_path(&told), Some((server, 1_400)));
         // Routers of IPv4 may quote eight bytes of what is in a packet.
-        let short = PathMtuReport { inner_destination: None, ..told };
+        let short = TunnelMtuReport { inner_destination: None, ..told };
         assert_eq!(lab.plan.narrower_path(&short), Some((server, 1_400)));
-        let anybody = PathMtuReport { router: addr("203.0.113.7"), ..told };
+        let anybody = TunnelMtuReport { router: addr("203.0.113.7"), ..told };
         assert_eq!(lab.plan.narrower_path(&anybody), Some((server, 1_400)));
     }
 }
@@ -81,14 +81,14 @@ fn it_is_not_about_anything_that_we_may_not_have_sent(family: Family) {
         let elsewhere = family.server_ip(12).into();
         let (vip, client) = (addr(family.vip_ip()), addr(family.pick("198.51.100.2", "2001:db8:100::1")));
         for (what, refused) in [
-            ("of somebody else", PathMtuReport { source: elsewhere, ..told }),
-            ("of another of our addresses", PathMtuReport { source: addr(family.own_ip()), ..told }),
-            ("to no server", PathMtuReport { server: elsewhere, ..told }),
-            ("to a VIP", PathMtuReport { server: vip, ..told }),
-            ("of the other kind", PathMtuReport { encapsulation: encapsulation(other), ..told }),
-            ("to another port", PathMtuReport { encapsulation: Encapsulation::Gue { port: 1 }, ..told }),
-            ("with a packet to no VIP", PathMtuReport { inner_destination: Some(client), ..told }),
-            ("with a packet to the server", PathMtuReport { inner_destination: Some(told.server), ..told }),
+            ("of somebody else", TunnelMtuReport { source: elsewhere, ..told }),
+            ("of another of our addresses", TunnelMtuReport { source: addr(family.own_ip()), ..told }),
+            ("to no server", TunnelMtuReport { server: elsewhere, ..told }),
+            ("to a VIP", TunnelMtuReport { server: vip, ..told }),
+            ("of the other kind", TunnelMtuReport { encapsulation: encapsulation(other), ..told }),
+            ("to another port", TunnelMtuReport { encapsulation: Encapsulation::Gue { port: 1 }, ..told }),
+            ("with a packet to no VIP", TunnelMtuReport { inner_destination: Some(client), ..told }),
+            ("with a packet to the server", TunnelMtuReport { inner_destination: Some(told.server), ..told }),
         ] {
             assert_eq!(lab.plan.narrower_path(&refused), None, "{what}");
         }
@@ -96,12 +96,12 @@ fn it_is_not_about_anything_that_we_may_not_have_sent(family: Family) {
         let passthrough = family.pick("192.0.2.9:80", "[2001:db8:2::9]:80");
         lab.change(|world| world.frontends.push(TestFrontend::new(1, Mode::Passthrough, passthrough)));
         let inner = addr(family.pick("192.0.2.9", "2001:db8:2::9"));
-        assert_eq!(lab.plan.narrower_path(&PathMtuReport { inner_destination: Some(inner), ..told }), None);
+        assert_eq!(lab.plan.narrower_path(&TunnelMtuReport { inner_destination: Some(inner), ..told }), None);
         // Nobody answers to a network that outer packets come from.
         let source = family.pick("172.16.0.0/16", "fd16::/64").parse::<Prefix>().unwrap();
         lab.change(|world| world.tunnel.source = Some(source));
         assert_eq!(lab.plan.narrower_path(&told), None);
-        let of_network = PathMtuReport { source: source.member(7).into(), ..told };
+        let of_network = TunnelMtuReport { source: source.member(7).into(), ..told };
         assert_eq!(lab.plan.narrower_path(&of_network), None);
         lab.change(|world| world.frontends[0].dsr = DsrKind::L2);
         assert_eq!(lab.plan.narrower_path(&told), None);
@@ -123,7 +123,7 @@ fn it_shortens_no_path_to_less_than_every_link_takes(family: Family) {
         assert_eq!(lowest(&lab, 68), Some(1_280 + overhead(family, dsr)));
         lab.change(|world| world.frontends[0].listen = vec![Family::V4.vip().to_owned()]);
         let inner_destination = Some(addr(Family::V4.vip_ip()));
-        let told = PathMtuReport { inner_destination, ..report(family, dsr, 68) };
+        let told = TunnelMtuReport { inner_destination, ..report(family, dsr, 68) };
         assert_eq!(lab.plan.narrower_path(&told).map(|told| told.1), Some(family.pick(576, 1_280)));
     }
 }

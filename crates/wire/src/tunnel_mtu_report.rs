@@ -8,7 +8,7 @@ use convey_model::{Addr, Encapsulation, UDP};
 
 /// What a router says of an outer packet, and what it quotes of it. Anybody can send one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PathMtuReport {
+pub struct TunnelMtuReport {
     /// The sender of the error.
     pub router: Addr,
     /// Longest packet that the router's next link takes, in bytes; 0 if the router does not know (RFC 1191, section 4).
@@ -24,7 +24,7 @@ pub struct PathMtuReport {
 }
 
 /// Reads a packet that begins with its IP header. `None`: it is no such error, or it is damaged.
-pub fn path_mtu_report(packet: &[u8]) -> Option<PathMtuReport> {
+pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
     let (router, source, message) = match packet.first()? >> 4 {
         4 => v4_message(packet)?,
         6 => v6_message(packet)?,
@@ -59,7 +59,7 @@ pub fn path_mtu_report(packet: &[u8]) -> Option<PathMtuReport> {
         Some((inside, inner)) => inner_destination(inside, inner)?,
         None => None,
     };
-    Some(PathMtuReport { router, mtu, source, server, encapsulation, inner_destination })
+    Some(TunnelMtuReport { router, mtu, source, server, encapsulation, inner_destination })
 }
 
 /// Source, destination and payload of an ICMP packet that is whole and has a right checksum.

@@ -18,7 +18,7 @@ fn addr(text: &str) -> Addr {
 }
 
 /// Both kinds, over both families, with both families inside: the outer packet, and what is said of it.
-fn outer_packets() -> impl Iterator<Item = (Vec<u8>, PathMtuReport)> {
+fn outer_packets() -> impl Iterator<Item = (Vec<u8>, TunnelMtuReport)> {
     let kinds = [Encapsulation::Ipip, Encapsulation::Gue { port: 6_080 }];
     let all = kinds.into_iter().flat_map(|kind| [0, 1].map(|outer| (kind, outer)));
     all.flat_map(|(kind, outer)| [0, 1].map(|inner| (kind, outer, inner))).map(
@@ -27,7 +27,7 @@ fn outer_packets() -> impl Iterator<Item = (Vec<u8>, PathMtuReport)> {
             let packet = TestPacket::from(client).to(vip).payload(&[7; 1_000]).bytes()[14..].to_vec();
             let (source, server) = (OWN[outer].parse().unwrap(), addr(SERVERS[outer]));
             let envelope = Envelope { tunnel: Tunnel { encapsulation, source, server }, hash: 0x1234_5678 };
-            let report = PathMtuReport {
+            let report = TunnelMtuReport {
                 router: addr(ROUTERS[outer]),
                 mtu: 1_400,
                 source: addr(OWN[outer]),
@@ -57,7 +57,7 @@ fn error(router: &str, to: &str, numbers: [u8; 2], rest: [u8; 4], quoted: &[u8])
 }
 
 /// As routers say it.
-fn too_big(report: &PathMtuReport, quoted: &[u8]) -> Vec<u8> {
+fn too_big(report: &TunnelMtuReport, quoted: &[u8]) -> Vec<u8> {
     let (router, to) = (report.router.ip().to_string(), report.source.ip().to_string());
     match report.source.is_v4() {
         true => error(&router, &to, [3, 4], [0, 0, (report.mtu >> 8) as u8, report.mtu as u8], quoted),
@@ -69,9 +69,9 @@ fn too_big(report: &PathMtuReport, quoted: &[u8]) -> Vec<u8> {
 fn a_router_says_how_long_an_outer_packet_may_be_and_quotes_it() {
     for (outer, report) in outer_packets() {
         let packet = too_big(&report, &outer[..500]);
-        assert_eq!(path_mtu_report(&packet), Some(report));
+        assert_eq!(tunnel_mtu_report(&packet), Some(report));
         let padded = [packet, vec![0; 9]].concat();
-        assert_eq!(path_mtu_report(&padded), Some(report));
+        assert_eq!(tunnel_mtu_report(&padded), Some(report));
     }
 }
 
@@ -79,10 +79,10 @@ fn a_router_says_how_long_an_outer_packet_may_be_and_quotes_it() {
 fn a_quotation_may_end_before_the_inner_destination_but_not_before_the_port() {
     for (outer, report) in outer_packets() {
         let ip_len = if report.server.is_v4() { 20 } else { 40 };
-        let short = PathMtuReport { inner_destination: None, ..report };
-        assert_eq!(path_mtu_report(&too_big(&report, &outer[..ip_len + 8])), Some(short));
+        let short = TunnelMtuReport { inner_destination: None, ..report };
+        assert_eq!(tunnel_mtu_report(&too_big(&report, &outer[..ip_len + 8])), Some(short));
         for len in 0..outer.len().min(120) {
-            let read = path_mtu_report(&too_big(&report, &outer[..len]));
+            let read = tunnel_mtu_report(&too_big(&report, &outer[..len]));
             let needed = if report.encapsulation == Encapsulation::Ipip { ip_len } else { ip_len + 4 };
             assert_eq!(read.is_some(), len >= needed, "{len} of {report:?}");
             assert!(read.is_none_or(|read| read == report || read == short));
@@ -95,13 +95,13 @@ fn what_is_cut_short_or_damaged_is_no_report() {
     for (outer, report) in outer_packets() {
         let packet = too_big(&report, &outer[..100]);
         for len in 0..packet.len() {
-            assert_eq!(path_mtu_report(&packet[..len]), None, "{len}");
+            assert_eq!(tunnel_mtu_report(&packet[..len]), None, "{len}");
         }
         let from = if report.server.is_v4() { 20 } else { 40 };
         for at in from..packet.len() {
             let mut damaged = packet.clone();
             damaged[at] ^= 0x10;
-            assert_eq!(path_mtu_report(&damaged), None, "{at}");
+            assert_eq!(tunnel_mtu_report(&damaged), None, "{at}");
         }
     }
 }
@@ -114,15 +114,15 @@ fn errors_of_other_kinds_or_about_packets_of_others_are_no_reports() {
         let others: &[[u8; 2]] =
             if is_v4 { &[[3, 3], [3, 1], [11, 0], [8, 0]] } else { &[[1, 4], [3, 0], [128, 0]] };
         for numbers in others {
-            assert_eq!(path_mtu_report(&error(&router, &own, *numbers, [0, 0, 5, 0x78], &outer)), None);
+            assert_eq!(tunnel_mtu_report(&error(&router, &own, *numbers, [0, 0, 5, 0x78], &outer)), None);
         }
         // To somebody else than who sent it.
-        let elsewhere = PathMtuReport { source: addr(SERVERS[usize::from(!is_v4)]), ..report };
-        assert_eq!(path_mtu_report(&too_big(&elsewhere, &outer)), None);
+        let elsewhere = TunnelMtuReport { source: addr(SERVERS[usize::from(!is_v4)]), ..report };
+        assert_eq!(tunnel_mtu_report(&too_big(&elsewhere, &outer)), None);
         let with = |at: usize, byte: u8| {
             let mut other = outer.clone();
             other[at] = byte;
-            path_mtu_report(&too_big(&report, &other))
+            tunnel_mtu_report(&too_big(&report, &other))
         };
         let protocol = if is_v4 { 9 } else { 6 };
         assert_eq!(with(protocol, 6), None, "TCP");
@@ -149,10 +149,10 @@ proptest! {
         let (mut outer, report) = outer_packets().nth(which).unwrap();
         outer[at] = byte;
         for quoted in [&quoted[..], &outer[..90]] {
-            if let Some(read) = path_mtu_report(&too_big(&report, quoted)) {
+            if let Some(read) = tunnel_mtu_report(&too_big(&report, quoted)) {
                 prop_assert_eq!((read.router, read.source, read.mtu), (report.router, report.source, report.mtu));
             }
         }
-        path_mtu_report(&quoted);
+        tunnel_mtu_report(&quoted);
     }
 }
