@@ -25,31 +25,31 @@ impl Plan {
         if report.mtu >= hop.mtu || !self.network.is_own(report.source.ip()) {
             return None;
         }
-        let users: Vec<(&PlannedFrontend, &Tunnel)> = self.users(report).collect();
-        let (_, tunnel) = users.first()?;
-        let vips = || users.iter().flat_map(|(frontend, _)| &frontend.listen).map(Listen::ip);
-        let is_vip = |inner: Addr| vips().any(|vip| vip == inner.ip());
-        if report.inner_destination.is_some_and(|inner| !is_vip(inner)) {
-            return None;
-        }
+        let is_quoted = |tunnel: &Tunnel| {
+            tunnel.encapsulation == report.encapsulation && tunnel.source.contains(report.source.ip())
+        };
+        let users: Vec<(&PlannedFrontend, &Tunnel)> = self.users(report.server).collect();
+        let mut quoted = users.iter().filter(|(_, tunnel)| is_quoted(tunnel));
+        let is_vip = |inner: Addr| move |listen: &Listen| listen.ip() == inner.ip();
+        quoted.find(|(frontend, _)| {
+            report.inner_destination.is_none_or(|inner| frontend.listen.iter().any(is_vip(inner)))
+        })?;
         let outer_least = if report.server.is_v4() { LEAST_V4 } else { LEAST_V6 };
         // Senders of IPv6 make no shorter packets than that: to want them to would end their connections.
-        let inner_least = if vips().any(|vip| vip.is_ipv6()) { LEAST_V6 + tunnel.overhead() } else { 0 };
-        let mtu = report.mtu.max(outer_least).max(inner_least);
+        let has_v6 = |(frontend, _): &&(&PlannedFrontend, &Tunnel)| {
+            frontend.listen.iter().any(|listen| !listen.is_ipv4())
+        };
+        let inner_least = users.iter().filter(has_v6).map(|(_, tunnel)| LEAST_V6 + tunnel.overhead()).max();
+        let mtu = report.mtu.max(outer_least).max(inner_least.unwrap_or_default());
         (mtu < hop.mtu).then_some((server, mtu))
     }
 
-    /// The frontends whose packets go to this server through a tunnel like this, each with the tunnel.
-    fn users(&self, report: &TunnelMtuReport) -> impl Iterator<Item = (&PlannedFrontend, &Tunnel)> {
-        let is_quoted = |tunnel: &&Tunnel| {
-            tunnel.server == report.server
-                && tunnel.encapsulation == report.encapsulation
-                && tunnel.source.contains(report.source.ip())
-        };
+    /// The frontends whose packets go to this server through a tunnel, each with the tunnel.
+    fn users(&self, server: Addr) -> impl Iterator<Item = (&PlannedFrontend, &Tunnel)> {
         let tunneled = self.frontends.iter().filter(|frontend| frontend.way() == ServerWay::Tunneled);
         tunneled.filter_map(move |frontend| {
             let mut tunnels = frontend.pool.servers.iter().filter_map(|server| self.tunnels.get(&server.id));
-            Some((&**frontend, tunnels.find(is_quoted)?))
+            Some((&**frontend, tunnels.find(|tunnel| tunnel.server == server)?))
         })
     }
 }

@@ -1,15 +1,19 @@
 //! What routers tell of outer packets: which of it is believed, and what then becomes of clients' packets.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use super::lab::{Family, LAN, Lab, Outcome, TestFrontend, neighbour, run_with_cache};
-use convey_model::{Addr, DropReason, DsrKind, Encapsulation, Mode, Prefix, TunnelConfig};
+use crate::View;
+use crate::plan::{Plan, PlannedFrontend, PlannedPool, PlannedServer};
+use convey_model::{Addr, DropReason, DsrKind, Encapsulation, Mode, Prefix, Protocol, TunnelConfig};
 use convey_wire::{IcmpError, TunnelMtuReport};
 
 told_over_both_families! {
     a_router_on_the_way_to_a_server_is_believed,
     it_is_not_about_anything_that_we_may_not_have_sent,
     it_shortens_no_path_to_less_than_every_link_takes,
+    it_leaves_room_for_clients_of_ipv6_by_another_tunnel_to_the_same_server,
     it_never_makes_a_path_longer,
     what_does_not_fit_any_more_is_answered_until_the_path_is_whole_again,
     the_cache_obeys_it_too,
@@ -126,6 +130,26 @@ fn it_shortens_no_path_to_less_than_every_link_takes(family: Family) {
         let told = TunnelMtuReport { inner_destination, ..report(family, dsr, 68) };
         assert_eq!(lab.plan.narrower_path(&told).map(|told| told.1), Some(family.pick(576, 1_280)));
     }
+}
+
+/// Two backends have the server, each with a number of its own.
+fn it_leaves_room_for_clients_of_ipv6_by_another_tunnel_to_the_same_server(family: Family) {
+    let lab = lab(family, DsrKind::Ipip);
+    let frontend = |id, dsr, vip: &str| {
+        let server = Arc::new(PlannedServer::new(id, SocketAddr::new(family.server_ip(SERVER), 80)));
+        let pool = PlannedPool::new(vec![server], lab.plan.pools[0].picker.clone());
+        let pool = Arc::new(PlannedPool { dsr, ..pool });
+        Arc::new(PlannedFrontend::new(id, View::ClientSide, Protocol::Tcp, vip.parse().unwrap(), pool))
+    };
+    let frontends =
+        vec![frontend(1, DsrKind::Ipip, Family::V4.vip()), frontend(2, DsrKind::Gue, Family::V6.vip())];
+    let plan = Plan::new(9, frontends, lab.plan.network.clone());
+    let report = TunnelMtuReport { inner_destination: None, ..report(family, DsrKind::Ipip, 68) };
+    let least = 1_280 + overhead(family, DsrKind::Gue);
+    assert_eq!(plan.narrower_path(&report).map(|told| told.1), Some(least));
+    // Its packets are to the VIP of the other tunnel.
+    let other = TunnelMtuReport { inner_destination: Some(addr(Family::V6.vip_ip())), ..report };
+    assert_eq!(plan.narrower_path(&other), None);
 }
 
 fn it_never_makes_a_path_longer(family: Family) {
