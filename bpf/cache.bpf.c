@@ -271,11 +271,7 @@ int cache_xdp(struct xdp_md *ctx)
 		note_miss(shape, &packet, outcome, entry);
 		return XDP_PASS;
 	}
-	if (makes_event(&packet, entry) && push_event(&packet)) {
-		count(FIN_QUEUE_FULL);
-		return XDP_DROP;
-	}
-	note(&packet, entry, ETH_HLEN + packet.len);
+	/* First: where the driver has no room a worker forwards the packet, and counts it. */
 	if (entry->flags & FLOW_TUNNELED) {
 		if (enclose_in_driver(ctx, &packet, entry, hop)) {
 			count(UNUSUAL);
@@ -285,6 +281,11 @@ int cache_xdp(struct xdp_md *ctx)
 		rewrite_headers(ethernet, &packet, entry, hop);
 		rewrite_checksum(&packet, entry);
 	}
+	if (makes_event(&packet, entry) && push_event(&packet)) {
+		count(FIN_QUEUE_FULL);
+		return XDP_DROP;
+	}
+	note(&packet, entry, ETH_HLEN + packet.len);
 	return hop->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(hop->ifindex, 0);
 }
 

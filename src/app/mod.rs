@@ -26,6 +26,7 @@ mod operators;
 mod ownership;
 mod packet_path;
 mod packet_plan;
+mod path_mtus;
 mod paths;
 mod port_owner;
 mod privileges;

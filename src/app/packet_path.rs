@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use log::{info, warn};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
@@ -23,6 +23,7 @@ use super::ownership::{self, Ownership};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, split, with_backends,
 };
+use super::path_mtus::{self, MtuByServer};
 use super::paths::Parts;
 use super::restart::Snat;
 use super::stale_filters::{self, Kinds, OwnHandle};
@@ -192,7 +193,9 @@ impl PacketPath {
         let dsr = dsr(&config.frontends);
         let attachments = Attachments::begin(drivers, selection, dsr, interfaces, parts.is_upgrade)
             .context("cannot capture")?;
-        tasks.spawn(read_network(netlink.clone(), table, parts.networks.clone()));
+        let (told, path_mtus) = watch::channel(MtuByServer::default());
+        tasks.spawn(path_mtus::learn(sight.clone(), told));
+        tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
         info!("forwarding packets on {} (workers: {workers})", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
         Ok(PacketPath {
@@ -428,22 +431,27 @@ async fn count_overruns(overruns: Overruns, interval: Duration) {
     }
 }
 
-/// Reads the kernel's tables when they change, and sends them on.
+/// Reads the kernel's tables when they change, and sends them on with the path MTUs.
 async fn read_network(
     netlink: Arc<Netlink>,
     mut table: NetworkTables,
+    mut path_mtus: watch::Receiver<MtuByServer>,
     networks: mpsc::Sender<NetworkTables>,
 ) {
     let mut is_new = true;
     let mut looks = tokio::time::interval(MTU_LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        if is_new && networks.send(table.clone()).await.is_err() {
-            return;
+        if is_new {
+            let path_mtus = path_mtus.borrow_and_update().clone();
+            if networks.send(NetworkTables { path_mtus, ..table.clone() }).await.is_err() {
+                return;
+            }
         }
         let read = tokio::select! {
             () = netlink.changed() => netlink.update(&mut table).await,
             _ = looks.tick() => netlink.look_at_links(&mut table).await,
+            Ok(()) = path_mtus.changed() => Ok(true),
         };
         is_new = match read {
             Ok(differs) => differs,

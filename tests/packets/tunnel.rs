@@ -25,6 +25,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_server_on_another_network_is_reached_by_ipip_of_either_family,
         the_same_by_gue,
         uploads_and_downloads_pass_although_outer_headers_take_room,
+        an_upload_passes_a_router_that_takes_less_than_convey_knew,
         large_datagrams_come_out_as_they_were,
         a_check_goes_through_the_tunnel_as_clients_do,
         a_reload_moves_an_open_connection_to_another_kind_of_tunnel,
@@ -84,42 +85,84 @@ fn has_forwarded(network: &Network, packets: u64) {
     }
 }
 
+/// Every kind over both families.
+const WAYS: [(Family, &str); 4] =
+    [(Family::V4, IPIP), (Family::V6, GUE), (Family::V4, GUE), (Family::V6, IPIP)];
+
 /// Clients send packets of 1,500 bytes until they are told.
 fn uploads_and_downloads_pass_although_outer_headers_take_room(case: Case) {
-    const BYTES: u64 = 4 << 20;
-    for (outer, backend) in [(Family::V4, IPIP), (Family::V6, GUE), (Family::V4, GUE), (Family::V6, IPIP)] {
+    for (outer, backend) in WAYS {
         let mut network = prepared(case);
-        let _opened = network.inside(Role::Server(1), Opener::start);
         network.balance_with(&text(case, outer, backend, UNCHECKED));
-        let network = &network;
-        let listen = SocketAddr::new(case.family.any(), PORT);
-        let server = network.inside(Role::Server(1), || {
-            TcpServer::start(listen, |mut stream| {
-                let got = check_to_end(&mut stream);
-                send(&mut stream, got)
-            })
-        });
-        let got = network.inside(Role::Client(1), || {
-            let mut stream = connect(network.vip());
-            send(&mut stream, BYTES).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-            check_to_end(&mut stream)
-        });
-        assert_eq!(got, BYTES);
-        let route = ["route", "get", &network.vip().ip().to_string()];
-        let told = network.lab.run(Role::Client(1), "ip", &route).unwrap();
-        let most = match (outer, backend == IPIP) {
-            (Family::V4, true) => 1_480,
-            (Family::V4, false) => 1_468,
-            (Family::V6, true) => 1_460,
-            (Family::V6, false) => 1_448,
-        };
-        assert!(told.contains(&format!("mtu {most}")), "{told}");
+        assert_eq!(echoed(&network), BYTES);
+        has_told_client(&network, 1_500 - overhead(outer, backend));
         assert!(network.stat("/packets/drops/too_big").as_u64() > Some(0));
         // A super-frame is one. Those that need a checksum over IPv6 a worker cuts; what acknowledges the download is short.
-        has_forwarded(network, 50);
-        network.inside(Role::Server(1), || drop(server));
+        has_forwarded(&network, 50);
     }
+}
+
+/// The router's link to the server takes less than convey's to the router, and outer packets of 1,500 bytes are lost there.
+fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
+    // Enough for the shortest packets that clients of IPv6 may be asked for, and the outer headers.
+    const NARROW: u32 = 1_400;
+    // A host firewall drops ICMP errors about packets that its connection tracking has not seen.
+    const DEAF: &str = "nft add table inet deaf; \
+        nft add chain inet deaf in '{ type filter hook input priority 0 ; }'; \
+        nft add rule inet deaf in icmp type destination-unreachable drop; \
+        nft add rule inet deaf in icmpv6 type packet-too-big drop";
+    for (outer, backend) in WAYS {
+        let mut network = prepared(case);
+        let (server, far) = (outer.address(Role::Server(1)), far(outer));
+        let narrow = format!("route change {far} via {server} mtu {NARROW}");
+        network.lab.run(Role::Client(2), "ip", &narrow.split(' ').collect::<Vec<_>>()).unwrap();
+        network.lab.run(Role::Balancer, "sh", &["-c", DEAF]).unwrap();
+        network.balance_with(&text(case, outer, backend, UNCHECKED));
+        assert_eq!(echoed(&network), BYTES);
+        has_told_client(&network, NARROW - overhead(outer, backend));
+        let said = format!("reports a path MTU to server {far}: {NARROW} bytes");
+        let log = network.log(Role::Balancer);
+        assert!(log.contains(&said), "{log}");
+        has_forwarded(&network, 50);
+        let client = SocketAddr::new(case.family.address(Role::Client(1)), 4_242);
+        let next_hop = explained(&network, client).to_string();
+        assert!(next_hop.contains(&format!("MTU {NARROW}")), "{next_hop}");
+    }
+}
+
+const BYTES: u64 = 4 << 20;
+
+/// The bytes that a client gets back of those that it has sent through the tunnel.
+fn echoed(network: &Network) -> u64 {
+    let _opened = network.inside(Role::Server(1), Opener::start);
+    let listen = SocketAddr::new(network.case.family.any(), PORT);
+    let server = network.inside(Role::Server(1), || {
+        TcpServer::start(listen, |mut stream| {
+            let got = check_to_end(&mut stream);
+            send(&mut stream, got)
+        })
+    });
+    let got = network.inside(Role::Client(1), || {
+        let mut stream = connect(network.vip());
+        send(&mut stream, BYTES).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        check_to_end(&mut stream)
+    });
+    network.inside(Role::Server(1), || drop(server));
+    got
+}
+
+/// By so many bytes packets become longer.
+fn overhead(outer: Family, backend: &str) -> u32 {
+    let ip = if outer == Family::V4 { 20 } else { 40 };
+    if backend == IPIP { ip } else { ip + 12 }
+}
+
+/// The client's packets to the VIP are so long now.
+fn has_told_client(network: &Network, mtu: u32) {
+    let route = ["route", "get", &network.vip().ip().to_string()];
+    let told = network.lab.run(Role::Client(1), "ip", &route).unwrap();
+    assert!(told.contains(&format!("mtu {mtu}")), "{told}");
 }
 
 fn large_datagrams_come_out_as_they_were(case: Case) {

@@ -401,8 +401,7 @@ impl<D: DataPath> Task<D> {
     }
 
     fn on_network(&mut self, table: &NetworkTables) {
-        let (routes, neighbours) = (table.routes.clone(), &table.neighbours);
-        let mut network = self.state.network().update(&table.interfaces, routes, neighbours);
+        let mut network = self.state.network().update_all(table);
         network.recycle((self.now)());
         self.state.set_network(network);
     }

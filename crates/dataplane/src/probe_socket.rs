@@ -9,7 +9,6 @@ use libc::{
 };
 use pnet_datalink::{DataLinkReceiver, DataLinkSender};
 use socket2::SockFilter;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::socket;
@@ -19,9 +18,6 @@ const READ_LEN: usize = 2_048;
 
 /// Frames that are read at once, more than the socket holds; lest those of others keep the probe from its timeout.
 const MAX_READ: usize = 4_096;
-
-/// Hears what comes in anywhere: an answer may take another way than the question.
-const ANY_INTERFACE: u32 = 0;
 
 /// The socket: it sends by one interface, and hears all of them.
 pub struct ProbeSocket {
@@ -38,8 +34,9 @@ impl ProbeSocket {
     /// Those of packet sockets: this process may lack CAP_NET_RAW, or descriptors.
     pub fn open(interface: u32, port: u16) -> io::Result<ProbeSocket> {
         let hearing = socket::open_plain(&filter(port))?;
-        let heard = readiness(hearing.try_clone()?.into())?;
-        let (_, receiver) = socket::bind(hearing, ANY_INTERFACE, READ_LEN)?;
+        let heard = socket::readiness(hearing.try_clone()?.into())?;
+        // An answer may take another way than the question.
+        let (_, receiver) = socket::bind(hearing, socket::ANY_INTERFACE, READ_LEN)?;
         let sending = socket::open_plain(&NOTHING)?;
         let (sender, _) = socket::bind(sending, interface, READ_LEN)?;
         Ok(ProbeSocket { heard, sender, receiver })
@@ -67,13 +64,6 @@ impl ProbeSocket {
             ready.clear_ready();
         }
     }
-}
-
-fn readiness(source: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    #[expect(unsafe_code, reason = "no safe function registers a descriptor")]
-    // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each time.
-    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
-    registered.map_err(io::Error::from)
 }
 
 /// Lets no frame in.

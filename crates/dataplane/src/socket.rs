@@ -1,15 +1,17 @@
 //! Packet sockets, made ready by us and then handed to pnet.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Once;
 use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 use log::warn;
-use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
+use pnet_datalink::{Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender, NetworkInterface};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::CaptureFilter;
 
@@ -17,6 +19,9 @@ use super::CaptureFilter;
 const PACKET_STATISTICS: c_int = 6;
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
+
+/// A socket that is bound to it hears what comes in anywhere.
+pub(super) const ANY_INTERFACE: u32 = 0;
 
 /// A socket that gets no frame yet: it has no protocol until it is bound, so nothing slips in before the filter is
 /// there. Frames have their virtio header before them, both ways; frames that this host sends are not captured.
@@ -33,6 +38,13 @@ pub(super) fn open(filter: &CaptureFilter) -> io::Result<Socket> {
 pub(super) fn open_plain(filter: &[SockFilter]) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+    socket.attach_filter(filter)?;
+    Ok(socket)
+}
+
+/// The same for packets: they begin with their IP header, whatever the link.
+pub(super) fn open_packets(filter: &[SockFilter]) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(0)))?;
     socket.attach_filter(filter)?;
     Ok(socket)
 }
@@ -56,6 +68,34 @@ pub(super) fn bind(
     interface: u32,
     read_len: usize,
 ) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
+    bind_as(socket, interface, ChannelType::Layer2, read_len)
+}
+
+/// Has pnet bind a socket of [`open_packets`] to all interfaces, for what comes to this host's stack with this EtherType. What the
+/// flow cache forwards costs nothing there.
+pub(super) fn bind_packets(
+    socket: Socket,
+    ether_type: u16,
+    read_len: usize,
+) -> io::Result<Box<dyn DataLinkReceiver>> {
+    let (_, receiver) = bind_as(socket, ANY_INTERFACE, ChannelType::Layer3(ether_type), read_len)?;
+    Ok(receiver)
+}
+
+/// Has tokio tell when a socket is readable.
+pub(super) fn readiness(source: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(unsafe_code, reason = "no safe function registers a descriptor")]
+    // SAFETY: the source owns the descriptor and keeps it open. `OwnedFd` returns the same one each time.
+    let registered = unsafe { AsyncFd::register_with_interest(source, Interest::READABLE) };
+    registered.map_err(io::Error::from)
+}
+
+fn bind_as(
+    socket: Socket,
+    interface: u32,
+    channel_type: ChannelType,
+    read_len: usize,
+) -> io::Result<(Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
     // pnet reads nothing else of it for a socket of ours.
     let interface = NetworkInterface {
         index: interface,
@@ -70,6 +110,7 @@ pub(super) fn bind(
         read_timeout: Some(Duration::ZERO),
         write_timeout: Some(Duration::ZERO),
         promiscuous: false,
+        channel_type,
         // pnet owns the descriptor from here on, and closes it even if it fails.
         socket_fd: Some(socket.into_raw_fd()),
         ..Config::default()

@@ -2,6 +2,7 @@
 //! [`Plan`] whenever something changes, and gives it with each frame.
 
 mod balancing;
+mod path_mtu;
 mod tunnels;
 
 use std::collections::{BTreeSet, HashMap};

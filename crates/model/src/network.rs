@@ -1,9 +1,10 @@
 //! The kernel's view of the network as plain data: what next hops are made from.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Interfaces, routes and neighbours at one moment. Two tables are equal if packets take the same ways. To copy one
+/// Interfaces, routes and neighbours at one moment, and what routers have reported. Two tables are equal if packets take the same ways. To copy one
 /// copies no routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkTables {
@@ -13,6 +14,8 @@ pub struct NetworkTables {
     pub routes: Arc<[Route]>,
     /// Those whose Ethernet address is known, by interface and address.
     pub neighbours: Vec<Neighbour>,
+    /// The path MTUs to servers that routers have reported, in bytes. The kernel tells nobody of those that it knows.
+    pub path_mtus: Arc<BTreeMap<IpAddr, u32>>,
 }
 
 /// A network interface.

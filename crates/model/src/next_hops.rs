@@ -3,7 +3,7 @@
 mod indices;
 mod routes;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use thiserror::Error;
 
 use self::indices::{Indices, NextHopKey};
 use self::routes::Routes;
-use crate::{Interface, Neighbour, NextHop, Route, RouteHop, Timestamp};
+use crate::{Interface, Neighbour, NetworkTables, NextHop, Route, RouteHop, Timestamp};
 
 /// The next hops, and which of them leads to an address.
 ///
-/// There is one for every neighbour and every MTU that routes by it have. It keeps its index, which flows hold,
+/// There is one for every neighbour and every MTU that routes and paths by it have. It keeps its index, which flows hold,
 /// whatever becomes of it; see [`NextHops::recycle`] for those that are gone for good.
 #[derive(Debug, Default)]
 pub struct NextHops {
@@ -23,6 +23,8 @@ pub struct NextHops {
     indices: Indices,
     interfaces: Vec<Interface>,
     routes: Arc<Routes>,
+    /// The path MTUs to servers that routers have reported.
+    path_mtus: Arc<BTreeMap<IpAddr, u32>>,
 }
 
 /// Why nothing can be sent to an address.
@@ -70,16 +72,32 @@ impl NextHops {
 
     /// What the kernel's tables say now. Next hops known before keep their index; those of neighbours that are
     /// gone, or whose interface is down, lead nowhere until they are back. Routes that are the same list as before
-    /// cost nothing.
+    /// cost nothing. Path MTUs stay.
     pub fn update(
         &self,
         interfaces: &[Interface],
         routes: impl Into<Arc<[Route]>>,
         neighbours: &[Neighbour],
     ) -> NextHops {
-        let routes = routes.into();
+        self.update_paths(interfaces, routes.into(), neighbours, self.path_mtus.clone())
+    }
+
+    /// The same with the path MTUs of these tables.
+    pub fn update_all(&self, tables: &NetworkTables) -> NextHops {
+        let NetworkTables { interfaces, routes, neighbours, path_mtus } = tables;
+        self.update_paths(interfaces, routes.clone(), neighbours, path_mtus.clone())
+    }
+
+    fn update_paths(
+        &self,
+        interfaces: &[Interface],
+        routes: Arc<[Route]>,
+        neighbours: &[Neighbour],
+        path_mtus: Arc<BTreeMap<IpAddr, u32>>,
+    ) -> NextHops {
         let routes =
             if self.routes.are_of(&routes) { self.routes.clone() } else { Arc::new(Routes::new(routes)) };
+        let narrow = narrow_ways(&routes, &path_mtus);
         let mut indices = self.indices.clone();
         let mut hops = vec![None; indices.len()];
         let links: HashMap<u32, &Interface> =
@@ -88,7 +106,9 @@ impl NextHops {
             let Some(link) = links.get(&neighbour.interface) else { continue };
             let Some(src_mac) = link.mac else { continue };
             let longest = if neighbour.ip.is_ipv4() { link.mtu } else { link.mtu_v6 };
-            for mtu in routes.mtus(link.index, neighbour.ip).map(Some).chain([None]) {
+            let of_paths = narrow.get(&(link.index, neighbour.ip)).into_iter().flatten().copied();
+            let mtus = routes.mtus(link.index, neighbour.ip).chain(of_paths);
+            for mtu in mtus.map(Some).chain([None]) {
                 let key = NextHopKey::new(link.index, neighbour.ip, mtu);
                 let Some(index) = indices.get_or_give(key, NextHops::MAX_COUNT) else { continue };
                 hops.resize(indices.len(), None);
@@ -101,7 +121,7 @@ impl NextHops {
                 });
             }
         }
-        NextHops { hops, indices, interfaces: interfaces.to_vec(), routes }
+        NextHops { hops, indices, interfaces: interfaces.to_vec(), routes, path_mtus }
     }
 
     /// Once there are many next hops that are gone, takes their indices away, for new ones to have a minute later. By
@@ -111,11 +131,11 @@ impl NextHops {
         self.indices.recycle(|index| hops[index as usize].is_none(), now);
     }
 
-    /// Whether flows that go by `before` have to look again where they go: routes lead elsewhere, or indices were taken
-    /// away.
+    /// Whether flows that go by `before` have to look again where they go: routes lead elsewhere, paths have other MTUs, or
+    /// indices were taken away.
     pub fn moves_flows_of(&self, before: &NextHops) -> bool {
         let same = Arc::ptr_eq(&self.routes, &before.routes) || self.routes.lead_as(&before.routes);
-        !same || self.indices.have_retired_since(&before.indices)
+        !same || self.path_mtus != before.path_mtus || self.indices.have_retired_since(&before.indices)
     }
 
     /// Index of the next hop on the way to `dst`: the most specific routes' first one that is resolved.
@@ -139,14 +159,21 @@ impl NextHops {
         ways: impl IntoIterator<Item = &'a RouteHop>,
     ) -> Result<u32, Unreachable> {
         let mut unreachable = Unreachable::NoRoute;
+        let path_mtu = self.path_mtus.get(&dst).copied();
         for hop in ways {
             let ip = hop.gateway.unwrap_or(dst);
-            match self.indices.get(&NextHopKey::new(hop.interface, ip, hop.mtu)) {
-                Some(index) if self.get(index).is_some() => return Ok(index),
-                _ if unreachable == Unreachable::NoRoute => {
+            let resolved = |mtu| {
+                let index = self.indices.get(&NextHopKey::new(hop.interface, ip, mtu))?;
+                self.get(index).map(|_| index)
+            };
+            // Of a path MTU there is none if there was no index left.
+            let narrow = path_mtu.and_then(|path_mtu| resolved(Some(smaller(hop, path_mtu))));
+            match narrow.or_else(|| resolved(hop.mtu)) {
+                Some(index) => return Ok(index),
+                None if unreachable == Unreachable::NoRoute => {
                     unreachable = Unreachable::Unresolved { ip, interface: hop.interface };
                 }
-                _ => {}
+                None => {}
             }
         }
         Err(unreachable)
@@ -220,6 +247,23 @@ impl NextHops {
         let of_server = |server: &IpAddr| exits(self.routes.find(*server));
         vips.iter().flat_map(of_vip).chain(servers.iter().flat_map(of_server)).collect()
     }
+}
+
+/// The MTUs of paths by each neighbour, by interface and address.
+fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<(u32, IpAddr), BTreeSet<u32>> {
+    let mut ways: HashMap<_, BTreeSet<u32>> = HashMap::new();
+    for (&server, &path_mtu) in path_mtus {
+        for hop in routes.find(server) {
+            let neighbour = hop.gateway.unwrap_or(server);
+            ways.entry((hop.interface, neighbour)).or_default().insert(smaller(hop, path_mtu));
+        }
+    }
+    ways
+}
+
+/// The MTU of a path that begins with this hop.
+fn smaller(hop: &RouteHop, path_mtu: u32) -> u32 {
+    hop.mtu.map_or(path_mtu, |mtu| mtu.min(path_mtu))
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ fn ip_len(key: &FlowKey) -> usize {
 }
 
 /// The header of a whole packet, whose header is zeros.
-fn put_ip(packet: &mut [u8], key: &FlowKey) {
+pub(super) fn put_ip(packet: &mut [u8], key: &FlowKey) {
     let len = packet.len();
     if !key.dst.is_v4() {
         packet[ipv6::VERSION] = 6 << 4;

@@ -32,6 +32,7 @@ mod split;
 mod testing;
 mod translate;
 mod tunnel;
+mod tunnel_mtu_report;
 mod vip_probe;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
@@ -48,4 +49,5 @@ pub use segments::segments;
 pub use split::{Split, is_simple, split};
 pub use translate::{is_from, source};
 pub use tunnel::{Envelope, OuterHeaders, complete_checksum, enclose};
+pub use tunnel_mtu_report::{TunnelMtuReport, tunnel_mtu_report};
 pub use vip_probe::{VipAnswer, VipProbe};

@@ -15,8 +15,11 @@ use convey_model::{Addr, Encapsulation, FlowKey, TCP, Tunnel, UDP};
 const TTL: u8 = 64;
 
 /// The protocol numbers of a packet of IPv4, and of IPv6, within another one.
-const IPV4_INSIDE: u8 = 4;
-const IPV6_INSIDE: u8 = 41;
+pub(super) const IPV4_INSIDE: u8 = 4;
+pub(super) const IPV6_INSIDE: u8 = 41;
+
+/// The headers of UDP and GUE.
+pub(super) const GUE_LEN: usize = UDP_LEN + 4;
 
 /// The first of the ports that GUE comes from; there are 16,384 (RFC 6335, section 6: dynamic ports).
 const FIRST_PORT: u16 = 49_152;

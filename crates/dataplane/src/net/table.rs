@@ -38,7 +38,8 @@ pub(super) fn new(
     interfaces.sort_unstable_by_key(|interface| interface.index);
     let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
     neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
-    NetworkTables { interfaces, routes: routes.iter().filter_map(route).collect(), neighbours }
+    let routes = routes.iter().filter_map(route).collect();
+    NetworkTables { interfaces, routes, neighbours, ..NetworkTables::default() }
 }
 
 /// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that

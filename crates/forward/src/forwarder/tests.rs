@@ -42,6 +42,7 @@ mod look;
 mod loops;
 mod modes;
 mod narrow;
+mod path_mtu;
 mod random;
 mod ranges;
 mod refusal;

@@ -228,6 +228,33 @@ fn flows_look_again_when_a_route_gets_another_mtu() {
 }
 
 #[test]
+fn a_path_mtu_is_that_of_one_server_and_no_more_than_the_route_and_the_link_take() {
+    let routes: Arc<[Route]> =
+        [route("10.0.0.0/24", LAN, None), narrow("10.9.0.0/16", LAN, Some("10.0.0.9"), 1450)].into();
+    let neighbours = vec![neighbour(LAN, "10.0.0.7", 7), neighbour(LAN, "10.0.0.9", 9)];
+    let tables = |path_mtus: &[(&str, u32)]| NetworkTables {
+        interfaces: links().to_vec(),
+        routes: routes.clone(),
+        neighbours: neighbours.clone(),
+        path_mtus: Arc::new(path_mtus.iter().map(|(server, mtu)| (ip(server), *mtu)).collect()),
+    };
+    let servers = ["10.0.0.7", "10.9.0.1", "10.9.0.2"];
+    let before = NextHops::default().update_all(&tables(&[]));
+    assert_eq!(servers.map(|server| mtu_to(&before, server)), [1500, 1450, 1450]);
+    let wide = before.lookup(ip("10.9.0.1"));
+    let told = before.update_all(&tables(&[("10.0.0.7", 1300), ("10.9.0.1", 1400), ("10.9.0.2", 9000)]));
+    assert!(told.moves_flows_of(&before));
+    assert_eq!(servers.map(|server| mtu_to(&told, server)), [1300, 1400, 1450]);
+    assert_eq!(servers.map(|server| mac_to(&told, server)), [7, 9, 9]);
+    let same = told.update(&links(), routes.clone(), &neighbours);
+    assert!(!same.moves_flows_of(&told));
+    assert_eq!(mtu_to(&same, "10.9.0.1"), 1400, "the kernel's tables change nothing of it");
+    let after = same.update_all(&tables(&[]));
+    assert!(after.moves_flows_of(&same));
+    assert_eq!(after.lookup(ip("10.9.0.1")), wide);
+}
+
+#[test]
 fn what_has_to_be_on_the_link_is_not_sent_to_a_router() {
     let neighbours = [neighbour(LAN, "10.0.0.7", 7), neighbour(WAN, "192.0.2.1", 1)];
     let through =

@@ -3,7 +3,7 @@
 mod seen;
 mod world;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -121,6 +121,7 @@ impl Lab {
             wan_mtu: 1500,
             router: None,
             server_router: None,
+            path_mtus: BTreeMap::new(),
             tunnel: Default::default(),
             servers_by_both: false,
             servers_by_wan: false,

@@ -1,6 +1,6 @@
 //! What is around the balancer, and the plan that it makes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -9,8 +9,8 @@ use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
 use convey_model::fixture::network::{Family, LAN, WAN, interfaces, routes};
 use convey_model::{
     Access, Algorithm, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Limits, Listen,
-    Mode, Neighbour, OnDown, Prefix, Protocol, RouteHop, ServerEndpoints, Slots, Sources, Timestamp,
-    TunnelConfig, WHOLE, WantedNeighbour, fixture,
+    Mode, Neighbour, NetworkTables, OnDown, Prefix, Protocol, RouteHop, ServerEndpoints, Slots, Sources,
+    Timestamp, TunnelConfig, WHOLE, WantedNeighbour, fixture,
 };
 
 use crate::View;
@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) server_router: Option<IpAddr>,
     /// What there is to say of a tunnel, where there is one.
     pub(crate) tunnel: TunnelConfig,
+    /// What routers have told of the paths to servers.
+    pub(crate) path_mtus: BTreeMap<IpAddr, u32>,
     /// Whether the route to the servers leads by both interfaces.
     pub(crate) servers_by_both: bool,
     /// Whether it leads by the clients' interface.
@@ -182,8 +184,12 @@ impl World {
             let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
             to_servers.for_each(|route| route.hops[0].interface = WAN);
         }
-        let mut network =
-            before.network.update(&interfaces(self.wan_mtu, self.lan_mtu), routes, &self.neighbours);
+        let mut network = before.network.update_all(&NetworkTables {
+            interfaces: interfaces(self.wan_mtu, self.lan_mtu).into(),
+            routes: routes.into(),
+            neighbours: self.neighbours.clone(),
+            path_mtus: Arc::new(self.path_mtus.clone()),
+        });
         network.recycle(now);
         Plan {
             draining: Arc::new(self.draining.clone()),

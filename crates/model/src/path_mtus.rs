@@ -1,0 +1,99 @@
+//! Path MTUs that routers have reported of the ways to servers, each for ten minutes. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::Timestamp;
+
+/// How long a path MTU holds: as long as in hosts (RFC 1191, section 6.3; Linux: `mtu_expires`).
+const HOLDS_FOR: Duration = Duration::from_secs(600);
+
+/// Most servers whose path MTU is known at once: about 1 MiB.
+const MAX_PATHS: usize = 16_384;
+
+/// The path MTU to each server that a router has reported one of.
+#[derive(Debug, Default)]
+pub struct PathMtus(BTreeMap<IpAddr, PathMtu>);
+
+#[derive(Debug, Clone, Copy)]
+struct PathMtu {
+    mtu: u32,
+    since: Timestamp,
+}
+
+impl PathMtus {
+    /// Takes note of a path MTU, in bytes. Returns whether it is smaller than the one before. Of too many servers the one that was
+    /// reported first gets its whole path back.
+    pub fn lower(&mut self, server: IpAddr, mtu: u32, now: Timestamp) -> bool {
+        if self.0.get(&server).is_some_and(|known| known.mtu <= mtu) {
+            return false;
+        }
+        if self.0.len() >= MAX_PATHS && !self.0.contains_key(&server) {
+            let first = self.0.iter().min_by_key(|(_, known)| known.since).map(|(server, _)| *server);
+            first.map(|first| self.0.remove(&first));
+        }
+        self.0.insert(server, PathMtu { mtu, since: now });
+        true
+    }
+
+    /// Forgets those whose time is over. Returns whether there were any. If the path is still narrow, a router says so again.
+    pub fn expire(&mut self, now: Timestamp) -> bool {
+        let before = self.0.len();
+        self.0.retain(|_, known| now.since(known.since) < HOLDS_FOR);
+        self.0.len() < before
+    }
+
+    /// When the next one ends.
+    pub fn due(&self) -> Option<Timestamp> {
+        self.0.values().map(|known| known.since.after(HOLDS_FOR)).min()
+    }
+
+    /// All of them, in bytes.
+    pub fn by_server(&self) -> BTreeMap<IpAddr, u32> {
+        self.0.iter().map(|(server, known)| (*server, known.mtu)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn server(n: u32) -> IpAddr {
+        std::net::Ipv4Addr::from(n).into()
+    }
+
+    #[test]
+    fn a_path_gets_narrower_at_once_and_wide_again_after_ten_minutes() {
+        let (mut paths, begin) = (PathMtus::default(), Timestamp(7));
+        assert_eq!(paths.due(), None);
+        for (mtu, is_smaller) in [(1_400, true), (1_400, false), (1_450, false), (1_280, true)] {
+            assert_eq!(paths.lower(server(1), mtu, begin), is_smaller, "{mtu}");
+        }
+        let later = begin.after(60 * SECOND);
+        assert!(paths.lower(server(2), 576, later));
+        assert_eq!(paths.by_server(), BTreeMap::from([(server(1), 1_280), (server(2), 576)]));
+        assert_eq!(paths.due(), Some(begin.after(HOLDS_FOR)));
+        assert!(!paths.expire(begin.after(HOLDS_FOR - SECOND)));
+        assert!(paths.expire(begin.after(HOLDS_FOR)));
+        assert_eq!(paths.by_server(), BTreeMap::from([(server(2), 576)]));
+        assert!(paths.expire(later.after(HOLDS_FOR)));
+        assert_eq!(paths.due(), None);
+    }
+
+    #[test]
+    fn of_too_many_the_first_is_whole_again() {
+        let mut paths = PathMtus::default();
+        let most = MAX_PATHS as u32;
+        for n in 0..=most {
+            assert!(paths.lower(server(n), 1_400, Timestamp(n.into())));
+        }
+        let known = paths.by_server();
+        assert_eq!((known.len(), known.contains_key(&server(0))), (MAX_PATHS, false));
+        // One that is known takes nobody's place.
+        assert!(paths.lower(server(1), 1_300, Timestamp(u64::from(most) + 1)));
+        assert_eq!(paths.by_server().len(), MAX_PATHS);
+    }
+}

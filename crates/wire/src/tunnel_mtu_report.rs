@@ -1,0 +1,124 @@
+//! ICMP errors about our own outer packets: one was too long for a link on its way to a server (RFC 1191, RFC 8201).
+
+use super::answer::IcmpError;
+use super::checksum::{header_checksum, payload_checksum};
+use super::fields::{ICMP_LEN, IPV4_LEN, IPV6_LEN, UDP_LEN, icmp, ipv4, ipv6, u16_at, u32_at};
+use super::tunnel::{GUE_LEN, IPV4_INSIDE, IPV6_INSIDE};
+use convey_model::{Addr, Encapsulation, UDP};
+
+/// What a router says of an outer packet, and what it quotes of it. Anybody can send one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunnelMtuReport {
+    /// The sender of the error.
+    pub router: Addr,
+    /// Longest packet that the router's next link takes, in bytes; 0 if the router does not know (RFC 1191, section 4).
+    pub mtu: u32,
+    /// The outer source, and the destination of the error.
+    pub source: Addr,
+    /// The outer destination.
+    pub server: Addr,
+    /// The outer protocol, and the port of GUE.
+    pub encapsulation: Encapsulation,
+    /// The inner destination; `None` if the quotation is too short. IPv4 promises 8 bytes after the outer header.
+    pub inner_destination: Option<Addr>,
+}
+
+/// Reads a packet that begins with its IP header. `None`: it is no such error, or it is damaged.
+pub fn tunnel_mtu_report(packet: &[u8]) -> Option<TunnelMtuReport> {
+    let (router, source, message) = match packet.first()? >> 4 {
+        4 => v4_message(packet)?,
+        6 => v6_message(packet)?,
+        _ => return None,
+    };
+    let (head, quoted) = message.split_first_chunk::<ICMP_LEN>()?;
+    let is_v4 = source.is_v4();
+    if head[..2] != (IcmpError::TooBig { mtu: 0 }).numbers(is_v4) {
+        return None;
+    }
+    let mtu = if is_v4 { u16_at(head, icmp::MTU).into() } else { u32_at(head, icmp::MTU_V6) };
+    let (quoted_source, server, protocol, payload) =
+        if is_v4 { quoted_v4(quoted)? } else { quoted_v6(quoted)? };
+    if quoted_source != source {
+        return None;
+    }
+    let (encapsulation, inside, inner) = match protocol {
+        IPV4_INSIDE | IPV6_INSIDE => (Encapsulation::Ipip, Some(protocol), Some(payload)),
+        UDP => {
+            let ports = payload.first_chunk::<4>()?;
+            let encapsulation = Encapsulation::Gue { port: u16_at(ports, 2) };
+            // Version 0, no control message, no further fields: as we write it.
+            let gue = payload.get(UDP_LEN..GUE_LEN);
+            if gue.is_some_and(|gue| gue[0] != 0) {
+                return None;
+            }
+            (encapsulation, gue.map(|gue| gue[1]), payload.get(GUE_LEN..))
+        }
+        _ => return None,
+    };
+    let inner_destination = match inside.zip(inner) {
+        Some((inside, inner)) => inner_destination(inside, inner)?,
+        None => None,
+    };
+    Some(TunnelMtuReport { router, mtu, source, server, encapsulation, inner_destination })
+}
+
+/// Source, destination and payload of an ICMP packet that is whole and has a right checksum.
+fn v4_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
+    let ip = packet.first_chunk::<IPV4_LEN>()?;
+    let header_len = usize::from(ip[ipv4::VERSION_AND_LEN] & 0x0f) * 4;
+    let message = packet.get(header_len.max(IPV4_LEN)..u16_at(ip, ipv4::TOTAL_LEN).into())?;
+    let is_whole = u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0;
+    let is_icmp = ip[ipv4::PROTOCOL] == icmp::V4 && is_whole && header_checksum(message) == 0;
+    is_icmp.then(|| (v4_at(ip, ipv4::SRC), v4_at(ip, ipv4::DST), message))
+}
+
+/// The same of IPv6. Routers put no extension header before an error.
+fn v6_message(packet: &[u8]) -> Option<(Addr, Addr, &[u8])> {
+    let (ip, rest) = packet.split_first_chunk::<IPV6_LEN>()?;
+    let message = rest.get(..u16_at(ip, ipv6::PAYLOAD_LEN).into())?;
+    let (src, dst) = (v6_at(ip, ipv6::SRC)?, v6_at(ip, ipv6::DST)?);
+    let is_icmp = ip[ipv6::NEXT_HEADER] == icmp::V6 && payload_checksum(&src, &dst, icmp::V6, message) == 0;
+    is_icmp.then_some((src, dst, message))
+}
+
+/// Source, destination, protocol and payload of an outer packet, as we write it: without options.
+fn quoted_v4(quoted: &[u8]) -> Option<(Addr, Addr, u8, &[u8])> {
+    let (ip, payload) = quoted.split_first_chunk::<IPV4_LEN>()?;
+    let is_ours = ip[ipv4::VERSION_AND_LEN] == 0x45 && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0;
+    is_ours.then(|| (v4_at(ip, ipv4::SRC), v4_at(ip, ipv4::DST), ip[ipv4::PROTOCOL], payload))
+}
+
+fn quoted_v6(quoted: &[u8]) -> Option<(Addr, Addr, u8, &[u8])> {
+    let (ip, payload) = quoted.split_first_chunk::<IPV6_LEN>()?;
+    let (src, dst) = (v6_at(ip, ipv6::SRC)?, v6_at(ip, ipv6::DST)?);
+    (ip[ipv6::VERSION] >> 4 == 6).then_some((src, dst, ip[ipv6::NEXT_HEADER], payload))
+}
+
+/// The destination of a packet that begins like this; `Some(None)` if it is not quoted, `None` if it is another kind of packet than
+/// the outer headers say.
+fn inner_destination(inside: u8, inner: &[u8]) -> Option<Option<Addr>> {
+    let version = match inside {
+        IPV4_INSIDE => 4,
+        IPV6_INSIDE => 6,
+        _ => return None,
+    };
+    match inner.first() {
+        Some(first) if first >> 4 != version => None,
+        Some(_) if version == 4 => Some(inner.first_chunk::<IPV4_LEN>().map(|ip| v4_at(ip, ipv4::DST))),
+        Some(_) => Some(inner.first_chunk::<IPV6_LEN>().and_then(|ip| v6_at(ip, ipv6::DST))),
+        None => Some(None),
+    }
+}
+
+fn v4_at(ip: &[u8], at: usize) -> Addr {
+    Addr::v4(u32_at(ip, at).to_be_bytes())
+}
+
+/// `None` for an IPv4 address in the form of IPv6: no packet has one.
+fn v6_at(ip: &[u8], at: usize) -> Option<Addr> {
+    let addr = Addr::v6(ip.get(at..at + 16)?.try_into().ok()?);
+    (!addr.is_v4()).then_some(addr)
+}
+
+#[cfg(test)]
+mod tests;
