@@ -18,7 +18,7 @@ use super::{
     proxy_path, runtime, snat_ports, sources, stale_filters,
 };
 use crate::cli::Options;
-use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, Resolved};
+use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Resolved};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
 use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
@@ -54,7 +54,8 @@ impl Checked {
 /// Looks at the file alone.
 pub(super) fn syntax(file: &ConfigFile) -> Result<ExitCode, Failure> {
     let loaded = file.load().map_err(Failure::Config)?;
-    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let odd = config::validate_keys_of_modes(&loaded).map_err(LoadError::Invalid).map_err(Failure::Config)?;
+    loaded.warnings.iter().chain(&odd).for_each(|warning| eprintln!("warning: {warning}"));
     print(&format!("{} is valid (this host was not looked at); it says:\n\n", file.path.display()));
     print(&config::describe(&loaded.config));
     Ok(ExitCode::SUCCESS)

@@ -6,8 +6,12 @@ use crate::config::{LogLevel, parse_log_level};
 
 /// Modules that say more than anybody wants, unless `RUST_LOG` asks for it. `notify` tells of every directory that is gone, on whose
 /// account the file is looked at anyway. Those of `kube` tell of each attempt, and convey of the first.
-const NOISY: [(&str, LevelFilter); 3] =
-    [("kube_client", LevelFilter::Off), ("kube_runtime", LevelFilter::Off), ("notify", LevelFilter::Error)];
+const NOISY: [(&str, LevelFilter); 4] = [
+    ("kube_client", LevelFilter::Off),
+    ("kube_runtime", LevelFilter::Off),
+    ("notify", LevelFilter::Error),
+    ("rustls", LevelFilter::Error),
+];
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -252,7 +252,7 @@ fn of_acme(acme: &Acme) -> String {
         table.add_row([name.clone(), time(not_after), time(next_order)]);
         remarks += &error.as_ref().map_or(String::new(), |why| format!("  {name}: {why}\n"));
     }
-    format!("\n{}{remarks}", trimmed(&table))
+    format!("\n{}\n{remarks}", trimmed(&table))
 }
 
 /// Addresses that are announced while their frontends can serve.
@@ -564,5 +564,15 @@ mod tests {
         let screen = overview(&status, &["web: no server".to_owned()], now);
         let told = ["the last reload was refused 5s ago:", "  line 3: no", "NOT READY: web: no server"];
         assert!(told.iter().all(|told| screen.lines().any(|line| line == *told)), "{screen}");
+    }
+
+    #[test]
+    fn why_a_certificate_is_not_ordered_is_on_a_line_of_its_own() {
+        let names = json!({ "names": {
+            "bad.example": { "not_after": null, "next_order": "2026-01-01T00:00:00Z", "error": "unauthorized" },
+            "good.example": { "not_after": "2026-04-01T00:00:00Z", "next_order": "2026-03-01T00:00:00Z", "error": null },
+        } });
+        let said = of_acme(&serde_json::from_value(names).unwrap());
+        assert!(said.ends_with("2026-03-01T00:00:00Z\n  bad.example: unauthorized\n"), "{said}");
     }
 }

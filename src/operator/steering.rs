@@ -72,6 +72,8 @@ struct TakenBack {
 struct Reloaded {
     changes: Vec<String>,
     needs_restart: Vec<String>,
+    #[serde(default)]
+    refused_certificates: Vec<String>,
 }
 
 /// Has it done, and returns what to print.
@@ -128,14 +130,21 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
             })
         }
         Wanted::Reload => {
-            let Reloaded { changes, needs_restart } = client.change(Method::POST, "/v1/reload", None).await?;
-            if changes.is_empty() && needs_restart.is_empty() {
-                return Ok("reloaded: nothing that matters has changed\n".to_owned());
-            }
-            let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
-            Ok(changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect())
+            let reloaded: Reloaded = client.change(Method::POST, "/v1/reload", None).await?;
+            Ok(in_words(reloaded))
         }
     }
+}
+
+/// What a reload has changed, and what of the file is not in force.
+fn in_words(Reloaded { changes, needs_restart, refused_certificates }: Reloaded) -> String {
+    let needs_restart = needs_restart.iter().map(|change| format!("{change} needs restart"));
+    let changed: String =
+        changes.into_iter().chain(needs_restart).map(|line| format!("reload: {line}\n")).collect();
+    let refused =
+        refused_certificates.iter().map(|chain| format!("reload: {chain} is refused; the log says why\n"));
+    let said = changed + &refused.collect::<String>();
+    if said.is_empty() { "reloaded: nothing that matters has changed\n".to_owned() } else { said }
 }
 
 #[derive(Deserialize)]

@@ -16,6 +16,9 @@ pub(crate) const MAX_SIZE: u64 = 16 << 20;
 /// The most names that are read of a folder.
 const MAX_ENTRIES: usize = 100_000;
 
+/// What the first line of a private key ends with (RFC 7468), with a password or without.
+const KEY: &[u8] = b"PRIVATE KEY-----";
+
 /// A file that a configuration names, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadFile {
@@ -23,6 +26,8 @@ pub struct ReadFile {
     pub path: PathBuf,
     /// `None` if it could not be read.
     pub content: Option<Vec<u8>>,
+    /// Whether it has networks, a line each.
+    pub is_access_list: bool,
 }
 
 /// Reads a file to its end, if it is a regular one that is not too long. Never waits for a writer.
@@ -41,6 +46,18 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     read_checked(path, |found| {
         check(found)?;
         check_mode(found.permissions().mode() & 0o7777)
+    })
+}
+
+/// The same of a file that should have a private key. One without is no secret; that it has none is its fault.
+///
+/// # Errors
+/// As [`read_secret`].
+pub(crate) fn read_key(path: &Path) -> io::Result<Vec<u8>> {
+    let has_key = |bytes: &[u8]| bytes.windows(KEY.len()).any(|part| part == KEY);
+    read_secret(path).or_else(|refused| match read(path) {
+        Ok(bytes) if !has_key(&bytes) => Ok(bytes),
+        _ => Err(refused),
     })
 }
 

@@ -7,12 +7,11 @@ mod tunnels;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, ParsedTls, REQUIRED};
+use super::file::{ParsedBackend, ParsedFile, ParsedFrontend, ParsedServer, REQUIRED};
 use super::problem::{Place, Placed, Problem, Report};
 use super::reader::join;
-use super::{Config, Loaded, hint, requests, sni, validate};
+use super::{Config, Loaded, hint, requests, sni, tls_mode, validate};
 use convey_model::{Interface, Listen, Mode, ProbeVia, Protocol, RouteHop};
-use convey_tls::TlsAcceptor;
 
 /// The most ports of a range in proxy mode.
 const MAX_PROXIED_PORTS: usize = 1_024;
@@ -47,6 +46,19 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
     }
     let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
     Check::new(&source.file, modes.collect(), config, network, &report).all();
+    report.finish()
+}
+
+/// The same for any host: whether frontends and backends may have what they have in these modes. Returns what is odd about it.
+///
+/// # Errors
+/// Everything that cannot work, in the order of the file.
+pub fn validate_keys_of_modes(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Problem>> {
+    let (source, config) = (&loaded.source, &loaded.config);
+    let report = Report::new(&source.texts);
+    let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
+    let network = HostNetwork { interfaces: &[], own: &BTreeSet::new(), hop_to: &|_| None };
+    Check::new(&source.file, modes.collect(), config, &network, &report).keys();
     report.finish()
 }
 
@@ -93,19 +105,34 @@ impl<'a> Check<'a> {
 }
 
 impl Check<'_> {
-    fn all(&self) {
+    /// What a mode has no use for.
+    fn keys(&self) {
         for (frontend, mode) in &self.frontends {
             self.first_byte(frontend, *mode);
             self.requests(frontend, *mode);
-            self.tls(frontend, *mode);
-            match mode {
-                Mode::Proxy | Mode::Http => {}
-                Mode::Passthrough | Mode::Dsr => {
-                    frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
-                    self.one_family(frontend, *mode);
-                    self.of_single_clients(frontend, *mode);
-                    self.no_headers(frontend, *mode);
-                }
+            tls_mode::check(frontend, *mode, self.report);
+            if mode.forwards_packets() {
+                self.of_single_clients(frontend, *mode);
+                self.no_headers(frontend, *mode);
+            }
+        }
+        for backend in &self.file.backends {
+            let used = self.users_of(backend);
+            requests::check_backend(backend, used, self.report);
+            tls_mode::check_backend(backend, used, self.report);
+        }
+    }
+
+    fn users_of(&self, backend: &ParsedBackend) -> &[(&ParsedFrontend, Mode)] {
+        self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice)
+    }
+
+    fn all(&self) {
+        self.keys();
+        for (frontend, mode) in &self.frontends {
+            if mode.forwards_packets() {
+                frontend.listen.iter().for_each(|vip| self.vip(vip, *mode));
+                self.one_family(frontend, *mode);
             }
         }
         self.file.backends.iter().for_each(|backend| self.backend(backend));
@@ -213,40 +240,6 @@ impl Check<'_> {
         }
     }
 
-    /// Packets pass as they are, and datagrams have no TLS of their own here. In mode `http` requests are all that is spoken within.
-    fn tls(&self, frontend: &ParsedFrontend, mode: Mode) {
-        let Some(tls) = &frontend.tls else { return };
-        if mode.forwards_packets() {
-            let message = format!(
-                "frontend {:?} is in {} mode, in which convey forwards packets and changes none of their bytes; tls needs mode = \"http\" or \"proxy\"",
-                frontend.name,
-                mode.name()
-            );
-            self.report.error(&tls.place, message);
-        } else if frontend.protocol() == Protocol::Udp {
-            self.report.error(&tls.place, "needs protocol = \"tcp\"; the frontend has \"udp\"");
-        }
-        let usual = TlsAcceptor::HTTP;
-        let other = tls.alpn.iter().flatten().find(|other| !usual.contains(&&*other.value));
-        if let Some(other) = other.filter(|_| mode.is_http()) {
-            let (found, allowed) = (&other.value, usual.join("\", \""));
-            self.report.error(&other.place, format!("found {found:?}; in http mode allowed: \"{allowed}\""));
-        }
-        self.http3(frontend, tls, mode);
-    }
-
-    /// Its clients come over UDP, where nobody says in a PROXY header for whom.
-    fn http3(&self, frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode) {
-        let Some(http3) = tls.http3.as_ref().filter(|http3| http3.value) else { return };
-        if !mode.is_http() {
-            let message = format!("needs mode = \"http\"; the frontend is in {} mode", mode.name());
-            self.report.error(&http3.place, message);
-        } else if frontend.accepts_proxy() {
-            let message = "has clients come over UDP, without the PROXY headers that the frontend asks for (accept_proxy); keep one of them";
-            self.report.error(&http3.place, message);
-        }
-    }
-
     /// Only where connections are proxied there is a first byte to wait for.
     fn first_byte(&self, frontend: &ParsedFrontend, mode: Mode) {
         let Some(timeout) = &frontend.limits.first_byte_timeout else { return };
@@ -254,23 +247,6 @@ impl Check<'_> {
             self.report.warning(&timeout.place, format!("has no effect in {} mode", mode.name()));
         } else if frontend.protocol() == Protocol::Udp {
             self.report.warning(&timeout.place, "has no effect with protocol = \"udp\"");
-        }
-    }
-
-    /// The same with servers.
-    fn tls_with_servers(&self, backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]) {
-        let Some(tls) = &backend.tls else { return };
-        let others = used
-            .iter()
-            .find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
-        if let Some((frontend, mode)) = others {
-            let message = format!(
-                "is for connections that convey ends; frontend {:?} is in {} mode with protocol {}",
-                frontend.name,
-                mode.name(),
-                frontend.protocol().name()
-            );
-            self.report.error(&tls.place, message);
         }
     }
 
@@ -326,12 +302,7 @@ impl Check<'_> {
 
     /// A backend is held against every packet mode that its frontends are in.
     fn backend(&self, backend: &ParsedBackend) {
-        let used = self.users.get(&*backend.name).map_or(&[][..], Vec::as_slice);
-        requests::algorithm(backend, used, self.report);
-        requests::protocol(backend, used, self.report);
-        requests::hash(backend, used, self.report);
-        self.tls_with_servers(backend, used);
-        requests::files(backend, used, self.report);
+        let used = self.users_of(backend);
         let in_dsr = || used.iter().filter(|(_, mode)| mode.is_dsr());
         let l2 = backend.dsr.as_ref().filter(|dsr| dsr.value.needs_link());
         if let Some(l2) = l2.filter(|_| !used.is_empty() && in_dsr().next().is_none()) {

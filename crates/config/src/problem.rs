@@ -235,7 +235,11 @@ impl<'a> Report<'a> {
     /// names it.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
-        let text = self.decoded(place, &path, self.read_once(&path))?;
+        let read = self.read_once(&path);
+        let mut lists = self.lists.borrow_mut();
+        lists.iter_mut().filter(|list| list.path == path).for_each(|list| list.is_access_list = true);
+        drop(lists);
+        let text = self.decoded(place, &path, read)?;
         Some((path, text))
     }
 
@@ -273,7 +277,7 @@ impl<'a> Report<'a> {
     /// The same, for whoever says itself why it cannot be read.
     pub(super) fn try_key(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
         let path = self.beside(place, path);
-        let key = self.read_named(&path, files::read_secret);
+        let key = self.read_named(&path, files::read_key);
         (path, key)
     }
 
@@ -330,7 +334,7 @@ impl<'a> Report<'a> {
     fn read_named(&self, path: &Path, read: fn(&Path) -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
         let read = read(path);
         let content = read.as_ref().ok().cloned();
-        self.lists.borrow_mut().push(ReadFile { path: path.to_owned(), content });
+        self.lists.borrow_mut().push(ReadFile { path: path.to_owned(), content, is_access_list: false });
         read
     }
 

@@ -20,8 +20,16 @@ pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) 
     unreachable(frontend, report);
 }
 
+/// The same of a backend that these frontends use.
+pub(super) fn check_backend(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    algorithm(backend, used, report);
+    protocol(backend, used, report);
+    hash(backend, used, report);
+    files(backend, used, report);
+}
+
 /// Only mode `http` speaks to servers itself. A PROXY header is about one client, and all clients share a connection of HTTP/2.
-pub(super) fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.protocol else { return };
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
         let (name, mode) = (&frontend.name, mode.name());
@@ -40,7 +48,7 @@ pub(super) fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)]
 }
 
 /// Only mode `http` is asked for files.
-pub(super) fn files(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+fn files(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { place, .. }) = &backend.files else { return };
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
         let (name, mode) = (&frontend.name, mode.name());
@@ -49,7 +57,7 @@ pub(super) fn files(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], r
 }
 
 /// Only mode `http` sees what requests say.
-pub(super) fn hash(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+fn hash(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value, place }) = &backend.hash else { return };
     let of_other_mode = used.iter().find(|(_, mode)| !mode.is_http());
     if let (Some(field), Some((frontend, mode))) = (value.request(), of_other_mode) {
@@ -62,7 +70,7 @@ pub(super) fn hash(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], re
 }
 
 /// Only mode `http` sees how long answers take.
-pub(super) fn algorithm(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+fn algorithm(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
     let Some(Placed { value: Algorithm::Ewma, place }) = &backend.algorithm else { return };
     if let Some((frontend, mode)) = used.iter().find(|(_, mode)| !mode.is_http()) {
         let (name, mode) = (&frontend.name, mode.name());

@@ -110,7 +110,13 @@ pub(super) fn choice<T: Copy>(
         all.iter().copied().find(|one| name(*one) == word).ok_or_else(|| {
             let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
             let meant = hint::did_you_mean_or_elsewhere(word, &names);
-            not_allowed(value, &names.join(", ")) + &meant
+            // What is no text may lack its quotation marks alone.
+            let allowed = if value.as_str().is_some() {
+                names.join(", ")
+            } else {
+                format!("\"{}\"", names.join("\", \""))
+            };
+            not_allowed(value, &allowed) + &meant
         })
     }
 }

@@ -52,7 +52,8 @@ impl NamedFiles {
             let text = String::from_utf8_lossy(content.as_deref().unwrap_or_default());
             access::entries(&text).count()
         };
-        let entries: Entries = lists.iter().map(|list| (list.path.clone(), count(&list.content))).collect();
+        let access_lists = lists.iter().filter(|file| file.is_access_list);
+        let entries: Entries = access_lists.map(|list| (list.path.clone(), count(&list.content))).collect();
         *self.files.lock().unwrap_or_else(PoisonError::into_inner) = lists;
         let mut known = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut emptied = std::mem::replace(&mut *known, entries);
@@ -87,7 +88,7 @@ impl NamedFiles {
     fn follow(&self, watched: &mut Vec<WatchedFile>, brought_into: Option<&Path>) {
         let mut lists = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|watched| lists.iter().any(|list| list.path == watched.path));
-        for ReadFile { path, content } in &mut *lists {
+        for ReadFile { path, content, .. } in &mut *lists {
             let content = content.take();
             if brought_into.is_some_and(|folder| path.starts_with(folder)) {
                 continue;

@@ -10,6 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
+use crate::file_name;
 use crate::listing::{ListedFile, MAX_LISTED};
 
 /// Whether a call may wait for a disk.
@@ -133,7 +134,7 @@ pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<(Ve
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") || (name.starts_with(b".") && !with_dot_files) {
+        if file_name::check(name, with_dot_files).is_err() {
             continue;
         }
         if files.len() == MAX_LISTED {

@@ -12,6 +12,9 @@ pub struct FileName {
     is_directory: bool,
 }
 
+/// At the root, this name is for everybody (RFC 8615).
+const WELL_KNOWN: &[u8] = b".well-known";
+
 /// Why a path names no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameFault {
@@ -19,7 +22,7 @@ pub enum NameFault {
     Malformed,
     /// A part is `.` or `..`, in whichever spelling. Clients resolve these before they ask (RFC 3986, section 5.2.4).
     Traversal,
-    /// A part begins with a dot.
+    /// A part begins with a dot, and is not `.well-known` at the root.
     DotFile,
 }
 
@@ -42,7 +45,8 @@ impl FileName {
                 true if is_escaped_right(part) => name.extend(percent_decode(part)),
                 true => return Err(NameFault::Malformed),
             }
-            check(&name[start..], with_dot_files)?;
+            let is_well_known = start == 0 && name == WELL_KNOWN;
+            check(&name[start..], with_dot_files || is_well_known)?;
         }
         Ok(FileName { name, is_directory: rest.is_empty() || rest.ends_with(b"/") })
     }
@@ -76,8 +80,8 @@ fn is_escaped_right(part: &[u8]) -> bool {
     })
 }
 
-/// Checks a part, unescaped.
-fn check(part: &[u8], with_dot_files: bool) -> Result<(), NameFault> {
+/// Whether a part, unescaped, may be one of a name that is served.
+pub(crate) fn check(part: &[u8], with_dot_files: bool) -> Result<(), NameFault> {
     if part.iter().any(|byte| matches!(byte, b'/' | b'\\') || byte.is_ascii_control()) {
         return Err(NameFault::Malformed);
     }
@@ -110,6 +114,8 @@ mod tests {
             ("/%61", "a", false),
             ("/a..b/c..", "a..b/c..", false),
             ("/a.", "a.", false),
+            ("/.well-known/security.txt", ".well-known/security.txt", false),
+            ("/%2ewell-known/", ".well-known", true),
             // Unescaped once: this is a file with a percent sign in its name.
             ("/%252e%252e", "%2e%2e", false),
         ] {

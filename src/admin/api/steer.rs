@@ -62,6 +62,8 @@ struct TakenBack {
 struct Reloaded {
     changes: Vec<String>,
     needs_restart: Vec<String>,
+    /// Certificates of folders that are refused, as in `/stats`.
+    refused_certificates: Vec<String>,
 }
 
 /// Of which overlays; of all, without a backend.
@@ -172,7 +174,13 @@ pub(super) async fn reload(
     let Done::Reloaded(diff) = ask(&answers, who, Requested::Reload).await? else {
         return Err(Failure::Gone);
     };
-    Ok(line(&Reloaded { changes: diff.changes, needs_restart: diff.needs_restart }))
+    let load = answers.source.loads.now();
+    let refused_certificates = load.refused_certificates.iter().map(|chain| chain.display().to_string());
+    Ok(line(&Reloaded {
+        changes: diff.changes,
+        needs_restart: diff.needs_restart,
+        refused_certificates: refused_certificates.collect(),
+    }))
 }
 
 fn state_called(name: &str) -> Result<AdminState, Failure> {

@@ -9,6 +9,7 @@ use convey_testkit::{
 
 use super::{authority, https};
 use crate::http::client::Client;
+use crate::operator::tell;
 
 stories!("tls_certificates":
     a_client_gets_the_certificate_of_the_name_that_it_asks_for,
@@ -155,6 +156,9 @@ fn a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays() {
     let refused = balancer.stat("/config/refused_certificates");
     assert_eq!(refused.as_array().unwrap().len(), 2, "{refused}");
     assert!(balancer.page("/metrics").1.contains("\nconvey_config_refused_certificates 2\n"));
+    let reloaded = tell(&balancer, "reload").stdout;
+    assert!(reloaded.contains("certificates/a.pem is refused; the log says why"), "{reloaded}");
+    assert!(!balancer.log().contains("has no network any more"), "{}", balancer.log());
     // A start would not take them.
     let check = run(binary().arg("check").arg("--config").arg(lab.directory().join("config.toml")));
     assert!(check.code != Some(0) && check.stderr.contains("it has no certificate"), "{}", check.stderr);

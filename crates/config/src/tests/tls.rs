@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 
-use crate::{Loaded, describe, load};
+use crate::{Loaded, describe, load, validate_keys_of_modes};
 
 const SERVED: &str = "backends.site.servers.a.addr = '10.0.0.2:80'\n";
 
@@ -84,7 +84,7 @@ fn what_is_wrong_with_certificates_and_keys_is_told_with_its_place() {
         ),
         (
             "certificate = 'site.pem'",
-            "cannot read site.pem: its mode is 0644, so everybody can read it; `chmod 640` mends it",
+            "c.toml:7:15: frontends.web.tls.certificate: site.pem: it has no private key",
         ),
         (
             "certificate = 'gone.pem'\nkey = 'site.key'",
@@ -116,6 +116,10 @@ fn what_is_wrong_with_certificates_and_keys_is_told_with_its_place() {
         (
             "certificate = 'site.pem'\nkey = 'site.key'\nmin_version = '1.1'",
             "found \"1.1\"; allowed: 1.2, 1.3",
+        ),
+        (
+            "certificate = 'site.pem'\nkey = 'site.key'\nmin_version = 1.2",
+            "found 1.2; allowed: \"1.2\", \"1.3\"",
         ),
         (
             "certificate = 'site.pem'\nkey = 'site.key'\ncipher_suites = 'AES128-SHA'",
@@ -183,6 +187,15 @@ fn tls_is_for_modes_that_end_connections() {
         in_dsr.iter().any(|message| message.contains("tls needs mode = \"http\" or \"proxy\"")),
         "{in_dsr:?}"
     );
+    // It takes no host to see that.
+    let on_any_host = |frontend: &str, more: &str| {
+        let loaded = loaded(folder.path(), frontend, &format!("{tls}\n{more}")).unwrap();
+        validate_keys_of_modes(&loaded).map(drop).map_err(|errors| errors[0].key.clone())
+    };
+    assert_eq!(on_any_host("mode = 'http'", "http3 = true"), Ok(()));
+    let keys = [("mode = 'proxy'", "http3 = true"), ("mode = 'http'", "alpn = 'h3'"), ("mode = 'dsr'", "")];
+    let keys = keys.map(|(frontend, more)| on_any_host(frontend, more).unwrap_err());
+    assert_eq!(keys, ["frontends.web.tls.http3", "frontends.web.tls.alpn", "frontends.web.tls"]);
 }
 
 #[test]

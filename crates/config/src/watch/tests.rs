@@ -209,7 +209,7 @@ fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded(
     let first = FirstLook::new(&config).expect("a directory");
     let _watch = watch(first, lists.clone(), None, move || _ = tell.send(())).expect("it can be watched");
     fs::write(&list, "newer").expect("writable");
-    lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()) }]);
+    lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()), is_access_list: false }]);
     told.recv_timeout(PATIENCE).expect("told of what came between");
     fs::write(&list, "newest").expect("writable");
     told.recv_timeout(PATIENCE).expect("told of a save");
@@ -229,7 +229,11 @@ fn a_file_that_is_brought_is_not_watched() {
     fs::write(&config, "one").expect("writable");
     let (lists, (tell, told)) = (NamedFiles::default(), channel());
     let first = FirstLook::new(&config).expect("a directory");
-    let read = [&list, &brought].map(|path| ReadFile { path: path.clone(), content: Some(b"old".to_vec()) });
+    let read = [&list, &brought].map(|path| ReadFile {
+        path: path.clone(),
+        content: Some(b"old".to_vec()),
+        is_access_list: false,
+    });
     [&list, &brought].iter().for_each(|path| fs::write(path, "old").expect("writable"));
     lists.set(read.into());
     let _watch = watch(first, lists, Some(folder), move || _ = tell.send(())).expect("it can be watched");
@@ -242,13 +246,18 @@ fn a_file_that_is_brought_is_not_watched() {
 
 #[test]
 fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
-    let read = |text: &str| vec![ReadFile { path: "list.txt".into(), content: Some(text.into()) }];
+    let file = |text: &str, is_access_list| {
+        vec![ReadFile { path: "list.txt".into(), content: Some(text.into()), is_access_list }]
+    };
+    let read = |text: &str| file(text, true);
     let lists = NamedFiles::default();
     assert!(lists.set(read("# nobody yet\n")).is_empty() && lists.set(read("10.0.0.1\n::1\n")).is_empty());
     assert_eq!(lists.set(read("# nobody\n")), Entries::from([("list.txt".into(), 2)]));
     assert!(lists.set(read("")).is_empty(), "once");
     lists.set(read("::1"));
     assert!(lists.set(vec![]).is_empty(), "nobody names it any more");
+    lists.set(file("-----BEGIN PRIVATE KEY-----\n", false));
+    assert!(lists.set(file("", false)).is_empty(), "a key has no networks");
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! Checks of what TLS of a frontend fits its mode. Pure.
+
+use super::file::{ParsedBackend, ParsedFrontend, ParsedTls};
+use super::problem::Report;
+use convey_model::{Mode, Protocol};
+use convey_tls::TlsAcceptor;
+
+/// Packets pass as they are, and datagrams have no TLS of their own here. In mode `http` requests are all that is spoken within.
+pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
+    let Some(tls) = &frontend.tls else { return };
+    if mode.forwards_packets() {
+        let message = format!(
+            "frontend {:?} is in {} mode, in which convey forwards packets and changes none of their bytes; tls needs mode = \"http\" or \"proxy\"",
+            frontend.name,
+            mode.name()
+        );
+        report.error(&tls.place, message);
+    } else if frontend.protocol() == Protocol::Udp {
+        report.error(&tls.place, "needs protocol = \"tcp\"; the frontend has \"udp\"");
+    }
+    let usual = TlsAcceptor::HTTP;
+    let other = tls.alpn.iter().flatten().find(|other| !usual.contains(&&*other.value));
+    if let Some(other) = other.filter(|_| mode.is_http()) {
+        let (found, allowed) = (&other.value, usual.join("\", \""));
+        report.error(&other.place, format!("found {found:?}; in http mode allowed: \"{allowed}\""));
+    }
+    http3(frontend, tls, mode, report);
+}
+
+/// The same of what servers speak.
+pub(super) fn check_backend(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &Report<'_>) {
+    let Some(tls) = &backend.tls else { return };
+    let others =
+        used.iter().find(|(frontend, mode)| mode.forwards_packets() || frontend.protocol() == Protocol::Udp);
+    if let Some((frontend, mode)) = others {
+        let message = format!(
+            "is for connections that convey ends; frontend {:?} is in {} mode with protocol {}",
+            frontend.name,
+            mode.name(),
+            frontend.protocol().name()
+        );
+        report.error(&tls.place, message);
+    }
+}
+
+/// Its clients come over UDP, where nobody says in a PROXY header for whom.
+fn http3(frontend: &ParsedFrontend, tls: &ParsedTls, mode: Mode, report: &Report<'_>) {
+    let Some(http3) = tls.http3.as_ref().filter(|http3| http3.value) else { return };
+    if !mode.is_http() {
+        let message = format!("needs mode = \"http\"; the frontend is in {} mode", mode.name());
+        report.error(&http3.place, message);
+    } else if frontend.accepts_proxy() {
+        let message = "has clients come over UDP, without the PROXY headers that the frontend asks for (accept_proxy); keep one of them";
+        report.error(&http3.place, message);
+    }
+}
