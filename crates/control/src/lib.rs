@@ -19,6 +19,7 @@ mod overlays;
 mod own_addresses;
 mod pace;
 mod resolver;
+mod round;
 mod source_board;
 mod state;
 mod supervisor;

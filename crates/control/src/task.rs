@@ -13,11 +13,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use log::warn;
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 
 pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::{Error, Info, Warn};
 use super::pace::Pace;
+use super::round::{Round, STEP};
 use super::supervisor::Heartbeat;
 use super::{
     ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, NameBoard, NameQuestion,
@@ -38,9 +40,6 @@ const FIRST_LOOKUP: Duration = Duration::from_secs(2);
 
 /// How often the kernel is asked which addresses this host has. Most are there from the start; a VIP may come later.
 const OWN_ADDRESSES: Duration = Duration::from_secs(5);
-
-/// How often it is looked whether clients' handshakes with servers are completed, and large packets arrive (packet modes).
-const HANDSHAKES: Duration = Duration::from_secs(1);
 
 /// What a way of forwarding must be able to do when the frontends change.
 pub trait DataPath {
@@ -249,7 +248,8 @@ impl<D: DataPath> Task<D> {
         let reading = &mut events.reading;
         reading.resume(&self.file);
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
-        let mut handshakes = tokio::time::interval(HANDSHAKES);
+        let (mut round, mut step) = (Round::default(), tokio::time::interval(STEP));
+        step.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pace = Pace::default();
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
         loop {
@@ -279,7 +279,10 @@ impl<D: DataPath> Task<D> {
                 () = self.names.changed() => self.on_lookups(),
                 () = self.discovery.changed() => self.on_discoveries(),
                 _ = own_addresses.tick() => self.look_at_own_addresses(),
-                _ = handshakes.tick() => self.look_at_handshakes(),
+                _ = step.tick() => {
+                    let backends = round.step(|| self.state.backends_with_handshakes());
+                    backends.iter().for_each(|backend| self.look_at_backend(backend));
+                }
                 Some(call) = events.calls.recv() => call(self),
             }
             // Further events that have arrived are decided together: a table is built once for all of them.
@@ -384,12 +387,12 @@ impl<D: DataPath> Task<D> {
         }
     }
 
-    /// The workers count, and nobody tells when it is worth a look.
-    fn look_at_handshakes(&mut self) {
-        for line in self.state.look_at_handshakes((self.now)()) {
-            self.tell(EventKind::Health, Warn, &line);
-        }
-        for line in self.state.look_at_path_mtu((self.now)()) {
+    /// Whether clients' handshakes with its servers are completed, and large packets arrive (packet modes). The workers count, and nobody
+    /// tells when it is worth a look.
+    fn look_at_backend(&mut self, backend: &str) {
+        let now = (self.now)();
+        let handshakes = self.state.look_at_handshakes(backend, now);
+        for line in handshakes.into_iter().chain(self.state.look_at_path_mtu(backend, now)) {
             self.tell(EventKind::Health, Warn, &line);
         }
     }

@@ -10,19 +10,20 @@ use convey_snapshot::ServerLive;
 use convey_snapshot::stats::Counter;
 
 impl ControlState {
-    /// Looks at the handshakes of each server, and ejects one that completes none, if its backend has outlier detection.
-    /// Returns what an operator is to be told of others. To be called about once a second.
-    pub(crate) fn look_at_handshakes(&mut self, now: Timestamp) -> Vec<String> {
-        let Some(config) = self.config() else { return Vec::new() };
-        let frontends = config.frontends_where(Mode::forwards_packets);
+    /// The backends whose handshakes can be seen.
+    pub(crate) fn backends_with_handshakes(&self) -> Vec<String> {
+        let frontends =
+            self.config().into_iter().flat_map(|config| config.frontends_where(Mode::forwards_packets));
         let used: BTreeSet<String> = frontends
             .filter(|frontend| frontend.protocol == Protocol::Tcp)
             .flat_map(|frontend| frontend.backends().map(str::to_owned))
             .collect();
-        used.iter().flat_map(|backend| self.look_at_backend(backend, now)).collect()
+        used.into_iter().collect()
     }
 
-    fn look_at_backend(&mut self, name: &str, now: Timestamp) -> Vec<String> {
+    /// Looks at the handshakes of each server of a backend, and ejects one that completes none, if it has outlier detection.
+    /// Returns what an operator is to be told of others. To be called about once a second.
+    pub(crate) fn look_at_handshakes(&mut self, name: &str, now: Timestamp) -> Vec<String> {
         let Some(backend) = self.pools.get(name).map(|entry| entry.pool.config.clone()) else {
             return Vec::new();
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ControlState;
+use super::{ControlState, key};
 use convey_model::{ServerKey, Timestamp};
 use convey_snapshot::ServerLive;
 use convey_snapshot::stats::Counter;
@@ -28,21 +28,23 @@ impl ControlState {
         }
     }
 
-    /// Returns what an operator is to be told of servers that large packets do not reach, or whose large packets reach no client. To be
-    /// called about once a second.
-    pub(crate) fn look_at_path_mtu(&mut self, now: Timestamp) -> Vec<String> {
-        let look = |(key, entry): (&ServerKey, &mut super::ServerEntry)| {
+    /// Returns what an operator is to be told of servers of a backend that large packets do not reach, or whose large packets reach no
+    /// client. To be called about once a second.
+    pub(crate) fn look_at_path_mtu(&mut self, name: &str, now: Timestamp) -> Vec<String> {
+        let Some(backend) = self.pools.get(name).map(|entry| entry.pool.config.clone()) else {
+            return Vec::new();
+        };
+        let look = |server| {
+            let key = key(&backend, server);
+            let entry = self.servers.get_mut(&key)?;
             let [to_server, to_client] = entry.path_mtu.advance(&entry.live, now);
             let len = entry.live.lost_len();
-            let lines = [
-                to_server.map(|flows| to_server_line(key, flows, len)),
-                to_client.map(|flows| to_client_line(key, flows, len)),
-            ];
-            lines.into_iter().flatten()
+            Some([
+                to_server.map(|flows| to_server_line(&key, flows, len)),
+                to_client.map(|flows| to_client_line(&key, flows, len)),
+            ])
         };
-        let mut lines: Vec<String> = self.servers.iter_mut().flat_map(look).collect();
-        lines.sort_unstable();
-        lines
+        backend.servers.iter().filter_map(look).flatten().flatten().collect()
     }
 }
 

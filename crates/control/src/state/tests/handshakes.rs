@@ -32,7 +32,9 @@ fn pass(state: &mut ControlState, snapshot: &Snapshot, seconds: std::ops::Range<
             b.live.traffic.add(0, Counter::HandshakesCompleted, 1);
             b.live.completing.note(0, client);
         }
-        lines.extend(state.look_at_handshakes(at(second)));
+        for backend in state.backends_with_handshakes() {
+            lines.extend(state.look_at_handshakes(&backend, at(second)));
+        }
     }
     lines
 }
@@ -70,7 +72,7 @@ fn without_outlier_detection_it_is_named_once_and_stays() {
     let answers_nobody = || a.answers_nobody.load(Ordering::Relaxed);
     assert!(answers_nobody(), "as long as it completes none");
     a.traffic.add(0, Counter::HandshakesCompleted, 1);
-    state.look_at_handshakes(at(101));
+    state.look_at_handshakes("pool", at(101));
     assert!(!answers_nobody());
 }
 

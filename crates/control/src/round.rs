@@ -1,0 +1,50 @@
+//! What is looked at once a second, a part of it at a time: to look at a hundred thousand servers at once would hold up their probes. Pure.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How often a part is looked at.
+pub(crate) const STEP: Duration = Duration::from_millis(100);
+
+/// Steps of a round, which takes a second.
+const STEPS: usize = 10;
+
+/// The names that are left of a round.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    left: VecDeque<String>,
+    /// Names of a step.
+    part: usize,
+    /// Steps since the round began.
+    steps: usize,
+}
+
+impl Round {
+    /// The names of this step. A round begins with all of them.
+    pub(crate) fn step(&mut self, all: impl FnOnce() -> Vec<String>) -> Vec<String> {
+        if self.steps == 0 {
+            self.left = all().into();
+            self.part = self.left.len().div_ceil(STEPS);
+        }
+        self.steps = (self.steps + 1) % STEPS;
+        self.left.drain(..self.part.min(self.left.len())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_each_name_once_in_parts_that_are_alike() {
+        for (names, most) in [(0, 0), (1, 1), (10, 1), (11, 2), (1_000, 100)] {
+            let all = || (0..names).map(|n| n.to_string()).collect::<Vec<_>>();
+            let mut round = Round::default();
+            for _ in 0..2 {
+                let parts: Vec<Vec<String>> = (0..STEPS).map(|_| round.step(all)).collect();
+                assert_eq!(parts.iter().map(Vec::len).max(), Some(most), "{names}");
+                assert_eq!(parts.concat(), all());
+            }
+        }
+    }
+}
