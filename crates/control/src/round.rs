@@ -11,7 +11,7 @@ const STEPS: usize = 10;
 
 /// The names that are left of a round.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct LookRound {
     left: VecDeque<String>,
     /// Names of a step.
     part: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Round {
     steps: usize,
 }
 
-impl Round {
+impl LookRound {
     /// The names of this step. A round begins with all of them.
     pub(crate) fn step(&mut self, all: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if self.steps == 0 {
@@ -39,7 +39,7 @@ mod tests {
     fn a_round_has_each_name_once_in_parts_that_are_alike() {
         for (names, most) in [(0, 0), (1, 1), (10, 1), (11, 2), (1_000, 100)] {
             let all = || (0..names).map(|n| n.to_string()).collect::<Vec<_>>();
-            let mut round = Round::default();
+            let mut round = LookRound::default();
             for _ in 0..2 {
                 let parts: Vec<Vec<String>> = (0..STEPS).map(|_| round.step(all)).collect();
                 assert_eq!(parts.iter().map(Vec::len).max(), Some(most), "{names}");

@@ -19,7 +19,7 @@ pub use self::reading::Reading;
 pub use self::requests::{Done, OperatorRequest, Outcome, RequestRefusal, Requested};
 use super::EventLevel::{Error, Info, Warn};
 use super::pace::Pace;
-use super::round::{Round, STEP};
+use super::round::{LookRound, STEP};
 use super::supervisor::Heartbeat;
 use super::{
     ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, NameBoard, NameQuestion,
@@ -248,7 +248,7 @@ impl<D: DataPath> Task<D> {
         let reading = &mut events.reading;
         reading.resume(&self.file);
         let mut own_addresses = tokio::time::interval(OWN_ADDRESSES);
-        let (mut round, mut step) = (Round::default(), tokio::time::interval(STEP));
+        let (mut round, mut step) = (LookRound::default(), tokio::time::interval(STEP));
         step.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pace = Pace::default();
         let mut heartbeat = Heartbeat::new(self.supervisor.heartbeat());
