@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::clock;
 use crate::dataplane::{PathMtuSocket, Sight};
+use crate::forward::TunnelUsers;
 use crate::model::{PathMtus, Timestamp};
 use crate::wire::TunnelMtuReport;
 
@@ -27,19 +28,27 @@ const READ_PAUSE: Duration = Duration::from_millis(10);
 /// After a change. Each one has every worker look at all of its flows.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Before the next try, where errors cannot be heard.
+const OPEN_PAUSE: Duration = Duration::from_secs(60);
+
 /// Hears routers once there is a tunnel, and says which paths are narrow now.
 pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByServer>) {
     while sight.load().plan().tunnels.is_empty() {
         sleep(LOOK_EVERY).await;
     }
-    if let Err(error) = listen(&sight, &told).await {
-        warn!("path MTUs of tunnels are not learnt from ICMP errors: {error}");
+    while let Err(error) = listen(&sight, &told).await {
+        warn!(
+            "path MTUs of tunnels are not learnt from ICMP errors: {error}; convey tries again in a minute"
+        );
+        told.send_replace(MtuByServer::default());
+        sleep(OPEN_PAUSE).await;
     }
 }
 
-/// Returns if the errors can no longer be heard.
+/// Ends if the errors can no longer be heard.
 async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> std::io::Result<()> {
     let (mut socket, mut paths) = (PathMtuSocket::open()?, PathMtus::default());
+    let mut users = TunnelUsers::default();
     loop {
         let reports = tokio::select! {
             reports = socket.hear() => reports?,
@@ -48,18 +57,18 @@ async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> st
         let now = clock::now();
         let is_wider = paths.expire(now);
         let is_narrower = |report: &TunnelMtuReport| {
-            let believed = sight.load().plan().narrower_path(report);
-            believed.is_some_and(|(server, mtu)| paths.lower(server, mtu, now))
+            let believed = users.narrower_path(sight.load().plan(), report);
+            believed.is_some_and(|path| paths.lower(path, now))
         };
         let narrower: Vec<TunnelMtuReport> = reports.into_iter().filter(is_narrower).collect();
-        let by_server = paths.by_server();
-        log(&narrower, &by_server);
         if narrower.is_empty() && !is_wider {
             sleep(READ_PAUSE).await;
-        } else {
-            told.send_replace(Arc::new(by_server));
-            sleep(CHANGE_PAUSE).await;
+            continue;
         }
+        let by_server = paths.by_server();
+        log(&narrower, &by_server);
+        told.send_replace(Arc::new(by_server));
+        sleep(CHANGE_PAUSE).await;
     }
 }
 

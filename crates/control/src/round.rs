@@ -1,4 +1,5 @@
-//! What is looked at once a second, a part of it at a time: to look at a hundred thousand servers at once would hold up their probes. Pure.
+//! Backends that are looked at once a second, a part of them at a time: to look at a hundred thousand servers at once would hold up their
+//! probes. A backend is looked at whole. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -92,7 +92,7 @@ pub use ids::IpIds;
 pub use journal::FlowRecord;
 pub use loops::Loops;
 pub use nat_ports::{NatPorts, PortSplit};
-pub use plan::Plan;
+pub use plan::{Plan, TunnelUsers};
 pub use shares::Share;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use traced::{lost_frame, not_sent, waits_for_next_hop};

@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+pub use self::path_mtu::TunnelUsers;
 pub use self::tunnels::{own_address, tunnel, tunnels};
 use super::flow::ServerWay;
 use super::state::View;

@@ -85,7 +85,7 @@ pub use outlier::OutlierDetection;
 pub use overlay::{AddedServer, AdminState, Overlay, OverlayValue, Target};
 pub use own_timeouts::OwnTimeouts;
 pub use packet::{DsrKind, OnDown, PacketSettings};
-pub use path_mtus::PathMtus;
+pub use path_mtus::{NarrowPath, PathMtus};
 pub use prefix::Prefix;
 pub use probe_via::ProbeVia;
 pub use proxy_version::ProxyVersion;

@@ -12,6 +12,21 @@ const HOLDS_FOR: Duration = Duration::from_secs(600);
 /// Most servers whose path MTU is known at once: about 1 MiB.
 const MAX_PATHS: usize = 16_384;
 
+/// What a router has reported of the path to a server, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NarrowPath {
+    /// The server.
+    pub server: IpAddr,
+    /// The longest packet that the path takes.
+    pub mtu: u32,
+    /// The shortest path MTU that is believed of it.
+    pub least: u32,
+}
+
+/// A further step of the same path is at least this part of it: each has workers look at all flows, and a forger could have a
+/// thousand of them otherwise.
+const LEAST_STEP: u32 = 16;
+
 /// The path MTU to each server that a router has reported one of.
 #[derive(Debug, Default)]
 pub struct PathMtus(BTreeMap<IpAddr, PathMtu>);
@@ -23,16 +38,18 @@ struct PathMtu {
 }
 
 impl PathMtus {
-    /// Takes note of a path MTU, in bytes. Returns whether it is smaller than the one before. Of too many servers the one that was
-    /// reported first gets its whole path back.
-    pub fn lower(&mut self, server: IpAddr, mtu: u32, now: Timestamp) -> bool {
-        if self.0.get(&server).is_some_and(|known| known.mtu <= mtu) {
+    /// Takes note of a path MTU. Returns whether it is smaller than the one before. Of too many servers the one that was reported
+    /// first gets its whole path back.
+    pub fn lower(&mut self, NarrowPath { server, mtu, least }: NarrowPath, now: Timestamp) -> bool {
+        let known = self.0.get(&server).map(|known| known.mtu);
+        if known.is_some_and(|known| known <= mtu) {
             return false;
         }
-        if self.0.len() >= MAX_PATHS && !self.0.contains_key(&server) {
+        if self.0.len() >= MAX_PATHS && known.is_none() {
             let first = self.0.iter().min_by_key(|(_, known)| known.since).map(|(server, _)| *server);
             first.map(|first| self.0.remove(&first));
         }
+        let mtu = known.map_or(mtu, |known| mtu.min(known - known / LEAST_STEP).max(least));
         self.0.insert(server, PathMtu { mtu, since: now });
         true
     }
@@ -65,15 +82,19 @@ mod tests {
         std::net::Ipv4Addr::from(n).into()
     }
 
+    fn path(n: u32, mtu: u32) -> NarrowPath {
+        NarrowPath { server: server(n), mtu, least: 576 }
+    }
+
     #[test]
     fn a_path_gets_narrower_at_once_and_wide_again_after_ten_minutes() {
         let (mut paths, begin) = (PathMtus::default(), Timestamp(7));
         assert_eq!(paths.due(), None);
         for (mtu, is_smaller) in [(1_400, true), (1_400, false), (1_450, false), (1_280, true)] {
-            assert_eq!(paths.lower(server(1), mtu, begin), is_smaller, "{mtu}");
+            assert_eq!(paths.lower(path(1, mtu), begin), is_smaller, "{mtu}");
         }
         let later = begin.after(60 * SECOND);
-        assert!(paths.lower(server(2), 576, later));
+        assert!(paths.lower(path(2, 576), later));
         assert_eq!(paths.by_server(), BTreeMap::from([(server(1), 1_280), (server(2), 576)]));
         assert_eq!(paths.due(), Some(begin.after(HOLDS_FOR)));
         assert!(!paths.expire(begin.after(HOLDS_FOR - SECOND)));
@@ -84,16 +105,24 @@ mod tests {
     }
 
     #[test]
+    fn a_path_has_few_steps_down_to_the_least() {
+        let mut paths = PathMtus::default();
+        let steps = (576..1_500).rev().filter(|mtu| paths.lower(path(1, *mtu), Timestamp(0))).count();
+        assert!(steps < 20, "{steps}");
+        assert_eq!(paths.by_server(), BTreeMap::from([(server(1), 576)]));
+    }
+
+    #[test]
     fn of_too_many_the_first_is_whole_again() {
         let mut paths = PathMtus::default();
         let most = MAX_PATHS as u32;
         for n in 0..=most {
-            assert!(paths.lower(server(n), 1_400, Timestamp(n.into())));
+            assert!(paths.lower(path(n, 1_400), Timestamp(n.into())));
         }
         let known = paths.by_server();
         assert_eq!((known.len(), known.contains_key(&server(0))), (MAX_PATHS, false));
         // One that is known takes nobody's place.
-        assert!(paths.lower(server(1), 1_300, Timestamp(u64::from(most) + 1)));
+        assert!(paths.lower(path(1, 1_300), Timestamp(u64::from(most) + 1)));
         assert_eq!(paths.by_server().len(), MAX_PATHS);
     }
 }
