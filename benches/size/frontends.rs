@@ -1,13 +1,11 @@
 //! As many frontends of mode proxy as the limit of open files allows: each listens, with a socket for each worker.
 
 use std::thread::available_parallelism;
-use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::running::Running;
 use crate::site::Site;
-use crate::{Size, reload_of_one_server, time};
+use crate::{Size, Start, reload_of_one_server};
 
 const MOST: usize = 10_000;
 
@@ -16,13 +14,7 @@ pub(crate) fn table(is_smoke: bool) -> String {
     let frontends = if is_smoke { 100 } else { MOST.min(allowed()) };
     let size = Size { mode: "proxy", frontends, backends: frontends / 10, servers: frontends };
     let site = Site::new();
-    let file = site.write(size);
-    let check = time(|| site.check());
-    let begun = Instant::now();
-    let mut running = Running::start(&site);
-    running.wait_for("healthz");
-    let serves = begun.elapsed();
-    running.wait_for("readyz");
+    let Start { running, file, check, serves, .. } = Start::of(&site, size);
     let (memory, descriptors) = (running.memory_kb(), running.descriptors());
     let reload = reload_of_one_server(&running, &file);
     format!(

@@ -13,7 +13,7 @@ mod running;
 mod site;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -98,17 +98,32 @@ fn tables(is_smoke: bool) {
     println!("{}", frontends::table(is_smoke));
 }
 
+/// A convey that has started, and how long that took.
+struct Start<'a> {
+    running: Running<'a>,
+    file: PathBuf,
+    check: Duration,
+    serves: Duration,
+    ready: Duration,
+}
+
+impl Start<'_> {
+    fn of(site: &Site, size: Size) -> Start<'_> {
+        let file = site.write(size);
+        let check = time(|| site.check());
+        let begun = Instant::now();
+        let mut running = Running::start(site);
+        running.wait_for("healthz");
+        let serves = begun.elapsed();
+        running.wait_for("readyz");
+        Start { running, file, check, serves, ready: begun.elapsed() }
+    }
+}
+
 /// What a size costs, and how it fares with the health of servers.
 fn rows(size: Size, is_smoke: bool) -> [String; 2] {
     let site = Site::new();
-    let file = site.write(size);
-    let check = time(|| site.check());
-    let begun = Instant::now();
-    let mut running = Running::start(&site);
-    running.wait_for("healthz");
-    let serves = begun.elapsed();
-    running.wait_for("readyz");
-    let ready = begun.elapsed();
+    let Start { running, file, check, serves, ready } = Start::of(&site, size);
     settle(&running);
     let memory = running.memory_kb();
     let rest = cpu_at_rest(&running);

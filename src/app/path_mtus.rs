@@ -1,6 +1,8 @@
 //! Learns path MTUs of tunnels from what routers say of outer packets.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +38,8 @@ pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByS
     while sight.load().plan().tunnels.is_empty() {
         sleep(LOOK_EVERY).await;
     }
-    while let Err(error) = listen(&sight, &told).await {
+    loop {
+        let Err(error) = listen(&sight, &told).await;
         warn!(
             "path MTUs of tunnels are not learnt from ICMP errors: {error}; convey tries again in a minute"
         );
@@ -46,7 +49,7 @@ pub(super) async fn learn(sight: Arc<ArcSwap<Sight>>, told: watch::Sender<MtuByS
 }
 
 /// Ends if the errors can no longer be heard.
-async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> std::io::Result<()> {
+async fn listen(sight: &ArcSwap<Sight>, told: &watch::Sender<MtuByServer>) -> io::Result<Infallible> {
     let (mut socket, mut paths) = (PathMtuSocket::open()?, PathMtus::default());
     let mut users = TunnelUsers::default();
     loop {

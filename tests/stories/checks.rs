@@ -16,7 +16,7 @@ use convey_testkit::{
 stories!("checks":
     a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_that_it_lists,
     a_server_whose_page_speaks_of_maintenance_gets_no_client_until_it_does_not,
-    a_check_over_tls_believes_a_certificate_for_its_host_and_no_other [Need::Tool("openssl", "openssl")],
+    a_check_over_tls_believes_a_certificate_for_its_host_and_no_other [Need::OPENSSL],
 );
 
 fn a_check_asks_with_the_host_and_headers_of_the_file_and_takes_the_statuses_that_it_lists() {

@@ -44,8 +44,7 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
             validate::algorithm_fits(backend, chosen.algorithm, &report);
         }
     }
-    let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
-    Check::new(&source.file, modes.collect(), config, network, &report).all();
+    Check::new(loaded, network, &report).all();
     report.finish()
 }
 
@@ -54,11 +53,9 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
 /// # Errors
 /// Everything that cannot work, in the order of the file.
 pub fn validate_keys_of_modes(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Problem>> {
-    let (source, config) = (&loaded.source, &loaded.config);
-    let report = Report::new(&source.texts);
-    let modes = source.file.frontends.iter().zip(config.frontends.iter().map(|frontend| frontend.mode));
+    let report = Report::new(&loaded.source.texts);
     let network = HostNetwork { interfaces: &[], own: &BTreeSet::new(), hop_to: &|_| None };
-    Check::new(&source.file, modes.collect(), config, &network, &report).keys();
+    Check::new(loaded, &network, &report).keys();
     report.finish()
 }
 
@@ -80,13 +77,10 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    fn new(
-        file: &'a ParsedFile,
-        frontends: Vec<(&'a ParsedFrontend, Mode)>,
-        config: &'a Config,
-        network: &'a HostNetwork<'a>,
-        report: &'a Report<'a>,
-    ) -> Check<'a> {
+    fn new(loaded: &'a Loaded, network: &'a HostNetwork<'a>, report: &'a Report<'a>) -> Check<'a> {
+        let (file, config) = (&loaded.source.file, &loaded.config);
+        let modes = config.frontends.iter().map(|frontend| frontend.mode);
+        let frontends: Vec<(&ParsedFrontend, Mode)> = file.frontends.iter().zip(modes).collect();
         let (mut users, mut listening, mut holders) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (frontend, mode) in &frontends {
             for backend in frontend.backends() {

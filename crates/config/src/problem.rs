@@ -235,11 +235,7 @@ impl<'a> Report<'a> {
     /// names it.
     pub(super) fn read_list(&self, place: &Place, path: &str) -> Option<(PathBuf, String)> {
         let path = self.beside(place, path);
-        let read = self.read_once(&path);
-        let mut lists = self.lists.borrow_mut();
-        lists.iter_mut().filter(|list| list.path == path).for_each(|list| list.is_access_list = true);
-        drop(lists);
-        let text = self.decoded(place, &path, read)?;
+        let text = self.decoded(place, &path, self.read_once(&path, true))?;
         Some((path, text))
     }
 
@@ -284,7 +280,7 @@ impl<'a> Report<'a> {
     /// The same of a file that is no text, or need not be.
     pub(super) fn try_bytes(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
         let path = self.beside(place, path);
-        let bytes = self.read_once(&path);
+        let bytes = self.read_once(&path, false);
         (path, bytes)
     }
 
@@ -324,10 +320,18 @@ impl<'a> Report<'a> {
         Path::new(self.texts.spot(place.at).file).with_file_name("").join(path)
     }
 
-    fn read_once(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let known =
-            self.lists.borrow().iter().find(|list| list.path == path).and_then(|list| list.content.clone());
-        known.map_or_else(|| self.read_named(path, files::read), Ok)
+    fn read_once(&self, path: &Path, is_access_list: bool) -> io::Result<Vec<u8>> {
+        let mut lists = self.lists.borrow_mut();
+        if let Some(known) = lists.iter_mut().find(|list| list.path == path)
+            && let Some(content) = &known.content
+        {
+            known.is_access_list |= is_access_list;
+            return Ok(content.clone());
+        }
+        drop(lists);
+        let read = self.read_named(path, files::read);
+        self.lists.borrow_mut().last_mut().expect("it was read").is_access_list = is_access_list;
+        read
     }
 
     /// A file that cannot be read may come later: whoever watches watches it, too.

@@ -43,11 +43,14 @@ impl Need {
     pub const CURL: Need = Need::Tool("curl", "curl");
     pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
     pub const DNSMASQ: Need = Need::Tool("dnsmasq", "dnsmasq-base");
+    pub const ETCD: Need = Need::Tool("etcd", "etcd-server");
+    pub const ETCDCTL: Need = Need::Tool("etcdctl", "etcd-client");
     pub const ETHTOOL: Need = Need::Tool("ethtool", "ethtool");
     pub const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
     pub const NFT: Need = Need::Tool("nft", "nftables");
     pub const NGINX: Need = Need::Tool("nginx", "nginx-light");
     pub const NODE: Need = Need::Tool("node", "nodejs");
+    pub const OPENSSL: Need = Need::Tool("openssl", "openssl");
     pub const PRLIMIT: Need = Need::Tool("prlimit", "util-linux");
     pub const PROMTOOL: Need = Need::Tool("promtool", "prometheus");
     pub const PYTHON: Need = Need::Tool("python3", "python3");

@@ -16,23 +16,24 @@ use rustix::process::Signal;
 
 use self::fleet::{UNSHARE, a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none};
 use self::outage::while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives;
-use self::server::{ETCD, ETCDCTL, Etcd, PREFIX};
+pub(crate) use self::server::Etcd;
+use self::server::PREFIX;
 
 stories!("etcd":
-    a_change_is_in_force_and_a_bad_one_changes_nothing [ETCD, ETCDCTL],
+    a_change_is_in_force_and_a_bad_one_changes_nothing [Need::ETCD, Need::ETCDCTL],
     a_change_is_in_force_on_all_nodes_and_a_bad_one_on_none
-        [ETCD, ETCDCTL, UNSHARE, Need::Other(not_root)],
-    while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives [ETCD, ETCDCTL],
-    files_that_change_together_are_one_revision [ETCD, ETCDCTL, Need::CURL],
-    without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [ETCD, ETCDCTL],
-    a_start_with_a_bad_revision_has_the_last_good_one [ETCD, ETCDCTL],
-    a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision [ETCD, ETCDCTL],
-    an_upgrade_goes_on_following [ETCD, ETCDCTL],
-    a_member_that_hangs_is_passed_over_by_a_user_too [ETCD, ETCDCTL],
-    etcd_may_want_tls_and_a_user [ETCD, ETCDCTL],
-    a_node_is_followed_while_changes_come_and_tokens_expire [ETCD, ETCDCTL, Need::Tool("openssl", "openssl")],
-    a_confined_user_follows [ETCD, ETCDCTL, Need::Other(not_root)],
-    a_revision_is_checked_before_anything_starts [ETCD, ETCDCTL],
+        [Need::ETCD, Need::ETCDCTL, UNSHARE, Need::Other(not_root)],
+    while_etcd_is_gone_nothing_happens_and_a_change_after_that_arrives [Need::ETCD, Need::ETCDCTL],
+    files_that_change_together_are_one_revision [Need::ETCD, Need::ETCDCTL, Need::CURL],
+    without_etcd_nothing_happens_and_a_start_has_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
+    a_start_with_a_bad_revision_has_the_last_good_one [Need::ETCD, Need::ETCDCTL],
+    a_start_that_has_failed_is_followed_by_one_with_the_last_good_revision [Need::ETCD, Need::ETCDCTL],
+    an_upgrade_goes_on_following [Need::ETCD, Need::ETCDCTL],
+    a_member_that_hangs_is_passed_over_by_a_user_too [Need::ETCD, Need::ETCDCTL],
+    etcd_may_want_tls_and_a_user [Need::ETCD, Need::ETCDCTL],
+    a_node_is_followed_while_changes_come_and_tokens_expire [Need::ETCD, Need::ETCDCTL, Need::OPENSSL],
+    a_confined_user_follows [Need::ETCD, Need::ETCDCTL, Need::Other(not_root)],
+    a_revision_is_checked_before_anything_starts [Need::ETCD, Need::ETCDCTL],
     what_cannot_be_had_is_said_at_the_start,
 );
 

@@ -7,18 +7,15 @@ use std::process::{Command, Stdio};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use convey_testkit::{Loopback, Need, Process, run, wait_for};
+use convey_testkit::{Loopback, Process, run, wait_for};
 use serde_json::json;
 
 use crate::curl::curl;
 
-pub(super) const ETCD: Need = Need::Tool("etcd", "etcd-server");
-pub(super) const ETCDCTL: Need = Need::Tool("etcdctl", "etcd-client");
-
 /// Where everything about the configuration of these stories is.
 pub(super) const PREFIX: &str = "/convey/edge";
 
-pub(super) struct Etcd {
+pub(crate) struct Etcd {
     directory: PathBuf,
     at: SocketAddr,
     /// Files of TLS: the authority, the certificate, the key.
@@ -29,7 +26,7 @@ pub(super) struct Etcd {
 }
 
 impl Etcd {
-    pub(super) fn start(lab: &Loopback) -> Etcd {
+    pub(crate) fn start(lab: &Loopback) -> Etcd {
         Etcd::start_with(lab, None)
     }
 
@@ -183,7 +180,7 @@ impl Etcd {
         answer["kvs"][0]["mod_revision"].as_i64().unwrap()
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.at)
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::fake_api::Condition::{Ready, Terminating};
 use super::fake_api::endpoint;
 use super::rollout::{Ask, Load};
+use crate::etcd::Etcd;
 
 /// Where the API server and pods are: the last number of an address.
 const NETWORK: [u8; 3] = [10, 99, 0];
@@ -27,6 +28,7 @@ pub(super) const CONVEY: &str = "token-of-convey";
 
 pub(super) struct Cluster {
     directory: PathBuf,
+    etcd: Etcd,
 }
 
 /// Whether the API server is missing: no distribution has a package of it.
@@ -41,16 +43,16 @@ pub(super) fn no_controllers() -> Option<String> {
 
 impl Cluster {
     /// One with an etcd, and the addresses of pods.
-    pub(super) fn new(directory: &Path) -> (Process, Cluster) {
+    pub(super) fn new(lab: &Loopback) -> Cluster {
         (1..=6).chain([API]).for_each(|n| ip(&["addr", "add", &format!("{}/32", at(n)), "dev", "lo"]));
-        let (etcd, directory) = (etcd(directory), directory.to_owned());
+        let (etcd, directory) = (Etcd::start(lab), lab.directory().to_owned());
         let account = "system:serviceaccount:convey:convey";
         let tokens =
             format!("{ADMIN},admin,1,\"system:masters\"\n{CONVEY},{account},2,\"system:serviceaccounts\"\n");
         fs::write(directory.join("tokens"), tokens).unwrap();
         let key = directory.join("sa.key");
         assert_eq!(run(Command::new("openssl").args(["genrsa", "-out"]).arg(&key)).code, Some(0));
-        (etcd, Cluster { directory })
+        Cluster { directory, etcd }
     }
 
     /// A convey that goes by this cluster, its frontend with these lines, and clients that ask so.
@@ -70,7 +72,7 @@ impl Cluster {
         let key = at("sa.key");
         let mut command = Command::new("kube-apiserver");
         command.args([
-            "--etcd-servers=http://127.0.0.1:2379".to_owned(),
+            format!("--etcd-servers={}", self.etcd.url()),
             format!("--advertise-address={api}"),
             format!("--secure-port={PORT}"),
             format!("--cert-dir={}", at("certificates")),
@@ -246,17 +248,6 @@ fn missing(programs: &[&str]) -> Option<String> {
 
 fn ip(arguments: &[&str]) {
     assert_eq!(run(Command::new("ip").args(arguments)).code, Some(0), "ip {arguments:?}");
-}
-
-fn etcd(directory: &Path) -> Process {
-    let mut command = Command::new("etcd");
-    command.arg("--data-dir").arg(directory.join("etcd")).args([
-        "--listen-client-urls=http://127.0.0.1:2379",
-        "--advertise-client-urls=http://127.0.0.1:2379",
-        "--listen-peer-urls=http://127.0.0.1:2380",
-        "--unsafe-no-fsync",
-    ]);
-    quietly(&mut command, &directory.join("etcd.log"))
 }
 
 fn quietly(command: &mut Command, log: &Path) -> Process {

@@ -37,9 +37,6 @@ use self::workload::{
     a_deployment_is_rolled_out_and_scaled_and_no_request_fails,
 };
 
-const ETCD: Need = Need::Tool("etcd", "etcd-server");
-const OPENSSL: Need = Need::Tool("openssl", "openssl");
-
 stories!("kubernetes":
     the_endpoints_of_a_service_are_servers_and_changes_are_followed,
     a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has,
@@ -57,13 +54,13 @@ stories!("kubernetes":
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection
-        [Need::Other(no_api_server), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
+        [Need::Other(no_api_server), Need::Long, Need::ETCD, Need::ETCDCTL, Need::OPENSSL, Need::CURL, Need::Namespaces],
     an_api_server_that_crashes_and_comes_back_changes_nothing
-        [Need::Other(no_api_server), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
+        [Need::Other(no_api_server), Need::Long, Need::ETCD, Need::ETCDCTL, Need::OPENSSL, Need::CURL, Need::Namespaces],
     a_deployment_is_rolled_out_and_scaled_and_no_connection_fails
-        [Need::Other(no_controllers), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
+        [Need::Other(no_controllers), Need::Long, Need::ETCD, Need::ETCDCTL, Need::OPENSSL, Need::CURL, Need::Namespaces],
     a_deployment_is_rolled_out_and_scaled_and_no_request_fails
-        [Need::Other(no_controllers), Need::Long, ETCD, OPENSSL, Need::CURL, Need::Namespaces],
+        [Need::Other(no_controllers), Need::Long, Need::ETCD, Need::ETCDCTL, Need::OPENSSL, Need::CURL, Need::Namespaces],
 );
 
 /// Servers of Service `shop/web`, and the tables of the backend.

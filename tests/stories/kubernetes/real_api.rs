@@ -11,7 +11,7 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
     let name = "kubernetes::a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection";
     in_namespace(name, "", || {
         let lab = Loopback::new();
-        let (_etcd, cluster) = Cluster::new(lab.directory());
+        let cluster = Cluster::new(&lab);
         let _api = cluster.start();
         let mut pods: Vec<(u8, TcpServer)> = (1..=3).map(pod).collect();
         cluster.publish(&pods, None);
@@ -45,7 +45,7 @@ pub(super) fn a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection(
 pub(super) fn an_api_server_that_crashes_and_comes_back_changes_nothing() {
     in_namespace("kubernetes::an_api_server_that_crashes_and_comes_back_changes_nothing", "", || {
         let lab = Loopback::new();
-        let (_etcd, cluster) = Cluster::new(lab.directory());
+        let cluster = Cluster::new(&lab);
         let mut api = cluster.start();
         let mut pods: Vec<(u8, TcpServer)> = (1..=2).map(pod).collect();
         cluster.publish(&pods, None);

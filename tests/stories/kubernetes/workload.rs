@@ -43,7 +43,7 @@ fn slowly(ask: Ask, kept: &mut Option<Client>, vip: SocketAddr) -> u16 {
 
 fn roll_out_and_scale(frontend: &str, start: StartPod, ask: Ask) {
     let lab = Loopback::new();
-    let (_etcd, cluster) = Cluster::new(lab.directory());
+    let cluster = Cluster::new(&lab);
     let _api = cluster.start();
     let _controllers = cluster.start_controllers();
     let _pods = start("pod", "0.0.0.0:8000".parse().unwrap());

@@ -19,10 +19,10 @@ use super::trace::Watcher;
 
 stories!("sni":
     a_client_reaches_the_server_that_its_name_and_its_protocols_lead_to,
-    servers_keep_their_certificates_and_clients_see_them [Need::Tool("openssl", "openssl")],
+    servers_keep_their_certificates_and_clients_see_them [Need::OPENSSL],
     a_hello_byte_by_byte_or_in_many_records_is_routed_as_a_whole_one,
     what_no_route_takes_is_refused_with_a_reason_where_there_is_no_backend_for_it,
-    a_client_that_no_route_takes_is_told_so_by_the_name_of_an_alert [Need::Tool("openssl", "openssl")],
+    a_client_that_no_route_takes_is_told_so_by_the_name_of_an_alert [Need::OPENSSL],
     proxy_headers_stand_before_hellos_on_both_sides,
     a_reload_changes_routes_for_whoever_has_not_said_its_name_yet,
     a_frontend_that_decrypts_routes_by_what_its_handshake_agrees_on,

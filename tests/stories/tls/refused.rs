@@ -12,11 +12,9 @@ use convey_testkit::{
 use super::{authority, https};
 use crate::http::client::Client;
 
-const OPENSSL: Need = Need::Tool("openssl", "openssl");
-
 stories!("tls_refused":
-    old_versions_weak_suites_and_renegotiation_are_refused [OPENSSL],
-    only_the_versions_and_suites_of_the_file_are_spoken [OPENSSL],
+    old_versions_weak_suites_and_renegotiation_are_refused [Need::OPENSSL],
+    only_the_versions_and_suites_of_the_file_are_spoken [Need::OPENSSL],
     what_does_not_speak_tls_is_told_so_and_counted,
     a_client_that_is_silent_or_slow_is_given_up_and_takes_little_memory,
     a_source_has_so_many_handshakes_at_once,

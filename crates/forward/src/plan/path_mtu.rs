@@ -61,9 +61,8 @@ impl TunnelUsers {
 
 fn users(plan: &Plan) -> HashMap<Addr, Vec<(usize, u32)>> {
     let mut of: HashMap<Addr, Vec<(usize, u32)>> = HashMap::new();
-    let tunneled =
-        |(_, frontend): &(usize, &std::sync::Arc<PlannedFrontend>)| frontend.way() == ServerWay::Tunneled;
-    for (at, frontend) in plan.frontends.iter().enumerate().filter(tunneled) {
+    let frontends = plan.frontends.iter().enumerate();
+    for (at, frontend) in frontends.filter(|(_, frontend)| frontend.way() == ServerWay::Tunneled) {
         for server in &frontend.pool.servers {
             if let Some(tunnel) = plan.tunnels.get(&server.id) {
                 of.entry(tunnel.server).or_default().push((at, server.id));
