@@ -122,12 +122,12 @@ pub fn rewritten_path<'a>(head: &'a RequestHead, path: Option<(&PathPrefix, &[u8
 
 fn write_target(whole: &[u8], path: Option<(&PathPrefix, &[u8])>, out: &mut Vec<u8>) {
     let Some((prefix, replacement)) = path else { return out.extend_from_slice(whole) };
-    let rest = prefix.rest_of(whole);
-    out.extend_from_slice(replacement);
-    if rest.first() != Some(&b'/') && !replacement.ends_with(b"/") {
-        out.push(b'/');
+    let (begin, rest) = (replacement.strip_suffix(b"/"), prefix.rest_of(whole));
+    match rest.first() {
+        // Of two slashes that meet, one is left.
+        Some(b'/') => out.extend_from_slice(begin.unwrap_or(replacement)),
+        _ if replacement.is_empty() => out.push(b'/'),
+        _ => out.extend_from_slice(replacement),
     }
-    // Of two slashes that meet, one is left.
-    let doubled = replacement.ends_with(b"/") && rest.first() == Some(&b'/');
-    out.extend_from_slice(&rest[usize::from(doubled)..]);
+    out.extend_from_slice(rest);
 }
