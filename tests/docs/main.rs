@@ -360,6 +360,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[[frontends.NAME.routes]] request_burst", "7\nrequests_per_source = 7"),
     ("[frontends.NAME.headers.request] remove", "'X-A'"),
     ("[frontends.NAME.access] allow", "'10.0.0.0/8'"),
+    ("[frontends.NAME.headers.request] keep_underscores", "true\nremove = ['X-A']"),
     ("[frontends.NAME.access] deny", "'10.6.6.0/24'"),
     ("[frontends.NAME.limits] connections_per_source", "7"),
     ("[frontends.NAME.limits] rate_per_source", "7"),

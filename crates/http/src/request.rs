@@ -51,7 +51,7 @@ impl HttpRequest {
             frontend,
             came: client.timestamp(came),
             route: None,
-            added: FieldRules::default(),
+            added: FieldRules::of_requests(),
             begun: None,
             chosen: None,
         }

@@ -264,8 +264,13 @@ fn rewrite_path(value: &DeValue<'_>) -> Result<String, String> {
 
 /// `headers` of a frontend or of a route.
 fn headers(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules {
-    let request = field_rules(table.table("request"), &OF_CLIENTS, report);
-    let response = field_rules(table.table("response"), &[], report);
+    let mut of_requests = table.table("request");
+    let rules = match of_requests.or("keep_underscores", false, boolean) {
+        true => FieldRules::default(),
+        false => FieldRules::of_requests(),
+    };
+    let request = field_rules(of_requests, rules, &OF_CLIENTS, report);
+    let response = field_rules(table.table("response"), FieldRules::default(), &[], report);
     table.finish();
     HeaderRules { request, response }
 }

@@ -317,7 +317,7 @@ fn a_header_is_checked_and_its_value_is_not_told() {
         ),
         (
             "request = { sets = { X-A = 'b' } }",
-            "25: frontends.web.headers.request.sets: unknown key; did you mean `set`? (allowed here: add, remove, set)",
+            "25: frontends.web.headers.request.sets: unknown key; did you mean `set`? (allowed here: add, keep_underscores, remove, set)",
         ),
     ] {
         assert_eq!(headers(rules), [format!("config.toml:5:{told}")], "{rules}");
@@ -356,6 +356,7 @@ fn a_reload_says_what_changes_of_requests() {
         ("remove = \"Server\"", "", "response headers (remove server) -> none"),
         ("forwarded = true", "", "forwarded true -> false"),
         ("forwarded = true", "forwarded = true\n    begin_traces = true", "begin_traces false -> true"),
+        ("forwarded = true", "forwarded = true\n    normalize = false", "normalize true -> false"),
         (
             "forwarded = true",
             "forwarded = true\n    compression = true",
@@ -668,4 +669,23 @@ fn a_route_is_compressed_as_its_frontend_unless_it_has_its_own_say() {
     let told = warnings(&format!("{FRONTEND}{redirect}\n{BACKENDS}"));
     let expected = "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect";
     assert_eq!(told[0], expected, "{told:?}");
+}
+
+#[test]
+fn paths_and_underscores_are_normalized_unless_the_file_says_otherwise() {
+    let http =
+        |lines: &str| config(&format!("{FRONTEND}{lines}\n{BACKENDS}")).frontends[0].http.clone().unwrap();
+    assert_eq!(http("").path_view, PathView::Normalized);
+    assert_eq!(http("normalize = false").path_view, PathView::AsSent);
+    let rule =
+        |more: &str| http(&format!("headers.request = {{ set = {{ X-A = 'b' }}{more} }}")).headers.request;
+    assert!(!rule("").keeps(b"x_a"));
+    assert!(rule(", keep_underscores = true").keeps(b"x_a"));
+    // Two spellings of a path are one route.
+    let routes = "[[frontends.web.routes]]\npath = '/a//b'\nbackend = 'api'\n\
+                  [[frontends.web.routes]]\npath = '/a%2Fb'\nbackend = 'api'";
+    assert_eq!(of_frontend(routes).len(), 1, "{:?}", of_frontend(routes));
+    assert!(parse("c", &format!("{FRONTEND}normalize = false\n{routes}\n{BACKENDS}")).is_ok());
+    let told = describe(&config(&format!("{FRONTEND}normalize = false\n{BACKENDS}")));
+    assert!(told.contains("paths are matched as sent"), "{told}");
 }

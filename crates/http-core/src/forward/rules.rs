@@ -7,10 +7,20 @@ use super::write_field;
 /// Rules for the fields of one kind of message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldRules {
-    /// Names in small letters: fields of these are not passed on.
-    dropped: Vec<Box<[u8]>>,
+    /// Fields of these names are not passed on.
+    dropped: Vec<DroppedName>,
     /// Fields that are added, in order.
     added: Vec<AddedField>,
+    /// Whether names that are set or removed have an underscore for each hyphen.
+    with_underscores: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DroppedName {
+    /// In small letters.
+    name: Box<[u8]>,
+    /// Whether `_` counts as `-`.
+    with_underscores: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +54,12 @@ const RESERVED: [&str; 9] = [
 ];
 
 impl FieldRules {
+    /// No rules yet, for requests. A field that is set or removed is not passed on under a name with `_` for `-` either: to servers
+    /// behind CGI, WSGI and the like, `X_User` and `X-User` are the same field.
+    pub fn of_requests() -> FieldRules {
+        FieldRules { with_underscores: true, ..FieldRules::default() }
+    }
+
     /// Sets a field: those of the message with this name give way.
     ///
     /// # Errors
@@ -73,10 +89,8 @@ impl FieldRules {
     /// It is no name, or not to be removed.
     pub fn remove(&mut self, name: &str) -> Result<(), FieldFault> {
         check_name(name)?;
-        let name: Box<[u8]> = name.to_ascii_lowercase().into_bytes().into();
-        if !self.dropped.contains(&name) {
-            self.dropped.push(name);
-        }
+        let name = name.to_ascii_lowercase().into_bytes().into();
+        self.drop_name(DroppedName { name, with_underscores: self.with_underscores });
         Ok(())
     }
 
@@ -85,12 +99,15 @@ impl FieldRules {
         let mut rules = self.clone();
         rules.added.retain(|field| later.keeps(&field.name));
         rules.added.extend(later.added.iter().cloned());
-        for name in &later.dropped {
-            if !rules.dropped.contains(name) {
-                rules.dropped.push(name.clone());
-            }
-        }
+        later.dropped.iter().for_each(|dropped| rules.drop_name(dropped.clone()));
         rules
+    }
+
+    fn drop_name(&mut self, new: DroppedName) {
+        match self.dropped.iter_mut().find(|dropped| dropped.name == new.name) {
+            Some(same) => same.with_underscores |= new.with_underscores,
+            None => self.dropped.push(new),
+        }
     }
 
     /// Whether they change nothing.
@@ -100,7 +117,7 @@ impl FieldRules {
 
     /// Whether a field of the message is passed on.
     pub fn keeps(&self, name: &[u8]) -> bool {
-        !self.dropped.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
+        !self.dropped.iter().any(|dropped| dropped.matches(name))
     }
 
     /// Writes the fields that are added.
@@ -118,9 +135,19 @@ impl fmt::Display for FieldRules {
             false => format!("set {}", text(&field.name)),
         });
         let is_added = |name: &[u8]| self.added.iter().any(|field| field.name.eq_ignore_ascii_case(name));
-        let removed = self.dropped.iter().filter(|name| !is_added(name));
+        let removed = self.dropped.iter().map(|dropped| &*dropped.name).filter(|name| !is_added(name));
         let removed = removed.map(|name| format!("remove {}", text(name)));
         f.write_str(&added.chain(removed).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl DroppedName {
+    fn matches(&self, name: &[u8]) -> bool {
+        let plain = |byte: &u8| match byte {
+            b'_' if self.with_underscores => b'-',
+            byte => byte.to_ascii_lowercase(),
+        };
+        name.len() == self.name.len() && name.iter().map(plain).eq(self.name.iter().map(plain))
     }
 }
 

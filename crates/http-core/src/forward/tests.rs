@@ -184,3 +184,24 @@ fn rules_of_a_route_go_behind_those_of_its_frontend() {
     assert_eq!(frontend.then(&FieldRules::default()), frontend);
     assert!(FieldRules::default().is_empty() && !both.is_empty());
 }
+
+#[test]
+fn underscore_for_a_hyphen_is_no_way_past_a_rule_for_requests() {
+    let head = request(
+        "GET / HTTP/1.1\r\nHost: a\r\nX_Auth_User: 1\r\nx_auth-USER: 2\r\nX-Group: 3\r\nX_Other: 4\r\nX_Added: 5\r\n\r\n",
+    );
+    let kept = |mut rules: FieldRules| {
+        rules.set("X-Auth-User", "a").unwrap();
+        rules.remove("X_Group").unwrap();
+        rules.add("X-Added", "b").unwrap();
+        let text = written(&head, &changes(&rules.then(&FieldRules::default())));
+        [1, 2, 3, 4, 5].into_iter().filter(|n| text.contains(&format!(": {n}\r\n"))).collect::<Vec<_>>()
+    };
+    assert_eq!(kept(FieldRules::of_requests()), [4, 5]);
+    assert_eq!(kept(FieldRules::default()), [1, 2, 3, 4, 5], "keep_underscores");
+    // Behind rules that keep them, rules that do not.
+    let mut later = FieldRules::of_requests();
+    later.remove("x-auth-user").unwrap();
+    let both = FieldRules::default().then(&later);
+    assert!(!both.keeps(b"X_AUTH_USER") && both.keeps(b"X_Auth"));
+}
