@@ -340,6 +340,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[frontends.NAME] accept_proxy", "true\ntrusted_proxies = '10.0.0.5'"),
     ("[frontends.NAME] trusted_proxies", "'10.0.0.5'"),
     ("[frontends.NAME] redirect", "'https'"),
+    ("[frontends.NAME] normalize", "false"),
     ("[frontends.NAME] begin_traces", "true"),
     ("[frontends.NAME] forwarded", "true"),
     ("[frontends.NAME] compression", "true"),
@@ -519,12 +520,19 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
     let set = value.filter(|value| !value.is_empty()).map(|value| format!("{key} = {value}"));
     // The first line is empty: the header of keys outside of tables.
     let (mut text, mut is_there) = (Vec::new(), false);
-    let is_of_http =
-        ["redirect", "forwarded", "begin_traces", "compression", "requests_per_source", "request_burst"]
-            .contains(&key)
-            || table.contains("routes")
-            || table.contains("headers")
-            || table.ends_with("http]");
+    let is_of_http = [
+        "redirect",
+        "forwarded",
+        "normalize",
+        "begin_traces",
+        "compression",
+        "requests_per_source",
+        "request_burst",
+    ]
+    .contains(&key)
+        || table.contains("routes")
+        || table.contains("headers")
+        || table.ends_with("http]");
     let tables = if table.contains("routes") && ["sni", "alpn"].contains(&key) {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_SNI}"), 1)
     } else if key == "files" || table.contains("file_options") {

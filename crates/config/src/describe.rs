@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::diff::{list, or};
 use super::{AccessLogConfig, Config, LogConfig, acme, announce};
-use convey_http_core::FieldRules;
+use convey_http_core::{FieldRules, PathView};
 use convey_model::{
     BackendConfig, DiscoveryConfig, Encapsulation, FilesConfig, FrontendConfig, HashKey, HeaderRules,
     HealthCheck, HttpConfig, HttpLimits, Mode, NamedServer, OutlierDetection, OwnTimeouts, ProbeKind,
@@ -161,7 +161,8 @@ fn forwarded(frontend: &FrontendConfig, http: &HttpConfig) -> String {
     let compressed =
         http.compression.as_ref().map_or(String::new(), |rules| format!("; compression: {rules}"));
     let (headers, limits) = (headers(&http.headers), http_limits(&http.limits));
-    format!("{believed}{forwarded}{traces}{headers}{limits}{pages}{compressed}")
+    let paths = if http.path_view == PathView::AsSent { ", paths are matched as sent" } else { "" };
+    format!("{believed}{forwarded}{traces}{paths}{headers}{limits}{pages}{compressed}")
 }
 
 /// The limits of requests that are not the usual ones.

@@ -83,7 +83,7 @@ fn algorithm(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: 
 
 /// Two routes for the same requests, and a route for every request beside what the frontend has for the rest.
 fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
-    let mut first: RouteTable<&Place> = RouteTable::default();
+    let mut first: RouteTable<&Place> = RouteTable::new(frontend.http.path_view);
     let mut for_all = None;
     for route in &frontend.http.routes {
         let Some((host, path)) = route.pattern() else { continue };

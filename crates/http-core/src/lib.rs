@@ -42,5 +42,5 @@ pub use malformed::Malformed;
 pub use method::HttpMethod;
 pub use request_field::RequestField;
 pub use retry_budget::RetryBudget;
-pub use routes::{HostPattern, HostTable, PathPrefix, PatternFault, RouteMatch, RouteTable};
+pub use routes::{HostPattern, HostTable, PathPrefix, PathView, PatternFault, RouteMatch, RouteTable};
 pub use trace_parent::TraceParent;

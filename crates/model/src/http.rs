@@ -3,13 +3,15 @@
 use std::fmt;
 
 use super::{ErrorPages, HttpLimits, RequestRate};
-use convey_http_core::{CompressionRules, FieldRules, HostPattern, PathPrefix};
+use convey_http_core::{CompressionRules, FieldRules, HostPattern, PathPrefix, PathView};
 
 /// The settings of mode `http`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpConfig {
     /// Sorted by name. No two have the same host and path.
     pub routes: Vec<RouteConfig>,
+    /// How routes see the paths of requests.
+    pub path_view: PathView,
     /// Where a request without a route is redirected to. Then the frontend has no backend.
     pub redirect: Option<Redirect>,
     /// The headers that change, of all requests and responses.

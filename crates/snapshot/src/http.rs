@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
-use convey_http_core::{CompressionRules, FieldRules, ForwardedFields, PathPrefix, RequestHead, RouteTable};
+use convey_http_core::{
+    CompressionRules, FieldRules, ForwardedFields, PathPrefix, PathView, RequestHead, RouteTable,
+};
 use convey_model::{
     FrontendConfig, HeaderRules, HttpConfig, Redirect, RouteAction, RouteCompression, RouteConfig,
 };
@@ -103,7 +105,7 @@ impl HttpFrontend {
                 compression: of_frontend.clone(),
             })
         });
-        let (mut routes, mut in_order) = (RouteTable::default(), Vec::new());
+        let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
             let limit = limit(Some(&route.name));
             let compression = match &route.compression {
@@ -111,7 +113,7 @@ impl HttpFrontend {
                 RouteCompression::Off => None,
                 RouteCompression::Rules(rules) => Some(Arc::new(rules.clone())),
             };
-            let to = HttpRoute::new(route, action(&route.action), &headers, lives);
+            let to = HttpRoute::new(route, http.path_view, action(&route.action), &headers, lives);
             let to = HttpRoute { limit, compression, ..to };
             // The configuration has no two routes with the same host and path.
             let to = Arc::new(to);
@@ -175,6 +177,7 @@ fn offers_of_http3(frontend: &FrontendConfig) -> FieldRules {
 impl HttpRoute {
     fn new(
         route: &RouteConfig,
+        view: PathView,
         action: HttpAction,
         of_frontend: &HeaderRules,
         lives: &RouteLives,

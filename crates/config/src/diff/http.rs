@@ -1,7 +1,7 @@
 //! How what a frontend does with requests differs. Pure.
 
 use super::{change, or, pair};
-use convey_http_core::{CompressionRules, FieldRules};
+use convey_http_core::{CompressionRules, FieldRules, PathView};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, Redirect, RequestRate, RouteConfig};
 
 /// What changes, as in the line of the frontend. Of a frontend that is not in mode `http` the line says the mode.
@@ -10,6 +10,7 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
     let HttpConfig {
         routes,
+        path_view,
         redirect,
         headers,
         forwarded,
@@ -30,6 +31,8 @@ pub(super) fn changes(old: Option<&HttpConfig>, new: Option<&HttpConfig>) -> Vec
     }
     let [before, after] = [*redirect, new.redirect].map(|to| or(to.map(Redirect::name), "none"));
     changes.extend(change("redirect", before, after));
+    let normalizes = |view: PathView| view == PathView::Normalized;
+    changes.extend(change("normalize", normalizes(*path_view), normalizes(new.path_view)));
     changes.extend(change("forwarded", *forwarded, new.forwarded));
     changes.extend(change("begin_traces", *begin_traces, new.begin_traces));
     changes.extend(header_changes("", headers, &new.headers));

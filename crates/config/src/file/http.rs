@@ -9,15 +9,15 @@ use super::{error_pages, http_limits, value};
 use crate::problem::{Place, Placed, Report};
 use crate::reader::TomlTable;
 use crate::values::{boolean, choice, found, http_host, not_allowed, string};
-use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix};
+use convey_http_core::{FieldFault, FieldRules, HostPattern, PathPrefix, PathView};
 use convey_model::{
     ErrorPages, HeaderRules, HttpConfig, HttpLimits, Redirect, RequestRate, RouteAction, RouteCompression,
     RouteConfig, SniRouteConfig,
 };
 
 /// The keys of a frontend that are for mode `http` alone.
-const KEYS: [&str; 7] =
-    ["begin_traces", "compression", "error_pages", "forwarded", "headers", "http", "redirect"];
+const KEYS: [&str; 8] =
+    ["begin_traces", "compression", "error_pages", "forwarded", "headers", "http", "normalize", "redirect"];
 
 /// The same of a route.
 const ROUTE_KEYS: [&str; 9] = [
@@ -47,6 +47,7 @@ pub(crate) struct ParsedHttp {
     pub(crate) routes_at: Option<Place>,
     pub(crate) routes: Vec<ParsedRoute>,
     pub(crate) redirect: Option<Placed<Redirect>>,
+    pub(crate) path_view: PathView,
     headers: HeaderRules,
     forwarded: bool,
     begin_traces: bool,
@@ -94,6 +95,10 @@ impl ParsedHttp {
             routes_at,
             routes: routes.collect(),
             redirect: table.optional("redirect", choice(&Redirect::ALL, Redirect::name)),
+            path_view: match table.or("normalize", true, boolean) {
+                true => PathView::Normalized,
+                false => PathView::AsSent,
+            },
             headers: headers(table.table("headers"), report),
             forwarded: table.or("forwarded", false, boolean),
             begin_traces: table.or("begin_traces", false, boolean),
@@ -125,6 +130,7 @@ impl ParsedHttp {
         routes.sort_by(|a, b| a.name.cmp(&b.name));
         HttpConfig {
             routes,
+            path_view: self.path_view,
             redirect: value(&self.redirect),
             headers: self.headers.clone(),
             forwarded: self.forwarded,

@@ -3,7 +3,7 @@
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
-use convey_http_core::{CompressionRules, ContentCoding, HostPattern, PathPrefix};
+use convey_http_core::{CompressionRules, ContentCoding, HostPattern, PathPrefix, PathView};
 use convey_model::{
     ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteCompression, RouteConfig,
 };

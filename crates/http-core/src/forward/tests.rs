@@ -1,7 +1,7 @@
 use bytes::BytesMut;
 
 use super::*;
-use crate::{HeadLimits, HeadReader, HttpMethod};
+use crate::{HeadLimits, HeadReader, HttpMethod, PathView};
 
 fn request(text: &str) -> RequestHead {
     HeadReader::default().request(&mut BytesMut::from(text), &HeadLimits::default()).unwrap().unwrap()
@@ -102,8 +102,20 @@ fn a_prefix_of_the_path_is_replaced() {
         ("/", "/api", "/a", "/api/a"),
         ("/v1", "", "/%761/%2F", "/%2F"),
     ];
-    for (prefix, replacement, path, expected) in cases {
-        let prefix = PathPrefix::parse(prefix).unwrap();
+    let in_view =
+        |view| move |(prefix, replacement, path, expected)| (view, prefix, replacement, path, expected);
+    let of_normalized = [
+        ("/v1", "/api", "//v1//a", "/api//a"),
+        ("/v1", "/api", "/v1%2Fa/b", "/api%2Fa/b"),
+        ("/v1", "", "/v1%2fa", "/%2fa"),
+        ("/a/b", "/api", "/a%2f%2Fb/c", "/api/c"),
+    ];
+    let cases =
+        [PathView::AsSent, PathView::Normalized].into_iter().flat_map(|view| cases.map(in_view(view)));
+    for (view, prefix, replacement, path, expected) in
+        cases.chain(of_normalized.map(in_view(PathView::Normalized)))
+    {
+        let prefix = PathPrefix::parse(prefix).unwrap().in_view(view);
         let head = request(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         let changes = RequestChanges { path: Some((&prefix, replacement.as_bytes())), ..changes(&rules) };
         let line = format!("GET {expected} HTTP/1.1\r\n");

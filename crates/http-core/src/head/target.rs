@@ -103,13 +103,15 @@ fn is_of_target(byte: &u8) -> bool {
 }
 
 /// Whether a path means the same to everybody. It has no backslash, no backtick and no broken percent encoding. It has no segment `.`
-/// or `..`, encoded or not. Some servers cut a segment off at a semicolon before they look.
+/// or `..`, encoded or not. Some servers cut a segment off at a semicolon before they look, and for some an encoded slash or backslash
+/// ends a segment.
 pub(crate) fn is_plain(path: &[u8]) -> bool {
     !path.iter().any(|byte| b"\\`".contains(byte)) && path.split(|byte| *byte == b'/').all(is_plain_segment)
 }
 
 fn is_plain_segment(segment: &[u8]) -> bool {
     let (mut dots, mut others, mut is_cut) = (0, 0, false);
+    let is_dot_segment = |dots, others| others == 0 && (dots == 1 || dots == 2);
     let mut rest = segment;
     while let Some((byte, after)) = rest.split_first() {
         let decoded;
@@ -121,14 +123,16 @@ fn is_plain_segment(segment: &[u8]) -> bool {
             (b'%', _) => return false,
             (byte, after) => (*byte, after),
         };
-        is_cut |= *byte == b';';
         match decoded {
+            b'/' | b'\\' if is_dot_segment(dots, others) => return false,
+            b'/' | b'\\' => (dots, others, is_cut) = (0, 0, false),
+            b';' => is_cut = true,
             _ if is_cut => {}
             b'.' => dots += 1,
             _ => others += 1,
         }
     }
-    others > 0 || dots == 0 || dots > 2
+    !is_dot_segment(dots, others)
 }
 
 /// The byte of a percent encoding.

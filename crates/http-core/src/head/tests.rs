@@ -162,6 +162,12 @@ fn a_request_is_for_one_host_and_one_path() {
         ("GET /a/.%2e", "Host: a\r\n", Malformed::Target),
         ("GET /.", "Host: a\r\n", Malformed::Target),
         ("GET /a/..;x=/b", "Host: a\r\n", Malformed::Target),
+        ("GET /a/..%2Fb", "Host: a\r\n", Malformed::Target),
+        ("GET /a%2f%2e.", "Host: a\r\n", Malformed::Target),
+        ("GET /a/..%5cb", "Host: a\r\n", Malformed::Target),
+        ("GET /a%5C.%2fb", "Host: a\r\n", Malformed::Target),
+        ("GET /a/;x%2f..;%2fb", "Host: a\r\n", Malformed::Target),
+        ("GET /a/..%3bx/b", "Host: a\r\n", Malformed::Target),
         ("GET /a\\b", "Host: a\r\n", Malformed::Target),
         ("GET /%00", "Host: a\r\n", Malformed::Target),
         ("GET /<", "Host: a\r\n", Malformed::Target),
@@ -185,6 +191,7 @@ fn a_request_is_for_one_host_and_one_path() {
             "[::1]:80",
             "/a..b/.well-known//c;v=1/%2F",
         ),
+        ("GET /%2fa%2F...%5c..b", "Host: a\r\n", "a", "/%2fa%2F...%5c..b"),
     ];
     for (line, fields, host, path) in read {
         let head = request(&of(line, fields)).unwrap_or_else(|why| panic!("{line}: {why:?}"));

@@ -7,16 +7,17 @@ mod hosts;
 mod pattern;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use hosts::HostTable;
 pub use pattern::{HostPattern, PathPrefix, PatternFault};
-
-use pattern::decoded_path;
+pub use view::PathView;
 
 /// The routes of a frontend. `T` is what a route leads to.
 #[derive(Debug, Clone)]
 pub struct RouteTable<T> {
     hosts: HostTable<Paths<T>>,
+    view: PathView,
 }
 
 /// The routes of one host.
@@ -31,19 +32,18 @@ pub struct RouteMatch<'a, T> {
     pub prefix: &'a PathPrefix,
 }
 
-impl<T> Default for RouteTable<T> {
-    fn default() -> RouteTable<T> {
-        RouteTable { hosts: HostTable::default() }
-    }
-}
-
 impl<T> RouteTable<T> {
+    /// A table without routes, for paths that are seen in this way.
+    pub fn new(view: PathView) -> RouteTable<T> {
+        RouteTable { hosts: HostTable::default(), view }
+    }
+
     /// Adds a route.
     ///
     /// # Errors
     /// No request could take it: this route has the same host and path.
     pub fn add(&mut self, host: &HostPattern, prefix: PathPrefix, to: T) -> Result<(), &T> {
-        let paths = self.hosts.entry(host);
+        let (prefix, paths) = (prefix.in_view(self.view), self.hosts.entry(host));
         if let Some(same) = paths.iter().position(|(other, _)| *other == prefix) {
             return Err(&paths[same].1);
         }
@@ -54,7 +54,7 @@ impl<T> RouteTable<T> {
 
     /// The route of a request with this host, as [`RequestHead::host`](crate::RequestHead::host) has it, and this path.
     pub fn find(&self, host: &[u8], path: &[u8]) -> Option<RouteMatch<'_, T>> {
-        let path = decoded_path(path);
+        let path = self.view.of(path);
         self.hosts.closest(host, |paths| {
             let found = paths.iter().find(|(prefix, _)| prefix.matches(&path))?;
             Some(RouteMatch { to: &found.1, prefix: &found.0 })

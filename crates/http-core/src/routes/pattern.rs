@@ -1,11 +1,10 @@
 //! The patterns of a route.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::head::hex_pair;
+use super::view::PathView;
 
 /// The host of a route. Names are the same in both cases, a port and a dot at the end do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,7 +19,11 @@ pub enum HostPattern {
 
 /// The beginning of a path, by whole segments: `/v1` matches `/v1` and `/v1/a`, not `/v10`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PathPrefix(Box<[u8]>);
+pub struct PathPrefix {
+    /// As the view has it.
+    path: Box<[u8]>,
+    view: PathView,
+}
 
 /// Why a pattern is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +73,7 @@ impl HostPattern {
 }
 
 impl PathPrefix {
-    /// A prefix. A slash at its end does not count.
+    /// A prefix in the view [`PathView::AsSent`]. A slash at its end does not count.
     ///
     /// # Errors
     /// It is no path.
@@ -83,35 +86,40 @@ impl PathPrefix {
         if !bytes.iter().all(is_of_path) || !crate::head::is_plain(bytes) {
             return Err(PatternFault::PathCharacter);
         }
-        let path = decoded_path(bytes);
-        Ok(PathPrefix(path.strip_suffix(b"/").unwrap_or(&path).into()))
+        Ok(PathPrefix::seen(bytes, PathView::AsSent))
+    }
+
+    /// The same prefix of paths that are seen in this way.
+    pub fn in_view(&self, view: PathView) -> PathPrefix {
+        PathPrefix::seen(&self.path, view)
+    }
+
+    fn seen(path: &[u8], view: PathView) -> PathPrefix {
+        let path = view.of(path);
+        PathPrefix { path: path.strip_suffix(b"/").unwrap_or(&path).into(), view }
     }
 
     /// How long it is, in bytes: 0 matches every path.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.path.len()
     }
 
     /// Whether it matches every path.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.path.is_empty()
     }
 
     /// What of a path that it matches is behind it, as it came.
     pub(crate) fn rest_of<'a>(&self, path: &'a [u8]) -> &'a [u8] {
-        let (mut rest, mut left) = (path, self.0.len());
-        while left > 0 && !rest.is_empty() {
-            // An encoding counts as the prefix has it.
-            let is_encoded = rest[0] == b'%' && rest.len() > 2;
-            let taken = if is_encoded { 3 } else { 1 };
-            left -= decoded_path(&rest[..taken]).len().min(left);
-            rest = &rest[taken..];
+        let (mut rest, mut seen) = (path, Vec::with_capacity(self.path.len()));
+        while seen.len() < self.path.len() && !rest.is_empty() {
+            rest = &rest[self.view.step(rest, &mut seen)..];
         }
         rest
     }
 
     pub(super) fn matches(&self, path: &[u8]) -> bool {
-        path.strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        path.strip_prefix(&*self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
     }
 }
 
@@ -137,35 +145,4 @@ pub(super) fn host_name(host: &[u8]) -> SmallVec<[u8; 64]> {
     };
     let name = host[..end].strip_suffix(b".").unwrap_or(&host[..end]);
     name.iter().map(u8::to_ascii_lowercase).collect()
-}
-
-/// A path in which no character that needs none has a percent encoding (RFC 3986, section 6.2.2.2).
-pub(super) fn decoded_path(path: &[u8]) -> Cow<'_, [u8]> {
-    if !path.contains(&b'%') {
-        return Cow::Borrowed(path);
-    }
-    let mut decoded = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((byte, after)) = rest.split_first() {
-        let encoded = match (byte, after) {
-            (b'%', [high, low, ..]) => hex_pair(*high, *low),
-            _ => None,
-        };
-        let is_unreserved = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
-        match encoded {
-            Some(byte) if is_unreserved(&byte) => {
-                decoded.push(byte);
-                rest = &after[2..];
-            }
-            Some(_) => {
-                decoded.extend([b'%', after[0].to_ascii_uppercase(), after[1].to_ascii_uppercase()]);
-                rest = &after[2..];
-            }
-            None => {
-                decoded.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    Cow::Owned(decoded)
 }

@@ -1,7 +1,13 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn table(routes: &[(&str, &str)]) -> RouteTable<usize> {
-    let mut table = RouteTable::default();
+    table_in(PathView::AsSent, routes)
+}
+
+fn table_in(view: PathView, routes: &[(&str, &str)]) -> RouteTable<usize> {
+    let mut table = RouteTable::new(view);
     for (to, (host, path)) in routes.iter().enumerate() {
         let host = if host.is_empty() { HostPattern::Any } else { HostPattern::parse(host).unwrap() };
         table.add(&host, PathPrefix::parse(path).unwrap(), to).unwrap();
@@ -78,5 +84,39 @@ fn a_pattern_that_is_none_says_why() {
     ];
     for (text, expected) in paths {
         assert_eq!(PathPrefix::parse(text), Err(expected), "{text}");
+    }
+}
+
+/// Another spelling of a path that servers read as the same one.
+fn respelled(path: &str, spellings: &[u8]) -> String {
+    let mut out = String::new();
+    for (byte, spelling) in path.bytes().zip(spellings.iter().cycle()) {
+        match (byte, spelling % 4) {
+            (b'/', 0) => out += "/",
+            (b'/', 1) if !out.is_empty() => out += "%2f",
+            (b'/', 2) => out += "///",
+            (b'/', _) => out += "/%5C",
+            (byte, 0) => out += &format!("%{byte:02x}"),
+            (byte, _) => out.push(byte as char),
+        }
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn spelling_of_a_path_never_leads_past_its_route(
+        path in "(/[a-z0-9~_-]{1,6}){1,4}/?",
+        spellings in prop::collection::vec(any::<u8>(), 1..20),
+    ) {
+        let routes = [("", "/login"), ("", "/a"), ("", "/a/b"), ("", "/"), ("", &*path)];
+        let (all, first) = (table_in(PathView::Normalized, &routes[..4]), respelled(&path, &spellings));
+        let find = |path: &str| all.find(b"a", path.as_bytes()).map(|found| *found.to);
+        prop_assert_eq!(find(&first), find(&path), "{}", first);
+        // Its own route, and nothing is left of it to rewrite but the slash at its end.
+        let mut own = RouteTable::new(PathView::Normalized);
+        own.add(&HostPattern::Any, PathPrefix::parse(&path).unwrap(), ()).unwrap();
+        let found = own.find(b"a", first.as_bytes());
+        prop_assert!(found.is_some_and(|found| PathView::Normalized.of(found.prefix.rest_of(first.as_bytes())).len() <= 1));
     }
 }

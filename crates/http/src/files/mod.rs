@@ -63,7 +63,7 @@ async fn find(
         let _ = answer.set_field("Allow", "GET, HEAD");
         return Err(answer);
     }
-    // Routes are found by the path as it came: one with more slashes would get what another route is there for.
+    // Where routes see paths as sent, one with more slashes would get what another route is there for.
     if let Some(path) = with_single_slashes(head.path()) {
         return Err(redirect(&path, query_of(head)));
     }
