@@ -54,6 +54,11 @@ pub(super) fn check_access(sources: ExplainSources<'_>, place: &AskedPlace, step
     if place.frontend.config.accept_proxy {
         steps.note("client", format!("{ip} is taken for the client that a PROXY header names"));
     }
+    if place.frontend.config.is_http_proxy(ip) {
+        let says =
+            format!("{ip} is in trusted_proxies: access lists are asked for the client of each request");
+        return steps.note("access", says);
+    }
     if access.is_open() {
         return steps.note("access", "no access list: everybody may come in");
     }
@@ -70,7 +75,8 @@ pub(super) fn check_share(sources: ExplainSources<'_>, place: &AskedPlace, steps
     let (frontend, ip) = (&place.frontend, place.client.ip);
     let standing = proxy.standing(ip, frontend, &sources.snapshot.totals);
     if frontend.config.trusts(ip) && standing.shortage.is_none() {
-        return steps.note("share", format!("{ip} is in trusted_clients: its connections are not counted"));
+        return steps
+            .note("share", format!("{ip} is in {}: its connections are not counted", trusting(place)));
     }
     let who = source(client_of(ip));
     let config = &frontend.config;
@@ -125,7 +131,7 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
     let (Frontend { config, sources: counts, .. }, ip) = (&*place.frontend, place.client.ip);
     let (Some(counts), limits) = (counts.as_ref(), &config.limits) else { return };
     if config.trusts(ip) {
-        return steps.note("source", format!("{ip} is in trusted_clients: limits do not hold for it"));
+        return steps.note("source", format!("{ip} is in {}: limits do not hold for it", trusting(place)));
     }
     let mut has = Vec::new();
     if let Some(most) = limits.connections_per_source {
@@ -144,7 +150,7 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
 /// How fast its source may send the request that is asked about.
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
-    if !limits.is_empty() && place.frontend.config.trusts(ip) {
+    if !limits.is_empty() && place.frontend.config.trusts_client(ip) {
         return steps.note("requests", format!("{ip} is in trusted_clients: it may send any number"));
     }
     for AskedLimit { of, limit } in limits {
@@ -155,6 +161,14 @@ pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, st
             0 => steps.refuse("requests", Counter::AnsweredRateLimit.answer_label(), says),
             _ => steps.note("requests", says),
         }
+    }
+}
+
+/// The key of the frontend that exempts the client's connections from its limits.
+fn trusting(place: &AskedPlace) -> &'static str {
+    match place.frontend.config.trusts_client(place.client.ip) {
+        true => "trusted_clients",
+        false => "trusted_proxies",
     }
 }
 

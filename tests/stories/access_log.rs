@@ -28,11 +28,11 @@ stories!("access_log":
     a_log_that_nobody_reads_costs_lines_and_no_client [Need::WRK],
 );
 
-fn path(lab: &Loopback) -> PathBuf {
+pub(crate) fn path(lab: &Loopback) -> PathBuf {
     lab.directory().join("access.log")
 }
 
-fn log(lab: &Loopback, lines: &str) -> String {
+pub(crate) fn log(lab: &Loopback, lines: &str) -> String {
     format!("[access_log]\noutput = {:?}\n{lines}\n", path(lab))
 }
 

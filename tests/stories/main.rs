@@ -68,6 +68,7 @@ mod tls;
 mod top;
 mod trace;
 mod transfer;
+mod trusted_proxies;
 mod udp;
 mod upgrade;
 
@@ -142,6 +143,7 @@ fn main() -> ExitCode {
         top::stories(),
         trace::stories(),
         transfer::stories(),
+        trusted_proxies::stories(),
         udp::stories(),
         supervised::stories(),
         upgrade::stories(),

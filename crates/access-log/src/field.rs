@@ -38,7 +38,7 @@ fields! {
     ClientAddr, "client_addr", "The client's address and port.";
     ClientIp, "client_ip", "The client's address.";
     ClientPort, "client_port", "The client's port.";
-    ProxyAddr, "proxy_addr", "The address and port of the proxy whose PROXY header names the client.";
+    ProxyAddr, "proxy_addr", "The address and port of the proxy whose PROXY header, or `X-Forwarded-For`, names the client.";
     Frontend, "frontend", "The frontend's name.";
     ListenAddr, "listen_addr", "The address and port that the client asked.";
     ListenIp, "listen_ip", "The address that the client asked.";

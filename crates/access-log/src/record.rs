@@ -22,9 +22,9 @@ pub struct Record {
     pub mode: Mode,
     /// The protocol that the client speaks.
     pub protocol: Protocol,
-    /// The client, by its PROXY header if it came with one.
+    /// The client, by its PROXY header if it came with one, or as trusted proxies name it in `X-Forwarded-For`.
     pub client: SocketAddr,
-    /// The proxy that opened the connection, if a PROXY header names the client.
+    /// The proxy that names the client in a PROXY header or in `X-Forwarded-For`.
     pub proxy: Option<SocketAddr>,
     /// The address that the client asked.
     pub listen: SocketAddr,

@@ -35,7 +35,7 @@ pub use compression::{CompressionOffer, CompressionOutcome, CompressionRules, Me
 pub use exchange::{Exchange, ExchangeEnd, MAX_INTERIM_RESPONSES, ServerFault};
 pub use forward::{
     ClientConnection, ClientIdentity, FieldFault, FieldRules, ForwardedFields, RequestChanges,
-    rewritten_path, write_request, write_response,
+    client_of_chain, rewritten_path, write_request, write_response,
 };
 pub use head::{Field, HeadLimits, HeadReader, RequestHead, ResponseHead};
 pub use malformed::Malformed;

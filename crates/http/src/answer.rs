@@ -23,6 +23,8 @@ pub enum AnswerReason {
     RequestTimeout,
     /// No route leads anywhere, and the frontend has no backend.
     NoRoute,
+    /// The client that a trusted proxy names may not come in.
+    AccessDenied,
     /// The client's source has sent too many requests of late.
     RateLimit,
     /// The route says so.
@@ -169,6 +171,7 @@ impl AnswerReason {
             AnswerReason::Malformed(malformed) => malformed.status(),
             AnswerReason::RequestTimeout => 408,
             AnswerReason::NoRoute => 404,
+            AnswerReason::AccessDenied => 403,
             AnswerReason::RateLimit => 429,
             AnswerReason::Redirect => 308,
             AnswerReason::Layer => 403,
@@ -194,6 +197,7 @@ impl AnswerReason {
             AnswerReason::Malformed(_) => Counter::AnsweredMalformed,
             AnswerReason::RequestTimeout => Counter::AnsweredRequestTimeout,
             AnswerReason::NoRoute => Counter::AnsweredNoRoute,
+            AnswerReason::AccessDenied => Counter::AnsweredAccess,
             AnswerReason::RateLimit => Counter::AnsweredRateLimit,
             AnswerReason::Redirect => Counter::AnsweredRedirect,
             AnswerReason::Layer => Counter::AnsweredLayer,
@@ -229,6 +233,7 @@ impl AnswerReason {
             AnswerReason::Malformed(malformed) => malformed.label(),
             AnswerReason::RequestTimeout => "the request did not come in time",
             AnswerReason::NoRoute => "nothing is served here",
+            AnswerReason::AccessDenied => "access denied",
             AnswerReason::RateLimit => "slow down",
             AnswerReason::Redirect => "it is elsewhere",
             AnswerReason::Layer | AnswerReason::AcmeChallenge => "",

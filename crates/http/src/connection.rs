@@ -283,6 +283,7 @@ impl<S: DecideRequest> Connection<S> {
         self.client.count(Counter::Requests, 1);
         let frontend = self.client.frontend().clone();
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
+        record.comes_from(request.named());
         let end = match decide(&mut self.stack, request).await {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
             Decision::Answer(answer) => {

@@ -112,6 +112,7 @@ impl Forwarding<'_, '_> {
         }
         let (mut attempts, mut pool) = (Attempts::default(), pool.clone());
         let downstream = Downstream {
+            client: self.request.client(),
             request: pool.hash_of(self.request.head()),
             ..self.client.downstream(self.record.began)
         };
@@ -210,7 +211,8 @@ impl Forwarding<'_, '_> {
     /// A new connection to the server of the permit, or a stream on it, if the server chose HTTP/2.
     async fn socket(&self, permit: &Permit) -> io::Result<ServerEnd> {
         let within = self.timeouts.connect;
-        let mut server = self.client.connect(permit, within, within_tls(permit)).await?;
+        let mut server =
+            self.client.connect(permit, self.request.named(), within, within_tls(permit)).await?;
         if chose_http2(permit, &mut server).unwrap_or(false) {
             let opening = OpeningConnection::new(self.place(permit));
             return Ok(ServerEnd::Stream(Box::pin(http2::connect(opening, server, within)).await?));
@@ -225,7 +227,8 @@ impl Forwarding<'_, '_> {
         let (stream, is_new) = match http2::take(self.place(permit), within, self.end.left()).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
-                let mut server = self.client.connect(permit, within, within_tls(permit)).await?;
+                let mut server =
+                    self.client.connect(permit, self.request.named(), within, within_tls(permit)).await?;
                 if !chose_http2(permit, &mut server).unwrap_or(true) {
                     return Ok((ServerEnd::Socket(server), true));
                 }
@@ -439,14 +442,14 @@ impl Forwarding<'_, '_> {
     /// The head as the server gets it.
     fn head_for_server(&self) -> Vec<u8> {
         let (request, route) = (self.request, self.route);
-        let (client, frontend) = (request.client().ip(), request.frontend());
+        let frontend = request.frontend();
         let tls = self.client.tls();
         let changes = RequestChanges {
             client: ClientIdentity {
-                ip: client,
+                ip: request.peer().ip(),
                 scheme: if tls.is_some() { "https" } else { "http" },
                 subject: tls.map(|tls| &*tls.client_subject).filter(|subject| !subject.is_empty()),
-                is_trusted: frontend.config.trusts_proxy(client),
+                is_trusted: request.is_peer_trusted(),
             },
             forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
             host: route.rewrite_host.as_deref(),

@@ -45,6 +45,8 @@ pub(crate) struct RequestRecord {
     core: usize,
     version: &'static str,
     trace: Option<TraceParent>,
+    /// The client that trusted proxies name.
+    named: Option<SocketAddr>,
     /// How the response is compressed.
     compression: Option<ContentCoding>,
 }
@@ -70,8 +72,14 @@ impl RequestRecord {
             core: client.core(),
             version,
             trace: None,
+            named: None,
             compression: None,
         }
+    }
+
+    /// It comes from this client, which trusted proxies name; `None`: from the peer.
+    pub(crate) fn comes_from(&mut self, named: Option<SocketAddr>) {
+        self.named = named;
     }
 
     /// It is answered before it takes its route, which this frontend has for it.
@@ -174,8 +182,8 @@ impl RequestRecord {
                 connect: self.connect,
                 mode: frontend.config.mode,
                 protocol: at.protocol,
-                client: at.client,
-                proxy: at.proxy,
+                client: self.named.unwrap_or(at.client),
+                proxy: self.named.map(|_| at.client).or(at.proxy),
                 listen: at.vip,
                 frontend: frontend.live.name.clone(),
                 backend: backend.or(of_files).unwrap_or_else(|| frontend.pool.live.name.clone()),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent};
+use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent, client_of_chain};
 use convey_model::Timestamp;
 use convey_proxy::ClientStream;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
@@ -16,7 +16,10 @@ use crate::answer::OwnAnswer;
 #[derive(Debug, Clone)]
 pub struct HttpRequest {
     head: Arc<RequestHead>,
-    client: SocketAddr,
+    peer: SocketAddr,
+    is_peer_trusted: bool,
+    /// Named by trusted proxies; `None`: the client is the peer.
+    named: Option<SocketAddr>,
     frontend: Arc<Frontend>,
     /// When its head had come.
     came: Timestamp,
@@ -45,9 +48,14 @@ impl HttpRequest {
         frontend: Arc<Frontend>,
         came: Instant,
     ) -> HttpRequest {
+        let is_peer_trusted = client.is_trusted_proxy(&frontend);
+        let named =
+            is_peer_trusted.then(|| client_of_chain(&head, |ip| frontend.config.trusts_proxy(ip))).flatten();
         HttpRequest {
             head,
-            client: client.client(),
+            peer: client.client(),
+            is_peer_trusted,
+            named,
             frontend,
             came: client.timestamp(came),
             route: None,
@@ -62,9 +70,24 @@ impl HttpRequest {
         &self.head
     }
 
-    /// The client's address and port, by its PROXY header if it came with one.
+    /// Address and port of the client: the one in front of the trusted proxies where the peer is one, else the peer.
     pub fn client(&self) -> SocketAddr {
-        self.client
+        self.named.unwrap_or(self.peer)
+    }
+
+    /// Address and port of the other end of the connection, by its PROXY header if it came with one.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`.
+    pub fn is_peer_trusted(&self) -> bool {
+        self.is_peer_trusted
+    }
+
+    /// The client that trusted proxies name, if they do.
+    pub(crate) fn named(&self) -> Option<SocketAddr> {
+        self.named
     }
 
     /// The frontend that it came to.

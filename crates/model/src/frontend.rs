@@ -36,8 +36,8 @@ pub struct FrontendConfig {
     pub trusted_clients: Vec<Prefix>,
     /// Whether a PROXY header goes before each connection or datagram and says who the client is. Proxy mode only.
     pub accept_proxy: bool,
-    /// The networks that may send such headers; at least one if they are accepted. In mode `http` also the networks whose
-    /// `X-Forwarded-*` and `Forwarded` are believed.
+    /// The networks that may send such headers; at least one if they are accepted. In mode `http` also the proxies that name the
+    /// client of each request in `X-Forwarded-For`.
     pub trusted_proxies: Vec<Prefix>,
     /// Go before those of its backend. Proxy mode only.
     pub timeouts: OwnTimeouts,
@@ -122,9 +122,24 @@ impl FrontendConfig {
         self.mode.is_http() && self.tls.as_ref().is_some_and(|tls| tls.http3)
     }
 
-    /// Whether a client's connections are not counted one by one.
-    pub fn trusts(&self, client: IpAddr) -> bool {
+    /// Whether connections from this address are not counted: it is a trusted client, or a proxy that many clients share.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusts_client(peer) || self.is_http_proxy(peer)
+    }
+
+    /// Whether limits do not hold for this client.
+    pub fn trusts_client(&self, client: IpAddr) -> bool {
         self.trusted_clients.iter().any(|network| network.contains(client))
+    }
+
+    /// Whether this address is a proxy that names the client of each HTTP request. Access lists and limits hold for that client.
+    pub fn is_http_proxy(&self, peer: IpAddr) -> bool {
+        self.mode.is_http() && self.trusts_proxy(peer)
+    }
+
+    /// Whether connections from this address may come in. Of a trusted HTTP proxy each request is checked instead.
+    pub fn admits(&self, peer: IpAddr) -> bool {
+        self.is_http_proxy(peer) || self.access.admits(peer)
     }
 
     /// Whether PROXY headers from this address are to be believed.

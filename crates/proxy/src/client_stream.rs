@@ -159,6 +159,13 @@ impl ClientStream {
         self.moved_to.load().as_deref().copied().unwrap_or(self.session.downstream.client)
     }
 
+    /// Whether the client's address is a proxy that this frontend, which is the client's own, trusts to name the client of each
+    /// request. A PROXY header that names nobody (`UNKNOWN`, `LOCAL`) makes no sender such a proxy, and neither does a move.
+    pub fn is_trusted_proxy(&self, frontend: &Frontend) -> bool {
+        let is_named = !self.session.is_client_unnamed() && self.moved_to.load().is_none();
+        is_named && frontend.config.is_http_proxy(self.client().ip())
+    }
+
     /// What its TLS handshake has agreed on; `None`: there was none.
     pub fn tls(&self) -> Option<&Arc<LoggedTls>> {
         self.session.tls.as_ref()
@@ -282,17 +289,19 @@ impl ClientStream {
         permit.server().config.addr_for(self.session.downstream.vip.port())
     }
 
-    /// A new connection to the server of a permit. If it speaks TLS, this is spoken within.
+    /// A new connection to the server of a permit. If it speaks TLS, this is spoken within. A PROXY header has the client that trusted
+    /// proxies have `named`, if they have.
     ///
     /// # Errors
     /// It cannot be connected to, or did not accept in time.
     pub async fn connect(
         &self,
         permit: &Permit,
+        named: Option<SocketAddr>,
         within: Duration,
         within_tls: SpokenWithin,
     ) -> io::Result<ServerStream> {
-        let opening = Opening { local: self.local, origin: &self.origin, data_waits: true, within };
+        let opening = Opening { local: self.local, origin: &self.origin, named, data_waits: true, within };
         let server = self.address_of(permit);
         let (leg, _own) = self.session.connect(server, permit, within_tls, &opening).await?;
         Ok(ServerStream { local: leg.tcp().local_addr().ok(), leg, _own })

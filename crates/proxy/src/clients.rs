@@ -172,14 +172,22 @@ impl Clients {
         self.shard(&key).get(&key).map_or(0, |held| held.all)
     }
 
-    /// Counts a connection in the process alone: the frontend's client is not known yet.
-    pub(super) fn count_in_process(
+    /// Counts a connection in the process alone.
+    fn count_in_process(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+        if frontend.config.is_http_proxy(client) {
+            return Some(Counted::default());
+        }
+        self.count_proxy(client, frontend, left)
+    }
+
+    /// Counts a connection of a proxy in the process until its PROXY header has come, also where the proxy has no share later.
+    pub(super) fn count_proxy(
         self: &Arc<Self>,
         client: IpAddr,
         frontend: &Frontend,
         left: u64,
     ) -> Option<Counted> {
-        if frontend.config.trusts(client) {
+        if frontend.config.trusts_client(client) {
             return Some(Counted::default());
         }
         let key = ShareKey { of: ShareScope::Process(frontend.config.protocol), client: client_of(client) };

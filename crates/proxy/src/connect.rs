@@ -25,6 +25,8 @@ pub(super) struct Opening<'a> {
     pub(super) local: Option<SocketAddr>,
     /// What its connection began with.
     pub(super) origin: &'a Origin,
+    /// The client of the request, if trusted proxies name one.
+    pub(super) named: Option<SocketAddr>,
     /// Whether the client has sent something already.
     pub(super) data_waits: bool,
     /// How long a server may take to accept.
@@ -93,7 +95,7 @@ impl TcpSession {
         within_tls: SpokenWithin,
         opening: &Opening<'_>,
     ) -> io::Result<(Leg, Option<OwnSocket>)> {
-        let Opening { local, origin, data_waits, within } = opening;
+        let Opening { local, origin, named, data_waits, within } = opening;
         let (header, tls) = (permit.send_proxy(), permit.tls(within_tls)?);
         // A handshake begins with us.
         let data_waits = *data_waits || tls.is_some();
@@ -104,7 +106,7 @@ impl TcpSession {
         let connected = timeout_at(until, socket::connected(socket)).await;
         let stream = connected.unwrap_or_else(|_| Err(Errno::TIMEDOUT.into()))?;
         if let Some(version) = header {
-            let header = origin.header(version, self.downstream.client, *local);
+            let header = origin.header(version, self.downstream.client, *named, *local);
             proxy_header::send(&stream, &header, data_waits)?;
         }
         let mut leg = Leg::new(stream);

@@ -1,9 +1,10 @@
 //! Whose connections end when the state changes.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use convey_model::{Access, Mode, OnDown};
+use convey_model::{Access, FrontendConfig, Mode, OnDown, Prefix};
 use convey_snapshot::Snapshot;
 
 use crate::Workers;
@@ -14,7 +15,33 @@ pub struct CutOffs {
     /// Servers that are down and whose connections have been ended.
     down: BTreeSet<u32>,
     /// The clients that may come in, by the numbers of the frontends.
-    access: HashMap<u32, Access>,
+    access: HashMap<u32, AdmittedPeers>,
+}
+
+/// The addresses whose open connections stay at one frontend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AdmittedPeers {
+    access: Access,
+    /// Trusted HTTP proxies: each of their requests is checked instead.
+    proxies: Vec<Prefix>,
+}
+
+impl AdmittedPeers {
+    fn of(config: &FrontendConfig) -> AdmittedPeers {
+        let proxies = if config.mode.is_http() { config.trusted_proxies.clone() } else { Vec::new() };
+        AdmittedPeers { access: config.access.clone(), proxies }
+    }
+
+    pub(super) fn admit(&self, peer: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(peer)) || self.access.admits(peer)
+    }
+}
+
+#[cfg(test)]
+impl From<Access> for AdmittedPeers {
+    fn from(access: Access) -> AdmittedPeers {
+        AdmittedPeers { access, proxies: Vec::new() }
+    }
 }
 
 impl CutOffs {
@@ -35,8 +62,9 @@ impl CutOffs {
 
     fn end_denied(&mut self, workers: &Workers, snapshot: &Snapshot) {
         let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
-        let lists = proxied.map(|frontend| (frontend.live.id, frontend.config.access.clone()));
-        let access: HashMap<u32, Access> = lists.filter(|(_, access)| !access.is_open()).collect();
+        let limited = proxied.filter(|frontend| !frontend.config.access.is_open());
+        let access: HashMap<u32, AdmittedPeers> =
+            limited.map(|frontend| (frontend.live.id, AdmittedPeers::of(&frontend.config))).collect();
         if access != self.access {
             workers.end_denied(&Arc::new(access.clone()));
             self.access = access;

@@ -71,7 +71,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use convey_model::{Access, Endpoint, Protocol};
+use convey_model::{Endpoint, Protocol};
+use cut_offs::AdmittedPeers;
 use worker::{ClientSocket, WorkerCommand, WorkerThread};
 
 /// The worker threads.
@@ -278,7 +279,7 @@ impl Workers {
     }
 
     /// Ends the connections of clients that may not come in, by the numbers of the frontends. New ones go by the snapshot.
-    fn end_denied(&self, access: &Arc<HashMap<u32, Access>>) {
+    fn end_denied(&self, access: &Arc<HashMap<u32, AdmittedPeers>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
         }

@@ -23,19 +23,26 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// The header for a server of a client that connected to `local`.
+    /// The header for a server of a client that connected to `local`. It has the client that trusted proxies have `named`, if they
+    /// have.
     pub(super) fn header(
         &self,
         version: ProxyVersion,
         client: SocketAddr,
+        named: Option<SocketAddr>,
         local: Option<SocketAddr>,
     ) -> Vec<u8> {
         let of_connection = || {
             let destination = plain(local?);
             Some(Addresses { source: plain(client), destination, transport: Protocol::Tcp })
         };
+        let addresses = self.addresses.or_else(of_connection);
+        let addresses = match named {
+            Some(source) => addresses.map(|of| Addresses { source: plain(source), ..of }),
+            None => addresses,
+        };
         let mut header = Vec::new();
-        write(version, self.addresses.or_else(of_connection), &self.tlvs, &mut header);
+        write(version, addresses, &self.tlvs, &mut header);
         header
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct TcpSession {
     waiting: Option<Waiting>,
     /// How the client came here, if it is one of ours.
     path: Option<Arc<FrontendPath>>,
-    /// Whether a PROXY header is still to say who the client is: until then that is who opened the connection.
+    /// Whether the connection begins with a PROXY header. Until that is read, the client is who opened the connection.
     awaits_header: bool,
     /// What its TLS handshake has agreed on.
     pub(super) tls: Option<Arc<LoggedTls>>,
@@ -119,7 +119,7 @@ impl TcpSession {
     /// Why not: its connection is reset then.
     pub(super) fn admit(&mut self, stream: &TcpStream, snapshot: &Snapshot) -> Result<(), Counter> {
         let config = &self.frontend.config;
-        if !config.accept_proxy && !config.access.admits(self.client_ip()) {
+        if !config.accept_proxy && !config.admits(self.client_ip()) {
             return Err(Counter::RefusedAccess);
         }
         self.path = self.path_of(stream, snapshot);
@@ -139,7 +139,7 @@ impl TcpSession {
     /// # Errors
     /// Why not.
     pub(super) fn admit_without_header(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
-        if !self.frontend.config.access.admits(self.client_ip()) {
+        if !self.frontend.config.admits(self.client_ip()) {
             return Err(Counter::RefusedAccess);
         }
         self.count_client(snapshot, self.downstream.began)
@@ -149,7 +149,7 @@ impl TcpSession {
     fn count_proxy(&mut self, snapshot: &Snapshot) -> Result<(), Counter> {
         // This one is open already.
         let left = self.context.shared.connections_left(&snapshot.totals) + 1;
-        let counted = self.context.shared.clients.count_in_process(self.client_ip(), &self.frontend, left);
+        let counted = self.context.shared.clients.count_proxy(self.client_ip(), &self.frontend, left);
         self.counted = counted.ok_or(Counter::ClientLimit)?;
         Ok(())
     }
@@ -219,7 +219,7 @@ impl TcpSession {
         let context = self.context.clone();
         let snapshot = context.snapshot();
         // The newest lists: the code that ends denied connections did not know the client before.
-        if !self.frontend_in(&snapshot).config.access.admits(self.client_ip()) {
+        if !self.frontend_in(&snapshot).config.admits(self.client_ip()) {
             return Err(Some(Counter::RefusedAccess));
         }
         let counted = self.count_client(&snapshot, Instant::now());
@@ -231,6 +231,11 @@ impl TcpSession {
         }
         counted.map_err(Some)?;
         Ok((origin, early))
+    }
+
+    /// Whether its PROXY header names no client.
+    pub(super) fn is_client_unnamed(&self) -> bool {
+        self.awaits_header && self.downstream.proxy.is_none()
     }
 
     fn client_ip(&self) -> IpAddr {
@@ -418,6 +423,7 @@ impl TcpSession {
         let opening = Opening {
             local: self.local_address(client.tcp()),
             origin: &origin,
+            named: None,
             data_waits: !early.is_empty(),
             within: self.timeouts.connect,
         };

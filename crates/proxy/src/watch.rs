@@ -16,8 +16,8 @@ use std::task::{Poll, Waker};
 use slab::Slab;
 use tokio::time::Instant;
 
+use super::cut_offs::AdmittedPeers;
 use super::relay::RelayEnd;
-use convey_model::Access;
 
 thread_local! {
     static OPEN: RefCell<Slab<OpenConnection>> = const { RefCell::new(Slab::new()) };
@@ -175,10 +175,10 @@ pub(super) fn end(servers: &BTreeSet<u32>) {
 }
 
 /// Ends this thread's connections of clients that may not come in, by the numbers of the frontends.
-pub(super) fn end_denied(access: &HashMap<u32, Access>) {
+pub(super) fn end_denied(access: &HashMap<u32, AdmittedPeers>) {
     let is_denied = |entry: &OpenConnection| {
         let access = access.get(&entry.frontend.0).filter(|_| entry.is_client_known);
-        access.is_some_and(|access| !access.admits(entry.client.ip()))
+        access.is_some_and(|access| !access.admit(entry.client.ip()))
     };
     end_where(RelayEnd::Denied, is_denied);
 }
@@ -211,7 +211,7 @@ fn end_where(end: RelayEnd, is_concerned: impl Fn(&OpenConnection) -> bool) {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "tests of a shell: they go by tokio's clock")]
 mod tests {
-    use convey_model::{FlowFilter, FlowListing, FlowQuery, FlowSort, ListedFlow, ListedFlowId};
+    use convey_model::{Access, FlowFilter, FlowListing, FlowQuery, FlowSort, ListedFlow, ListedFlowId};
     use futures_util::FutureExt;
 
     use super::*;
@@ -252,11 +252,11 @@ mod tests {
         let [denied, let_in, elsewhere] = [watched(1, 6, true), watched(1, 7, true), watched(2, 6, true)];
         let unnamed = watched(1, 6, false);
         let access = || Access::new([], ["10.0.0.6".parse().unwrap()]);
-        end_denied(&HashMap::from([(1, access())]));
+        end_denied(&HashMap::from([(1, access().into())]));
         assert_eq!(denied.over().now_or_never(), Some(RelayEnd::Denied));
         assert!(let_in.end().is_none() && elsewhere.end().is_none() && unnamed.end().is_none());
         unnamed.set_client("10.0.0.6:1".parse().unwrap());
-        end_denied(&HashMap::from([(1, access())]));
+        end_denied(&HashMap::from([(1, access().into())]));
         assert!(unnamed.end().is_some());
     }
 

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::client_stream::ServeStream;
+use super::cut_offs::AdmittedPeers;
 use super::handover::HandedSession;
 use super::own_sockets::Towards;
 use super::quic::{QuicListener, QuicPlace};
@@ -29,7 +30,7 @@ use super::{
 };
 use convey_access_log::AccessLog;
 use convey_model::{
-    Access, ConnectFailures, Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId, Protocol, Timestamp,
+    ConnectFailures, Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId, Protocol, Timestamp,
 };
 use convey_snapshot::Snapshot;
 use convey_trace::TraceHub;
@@ -131,7 +132,7 @@ pub(super) enum WorkerCommand {
     /// End the connections to these servers.
     EndConnections { servers: Arc<BTreeSet<u32>> },
     /// End the connections of clients that may not come in, by the numbers of the frontends.
-    EndDenied { access: Arc<HashMap<u32, Access>> },
+    EndDenied { access: Arc<HashMap<u32, AdmittedPeers>> },
     /// Read no datagrams until [`WorkerCommand::Release`], and tell the sessions of UDP.
     Hold { sessions: oneshot::Sender<Vec<HandedSession>> },
     /// Read datagrams again.

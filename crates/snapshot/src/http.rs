@@ -187,7 +187,7 @@ impl HttpRoute {
         HttpRoute {
             live: lives.get(&name),
             name,
-            prefix: Some(route.path.clone()),
+            prefix: Some(route.path.in_view(view)),
             action,
             rewrite_path: bytes(&route.rewrite_path),
             rewrite_host: bytes(&route.rewrite_host),

@@ -108,5 +108,6 @@ fn field_changes(what: &str, old: &FieldRules, new: &FieldRules) -> Option<Strin
         true => "none".to_owned(),
         false => format!("({rules})"),
     };
-    change(what, shown(old), shown(new)).or_else(|| (old != new).then(|| format!("{what} have other values")))
+    let have_changed = old != new && !(old.is_empty() && new.is_empty());
+    change(what, shown(old), shown(new)).or_else(|| have_changed.then(|| format!("{what} have other values")))
 }

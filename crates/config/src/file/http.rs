@@ -281,9 +281,13 @@ fn headers(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules {
     HeaderRules { request, response }
 }
 
-/// `headers.request` or `headers.response`. Without the headers that are `reserved`.
-fn field_rules(mut table: TomlTable<'_>, reserved: &[&str], report: &Report<'_>) -> FieldRules {
-    let mut rules = FieldRules::default();
+/// `headers.request` or `headers.response`, behind the `rules` that there are. Without the headers that are `reserved`.
+fn field_rules(
+    mut table: TomlTable<'_>,
+    mut rules: FieldRules,
+    reserved: &[&str],
+    report: &Report<'_>,
+) -> FieldRules {
     let is_ours = |name: &str| reserved.iter().any(|other| other.eq_ignore_ascii_case(name));
     let tell = |place: &Place, name: &str, fault: FieldFault| match fault {
         // The value may be a secret.

@@ -15,7 +15,7 @@ pub struct ClientIdentity<'a> {
     pub scheme: &'a str,
     /// The subject of its TLS certificate; `None`: it has shown none.
     pub subject: Option<&'a str>,
-    /// Whether that address is a proxy whose own fields are to be believed.
+    /// Whether that address is a trusted proxy: servers get its own fields, too.
     pub is_trusted: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for ForwardedFields {
     }
 }
 
-const FOR: &str = "X-Forwarded-For";
+pub(super) const FOR: &str = "X-Forwarded-For";
 const PROTO: &str = "X-Forwarded-Proto";
 const HOST: &str = "X-Forwarded-Host";
 const FORWARDED: &str = "Forwarded";

@@ -2,11 +2,13 @@
 //!
 //! Hop-by-hop fields are left out. [`FieldRules`] are what an operator sets, adds and removes.
 
+mod chain;
 mod forwarded;
 mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use chain::client_of_chain;
 pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use rules::{FieldFault, FieldRules};
 

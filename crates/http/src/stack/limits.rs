@@ -34,7 +34,7 @@ fn is_within_rate(request: &HttpRequest) -> bool {
     let (client, now) = (request.client().ip(), request.came());
     let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());
     let of_route = request.route().and_then(|route| route.limit.as_ref());
-    if of_frontend.or(of_route).is_none() || request.frontend().config.trusts(client) {
+    if of_frontend.or(of_route).is_none() || request.frontend().config.trusts_client(client) {
         return true;
     }
     if of_route.is_some_and(|limit| !limit.take(client, now)) {

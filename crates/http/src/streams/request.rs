@@ -90,6 +90,7 @@ async fn forward<S: DecideRequest>(
 ) -> RequestEnd {
     let frontend = client.newest();
     let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
+    record.comes_from(request.named());
     let request = match decide(stack, request).await {
         Decision::Forward(request) => request,
         Decision::Answer(answer) => {

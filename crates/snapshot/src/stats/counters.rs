@@ -148,6 +148,8 @@ pub enum Counter {
     AnsweredRequestTimeout,
     /// The same: no route leads anywhere.
     AnsweredNoRoute,
+    /// The same: the client that a trusted proxy names may not come in.
+    AnsweredAccess,
     /// The same: the client's source has sent too many requests of late.
     AnsweredRateLimit,
     /// The same: the route is a redirect.
@@ -278,10 +280,11 @@ impl Counter {
     ];
 
     /// Why convey answers a request itself, with the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 21] = [
+    pub const ANSWERS: [(Counter, &'static str); 22] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
+        (Counter::AnsweredAccess, "access_denied"),
         (Counter::AnsweredRateLimit, "rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredLayer, "layer"),

@@ -1,0 +1,22 @@
+//! Check of the access lists for requests that trusted proxies send.
+
+use super::OwnCheck;
+use crate::answer::{AnswerReason, OwnAnswer};
+use crate::request::HttpRequest;
+
+/// Answers requests whose client may not come in. `inner` decides on the others.
+///
+/// Connections of all other clients have been checked before their first byte. The client of a trusted proxy is known only from
+/// the request.
+pub fn check_access<S>(inner: S) -> OwnCheck<S> {
+    OwnCheck::new(inner, check)
+}
+
+fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    let config = &request.frontend().config;
+    let is_unchecked = config.is_http_proxy(request.peer().ip());
+    match is_unchecked && !config.access.admits(request.client().ip()) {
+        true => Err(AnswerReason::AccessDenied.into()),
+        false => Ok(()),
+    }
+}
