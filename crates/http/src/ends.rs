@@ -64,11 +64,11 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Waits until the client has closed its side of the connection, or reset that or the stream. What it has sent stays unread.
+    /// Waits until the client has reset its connection or the stream. What it has sent stays unread. A client that has closed its side
+    /// may still wait for the response.
     pub(crate) async fn left(&mut self) {
         match self {
-            // Nobody asks for urgent data, so this tells of the end alone, also behind bytes that wait.
-            ClientEnd::Socket(socket) => _ = socket.tcp().ready(Interest::PRIORITY).await,
+            ClientEnd::Socket(socket) => _ = socket.tcp().ready(Interest::ERROR).await,
             ClientEnd::Stream(stream) => _ = poll_fn(|cx| stream.poll_reset(cx)).await,
         }
     }
