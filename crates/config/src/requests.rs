@@ -87,7 +87,9 @@ fn unreachable(frontend: &ParsedFrontend, report: &Report<'_>) {
     let mut for_all = None;
     for route in &frontend.http.routes {
         let Some((host, path)) = route.pattern() else { continue };
-        let takes_all = host == HostPattern::Any && path.is_empty();
+        // Requests that came by HTTPS pass a redirect to HTTPS.
+        let may_be_https = frontend.tls.is_some() || !frontend.trusted_proxies.is_empty();
+        let takes_all = host == HostPattern::Any && path.is_empty() && !(may_be_https && route.is_redirect());
         match first.add(&host, path, &route.place) {
             Ok(()) if takes_all => for_all = Some(&route.place),
             Ok(()) => {}

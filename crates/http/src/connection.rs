@@ -284,10 +284,11 @@ impl<S: DecideRequest> Connection<S> {
         let frontend = self.client.frontend().clone();
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
         record.comes_from(request.named());
+        let route = request.route_in_frontend().cloned();
         let end = match decide(&mut self.stack, request).await {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
             Decision::Answer(answer) => {
-                record.is_answered_on_its_route(self.client.frontend(), head);
+                record.is_answered_on_its_route(route);
                 RequestEnd::Unanswered(answer)
             }
         };

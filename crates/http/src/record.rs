@@ -8,8 +8,8 @@ use std::time::Duration;
 use convey_access_log::{LoggedRequest, Record, ServedBy, Termination};
 use convey_http_core::{ContentCoding, RequestHead, TraceParent};
 use convey_proxy::{ClientStream, Permit};
+use convey_snapshot::HttpRoute;
 use convey_snapshot::stats::Counter;
-use convey_snapshot::{Frontend, HttpRoute};
 use tokio::time::Instant;
 
 use crate::answer::AnswerReason;
@@ -82,10 +82,9 @@ impl RequestRecord {
         self.named = named;
     }
 
-    /// It is answered before it takes its route, which this frontend has for it.
-    pub(crate) fn is_answered_on_its_route(&mut self, frontend: &Frontend, head: &RequestHead) {
-        let http = frontend.http.as_ref();
-        self.route = http.and_then(|http| http.route(head.host(), head.path())).cloned();
+    /// It is answered before it takes this route.
+    pub(crate) fn is_answered_on_its_route(&mut self, route: Option<Arc<HttpRoute>>) {
+        self.route = route;
     }
 
     /// It is this request, and takes this route.

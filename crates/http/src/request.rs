@@ -18,6 +18,7 @@ pub struct HttpRequest {
     head: Arc<RequestHead>,
     peer: SocketAddr,
     is_peer_trusted: bool,
+    is_https: bool,
     /// Named by trusted proxies; `None`: the client is the peer.
     named: Option<SocketAddr>,
     frontend: Arc<Frontend>,
@@ -51,8 +52,16 @@ impl HttpRequest {
         let is_peer_trusted = client.is_trusted_proxy(&frontend);
         let named =
             is_peer_trusted.then(|| client_of_chain(&head, |ip| frontend.config.trusts_proxy(ip))).flatten();
+        // Each proxy of a chain may have added a scheme: the first one is the client's.
+        let says_https = |schemes: &[u8]| {
+            let first = schemes.split(|byte| *byte == b',').next().unwrap_or_default();
+            first.trim_ascii().eq_ignore_ascii_case(b"https")
+        };
+        let is_https = client.tls().is_some()
+            || is_peer_trusted && head.field("x-forwarded-proto").is_some_and(says_https);
         HttpRequest {
             head,
+            is_https,
             peer: client.client(),
             is_peer_trusted,
             named,
@@ -78,6 +87,17 @@ impl HttpRequest {
     /// Address and port of the other end of the connection, by its PROXY header if it came with one.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Whether the client came by HTTPS: to convey, or to a trusted proxy that says so in `X-Forwarded-Proto`.
+    pub fn is_https(&self) -> bool {
+        self.is_https
+    }
+
+    /// Its route, by its scheme, host and path.
+    pub(crate) fn route_in_frontend(&self) -> Option<&Arc<HttpRoute>> {
+        let (http, host, path) = (self.frontend.http.as_ref()?, self.head.host(), self.head.path());
+        if self.is_https { http.route_of_https(host, path) } else { http.route(host, path) }
     }
 
     /// Whether the peer is a trusted proxy, so that servers get its `X-Forwarded-*`, `Forwarded` and `X-SSL-Client-DN`.

@@ -146,6 +146,14 @@ impl HttpFrontend {
         self.routes.find(host, path).map(|found| found.to).or(self.default.as_ref())
     }
 
+    /// The same of a request that came by HTTPS: a redirect to HTTPS is no route for it, and would send its client here again.
+    pub fn route_of_https(&self, host: &[u8], path: &[u8]) -> Option<&Arc<HttpRoute>> {
+        let leads_on =
+            |route: &Arc<HttpRoute>| !matches!(route.action, HttpAction::Redirect(Redirect::Https));
+        let found = self.routes.find_where(host, path, leads_on).map(|found| found.to);
+        found.or(self.default.as_ref().filter(|route| leads_on(route)))
+    }
+
     /// All routes, the default one last.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<HttpRoute>> {
         self.in_order.iter().chain(&self.default)

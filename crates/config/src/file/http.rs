@@ -193,6 +193,11 @@ impl ParsedRoute {
         self.has_pattern.then_some((host, path))
     }
 
+    /// Whether its requests are redirected.
+    pub(crate) fn is_redirect(&self) -> bool {
+        self.redirect.is_some()
+    }
+
     /// `is_compressed`: the frontend says what is compressed.
     fn model(&self, is_compressed: bool) -> Option<RouteConfig> {
         let (host, path) = self.pattern()?;

@@ -54,9 +54,19 @@ impl<T> RouteTable<T> {
 
     /// The route of a request with this host, as [`RequestHead::host`](crate::RequestHead::host) has it, and this path.
     pub fn find(&self, host: &[u8], path: &[u8]) -> Option<RouteMatch<'_, T>> {
+        self.find_where(host, path, |_| true)
+    }
+
+    /// The same among the routes that are `wanted`.
+    pub fn find_where(
+        &self,
+        host: &[u8],
+        path: &[u8],
+        wanted: impl Fn(&T) -> bool,
+    ) -> Option<RouteMatch<'_, T>> {
         let path = self.view.of(path);
         self.hosts.closest(host, |paths| {
-            let found = paths.iter().find(|(prefix, _)| prefix.matches(&path))?;
+            let found = paths.iter().find(|(prefix, to)| prefix.matches(&path) && wanted(to))?;
             Some(RouteMatch { to: &found.1, prefix: &found.0 })
         })
     }

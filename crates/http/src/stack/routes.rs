@@ -1,6 +1,6 @@
 //! The check that finds a request's route.
 
-use convey_http_core::RequestHead;
+use convey_http_core::{Malformed, RequestHead};
 use convey_model::Redirect;
 use convey_snapshot::HttpAction;
 
@@ -14,11 +14,14 @@ pub fn find_route<S>(inner: S) -> OwnCheck<S> {
 }
 
 fn find(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
-    let http = request.frontend().http.as_ref();
-    let route = http.and_then(|http| http.route(request.head().host(), request.head().path())).cloned();
+    let route = request.route_in_frontend().cloned();
     match route.as_ref().map(|route| &route.action) {
         None => Err(AnswerReason::NoRoute.into()),
-        Some(HttpAction::Redirect(Redirect::Https)) => Err(to_https(request.head())),
+        Some(HttpAction::Redirect(Redirect::Https)) => Err(match request.head().host() {
+            // There is no place to send it to.
+            b"" => AnswerReason::Malformed(Malformed::Host).into(),
+            _ => to_https(request.head()),
+        }),
         Some(HttpAction::Forward(_)) => {
             request.takes(route);
             Ok(())

@@ -91,10 +91,11 @@ async fn forward<S: DecideRequest>(
     let frontend = client.newest();
     let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
     record.comes_from(request.named());
+    let route = request.route_in_frontend().cloned();
     let request = match decide(stack, request).await {
         Decision::Forward(request) => request,
         Decision::Answer(answer) => {
-            record.is_answered_on_its_route(&frontend, &head);
+            record.is_answered_on_its_route(route);
             return RequestEnd::Unanswered(answer);
         }
     };
