@@ -186,31 +186,46 @@ impl ClientStream {
         &self.session.frontend
     }
 
-    /// Goes by the newest snapshot from now on. Returns whether the frontend is still in it.
+    /// Goes by the newest snapshot from now on. Returns whether a client that comes now would be served in the same way: by this frontend,
+    /// at this address, in this mode, with TLS or without it. If not, the connection is to end behind its next response.
     pub fn refresh(&mut self) -> bool {
         let context = self.session.context.clone();
         let snapshot = context.snapshot();
         if self.generation == snapshot.generation {
             return true;
         }
-        self.session.frontend = self.session.frontend_in(&snapshot).clone();
-        let is_there = is_in(&self.session.frontend, &snapshot);
-        if is_there {
+        let is_served = self.is_served_in(&snapshot);
+        self.session.frontend = self.newest_in(&snapshot);
+        if is_served {
             self.generation = snapshot.generation;
         }
-        is_there
+        is_served
     }
 
-    /// Whether the newest snapshot has its frontend.
+    /// Whether a client that comes now would be served in the same way: see [`ClientStream::refresh`].
     pub fn is_served(&self) -> bool {
-        let (frontend, snapshot) = (&self.session.frontend, self.session.context.snapshot());
+        self.is_served_in(&self.session.context.snapshot())
+    }
+
+    fn is_served_in(&self, snapshot: &Snapshot) -> bool {
         let at_address = snapshot.listener(&Endpoint::tcp(self.session.downstream.vip));
-        at_address.is_some_and(|other| Arc::ptr_eq(&other.live, &frontend.live)) || is_in(frontend, &snapshot)
+        at_address.is_some_and(|other| {
+            let config = &other.config;
+            Arc::ptr_eq(&other.live, &self.session.frontend.live)
+                && config.mode.is_http()
+                && config.tls.is_some() == self.session.tls.is_some()
+        })
     }
 
     /// The frontend as it is now, for one of several requests at once.
     pub fn newest(&self) -> Arc<Frontend> {
-        self.session.frontend_in(&self.session.context.snapshot()).clone()
+        self.newest_in(&self.session.context.snapshot())
+    }
+
+    /// The frontend of this snapshot. If it is no longer in mode http, it stays as it was for the last request.
+    fn newest_in(&self, snapshot: &Snapshot) -> Arc<Frontend> {
+        let newest = self.session.frontend_in(snapshot);
+        if newest.config.mode.is_http() { newest.clone() } else { self.session.frontend.clone() }
     }
 
     /// The time limits where this backend of the frontend serves.
@@ -346,11 +361,6 @@ impl ServerStream {
     pub fn close_in_order(&mut self) {
         self.leg.close_in_order();
     }
-}
-
-/// Whether clients can come to this frontend.
-fn is_in(frontend: &Arc<Frontend>, snapshot: &Snapshot) -> bool {
-    snapshot.frontends.iter().any(|other| Arc::ptr_eq(&other.live, &frontend.live))
 }
 
 impl fmt::Debug for ClientStream {
