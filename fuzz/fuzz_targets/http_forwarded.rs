@@ -90,6 +90,7 @@ fn changes(how: u8, fields: &FieldRules) -> RequestChanges<'_> {
     RequestChanges {
         client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", subject: Some("CN=a"), is_trusted: how & 4 != 0 },
         forwarded: ForwardedFields { x_forwarded: true, forwarded: how & 4 != 0, subject: how & 4 != 0 },
+        server: std::net::SocketAddr::from(([10, 0, 0, 2], 80)),
         host: (how & 8 != 0).then_some(b"b.example:81"),
         path: (how & 16 != 0).then_some((&ALL, b"/inner/")),
         fields,

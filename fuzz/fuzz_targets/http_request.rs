@@ -77,6 +77,7 @@ fn forwarded(head: &RequestHead, body: &[u8]) {
     let changes = RequestChanges {
         client: ClientIdentity { ip: IpAddr::from([192, 0, 2, 1]), scheme: "http", subject: Some("CN=a"), is_trusted: true },
         forwarded: ForwardedFields { x_forwarded: true, forwarded: true, subject: true },
+        server: std::net::SocketAddr::from(([10, 0, 0, 2], 80)),
         host: None,
         path: None,
         fields: &rules,

@@ -193,6 +193,7 @@ proptest! {
             let changes = RequestChanges {
                 client: ClientIdentity { ip: [192, 0, 2, 1].into(), scheme: "http", subject: None, is_trusted: false },
                 forwarded: ForwardedFields { x_forwarded: true, forwarded: true, subject: false },
+                server: std::net::SocketAddr::from(([10, 0, 0, 2], 80)),
                 host: None,
                 path: None,
                 fields: &rules,

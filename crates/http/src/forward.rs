@@ -320,8 +320,8 @@ impl Forwarding<'_, '_> {
     /// Moves the request and its response, until that ends or nothing moves for too long.
     async fn transfer(&mut self, permit: &Permit, server: &mut ServerEnd) -> Transferred {
         let limits = self.request.frontend().config.http_limits();
-        let (exchange, mut pace) = (self.exchange(limits.body), BodyPace::new(limits.body_rate));
-        let head = self.head_for_server();
+        let (exchange, mut pace) = (self.exchange(&limits), BodyPace::new(limits.body_rate));
+        let head = self.head_for_server(permit);
         let compression = Compression::of(self.client, self.request, self.route);
         let mut transfer = Transfer::new(exchange, head, self.received, &self.route.response, compression);
         if let ServerEnd::Stream(_) = server {
@@ -440,7 +440,7 @@ impl Forwarding<'_, '_> {
     }
 
     /// The head as the server gets it.
-    fn head_for_server(&self) -> Vec<u8> {
+    fn head_for_server(&self, permit: &Permit) -> Vec<u8> {
         let (request, route) = (self.request, self.route);
         let frontend = request.frontend();
         let tls = self.client.tls();
@@ -462,6 +462,7 @@ impl Forwarding<'_, '_> {
     }
 
     fn may_go_twice(&self) -> bool {
+            server: self.client.address_of(permit),
         self.request.head().method().is_idempotent()
     }
 

@@ -198,6 +198,12 @@ impl Exchange {
     /// The same of the client's bytes, at most [`Exchange::opaque_from_client`].
     pub fn passed_from_client(&mut self, len: u64) {
         self.has_sent_body |= len > 0;
+    /// Whether the client gets the data of the body without its chunks: it speaks HTTP/1.0. Then only [`Exchange::piece_from_server`] has
+    /// what goes to the client: no framing, no trailers.
+    pub fn removes_chunks(&self) -> bool {
+        self.client == ClientConnection::ClosesWithoutChunks
+    }
+
         if let Request::Body(body) = &mut self.request
             && body.pass(len)
         {
@@ -318,8 +324,12 @@ impl Exchange {
         }
         let client_stays =
             self.keeps_alive && self.is_request_whole() && head.framing() != BodyFraming::UntilClose;
-        self.client = if client_stays { ClientConnection::Stays } else { ClientConnection::Closes };
-        self.server_keeps_alive = self.is_http11 && head.keeps_alive();
+        self.client = match head.framing() {
+            BodyFraming::Chunked if !self.is_http11 => ClientConnection::ClosesWithoutChunks,
+            _ if client_stays => ClientConnection::Stays,
+            _ => ClientConnection::Closes,
+        };
+        self.server_keeps_alive = head.keeps_alive();
         self.response = match head.framing() {
             BodyFraming::Empty | BodyFraming::Length(0) => Response::Whole,
             framing => Response::Body(BodyReader::new(framing)),

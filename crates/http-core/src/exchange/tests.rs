@@ -60,7 +60,7 @@ fn responses_reach_the_client_and_both_connections_go_on_where_they_can() {
         (GET, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", true, false),
         (GET, "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", true, false),
         // The client wants to, or cannot know better.
-        (GET_10, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false, false),
+        (GET_10, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false, true),
         (
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -156,10 +156,60 @@ fn a_connection_changes_only_if_the_client_asked_for_it() {
 }
 
 #[test]
-fn a_client_of_http_1_0_gets_no_chunks() {
-    let answered = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
-    let fault = ServerFault::Malformed(Malformed::TransferEncoding);
-    assert_eq!(tell(GET_10, answered, &[]).err(), Some(fault));
+fn chunked_response_goes_without_its_chunks_to_a_client_of_http_1_0() {
+    let (head, _) = request(GET_10);
+    let (mut exchange, mut out) = (Exchange::new(&head), Vec::new());
+    let answered = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: 1\r\n\r\n";
+    let mut received = BytesMut::from(answered);
+    exchange.head_from_server(&mut received, &FieldRules::default(), &mut out).unwrap().unwrap();
+    assert!(exchange.removes_chunks());
+    assert_eq!(out, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    let mut data = Vec::new();
+    while !exchange.is_response_whole() {
+        let piece = exchange.piece_from_server(&received).unwrap();
+        let (BodyPiece::Data(len) | BodyPiece::Framing(len) | BodyPiece::Trailers(len) | BodyPiece::End(len)) =
+            piece;
+        let bytes = received.split_to(len);
+        if let BodyPiece::Data(_) = piece {
+            data.extend_from_slice(&bytes);
+        }
+    }
+    assert_eq!(
+        (&data[..], exchange.end()),
+        (&b"ok"[..], ExchangeEnd { client_stays: false, server_stays: true })
+    );
+}
+
+#[test]
+fn head_and_trailers_of_a_response_have_limits() {
+    let head = |fields: usize| {
+        let fields = "Set-Cookie: a=b\r\n".repeat(fields - 1);
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{fields}\r\n")
+    };
+    let trailers = |fields: usize| format!("{}0\r\n{}\r\n", head(1), "Grpc-Status: 0\r\n".repeat(fields));
+    let long = |name: &str, of: &str, len: usize| {
+        of.replacen("\r\n\r\n", &format!("\r\n{name}: {}\r\n\r\n", "x".repeat(len)), 1)
+    };
+    let is_whole = |limits: Option<HeadLimits>, answered: &str| {
+        let mut exchange = Exchange::new(&request(GET).0);
+        limits.into_iter().for_each(|limits| exchange.limit_response(limits));
+        answer(exchange, answered, &[]).map(drop)
+    };
+    let fault = |malformed| Err(ServerFault::Malformed(malformed));
+    for (limits, most) in [(None, 256), (Some(HeadLimits { bytes: 65_535, fields: 1_000 }), 1_000)] {
+        for (of, malformed) in
+            [(&head as &dyn Fn(usize) -> String, Malformed::TooManyFields), (&trailers, Malformed::Trailers)]
+        {
+            assert_eq!(is_whole(limits, &of(most)), Ok(()));
+            assert_eq!(is_whole(limits, &of(most + 1)), fault(malformed));
+        }
+    }
+    let room = 65_535 - long("X", &head(1), 0).len();
+    assert_eq!(is_whole(None, &long("X", &head(1), room)), Ok(()));
+    assert_eq!(is_whole(None, &long("X", &head(1), room + 1)), fault(Malformed::HeadTooLong));
+    let long_trailer = |len: usize| format!("{}0\r\nX: {}\r\n\r\n", head(1), "x".repeat(len));
+    assert_eq!(is_whole(None, &long_trailer(65_000)), Ok(()));
+    assert_eq!(is_whole(None, &long_trailer(65_535)), fault(Malformed::Trailers));
 }
 
 #[test]

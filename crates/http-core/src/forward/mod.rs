@@ -13,6 +13,7 @@ pub use forwarded::{ClientIdentity, ForwardedFields};
 pub use rules::{FieldFault, FieldRules};
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 
 use crate::head::{RequestHead, ResponseHead};
 use crate::{BodyFraming, PathPrefix};
@@ -24,6 +25,8 @@ pub struct RequestChanges<'a> {
     pub client: ClientIdentity<'a>,
     /// Which fields tell it.
     pub forwarded: ForwardedFields,
+    /// The address of the server.
+    pub server: SocketAddr,
     /// The host that the server is asked for, in place of the client's.
     pub host: Option<&'a [u8]>,
     /// The prefix of the path that is replaced, and by what, which begins with a slash or is empty.
@@ -39,17 +42,23 @@ pub enum ClientConnection {
     Stays,
     /// It is closed after the body.
     Closes,
+    /// It is closed after the data of the body, whose chunks are removed: the client speaks HTTP/1.0.
+    ClosesWithoutChunks,
     /// It is no longer HTTP: the response is a 101.
     Changes,
 }
 
-/// Writes the head of a request for a server, of the client's version: a client of HTTP/1.0 cannot read chunks.
+/// Writes the head of a request for a server. It is of HTTP/1.1 whatever the client speaks (RFC 9112, section 2.3). Its `Host` is the
+/// address of the server where the client has named no host.
 pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(head.method_token());
     out.push(b' ');
     write_target(head.path_and_query(), changes.path, out);
-    out.extend_from_slice(if head.is_http11() { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
-    write_field(b"Host", changes.host.unwrap_or_else(|| head.host()), out);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    match changes.host.unwrap_or_else(|| head.host()) {
+        b"" => write_field(b"Host", changes.server.to_string().as_bytes(), out),
+        host => write_field(b"Host", host, out),
+    }
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
     for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_told(field.name)) {
         if changes.fields.keeps(field.name) {
@@ -88,12 +97,14 @@ pub fn write_response(
             write_field(field.name, field.value, out);
         }
     }
-    if head.framing() == BodyFraming::Chunked {
+    if head.framing() == BodyFraming::Chunked && connection != ClientConnection::ClosesWithoutChunks {
         write_field(b"Transfer-Encoding", b"chunked", out);
     }
     match connection {
         ClientConnection::Stays => {}
-        ClientConnection::Closes => write_field(b"Connection", b"close", out),
+        ClientConnection::Closes | ClientConnection::ClosesWithoutChunks => {
+            write_field(b"Connection", b"close", out);
+        }
         ClientConnection::Changes => {
             write_field(b"Connection", b"upgrade", out);
             if let Some(protocol) = head.field("upgrade") {

@@ -15,6 +15,7 @@ fn changes(fields: &FieldRules) -> RequestChanges<'_> {
     RequestChanges {
         client: client(false),
         forwarded: ForwardedFields::default(),
+        server: "10.0.0.2:8080".parse().unwrap(),
         host: None,
         path: None,
         fields,
@@ -68,7 +69,7 @@ fn an_operator_sets_adds_and_removes_fields() {
     let changes = RequestChanges { forwarded: none, host: Some(b"b"), ..changes(&rules) };
     assert_eq!(
         written(&head, &changes),
-        "GET / HTTP/1.0\r\nHost: b\r\nX-Tag: a\r\nX-Env: live\r\nX-Tag: b\r\n\r\n"
+        "GET / HTTP/1.1\r\nHost: b\r\nX-Tag: a\r\nX-Env: live\r\nX-Tag: b\r\n\r\n"
     );
     for (name, value, fault) in [
         ("X Y", "", FieldFault::Name),
@@ -176,6 +177,21 @@ fn a_client_gets_the_response_without_what_was_for_us() {
         ),
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nServer: convey\r\n\r\n"
     );
+}
+
+#[test]
+fn server_gets_http_1_1_and_a_host_from_every_client() {
+    let rules = FieldRules::default();
+    let of = |text: &str| written(&request(text), &changes(&rules));
+    for (asked, host) in [
+        ("GET / HTTP/1.0\r\n\r\n", "10.0.0.2:8080"),
+        ("GET / HTTP/1.0\r\nHost: a:81\r\n\r\n", "a:81"),
+        ("GET http://b/ HTTP/1.0\r\n\r\n", "b"),
+        ("GET / HTTP/1.1\r\nHost:\r\n\r\n", "10.0.0.2:8080"),
+    ] {
+        assert!(of(asked).starts_with(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n")), "{}", of(asked));
+    }
+    assert!(!of("GET / HTTP/1.0\r\n\r\n").contains("X-Forwarded-Host"), "the client has named no host");
 }
 
 #[test]

@@ -45,8 +45,8 @@ impl Transfer<'_> {
         if self.exchange.is_response_whole() || self.server_is_done {
             return Poll::Ready(Ok(Step::Over));
         }
-        if self.compression.is_on() {
-            return self.poll_compressed(cx, ends);
+        if self.goes_in_pieces() {
+            return self.poll_pieces(cx, ends);
         }
         let sockets = ends.sockets().map(|(client, server)| (server, client));
         let taken = self.down.fill(sockets, self.exchange.opaque_from_server());
@@ -84,9 +84,14 @@ impl Transfer<'_> {
         })
     }
 
-    /// The same of a body that is compressed, once the client has taken all that was ready. When the server pauses, the client gets all
-    /// that has come.
-    fn poll_compressed<C: End, S: End>(
+    /// Whether the client gets the body in another framing than the server sends.
+    fn goes_in_pieces(&self) -> bool {
+        self.compression.is_on() || self.exchange.removes_chunks()
+    }
+
+    /// The same of a body that gets another framing, once the client has taken all that was ready. When the server pauses, the client
+    /// gets all that has come.
+    fn poll_pieces<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
         ends: &mut Ends<'_, C, S>,
@@ -100,19 +105,26 @@ impl Transfer<'_> {
             Poll::Ready(Err(error)) => Poll::Ready(Err(server_broke(&error))),
             Poll::Ready(Ok(0)) => Poll::Ready(self.server_closed()),
             Poll::Ready(Ok(n)) => {
-                self.has_surplus |= self.compress(&buffer[..n])? < n;
+                self.has_surplus |= self.pass_pieces(&buffer[..n])? < n;
                 Poll::Ready(Ok(Step::Moved))
             }
         })
     }
 
-    /// Compresses what has come of the body. Returns how much of that was the body's.
-    fn compress(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
+    /// Passes on what has come of the body: compressed, or without its chunks. Returns how much of that was the body's.
+    fn pass_pieces(&mut self, came: &[u8]) -> Result<usize, TransferEnd> {
+        let is_plain = self.exchange.removes_chunks();
         let (out, mut at) = (&mut self.to_client.bytes, 0);
         loop {
             let piece = self.exchange.piece_from_server(&came[at..]).map_err(TransferEnd::ServerFault)?;
             at += match piece {
                 BodyPiece::Data(0) | BodyPiece::Framing(0) | BodyPiece::Trailers(0) => return Ok(at),
+                BodyPiece::Data(len) if is_plain => {
+                    out.extend_from_slice(&came[at..at + len]);
+                    len
+                }
+                BodyPiece::Trailers(len) if is_plain => len,
+                BodyPiece::End(len) if is_plain => return Ok(at + len),
                 BodyPiece::Data(len) => {
                     self.compression.write(&came[at..at + len], out)?;
                     len
@@ -150,8 +162,8 @@ impl Transfer<'_> {
             self.status = Some(head.status());
             self.compression.decide(head.status(), &mut self.to_client.bytes);
             let rest = std::mem::take(&mut self.head);
-            if self.compression.is_on() {
-                self.has_surplus = self.compress(&rest)? < rest.len();
+            if self.goes_in_pieces() {
+                self.has_surplus = self.pass_pieces(&rest)? < rest.len();
                 return Ok(Step::Moved);
             }
             let body = self.exchange.from_server(&rest).map_err(TransferEnd::ServerFault)?;
