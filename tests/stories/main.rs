@@ -29,6 +29,7 @@ mod health;
 mod http;
 mod http2;
 mod http3;
+mod http_compat;
 mod http_faults;
 mod http_limits;
 mod http_reload;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
         http::stories(),
         http2::stories(),
         http3::stories(),
+        http_compat::stories(),
         http_faults::stories(),
         http_limits::stories(),
         http_reload::stories(),

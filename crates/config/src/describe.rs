@@ -69,12 +69,17 @@ pub fn describe(config: &Config) -> String {
 }
 
 fn timeouts(config: &Config) -> String {
-    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain, drain_delay } = config.timeouts;
+    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay } =
+        config.timeouts;
     let proxied =
         |protocol| config.frontends_where(Mode::is_proxied).any(|frontend| frontend.protocol == protocol);
     let of_tcp = match proxied(Protocol::Tcp) {
         true => format!("connect {connect:?}, idle {idle:?}, tcp_user_timeout {tcp_user_timeout:?}, "),
         false => String::new(),
+    };
+    let of_http = match config.frontends_where(Mode::is_http).next() {
+        Some(_) => format!("response {response:?}, "),
+        None => String::new(),
     };
     let of_udp = match proxied(Protocol::Udp) {
         true => format!("udp_idle {udp_idle:?}, "),
@@ -84,7 +89,7 @@ fn timeouts(config: &Config) -> String {
         Duration::ZERO => String::new(),
         _ => format!(", drain_delay {drain_delay:?}"),
     };
-    format!("timeouts {of_tcp}{of_udp}drain {drain:?}{delay}\n")
+    format!("timeouts {of_tcp}{of_http}{of_udp}drain {drain:?}{delay}\n")
 }
 
 fn packets(config: &Config) -> String {

@@ -278,10 +278,11 @@ fn probe(kind: &ProbeKind) -> String {
 }
 
 fn timeout_changes(old: &Timeouts, new: &Timeouts) -> Vec<String> {
-    let Timeouts { connect, idle, tcp_user_timeout, udp_idle, drain, drain_delay } = old;
+    let Timeouts { connect, idle, response, tcp_user_timeout, udp_idle, drain, drain_delay } = old;
     let mut changes = Vec::new();
     changes.extend(duration("connect", *connect, new.connect));
     changes.extend(duration("idle", *idle, new.idle));
+    changes.extend(duration("response", *response, new.response));
     changes.extend(duration("tcp_user_timeout", *tcp_user_timeout, new.tcp_user_timeout));
     changes.extend(duration("udp_idle", *udp_idle, new.udp_idle));
     changes.extend(duration("drain", *drain, new.drain));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request};
-use convey_model::{HttpVersion, Timeouts};
+use convey_model::{HttpLimits, HttpVersion, Timeouts};
 use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, ServerStream, Unavailable};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
@@ -29,8 +29,8 @@ use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
 
-/// How long a server may take to the head of its response, unless the configuration allows less.
-const RESPONSE_TIME: Duration = Duration::from_secs(60);
+/// Upper bound for a pause of a client within the body of its request; `timeouts.idle` may lower it.
+const BODY_PAUSE: Duration = Duration::from_secs(60);
 
 /// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
 /// go there.
@@ -305,13 +305,14 @@ impl Forwarding<'_, '_> {
         self.broken(end, &exchange, (&permit, is_kept), attempts)
     }
 
-    /// What goes where. The body may have so many bytes at most.
-    fn exchange(&self, max_body: Option<u64>) -> Exchange {
+    /// What goes where, within these limits.
+    fn exchange(&self, limits: &HttpLimits) -> Exchange {
         let mut exchange = Exchange::new(self.request.head());
+        exchange.limit_response(limits.response_head);
         if self.is_last {
             exchange.is_last();
         }
-        if let Some(most) = max_body {
+        if let Some(most) = limits.body {
             exchange.limit_body(most);
         }
         exchange
@@ -327,9 +328,14 @@ impl Forwarding<'_, '_> {
         if let ServerEnd::Stream(_) = server {
             transfer.keep_body();
         }
-        let idle = self.timeouts.idle;
-        let silence = RESPONSE_TIME.min(idle);
-        self.time_limit.renew(silence);
+        let (idle, response) = (self.timeouts.idle, self.timeouts.response);
+        let silence = |transfer: &Transfer<'_>| match (transfer.status, transfer.awaits_client) {
+            (Some(_), _) => idle,
+            (None, true) => BODY_PAUSE.min(idle),
+            (None, false) => response.min(idle),
+        };
+        self.time_limit.renew(silence(&transfer));
+        let mut awaited_client = false;
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let end = &mut *self.end;
@@ -342,6 +348,10 @@ impl Forwarding<'_, '_> {
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
+            if transfer.awaits_client != awaited_client {
+                awaited_client = transfer.awaits_client;
+                time_limit.renew(silence(&transfer));
+            }
             if (rx, tx, body) != (0, 0, 0) {
                 if !is_counted {
                     client.count_bytes(rx, tx);
@@ -349,7 +359,7 @@ impl Forwarding<'_, '_> {
                 record.count(body, tx);
                 permit.count(Counter::BytesRx, body);
                 permit.count(Counter::BytesTx, tx);
-                time_limit.renew(if transfer.status.is_some() { idle } else { silence });
+                time_limit.renew(silence(&transfer));
             }
             transfer.compression.count(client, record);
             let is_awaited = transfer.awaits_client && transfer.status.is_none();
@@ -452,6 +462,7 @@ impl Forwarding<'_, '_> {
                 is_trusted: request.is_peer_trusted(),
             },
             forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
+            server: self.client.address_of(permit),
             host: route.rewrite_host.as_deref(),
             path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),
             fields: &request.changes(&route.request),
@@ -462,7 +473,6 @@ impl Forwarding<'_, '_> {
     }
 
     fn may_go_twice(&self) -> bool {
-            server: self.client.address_of(permit),
         self.request.head().method().is_idempotent()
     }
 

@@ -41,6 +41,7 @@ pub fn timeouts() -> Timeouts {
     Timeouts {
         connect: SECOND,
         idle: SECOND,
+        response: SECOND,
         tcp_user_timeout: SECOND,
         udp_idle: SECOND,
         drain: SECOND,

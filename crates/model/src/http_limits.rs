@@ -10,6 +10,8 @@ use convey_http_core::HeadLimits;
 pub struct HttpLimits {
     /// How much a head may have.
     pub head: HeadLimits,
+    /// How much the head of a server's response may have, and its trailers.
+    pub response_head: HeadLimits,
     /// How long a head may take from its first byte, or from accept.
     pub head_timeout: Duration,
     /// Most bytes of a body; `None`: any number.
@@ -28,6 +30,7 @@ impl Default for HttpLimits {
     fn default() -> HttpLimits {
         HttpLimits {
             head: HeadLimits::default(),
+            response_head: HeadLimits::OF_RESPONSES,
             head_timeout: Duration::from_secs(10),
             body: None,
             body_rate: None,
@@ -40,11 +43,13 @@ impl Default for HttpLimits {
 
 impl HttpLimits {
     /// Each with its name in the configuration, as it is shown.
-    pub fn named(&self) -> [(&'static str, String); 8] {
+    pub fn named(&self) -> [(&'static str, String); 10] {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
         [
             ("max_head_size", self.head.bytes.to_string()),
             ("max_head_fields", self.head.fields.to_string()),
+            ("max_response_head_size", self.response_head.bytes.to_string()),
+            ("max_response_head_fields", self.response_head.fields.to_string()),
             ("head_timeout", format!("{:?}", self.head_timeout)),
             ("max_body_size", or_none(self.body.map(|most| most.to_string()))),
             ("min_body_rate", or_none(self.body_rate.map(|rate| rate.to_string()))),

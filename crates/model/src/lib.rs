@@ -447,6 +447,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// A connection without a byte in either direction for this long is closed.
     pub idle: Duration,
+    /// A server that does not send the head of its response for this long has failed. Mode `http` only.
+    pub response: Duration,
     /// The host of a server that leaves something unacknowledged for so long is gone, and so are its connections.
     pub tcp_user_timeout: Duration,
     /// A session of UDP without a datagram in either direction for this long is over.
@@ -462,6 +464,7 @@ impl Default for Timeouts {
         Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
+            response: Duration::from_secs(60),
             tcp_user_timeout: Duration::from_secs(30),
             udp_idle: Duration::from_secs(60),
             drain: Duration::from_secs(30),

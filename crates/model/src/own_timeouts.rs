@@ -11,6 +11,8 @@ pub struct OwnTimeouts {
     pub connect: Option<Duration>,
     /// In place of [`Timeouts::idle`].
     pub idle: Option<Duration>,
+    /// In place of [`Timeouts::response`].
+    pub response: Option<Duration>,
     /// In place of [`Timeouts::tcp_user_timeout`].
     pub tcp_user_timeout: Option<Duration>,
     /// In place of [`Timeouts::udp_idle`].
@@ -19,9 +21,15 @@ pub struct OwnTimeouts {
 
 impl OwnTimeouts {
     /// All of them with the names that they have in the configuration.
-    pub fn named(&self) -> [(&'static str, Option<Duration>); 4] {
-        let OwnTimeouts { connect, idle, tcp_user_timeout, udp_idle } = *self;
-        [("connect", connect), ("idle", idle), ("tcp_user_timeout", tcp_user_timeout), ("udp_idle", udp_idle)]
+    pub fn named(&self) -> [(&'static str, Option<Duration>); 5] {
+        let OwnTimeouts { connect, idle, response, tcp_user_timeout, udp_idle } = *self;
+        [
+            ("connect", connect),
+            ("idle", idle),
+            ("response", response),
+            ("tcp_user_timeout", tcp_user_timeout),
+            ("udp_idle", udp_idle),
+        ]
     }
 }
 
@@ -31,6 +39,7 @@ impl Timeouts {
         Timeouts {
             connect: own.connect.unwrap_or(self.connect),
             idle: own.idle.unwrap_or(self.idle),
+            response: own.response.unwrap_or(self.response),
             tcp_user_timeout: own.tcp_user_timeout.unwrap_or(self.tcp_user_timeout),
             udp_idle: own.udp_idle.unwrap_or(self.udp_idle),
             drain: self.drain,

@@ -297,6 +297,7 @@ impl Snapshot {
             timeouts: Timeouts {
                 connect: second,
                 idle: second,
+                response: second,
                 tcp_user_timeout: second,
                 udp_idle: second,
                 drain: second,

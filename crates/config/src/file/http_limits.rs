@@ -10,6 +10,9 @@ use convey_model::HttpLimits;
 /// The longest head that can be set, in bytes.
 const MAX_HEAD: usize = u16::MAX as usize;
 
+/// Most fields of a response's head that can be set.
+const MAX_RESPONSE_FIELDS: usize = 1_000;
+
 /// The longest body that can be set, in bytes: TOML has no larger number.
 const MAX_BODY: u64 = i64::MAX as u64;
 
@@ -28,6 +31,14 @@ pub(super) fn read(mut table: TomlTable<'_>) -> HttpLimits {
         head: HeadLimits {
             bytes: table.or("max_head_size", default.head.bytes, integer(1_024..=MAX_HEAD)),
             fields: table.or("max_head_fields", default.head.fields, integer(1..=256)),
+        },
+        response_head: HeadLimits {
+            bytes: table.or("max_response_head_size", default.response_head.bytes, integer(1_024..=MAX_HEAD)),
+            fields: table.or(
+                "max_response_head_fields",
+                default.response_head.fields,
+                integer(1..=MAX_RESPONSE_FIELDS),
+            ),
         },
         head_timeout: table.or("head_timeout", default.head_timeout, seconds(MILLISECOND)),
         body: body.map(|found| found.value),

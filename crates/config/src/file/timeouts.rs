@@ -21,6 +21,7 @@ pub(crate) struct TimeLimits {
 pub(crate) struct OwnLimits {
     pub(crate) connect: Option<Placed<Duration>>,
     pub(crate) idle: Option<Placed<Duration>>,
+    pub(crate) response: Option<Placed<Duration>>,
     pub(crate) tcp_user_timeout: Option<Placed<Duration>>,
     pub(crate) udp_idle: Option<Placed<Duration>>,
 }
@@ -53,6 +54,7 @@ impl OwnLimits {
         OwnLimits {
             connect: table.optional("connect", seconds(MILLISECOND)),
             idle: table.optional("idle", seconds(MILLISECOND)),
+            response: table.optional("response", seconds(MILLISECOND)),
             tcp_user_timeout: table.optional("tcp_user_timeout", seconds(MILLISECOND)),
             udp_idle: table.optional("udp_idle", seconds(MILLISECOND)),
         }
@@ -62,6 +64,7 @@ impl OwnLimits {
         OwnTimeouts {
             connect: value(&self.connect),
             idle: value(&self.idle),
+            response: value(&self.response),
             tcp_user_timeout: value(&self.tcp_user_timeout),
             udp_idle: value(&self.udp_idle),
         }
@@ -70,6 +73,11 @@ impl OwnLimits {
     /// Those of proxied TCP.
     pub(crate) fn of_tcp(&self) -> impl Iterator<Item = &Placed<Duration>> {
         [&self.connect, &self.idle, &self.tcp_user_timeout].into_iter().flatten()
+    }
+
+    /// The one of mode http.
+    pub(crate) fn of_http(&self) -> impl Iterator<Item = &Placed<Duration>> {
+        self.response.iter()
     }
 
     /// Those of proxied UDP.

@@ -27,7 +27,12 @@ impl Check<'_> {
         let limits = &frontend.timeouts;
         if !mode.is_proxied() {
             let why = format!("in {} mode", mode.name());
-            return limits.of_tcp().chain(limits.of_udp()).for_each(|limit| warn(limit, &why));
+            let all = limits.of_tcp().chain(limits.of_http()).chain(limits.of_udp());
+            return all.for_each(|limit| warn(limit, &why));
+        }
+        if !mode.is_http() {
+            let why = format!("in {} mode: it is for mode = \"http\"", mode.name());
+            limits.of_http().for_each(|limit| warn(limit, &why));
         }
         match frontend.protocol() {
             Protocol::Tcp => limits.of_udp().for_each(|limit| warn(limit, "with protocol = \"tcp\"")),
@@ -47,6 +52,10 @@ impl Check<'_> {
         if all.is_empty() {
             // Another line says so.
             return;
+        }
+        if !all.iter().any(|frontend| frontend.mode.is_http()) {
+            let why = format!("has no effect: no frontend{whose} is in http mode");
+            limits.of_http().for_each(|limit| self.report.warning(&limit.place, why.clone()));
         }
         let proxied: Vec<Protocol> = all
             .iter()

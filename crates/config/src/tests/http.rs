@@ -444,17 +444,17 @@ fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
     let limited = |keys: &str| {
         format!("{FRONTEND}http = {{ {keys} }}\nroutes = [{{ path = '/a', backend = 'api' }}]\n{BACKENDS}")
     };
-    let keys = "max_head_size = 65535, max_head_fields = 256, head_timeout = 0.5, max_body_size = 1, min_body_rate = 9, \
+    let keys = "max_head_size = 65535, max_head_fields = 256, max_response_head_size = 2000, max_response_head_fields = 1000, head_timeout = 0.5, max_body_size = 1, min_body_rate = 9, \
         keep_alive_timeout = '5m', max_requests = 1, max_streams = 1000";
     let (before, after) = (config(&limited("")), config(&limited(keys)));
     assert_eq!(before.frontends[0].http_limits(), Default::default());
-    let shown = "max_head_size 65535, max_head_fields 256, head_timeout 500ms, max_body_size 1, min_body_rate 9, \
+    let shown = "max_head_size 65535, max_head_fields 256, max_response_head_size 2000, max_response_head_fields 1000, head_timeout 500ms, max_body_size 1, min_body_rate 9, \
         keep_alive_timeout 300s, max_requests 1, max_streams 1000";
     assert!(describe(&after).contains(&format!("-> backend site; http: {shown}\n")), "{}", describe(&after));
     assert_eq!(
         parse("config.toml", &limited(keys)).unwrap().reload(&before).1.changes,
         [
-            "frontend web: http.max_head_size 16384 -> 65535, http.max_head_fields 100 -> 256, http.head_timeout 10s -> 500ms, \
+            "frontend web: http.max_head_size 16384 -> 65535, http.max_head_fields 100 -> 256, http.max_response_head_size 65535 -> 2000, http.max_response_head_fields 256 -> 1000, http.head_timeout 10s -> 500ms, \
           http.max_body_size none -> 1, http.min_body_rate none -> 9, http.keep_alive_timeout 60s -> 300s, \
           http.max_requests 10000 -> 1, http.max_streams 100 -> 1000"
         ]
@@ -462,6 +462,8 @@ fn a_frontend_limits_what_a_request_and_its_connection_may_take() {
     for (key, allowed) in [
         ("max_head_size = 1023", "an integer from 1024 to 65535"),
         ("max_head_fields = 257", "an integer from 1 to 256"),
+        ("max_response_head_size = 65536", "an integer from 1024 to 65535"),
+        ("max_response_head_fields = 1001", "an integer from 1 to 1000"),
         ("max_body_size = 0", "an integer from 1 to 9223372036854775807"),
         ("max_streams = 1001", "an integer from 1 to 1000"),
     ] {
@@ -688,4 +690,25 @@ fn paths_and_underscores_are_normalized_unless_the_file_says_otherwise() {
     assert!(parse("c", &format!("{FRONTEND}normalize = false\n{routes}\n{BACKENDS}")).is_ok());
     let told = describe(&config(&format!("{FRONTEND}normalize = false\n{BACKENDS}")));
     assert!(told.contains("paths are matched as sent"), "{told}");
+}
+
+#[test]
+fn time_of_an_answer_is_for_mode_http() {
+    let told = warnings(&format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}"));
+    assert!(!told.iter().any(|line| line.contains("timeouts")), "{told:?}");
+    let text =
+        format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}").replace("mode = 'http'", "mode = 'proxy'");
+    let told = warnings(&text);
+    assert!(
+        told.iter().any(|line| line.contains("timeouts.response: has no effect in proxy mode")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn redirect_of_all_requests_leaves_those_that_came_by_https_to_the_backend() {
+    let route = "[[frontends.web.routes]]\npath = '/'\nredirect = 'https'";
+    assert!(of_frontend(route)[0].contains("is unreachable"));
+    let trusting = format!("{FRONTEND}trusted_proxies = '10.0.0.5'\n{route}\n{BACKENDS}");
+    assert!(parse("c", &trusting).is_ok());
 }

@@ -1,13 +1,16 @@
 //! Chunks (RFC 9112, section 7.1): `SIZE[;EXTENSION] CRLF DATA CRLF`, at last one of size 0, trailers and an empty line.
 
 use super::{BodyPiece, BodyProgress};
-use crate::Malformed;
+use crate::{HeadLimits, Malformed};
 
 /// Most bytes of the extensions of all chunks of a body, of which nobody knows the use.
 pub const MAX_CHUNK_EXTENSION: u32 = 4 * 1024;
 
-/// Most bytes of a body's trailers.
-pub const MAX_TRAILERS: u32 = 8 * 1024;
+/// Most bytes of the trailers of a response, and of a body whose trailers have no other limit.
+pub const MAX_TRAILERS: usize = HeadLimits::OF_RESPONSES.bytes;
+
+/// Limits of the trailers of a request.
+const OF_REQUESTS: HeadLimits = HeadLimits { bytes: 8 * 1024, fields: 100 };
 
 /// Most digits of a size: more do not fit into 64 bits.
 const MAX_DIGITS: u8 = 16;
@@ -40,12 +43,25 @@ pub(super) struct ChunkReader {
     /// Bytes of extensions so far.
     extensions: u32,
     /// Bytes of trailers so far.
-    trailers: u32,
+    trailers: usize,
+    /// Fields of trailers so far.
+    trailer_fields: usize,
+    trailer_limits: TrailerLimits,
     name: TrailerName,
     /// Most bytes of data.
     most: Option<u64>,
     /// Bytes of data that sizes have told so far.
     told: u64,
+}
+
+/// Most bytes and fields of trailers.
+#[derive(Debug, Clone, Copy)]
+struct TrailerLimits(HeadLimits);
+
+impl Default for TrailerLimits {
+    fn default() -> TrailerLimits {
+        TrailerLimits(HeadLimits { bytes: MAX_TRAILERS, fields: usize::MAX })
+    }
 }
 
 /// Where the next byte is.
@@ -107,6 +123,16 @@ impl ChunkReader {
     /// The data may have so many bytes.
     pub(super) fn limit(&mut self, most: u64) {
         self.most = Some(most);
+    }
+
+    /// The trailers may have so many bytes and fields.
+    pub(super) fn limit_trailers(&mut self, limits: HeadLimits) {
+        self.trailer_limits = TrailerLimits(limits);
+    }
+
+    /// The trailers are those of a request.
+    pub(super) fn limit_request_trailers(&mut self) {
+        self.limit_trailers(OF_REQUESTS);
     }
 
     /// So many bytes of the data are gone by.
@@ -195,12 +221,16 @@ impl ChunkReader {
 
     fn step_in_trailers(&mut self, place: Place, byte: u8) -> Result<Place, Malformed> {
         self.trailers += 1;
-        if self.trailers > MAX_TRAILERS {
+        if self.trailers > self.trailer_limits.0.bytes {
             return Err(Malformed::Trailers);
         }
         match (place, byte) {
             (Place::Trailer, b'\r') => Ok(Place::LastLf),
             (Place::Trailer, _) if is_token(byte) => {
+                self.trailer_fields += 1;
+                if self.trailer_fields > self.trailer_limits.0.fields {
+                    return Err(Malformed::Trailers);
+                }
                 self.name = TrailerName::default();
                 self.name.push(byte);
                 Ok(Place::TrailerName)

@@ -9,7 +9,7 @@ pub use chunked::{MAX_CHUNK_EXTENSION, MAX_TRAILERS};
 use chunked::ChunkReader;
 pub(crate) use chunked::is_token;
 
-use crate::Malformed;
+use crate::{HeadLimits, Malformed};
 
 /// How the length of a body is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +73,22 @@ impl BodyReader {
         if let State::Chunked(chunks) = &mut self.0 {
             chunks.limit(most);
         }
+    }
+
+    /// The trailers may have so many bytes and fields. More are malformed.
+    pub(crate) fn limit_trailers(&mut self, limits: HeadLimits) {
+        if let State::Chunked(chunks) = &mut self.0 {
+            chunks.limit_trailers(limits);
+        }
+    }
+
+    /// The body is that of a request, whose trailers have limits of their own: 8 KiB and 100 fields.
+    pub(crate) fn of_request(framing: BodyFraming) -> BodyReader {
+        let mut body = BodyReader::new(framing);
+        if let State::Chunked(chunks) = &mut body.0 {
+            chunks.limit_request_trailers();
+        }
+        body
     }
 
     /// How far the body goes in the next bytes. They can be passed on as they are.

@@ -35,6 +35,7 @@ pub struct Exchange {
     interim: u8,
     client: ClientConnection,
     server_keeps_alive: bool,
+    response_limits: HeadLimits,
 }
 
 #[derive(Debug)]
@@ -83,7 +84,11 @@ impl Exchange {
             is_http11: head.is_http11(),
             wants_upgrade: head.upgrade().is_some(),
             keeps_alive: head.keeps_alive() && head.is_http11(),
-            request: if is_empty { Request::Whole } else { Request::Body(BodyReader::new(head.framing())) },
+            request: if is_empty {
+                Request::Whole
+            } else {
+                Request::Body(BodyReader::of_request(head.framing()))
+            },
             response: Response::Head(HeadReader::default()),
             has_sent_body: false,
             has_answered: false,
@@ -91,6 +96,7 @@ impl Exchange {
             interim: 0,
             client: ClientConnection::Closes,
             server_keeps_alive: false,
+            response_limits: HeadLimits::OF_RESPONSES,
         }
     }
 
@@ -104,6 +110,11 @@ impl Exchange {
         if let Request::Body(body) = &mut self.request {
             body.limit(most);
         }
+    }
+
+    /// The response's head may have so many bytes and fields, and so may its trailers. Unless set: [`HeadLimits::OF_RESPONSES`].
+    pub fn limit_response(&mut self, limits: HeadLimits) {
+        self.response_limits = limits;
     }
 
     /// How many of the client's next bytes go to the server. What is left is the client's next request.
@@ -135,12 +146,13 @@ impl Exchange {
     pub fn head_from_server(
         &mut self,
         received: &mut BytesMut,
-        limits: &HeadLimits,
         fields: &FieldRules,
         out: &mut Vec<u8>,
     ) -> Result<Option<ResponseHead>, ServerFault> {
         while let Response::Head(reader) = &mut self.response {
-            let head = reader.response(received, self.method, limits).map_err(ServerFault::Malformed)?;
+            let head = reader
+                .response(received, self.method, &self.response_limits)
+                .map_err(ServerFault::Malformed)?;
             let Some(head) = head else { return Ok(None) };
             if head.is_interim() {
                 self.pass_on_interim(&head, out)?;
@@ -186,6 +198,12 @@ impl Exchange {
         Ok(piece)
     }
 
+    /// Whether the client gets the data of the body without its chunks: it speaks HTTP/1.0. Then only [`Exchange::piece_from_server`] has
+    /// what goes to the client: no framing, no trailers.
+    pub fn removes_chunks(&self) -> bool {
+        self.client == ClientConnection::ClosesWithoutChunks
+    }
+
     /// So many of the server's bytes have gone to the client without a look at them: at most [`Exchange::opaque_from_server`].
     pub fn passed_from_server(&mut self, len: u64) {
         if let Response::Body(body) = &mut self.response
@@ -198,12 +216,6 @@ impl Exchange {
     /// The same of the client's bytes, at most [`Exchange::opaque_from_client`].
     pub fn passed_from_client(&mut self, len: u64) {
         self.has_sent_body |= len > 0;
-    /// Whether the client gets the data of the body without its chunks: it speaks HTTP/1.0. Then only [`Exchange::piece_from_server`] has
-    /// what goes to the client: no framing, no trailers.
-    pub fn removes_chunks(&self) -> bool {
-        self.client == ClientConnection::ClosesWithoutChunks
-    }
-
         if let Request::Body(body) = &mut self.request
             && body.pass(len)
         {
@@ -319,9 +331,6 @@ impl Exchange {
             (self.response, self.client) = (Response::Changed, ClientConnection::Changes);
             return Ok(());
         }
-        if !self.is_http11 && head.framing() == BodyFraming::Chunked {
-            return Err(ServerFault::Malformed(Malformed::TransferEncoding));
-        }
         let client_stays =
             self.keeps_alive && self.is_request_whole() && head.framing() != BodyFraming::UntilClose;
         self.client = match head.framing() {
@@ -332,7 +341,11 @@ impl Exchange {
         self.server_keeps_alive = head.keeps_alive();
         self.response = match head.framing() {
             BodyFraming::Empty | BodyFraming::Length(0) => Response::Whole,
-            framing => Response::Body(BodyReader::new(framing)),
+            framing => {
+                let mut body = BodyReader::new(framing);
+                body.limit_trailers(self.response_limits);
+                Response::Body(body)
+            }
         };
         Ok(())
     }

@@ -32,8 +32,8 @@ fn answer(mut exchange: Exchange, answered: &str, cuts: &[usize]) -> Result<Told
     for piece in places.windows(2) {
         received.extend_from_slice(&answered.as_bytes()[piece[0]..piece[1]]);
         if !has_head {
-            let (limits, rules) = (HeadLimits::default(), FieldRules::default());
-            has_head = exchange.head_from_server(&mut received, &limits, &rules, &mut out)?.is_some();
+            let rules = FieldRules::default();
+            has_head = exchange.head_from_server(&mut received, &rules, &mut out)?.is_some();
         }
         if has_head {
             let len = exchange.from_server(&received)?;
@@ -256,8 +256,8 @@ proptest! {
             let (head, _) = request(GET);
             let (mut exchange, mut out) = (Exchange::new(&head), Vec::new());
             let mut received = BytesMut::from(&*format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{body}"));
-            let (limits, rules) = (HeadLimits::default(), FieldRules::default());
-            exchange.head_from_server(&mut received, &limits, &rules, &mut out).unwrap().unwrap();
+            let rules = FieldRules::default();
+            exchange.head_from_server(&mut received, &rules, &mut out).unwrap().unwrap();
             let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (received.len() + 1)).collect();
             places.extend([0, received.len()]);
             places.sort_unstable();

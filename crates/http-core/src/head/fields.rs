@@ -28,10 +28,10 @@ pub(super) struct FieldList {
 /// Where a field is in the bytes of its head.
 #[derive(Debug, Clone, Copy)]
 struct FieldPlace {
-    name: u16,
-    name_len: u16,
-    value: u16,
-    value_len: u16,
+    name: u32,
+    name_len: u32,
+    value: u32,
+    value_len: u32,
     known: KnownField,
     is_hop_by_hop: bool,
 }
@@ -91,15 +91,15 @@ fn is_disguised(name: &[u8]) -> bool {
 impl FieldList {
     /// Of headers that are parts of `head`.
     pub(super) fn new(head: &Bytes, headers: &[Header<'_>]) -> FieldList {
-        // A head has at most 65,535 bytes.
-        let at = |part: &[u8]| range_in(head, part).start as u16;
+        // A head has at most 262,144 bytes.
+        let at = |part: &[u8]| range_in(head, part).start as u32;
         let places = headers.iter().map(|header| {
             let name = header.name.as_bytes();
             FieldPlace {
                 name: at(name),
-                name_len: name.len() as u16,
+                name_len: name.len() as u32,
                 value: if header.value.is_empty() { 0 } else { at(header.value) },
-                value_len: header.value.len() as u16,
+                value_len: header.value.len() as u32,
                 known: known(name),
                 is_hop_by_hop: HOP_BY_HOP.iter().any(|one| name.eq_ignore_ascii_case(one))
                     || is_disguised(name),
@@ -185,7 +185,7 @@ impl FieldList {
 
 impl FieldPlace {
     fn of<'a>(&self, head: &'a Bytes) -> Field<'a> {
-        let part = |at: u16, len: u16| &head[usize::from(at)..usize::from(at) + usize::from(len)];
+        let part = |at: u32, len: u32| &head[at as usize..at as usize + len as usize];
         Field {
             name: part(self.name, self.name_len),
             value: part(self.value, self.value_len),

@@ -6,15 +6,18 @@ use memchr::memchr2;
 use super::{RequestHead, ResponseHead};
 use crate::Malformed;
 
-/// Most fields of a head that are ever read.
-pub(super) const MAX_FIELDS: usize = 256;
+/// Most fields of a head that are ever read: those of a response, and those that convey adds.
+pub(super) const MAX_FIELDS: usize = 1_256;
+
+/// Most bytes of a head that are ever read.
+const MAX_BYTES: usize = 256 * 1024;
 
 /// How much a head may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Bytes of the head with its empty line; at most 65,535 count.
+    /// Bytes of the head with its empty line; at most 262,144 count.
     pub bytes: usize,
-    /// Fields; at most 256 count.
+    /// Fields; at most 1,256 count.
     pub fields: usize,
 }
 
@@ -26,8 +29,11 @@ impl Default for HeadLimits {
 }
 
 impl HeadLimits {
+    /// 64 KiB less one byte and 256 fields: the usual limits of a response, and of its trailers.
+    pub const OF_RESPONSES: HeadLimits = HeadLimits { bytes: 65_535, fields: 256 };
+
     fn max_bytes(&self) -> usize {
-        self.bytes.min(usize::from(u16::MAX))
+        self.bytes.min(MAX_BYTES)
     }
 
     pub(super) fn max_fields(&self) -> usize {

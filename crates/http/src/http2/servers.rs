@@ -31,8 +31,8 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// Most bytes that a stream keeps on their way out.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Most bytes of a response's head.
-const MAX_HEAD: u32 = 64 * 1024;
+/// Most bytes of a response's head for the library, which counts 32 bytes more for each field. The frontend's limits hold beside it.
+const MAX_HEAD: u32 = 128 * 1024;
 
 /// Most connections to one server that take streams. Once all have as many as they may, further requests wait here: what the library has
 /// got reaches the server, even if the client no longer waits.

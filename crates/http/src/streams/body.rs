@@ -147,7 +147,7 @@ impl<S: DataSource> BodyIn<S> {
             heads::write_fields(&trailers, &mut end);
         }
         end.extend_from_slice(b"\r\n");
-        let Some(place) = buffer.get_mut(..end.len()).filter(|_| end.len() <= MAX_TRAILERS as usize) else {
+        let Some(place) = buffer.get_mut(..end.len()).filter(|_| end.len() <= MAX_TRAILERS) else {
             return Poll::Ready(Err(BodyFault(Malformed::Trailers).into()));
         };
         place.copy_from_slice(&end);

@@ -13,7 +13,7 @@ use http::{
 };
 
 /// What convey adds to heads: they are longer on the way out.
-pub(crate) const OUTGOING: HeadLimits = HeadLimits { bytes: 64 * 1024, fields: 256 };
+pub(crate) const OUTGOING: HeadLimits = HeadLimits { bytes: 256 * 1024, fields: 1_256 };
 
 /// Fields of one connection of HTTP/1.1 that have no name in the library.
 const OF_CONNECTIONS: [&str; 2] = ["keep-alive", "proxy-connection"];

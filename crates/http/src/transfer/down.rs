@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use convey_http_core::{BodyPiece, HeadLimits};
+use convey_http_core::BodyPiece;
 use convey_proxy::More;
 
 use super::end::server_broke;
@@ -153,11 +153,10 @@ impl Transfer<'_> {
 
     /// Reads the response's head, and passes on what has come of the body with it.
     fn read_head(&mut self) -> Result<Step, TransferEnd> {
-        let limits = HeadLimits::default();
         let out = &mut self.to_client.bytes;
         // What comes is about what goes.
         out.reserve(self.head.len() + ADDED);
-        let head = self.exchange.head_from_server(&mut self.head, &limits, self.fields, out);
+        let head = self.exchange.head_from_server(&mut self.head, self.fields, out);
         if let Some(head) = head.map_err(TransferEnd::ServerFault)? {
             self.status = Some(head.status());
             self.compression.decide(head.status(), &mut self.to_client.bytes);
