@@ -142,17 +142,22 @@ fn client_that_half_closes_waits_for_a_slot_and_is_served() {
     };
     let mut first = ask();
     wait_for("the first request", || (server.seen().len() == 1).then_some(()));
-    let mut waiting = [ask(), ask()];
+    let mut waiting = [ask(), ask(), connect(lab.vip())];
+    // Behind a body of which convey has not read all.
+    let body = "x".repeat(100_000);
+    waiting[2].write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
+    waiting[2].write_all(body.as_bytes()).unwrap();
     waiting[0].shutdown(Shutdown::Write).unwrap();
+    waiting[2].shutdown(Shutdown::Write).unwrap();
     let gone = ask();
-    balancer.wait_for_stat("/frontends/web/requests/total", 4);
+    balancer.wait_for_stat("/frontends/web/requests/total", 5);
     reset(gone);
     balancer.wait_for_stat("/frontends/web/ended/client_reset", 1);
     is_free.store(true, Ordering::Relaxed);
     for stream in std::iter::once(&mut first).chain(&mut waiting) {
         assert!(read_head(stream).unwrap().starts_with("HTTP/1.1 200 "));
     }
-    assert_eq!(server.seen().len(), 3);
+    assert_eq!(server.seen().len(), 4);
 }
 
 fn connection_ends_behind_its_next_response_once_its_frontend_changed() {

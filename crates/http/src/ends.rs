@@ -5,6 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use convey_proxy::{ByteStream, More, ServerStream};
+use rustix::io::ioctl_fionread;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -64,11 +65,22 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Waits until the client has reset its connection or the stream. What it has sent stays unread. A client that has closed its side
-    /// may still wait for the response.
-    pub(crate) async fn left(&mut self) {
+    /// Waits until the client has reset its connection or the stream, or has closed its side before the body of its request was whole, of
+    /// which so many bytes are `missing`. What it has sent stays unread. A client that closes its side behind its request may still wait
+    /// for the response.
+    pub(crate) async fn left(&mut self, missing: u64) {
         match self {
-            ClientEnd::Socket(socket) => _ = socket.tcp().ready(Interest::ERROR).await,
+            ClientEnd::Socket(socket) => {
+                let (tcp, is_plain) = (socket.tcp(), socket.plain().is_some());
+                // Nobody asks for urgent data, so this wakes at the end alone, also behind bytes that wait.
+                let ended = tcp.ready(Interest::PRIORITY | Interest::ERROR).await;
+                let waits = || ioctl_fionread(tcp).unwrap_or_default();
+                let may_be_whole = ended.is_ok_and(|ended| !ended.is_error() && !ended.is_write_closed())
+                    && (!is_plain || waits() >= missing);
+                if may_be_whole {
+                    let _ = tcp.ready(Interest::ERROR).await;
+                }
+            }
             ClientEnd::Stream(stream) => _ = poll_fn(|cx| stream.poll_reset(cx)).await,
         }
     }

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request};
+use convey_http_core::{
+    BodyFraming, ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request,
+};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
 use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, ServerStream, Unavailable};
 use convey_snapshot::stats::Counter;
@@ -128,7 +130,7 @@ impl Forwarding<'_, '_> {
             let turn = tokio::select! {
                 biased;
                 turn = turn => turn,
-                () = self.end.left() => return RequestEnd::Broken(Counter::ClientReset),
+                () = self.end.left(missing(self.request, self.received)) => return RequestEnd::Broken(Counter::ClientReset),
             };
             let mut permit = match turn {
                 Ok(permit) => permit,
@@ -223,8 +225,9 @@ impl Forwarding<'_, '_> {
     /// A stream to the server of the permit, and whether its connection is new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
+        let (place, left) = (self.place(permit), self.end.left(missing(self.request, self.received)));
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
-        let (stream, is_new) = match http2::take(self.place(permit), within, self.end.left()).await? {
+        let (stream, is_new) = match http2::take(place, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
                 let mut server =
@@ -478,6 +481,14 @@ impl Forwarding<'_, '_> {
 
     fn place(&self, permit: &Permit) -> ServerPlace {
         (permit.server().live.id, self.client.address_of(permit), permit.tls_id())
+    }
+}
+
+/// Bytes of the request's body that have not been read from the client; 0 where its length is not known.
+fn missing(request: &HttpRequest, received: &BytesMut) -> u64 {
+    match request.head().framing() {
+        BodyFraming::Length(len) => len.saturating_sub(received.len() as u64),
+        _ => 0,
     }
 }
 
