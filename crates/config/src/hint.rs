@@ -22,7 +22,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// What other load balancers call it (HAProxy, nginx, Envoy, IPVS), the word here, and what else is to be set.
-const ELSEWHERE: [(&str, &str, &str); 20] = [
+const ELSEWHERE: [(&str, &str, &str); 22] = [
     ("leastconn", "least_connections", ""),
     ("least_conn", "least_connections", ""),
     ("least_request", "least_connections", ""),
@@ -42,6 +42,8 @@ const ELSEWHERE: [(&str, &str, &str); 20] = [
     ("masq", "passthrough", ""),
     ("dr", "dsr", " with dsr = \"l2\" for the backend"),
     ("stream", "proxy", ""),
+    ("tcp", "proxy", ""),
+    ("l7", "http", ""),
     ("ping", "none", ""),
 ];
 
@@ -87,6 +89,13 @@ mod tests {
         assert_eq!(nearest("listen_address", keys), Some("listen_addr"));
         assert_eq!(nearest("timeout", keys), None);
         assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn word_for_a_mode_elsewhere_is_translated() {
+        let modes = ["proxy", "passthrough", "dsr", "http"];
+        assert_eq!(did_you_mean_or_elsewhere("tcp", &modes), "; did you mean `proxy`?");
+        assert_eq!(did_you_mean_or_elsewhere("TCP", &["tcp", "udp"]), "; did you mean `tcp`?");
     }
 
     #[test]

@@ -286,6 +286,27 @@ fn headers(mut table: TomlTable<'_>, report: &Report<'_>) -> HeaderRules {
     HeaderRules { request, response }
 }
 
+/// What looks like a variable of another load balancer or of the access log: `{client_ip}`, `%[src]`, `$remote_addr`.
+fn variable_in(value: &str) -> Option<&str> {
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let name_len = |text: &str| text.bytes().take_while(|byte| is_name(*byte)).count();
+    value.char_indices().find_map(|(at, begin)| {
+        let rest = &value[at..];
+        match begin {
+            '{' => {
+                let len = name_len(&rest[1..]);
+                (len > 1 && rest[1 + len..].starts_with('}')).then(|| &rest[..len + 2])
+            }
+            '%' if rest.starts_with("%[") => rest.find(']').map(|end| &rest[..=end]),
+            '$' => {
+                let len = name_len(&rest[1..]);
+                rest[1..=len].contains('_').then(|| &rest[..=len])
+            }
+            _ => None,
+        }
+    })
+}
+
 /// `headers.request` or `headers.response`, behind the `rules` that there are. Without the headers that are `reserved`.
 fn field_rules(
     mut table: TomlTable<'_>,
@@ -307,6 +328,11 @@ fn field_rules(
                 true => rules.set(&name.value, &value.value),
                 false => rules.add(&name.value, &value.value),
             };
+            if let Some(variable) = variable_in(&value.value) {
+                let message =
+                    format!("`{variable}` is sent as it stands: values of headers have no variables");
+                report.warning(&value.place, message);
+            }
             if let Err(fault) = outcome {
                 let place = if fault == FieldFault::Value { &value.place } else { &name.place };
                 tell(place, &name.value, fault);
