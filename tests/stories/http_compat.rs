@@ -120,7 +120,7 @@ fn redirect_to_https_ends_behind_a_proxy_that_ends_tls() {
             if scheme.is_empty() { String::new() } else { format!("X-Forwarded-Proto: {scheme}\r\n") };
         client.send(&format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n")).status
     };
-    assert_eq!(["", "http", "https", "HTTPS, http"].map(|scheme| status(scheme)), [308, 308, 200, 200]);
+    assert_eq!(["", "http", "https", "HTTPS, http"].map(&mut status), [308, 308, 200, 200]);
     let answer = answer_to(&lab, "GET /x HTTP/1.0\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 400 ") && !answer.contains("Location"), "{answer}");
 }

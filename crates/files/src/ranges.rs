@@ -23,6 +23,10 @@ pub enum RangeSelection {
 impl RangeSelection {
     /// Reads the value of `Range` for a file with this length. What is malformed is ignored, as is another unit than bytes (section 14.2).
     pub fn of(value: &[u8], len: u64) -> RangeSelection {
+        // An empty file has no part, and clients that resume ask for one (as nginx).
+        if len == 0 {
+            return RangeSelection::Whole;
+        }
         let Some(set) = value.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))
         else {
             return RangeSelection::Whole;
@@ -169,8 +173,6 @@ mod tests {
             ("bytes=100-", 100),
             ("bytes=100-200", 100),
             ("bytes=-0", 100),
-            ("bytes=0-", 0),
-            ("bytes=-5", 0),
             ("bytes=99999999999999999999999-", 100),
             ("bytes=200-300,400-", 100),
         ] {
@@ -198,6 +200,13 @@ mod tests {
             "bytes 0-1",
         ] {
             assert_eq!(of(value, 100), Whole, "{value}");
+        }
+    }
+
+    #[test]
+    fn empty_file_goes_whole_whatever_its_range() {
+        for value in ["bytes=0-", "bytes=-5", "bytes=0-0", "bytes=7-9,11-"] {
+            assert_eq!(of(value, 0), Whole, "{value}");
         }
     }
 

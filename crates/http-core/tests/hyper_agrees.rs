@@ -179,7 +179,7 @@ proptest! {
 
     #[test]
     fn hyper_reads_what_convey_accepts_in_the_same_way(bytes in any_request()) {
-        if let Some((_, seen, len)) = by_convey(&bytes) {
+        if let Some((_, seen, len)) = by_convey(&bytes).filter(|_| has_usual_start_line(&bytes)) {
             let hyper = by_hyper(&bytes[..len]);
             prop_assert_eq!(hyper, vec![seen], "{:?}", String::from_utf8_lossy(&bytes));
         }
@@ -208,6 +208,14 @@ proptest! {
             prop_assert_eq!(by_hyper(&written), vec![by_us], "{:?}", String::from_utf8_lossy(&written));
         }
     }
+}
+
+/// Whether servers get the start line as it came. convey encodes some characters, and takes a higher minor version for 1.
+fn has_usual_start_line(bytes: &[u8]) -> bool {
+    let trimmed = bytes.trim_ascii_start();
+    let line = trimmed.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let is_usual = |byte: &u8| byte.is_ascii() && !b"\"<>".contains(byte);
+    line.iter().all(is_usual) && matches!(line.last(), Some(b'0' | b'1'))
 }
 
 /// Else the other tests would say nothing.

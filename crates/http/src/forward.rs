@@ -1,6 +1,9 @@
 //! A request on its way: a server, a connection to it, and another one where the request may be repeated.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+mod head;
+mod stall;
+
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -8,11 +11,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{
-    BodyFraming, ClientIdentity, Exchange, ExchangeEnd, RequestChanges, ServerFault, write_request,
-};
+use convey_http_core::{Exchange, ExchangeEnd, ServerFault};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
-use convey_proxy::{Attempts, ClientStream, Downstream, Permit, ServerAnswer, ServerStream, Unavailable};
+use convey_proxy::{
+    Attempts, ClientStream, Downstream, Permit, ServerAnswer, ServerStream, ServerWatch, Unavailable,
+};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
 use convey_tls::SpokenWithin;
@@ -30,9 +33,8 @@ use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
-
-/// Upper bound for a pause of a client within the body of its request; `timeouts.idle` may lower it.
-const BODY_PAUSE: Duration = Duration::from_secs(60);
+use head::missing;
+use stall::StallLimit;
 
 /// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
 /// go there.
@@ -331,14 +333,8 @@ impl Forwarding<'_, '_> {
         if let ServerEnd::Stream(_) = server {
             transfer.keep_body();
         }
-        let (idle, response) = (self.timeouts.idle, self.timeouts.response);
-        let silence = |transfer: &Transfer<'_>| match (transfer.status, transfer.awaits_client) {
-            (Some(_), _) => idle,
-            (None, true) => BODY_PAUSE.min(idle),
-            (None, false) => response.min(idle),
-        };
-        self.time_limit.renew(silence(&transfer));
-        let mut awaited_client = false;
+        let mut stall = StallLimit::new(&self.timeouts);
+        self.time_limit.renew(stall.of(&transfer));
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let end = &mut *self.end;
@@ -351,9 +347,8 @@ impl Forwarding<'_, '_> {
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
-            if transfer.awaits_client != awaited_client {
-                awaited_client = transfer.awaits_client;
-                time_limit.renew(silence(&transfer));
+            if stall.has_changed(&transfer) || (rx, tx, body) != (0, 0, 0) {
+                time_limit.renew(stall.of(&transfer));
             }
             if (rx, tx, body) != (0, 0, 0) {
                 if !is_counted {
@@ -362,15 +357,12 @@ impl Forwarding<'_, '_> {
                 record.count(body, tx);
                 permit.count(Counter::BytesRx, body);
                 permit.count(Counter::BytesTx, tx);
-                time_limit.renew(silence(&transfer));
             }
             transfer.compression.count(client, record);
             let is_awaited = transfer.awaits_client && transfer.status.is_none();
-            let is_down =
-                |cx: &mut Context<'_>| watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready());
             match polled {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
-                Poll::Pending if is_down(cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
+                Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
                 Poll::Pending => time_limit.poll_over(cx).map(|()| None),
             }
@@ -452,29 +444,6 @@ impl Forwarding<'_, '_> {
         Attempt::Over(unanswered(reason))
     }
 
-    /// The head as the server gets it.
-    fn head_for_server(&self, permit: &Permit) -> Vec<u8> {
-        let (request, route) = (self.request, self.route);
-        let frontend = request.frontend();
-        let tls = self.client.tls();
-        let changes = RequestChanges {
-            client: ClientIdentity {
-                ip: request.peer().ip(),
-                scheme: if tls.is_some() { "https" } else { "http" },
-                subject: tls.map(|tls| &*tls.client_subject).filter(|subject| !subject.is_empty()),
-                is_trusted: request.is_peer_trusted(),
-            },
-            forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
-            server: self.client.address_of(permit),
-            host: route.rewrite_host.as_deref(),
-            path: route.prefix.as_ref().zip(route.rewrite_path.as_deref()),
-            fields: &request.changes(&route.request),
-        };
-        let mut head = Vec::with_capacity(512);
-        write_request(request.head(), &changes, &mut head);
-        head
-    }
-
     fn may_go_twice(&self) -> bool {
         self.request.head().method().is_idempotent()
     }
@@ -484,12 +453,9 @@ impl Forwarding<'_, '_> {
     }
 }
 
-/// Bytes of the request's body that have not been read from the client; 0 where its length is not known.
-fn missing(request: &HttpRequest, received: &BytesMut) -> u64 {
-    match request.head().framing() {
-        BodyFraming::Length(len) => len.saturating_sub(received.len() as u64),
-        _ => 0,
-    }
+/// Whether the server that is watched has gone down.
+fn is_down(watch: &Option<ServerWatch>, cx: &mut Context<'_>) -> bool {
+    watch.as_ref().is_some_and(|watch| watch.poll_down(cx).is_ready())
 }
 
 /// What is offered to a server within TLS.

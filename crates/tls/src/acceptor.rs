@@ -102,6 +102,10 @@ impl TlsAcceptor {
         let mut config = builder.with_cert_resolver(Arc::new(chooser));
         let quic = tls.http3.then(|| quic::config(&config, tls, tickets)).transpose()?.map(Arc::new);
         config.alpn_protocols = tls.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        // Who speaks HTTP/1.1 speaks HTTP/1.0, too: a client that offers nothing newer is served.
+        if config.alpn_protocols.iter().any(|protocol| protocol == b"http/1.1") {
+            config.alpn_protocols.push(b"http/1.0".to_vec());
+        }
         // What a session needs later is in its ticket: nothing that strangers fill is kept here.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match tickets {

@@ -58,7 +58,7 @@ pub(super) const HTTP1: [(&str, Sees); 68] = [
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: +{len}\r\n\r\n{m}", Nothing),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n{m}", Nothing),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: 0x{hex}\r\n\r\n{m}", Nothing),
-    ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: 0{len}\r\n\r\n{m}", Nothing),
+    ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: 0{len}\r\n\r\n{m}", Shape),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: 1 1\r\n\r\n{m}", Nothing),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551616\r\n\r\n{m}", Nothing),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n {len}\r\n\r\n{m}", Nothing),
@@ -72,7 +72,7 @@ pub(super) const HTTP1: [(&str, Sees); 68] = [
     ("GET  {s} HTTP/1.1\r\nHost: a\r\n\r\n{m}", Nothing),
     ("GET {s} x HTTP/1.1\r\nHost: a\r\n\r\n{m}", Nothing),
     ("GET {s}\r\n\r\n{m}", Nothing),
-    ("GET {s} HTTP/1.9\r\nHost: a\r\n\r\n{m}", Nothing),
+    ("GET {s} HTTP/1.9\r\nHost: a\r\n\r\n{m}", Both),
     ("POST {s} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue, x\r\nContent-Length: {len}\r\n\r\n{m}", Nothing),
     // In order: the marked request is a body.
     ("POST {s} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{m}", Shape),

@@ -3,15 +3,16 @@
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
-use convey_http_core::{CompressionRules, ContentCoding, HostPattern, PathPrefix, PathView};
+use convey_http_core::{CompressionRules, ContentCoding, HostPattern, PathPrefix};
 use convey_model::{
     ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteCompression, RouteConfig,
 };
 
 /// Lines 1 to 5, and behind them lines of the frontend.
-const FRONTEND: &str = "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
+pub(super) const FRONTEND: &str =
+    "[frontends.web]\nlisten_addr = '10.0.0.1:80'\nmode = 'http'\nbackend = 'site'\n";
 
-const BACKENDS: &str =
+pub(super) const BACKENDS: &str =
     "[backends.api.servers.a]\naddr = '10.0.0.2:80'\n[backends.site.servers.a]\naddr = '10.0.0.3:80'\n";
 
 /// Everything that there is.
@@ -46,12 +47,12 @@ const FULL: &str = r#"
     servers.a.addr = "10.0.0.3:80"
 "#;
 
-fn config(text: &str) -> Config {
+pub(super) fn config(text: &str) -> Config {
     parse("config.toml", text).expect("valid").config
 }
 
 /// What is said about a frontend with these lines more.
-fn of_frontend(lines: &str) -> Vec<String> {
+pub(super) fn of_frontend(lines: &str) -> Vec<String> {
     errors(&format!("{FRONTEND}{lines}\n{BACKENDS}"))
 }
 
@@ -671,44 +672,4 @@ fn a_route_is_compressed_as_its_frontend_unless_it_has_its_own_say() {
     let told = warnings(&format!("{FRONTEND}{redirect}\n{BACKENDS}"));
     let expected = "config.toml:8:15: frontends.web.routes.compression: has no effect with redirect";
     assert_eq!(told[0], expected, "{told:?}");
-}
-
-#[test]
-fn paths_and_underscores_are_normalized_unless_the_file_says_otherwise() {
-    let http =
-        |lines: &str| config(&format!("{FRONTEND}{lines}\n{BACKENDS}")).frontends[0].http.clone().unwrap();
-    assert_eq!(http("").path_view, PathView::Normalized);
-    assert_eq!(http("normalize = false").path_view, PathView::AsSent);
-    let rule =
-        |more: &str| http(&format!("headers.request = {{ set = {{ X-A = 'b' }}{more} }}")).headers.request;
-    assert!(!rule("").keeps(b"x_a"));
-    assert!(rule(", keep_underscores = true").keeps(b"x_a"));
-    // Two spellings of a path are one route.
-    let routes = "[[frontends.web.routes]]\npath = '/a//b'\nbackend = 'api'\n\
-                  [[frontends.web.routes]]\npath = '/a%2Fb'\nbackend = 'api'";
-    assert_eq!(of_frontend(routes).len(), 1, "{:?}", of_frontend(routes));
-    assert!(parse("c", &format!("{FRONTEND}normalize = false\n{routes}\n{BACKENDS}")).is_ok());
-    let told = describe(&config(&format!("{FRONTEND}normalize = false\n{BACKENDS}")));
-    assert!(told.contains("paths are matched as sent"), "{told}");
-}
-
-#[test]
-fn time_of_an_answer_is_for_mode_http() {
-    let told = warnings(&format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}"));
-    assert!(!told.iter().any(|line| line.contains("timeouts")), "{told:?}");
-    let text =
-        format!("{FRONTEND}timeouts.response = 5\n{BACKENDS}").replace("mode = 'http'", "mode = 'proxy'");
-    let told = warnings(&text);
-    assert!(
-        told.iter().any(|line| line.contains("timeouts.response: has no effect in proxy mode")),
-        "{told:?}"
-    );
-}
-
-#[test]
-fn redirect_of_all_requests_leaves_those_that_came_by_https_to_the_backend() {
-    let route = "[[frontends.web.routes]]\npath = '/'\nredirect = 'https'";
-    assert!(of_frontend(route)[0].contains("is unreachable"));
-    let trusting = format!("{FRONTEND}trusted_proxies = '10.0.0.5'\n{route}\n{BACKENDS}");
-    assert!(parse("c", &trusting).is_ok());
 }

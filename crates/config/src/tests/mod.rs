@@ -11,6 +11,7 @@ mod modes;
 mod proxy_headers;
 mod quic;
 mod refused;
+mod requests;
 mod sample;
 mod sni;
 mod tls;

@@ -47,6 +47,7 @@ pub(super) struct ChunkReader {
     /// Fields of trailers so far.
     trailer_fields: usize,
     trailer_limits: TrailerLimits,
+    allows_padding: bool,
     name: TrailerName,
     /// Most bytes of data.
     most: Option<u64>,
@@ -70,6 +71,10 @@ enum Place {
     Size {
         size: u64,
         digits: u8,
+    },
+    /// After a blank behind the size.
+    Padding {
+        size: u64,
     },
     Extension {
         size: u64,
@@ -135,6 +140,11 @@ impl ChunkReader {
         self.limit_trailers(OF_REQUESTS);
     }
 
+    /// Blanks may follow a size.
+    pub(super) fn allow_padding(&mut self) {
+        self.allows_padding = true;
+    }
+
     /// So many bytes of the data are gone by.
     pub(super) fn pass(&mut self, len: u64) {
         if let Place::Data { left } = &mut self.at {
@@ -193,13 +203,19 @@ impl ChunkReader {
     /// Where the byte after this one is; `None`: the body is over.
     fn step(&mut self, byte: u8) -> Result<Option<Place>, Malformed> {
         Ok(Some(match (self.at, byte) {
+            // Some servers pad sizes. In a request the next server may read another size.
+            (Place::Size { size, digits }, b' ' | b'\t') if digits > 0 && self.allows_padding => {
+                Place::Padding { size }
+            }
             (Place::Size { size, digits }, _) => of_size(size, digits, byte)?,
-            (Place::Extension { size }, b'\r') => Place::SizeEnd { size },
+            (Place::Padding { size }, b' ' | b'\t') => {
+                self.count_extension()?;
+                Place::Padding { size }
+            }
+            (Place::Padding { size }, b';') => Place::Extension { size },
+            (Place::Padding { size } | Place::Extension { size }, b'\r') => Place::SizeEnd { size },
             (Place::Extension { size }, b' '..=b'~' | b'\t') => {
-                self.extensions += 1;
-                if self.extensions > MAX_CHUNK_EXTENSION {
-                    return Err(Malformed::ChunkSize);
-                }
+                self.count_extension()?;
                 Place::Extension { size }
             }
             (Place::SizeEnd { size: 0 }, b'\n') => Place::Trailer,
@@ -210,13 +226,20 @@ impl ChunkReader {
                 }
                 Place::Data { left: size }
             }
-            (Place::Extension { .. } | Place::SizeEnd { .. }, _) => return Err(Malformed::ChunkSize),
+            (Place::Padding { .. } | Place::Extension { .. } | Place::SizeEnd { .. }, _) => {
+                return Err(Malformed::ChunkSize);
+            }
             (Place::DataCr, b'\r') => Place::DataLf,
             (Place::DataLf, b'\n') => Place::default(),
             (Place::Data { .. } | Place::DataCr | Place::DataLf, _) => return Err(Malformed::ChunkEnd),
             (Place::LastLf, b'\n') => return Ok(None),
             (place, _) => self.step_in_trailers(place, byte)?,
         }))
+    }
+
+    fn count_extension(&mut self) -> Result<(), Malformed> {
+        self.extensions += 1;
+        if self.extensions > MAX_CHUNK_EXTENSION { Err(Malformed::ChunkSize) } else { Ok(()) }
     }
 
     fn step_in_trailers(&mut self, place: Place, byte: u8) -> Result<Place, Malformed> {

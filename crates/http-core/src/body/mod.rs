@@ -68,6 +68,15 @@ impl BodyReader {
         })
     }
 
+    /// Of a response's body that begins with the next byte. Blanks may follow the size of a chunk, as some servers pad it.
+    pub fn of_response(framing: BodyFraming) -> BodyReader {
+        let mut body = BodyReader::new(framing);
+        if let State::Chunked(chunks) = &mut body.0 {
+            chunks.allow_padding();
+        }
+        body
+    }
+
     /// The body may have so many bytes of data at most. A longer one is malformed, as soon as a chunk's size says that it is.
     pub(crate) fn limit(&mut self, most: u64) {
         if let State::Chunked(chunks) = &mut self.0 {

@@ -164,3 +164,21 @@ fn chunks_beyond_a_limit_are_refused_before_their_data_comes() {
     assert_eq!(limited(b"7fffffffffffffff\r\n"), Err(Malformed::BodyTooLong));
     assert_eq!(limited(b"4\r\nabcd\r\n"), Ok(BodyProgress::All));
 }
+
+#[test]
+fn padded_sizes_of_chunks_are_read_of_responses_alone() {
+    let padded = b"3 \t\r\nabc\r\n0   ;x=y\r\n\r\n";
+    let mut of_response = BodyReader::of_response(BodyFraming::Chunked);
+    assert_eq!(of_response.advance(padded), Ok(BodyProgress::Ends(padded.len())));
+    let mut of_request = BodyReader::of_request(BodyFraming::Chunked);
+    assert_eq!(of_request.advance(padded), Err(Malformed::ChunkSize));
+    for wrong in ["3 3\r\n", " 3\r\n", "3 \n", "3 x=y\r\n"] {
+        let mut body = BodyReader::of_response(BodyFraming::Chunked);
+        assert_eq!(body.advance(wrong.as_bytes()), Err(Malformed::ChunkSize), "{wrong:?}");
+    }
+    let endless = format!("3{}", " ".repeat(5_000));
+    assert_eq!(
+        BodyReader::of_response(BodyFraming::Chunked).advance(endless.as_bytes()),
+        Err(Malformed::ChunkSize)
+    );
+}

@@ -342,7 +342,7 @@ impl Exchange {
         self.response = match head.framing() {
             BodyFraming::Empty | BodyFraming::Length(0) => Response::Whole,
             framing => {
-                let mut body = BodyReader::new(framing);
+                let mut body = BodyReader::of_response(framing);
                 body.limit_trailers(self.response_limits);
                 Response::Body(body)
             }

@@ -15,7 +15,7 @@ pub use rules::{FieldFault, FieldRules};
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use crate::head::{RequestHead, ResponseHead};
+use crate::head::{Field, RequestHead, ResponseHead};
 use crate::{BodyFraming, PathPrefix};
 
 /// What is changed of a request on its way to a server.
@@ -61,8 +61,9 @@ pub fn write_request(head: &RequestHead, changes: &RequestChanges<'_>, out: &mut
     }
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"host") || changes.forwarded.replaces(name);
     for field in head.fields().filter(|field| !field.is_hop_by_hop && !is_told(field.name)) {
-        if changes.fields.keeps(field.name) {
-            write_field(field.name, field.value, out);
+        let is_empty_expect = field.value.is_empty() && field.name.eq_ignore_ascii_case(b"expect");
+        if changes.fields.keeps(field.name) && !is_empty_expect {
+            write_passed_on(&field, out);
         }
     }
     if head.framing() == BodyFraming::Chunked {
@@ -94,13 +95,20 @@ pub fn write_response(
     let is_passed_on = |name: &[u8]| !(has_no_length && name.eq_ignore_ascii_case(b"content-length"));
     for field in head.fields().filter(|field| !field.is_hop_by_hop && fields.keeps(field.name)) {
         if is_passed_on(field.name) {
-            write_field(field.name, field.value, out);
+            write_passed_on(&field, out);
         }
     }
     if head.framing() == BodyFraming::Chunked && connection != ClientConnection::ClosesWithoutChunks {
         write_field(b"Transfer-Encoding", b"chunked", out);
     }
     match connection {
+        // It says which protocol the client has to change to (RFC 9110, section 15.5.22).
+        _ if head.status() == 426 && head.field("upgrade").is_some() => {
+            let stays = connection == ClientConnection::Stays;
+            let options: &[u8] = if stays { b"upgrade" } else { b"close, upgrade" };
+            write_field(b"Connection", options, out);
+            write_field(b"Upgrade", head.field("upgrade").unwrap_or_default(), out);
+        }
         ClientConnection::Stays => {}
         ClientConnection::Closes | ClientConnection::ClosesWithoutChunks => {
             write_field(b"Connection", b"close", out);
@@ -114,6 +122,19 @@ pub fn write_response(
     }
     fields.write(out);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a field as it came; a length without leading zeros.
+fn write_passed_on(field: &Field<'_>, out: &mut Vec<u8>) {
+    let is_length = || field.name.eq_ignore_ascii_case(b"content-length");
+    let value = match field.value {
+        [b'0', _, ..] if is_length() => {
+            let zeros = field.value.iter().take_while(|byte| **byte == b'0').count();
+            &field.value[zeros.min(field.value.len() - 1)..]
+        }
+        value => value,
+    };
+    write_field(field.name, value, out);
 }
 
 fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {

@@ -233,3 +233,36 @@ fn underscore_for_a_hyphen_is_no_way_past_a_rule_for_requests() {
     let both = FieldRules::default().then(&later);
     assert!(!both.keeps(b"X_AUTH_USER") && both.keeps(b"X_Auth"));
 }
+
+#[test]
+fn lengths_are_passed_on_without_leading_zeros_and_empty_expectations_not_at_all() {
+    let rules = FieldRules::default();
+    let of = |length: &str| {
+        let head =
+            format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\nExpect:\r\nX: 007\r\n\r\n");
+        written(&request(&head), &changes(&rules))
+    };
+    for (length, expected) in [("0002", "2"), ("20", "20"), ("0", "0"), ("000", "0")] {
+        let text = of(length);
+        assert!(text.contains(&format!("\r\nContent-Length: {expected}\r\nX: 007\r\n")), "{text}");
+    }
+}
+
+#[test]
+fn response_426_names_the_protocol_that_the_client_has_to_change_to() {
+    let mut received = BytesMut::from(
+        "HTTP/1.1 426 Upgrade Required\r\nUpgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 01\r\n\r\n",
+    );
+    let head = HeadReader::default().response(&mut received, HttpMethod::Get, &HeadLimits::default());
+    let head = head.unwrap().unwrap();
+    for (connection, options) in
+        [(ClientConnection::Stays, "upgrade"), (ClientConnection::Closes, "close, upgrade")]
+    {
+        let mut out = Vec::new();
+        write_response(&head, &FieldRules::default(), connection, &mut out);
+        let expected = format!(
+            "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 1\r\nConnection: {options}\r\nUpgrade: h2c\r\n\r\n"
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

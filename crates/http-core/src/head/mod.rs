@@ -7,6 +7,7 @@ mod fields;
 mod reader;
 mod request;
 mod response;
+mod start_line;
 mod target;
 #[cfg(test)]
 mod tests;

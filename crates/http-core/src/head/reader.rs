@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use memchr::memchr2;
 
-use super::{RequestHead, ResponseHead};
+use super::{RequestHead, ResponseHead, start_line};
 use crate::Malformed;
 
 /// Most fields of a head that are ever read: those of a response, and those that convey adds.
@@ -71,7 +71,7 @@ impl HeadReader {
             }
         }
         let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
-        RequestHead::parse(received.split_to(len).freeze(), limits).map(Some)
+        RequestHead::parse(start_line::of_request(received.split_to(len)), limits).map(Some)
     }
 
     /// Takes a response's head from the front of what was received, once it is whole. `method` is that of its request.
@@ -85,7 +85,7 @@ impl HeadReader {
         limits: &HeadLimits,
     ) -> Result<Option<ResponseHead>, Malformed> {
         let Some(len) = self.find_end(received, limits)? else { return Ok(None) };
-        ResponseHead::parse(received.split_to(len).freeze(), method, limits).map(Some)
+        ResponseHead::parse(start_line::of_response(received.split_to(len)), method, limits).map(Some)
     }
 
     /// The length of the head with its empty line; afterwards the reader is as new.

@@ -12,6 +12,9 @@ use super::target::{self, TargetParts};
 use crate::body::BodyFraming;
 use crate::{HttpMethod, Malformed};
 
+/// Most digits of a length, with leading zeros.
+const MAX_DIGITS: usize = 32;
+
 /// A request's head that can be read in one way.
 #[derive(Debug, Clone)]
 pub struct RequestHead {
@@ -35,6 +38,7 @@ impl RequestHead {
         match request.parse_with_uninit_headers(&head, &mut headers[..limits.max_fields()]) {
             Ok(Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(Malformed::StartLine),
+            Err(Error::Version) if has_blank_in_target(&head) => return Err(Malformed::StartLine),
             Err(error) => return Err(fault(error)),
         }
         let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
@@ -139,6 +143,12 @@ impl RequestHead {
     }
 }
 
+/// Whether the start line has more words than a method, a target and a version.
+fn has_blank_in_target(head: &[u8]) -> bool {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    line.iter().filter(|byte| **byte == b' ').count() > 2
+}
+
 /// The body of a request (RFC 9112, section 6.3).
 fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFraming, Malformed> {
     let length = fields.single(head, KnownField::ContentLength, Malformed::ContentLength)?;
@@ -154,9 +164,10 @@ fn framing(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<BodyFram
     }
 }
 
-/// One decimal number. With leading zeros some take it for an octal one; some count in 63 bits.
+/// One decimal number. Leading zeros do not count; they are not passed on, for some take such a number for an octal one. Some count in 63
+/// bits.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
-    let is_number = value.iter().all(u8::is_ascii_digit) && (value == b"0" || !value.starts_with(b"0"));
+    let is_number = value.iter().all(u8::is_ascii_digit) && value.len() <= MAX_DIGITS;
     let text = std::str::from_utf8(value).ok().filter(|_| is_number);
     let number = text.and_then(|text| text.parse::<i64>().ok());
     number.and_then(|number| u64::try_from(number).ok()).ok_or(Malformed::ContentLength)
@@ -166,6 +177,7 @@ pub(super) fn content_length(value: &[u8]) -> Result<u64, Malformed> {
 fn expects_continue(head: &Bytes, fields: &FieldList, is_http11: bool) -> Result<bool, Malformed> {
     match fields.single(head, KnownField::Expect, Malformed::Expectation)? {
         None => Ok(false),
+        Some(b"") => Ok(false),
         Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Ok(is_http11),
         Some(_) => Err(Malformed::Expectation),
     }

@@ -61,7 +61,12 @@ fn absolute(target: &str, host: Option<&[u8]>) -> Result<(Option<Range<usize>>, 
     if authority.is_empty() || !is_authority(authority) {
         return Err(Malformed::Target);
     }
-    if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority)) {
+    let port = if start == "https://".len() { &b":443"[..] } else { b":80" };
+    let without_port =
+        |authority: &'_ [u8]| -> usize { authority.strip_suffix(port).unwrap_or(authority).len() };
+    let is_same =
+        |host: &[u8]| host[..without_port(host)].eq_ignore_ascii_case(&authority[..without_port(authority)]);
+    if host.is_some_and(|host| !is_same(host)) {
         return Err(Malformed::Target);
     }
     Ok((Some(start..path), path))

@@ -195,7 +195,7 @@ pub(crate) struct BodyOut<S> {
 impl<S: DataSink> BodyOut<S> {
     /// Of a stream that has had its head. `is_over`: there is no body.
     pub(crate) fn new(stream: S, framing: BodyFraming, is_over: bool) -> BodyOut<S> {
-        BodyOut { stream, reader: BodyReader::new(framing), trailers: Vec::new(), is_over }
+        BodyOut { stream, reader: BodyReader::of_response(framing), trailers: Vec::new(), is_over }
     }
 
     /// Takes some of these bytes, as far as the other side lets it.

@@ -238,5 +238,6 @@ fn an_authority_alone_sees_the_certificate_of_an_order_however_its_hello_is_cut(
         let shake_hands = |protocol| shake_hands_while_an_order_runs(protocol, "site.example", piece);
         assert_eq!(shake_hands("acme-tls/1"), ("acme-tls/1".to_owned(), true));
         assert_eq!(shake_hands("http/1.1"), ("http/1.1".to_owned(), false));
+        assert_eq!(shake_hands("http/1.0"), ("http/1.0".to_owned(), false));
     }
 }

@@ -1,0 +1,60 @@
+//! Start lines as many clients and servers write them, brought into the form that all read alike.
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr;
+
+/// Returns a request's head whose version and target are as the parser and servers want them: a minor version above 1 is 1 (RFC 9112,
+/// section 2.3), and characters of the target that have to be encoded are (RFC 3986, section 2.1).
+pub(super) fn of_request(mut head: BytesMut) -> Bytes {
+    let end = memchr(b'\r', &head).unwrap_or(head.len());
+    let version = end.saturating_sub(VERSION.len() + 1);
+    if head[..version].ends_with(b" ") {
+        lower_version(&mut head[version..end]);
+    }
+    match head[..end].iter().any(is_unencoded) {
+        true => with_encoded_target(&head, end),
+        false => head.freeze(),
+    }
+}
+
+/// The same of a response, which has no target.
+pub(super) fn of_response(mut head: BytesMut) -> Bytes {
+    let len = head.len().min(VERSION.len() + 1);
+    lower_version(&mut head[..len]);
+    head.freeze()
+}
+
+const VERSION: &[u8] = b"HTTP/1.";
+
+fn lower_version(version: &mut [u8]) {
+    if let [major @ .., minor @ b'2'..=b'9'] = version
+        && *major == *VERSION
+    {
+        *minor = b'1';
+    }
+}
+
+/// Whether the byte is one that clients send although a target cannot have it. All servers take its encoding for it.
+fn is_unencoded(byte: &u8) -> bool {
+    matches!(byte, b'"' | b'<' | b'>' | 0x80..)
+}
+
+/// `end`: of the start line.
+fn with_encoded_target(head: &[u8], end: usize) -> Bytes {
+    let line = &head[..end];
+    let begin = line.iter().position(|byte| *byte == b' ').unwrap_or(end);
+    let after = line.iter().rposition(|byte| *byte == b' ').unwrap_or(end);
+    let mut encoded = BytesMut::with_capacity(head.len() + 64);
+    encoded.extend_from_slice(&head[..begin]);
+    for byte in &head[begin..after.max(begin)] {
+        match byte {
+            byte if is_unencoded(byte) => {
+                let digit = |n: u8| b"0123456789ABCDEF"[usize::from(n)];
+                encoded.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
+            }
+            byte => encoded.extend_from_slice(&[*byte]),
+        }
+    }
+    encoded.extend_from_slice(&head[after.max(begin)..]);
+    encoded.freeze()
+}
