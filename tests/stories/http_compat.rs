@@ -9,6 +9,7 @@ use convey_testkit::{BalancerProcess, Loopback, Setup, TestHttpServer, connect, 
 
 use super::http::HTTP;
 use super::http::client::{Client, read_head};
+use super::http2::client::Client as Http2Client;
 
 stories!("http_compat":
     client_of_http_1_0_gets_chunked_answers_over_kept_server_connections,
@@ -173,14 +174,25 @@ fn connection_ends_behind_its_next_response_once_its_frontend_changed() {
         let balancer = BalancerProcess::start(&lab, &one(&lab, ""));
         let mut client = Client::new(lab.vip());
         assert!(!client.get("a", "/").head.contains("Connection"));
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let by_http2 = runtime.block_on(async {
+            let client = Http2Client::connect(lab.vip()).await;
+            assert_eq!(client.get("http://a/").await.status, 200);
+            client
+        });
         balancer.save(&changed(&lab));
-        let mut asked = 1;
+        let mut asked = 2;
         let response = wait_for("the last response", || {
             asked += 1;
             Some(client.get("a", "/")).filter(|response| response.head.contains("\r\nConnection: close\r\n"))
         });
         assert_eq!(response.status, 200, "{n}: {response:?}");
         assert!(client.is_closed(), "{n}");
-        assert_eq!(server.seen().len(), asked, "{n}: a server has answered each");
+        runtime.block_on(async {
+            assert_eq!(by_http2.get("http://a/").await.status, 200, "{n}");
+            by_http2.ended().await.unwrap();
+        });
+        assert_eq!(server.seen().len(), asked + 1, "{n}: a server has answered each");
     }
 }

@@ -112,6 +112,25 @@ mod tests {
         (client, listener.accept().await.unwrap().0)
     }
 
+    #[test]
+    fn header_for_a_server_has_the_client_that_trusted_proxies_name() {
+        let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (proxy, local) = (addr("10.0.0.5:4711"), addr("192.0.2.8:80"));
+        let line = |origin: &Origin, named: &str| {
+            let named = (!named.is_empty()).then(|| addr(named));
+            String::from_utf8(origin.header(ProxyVersion::V1, proxy, named, Some(local))).unwrap()
+        };
+        let none = Origin::default();
+        assert_eq!(line(&none, ""), "PROXY TCP4 10.0.0.5 192.0.2.8 4711 80\r\n");
+        assert_eq!(line(&none, "203.0.113.7:0"), "PROXY TCP4 203.0.113.7 192.0.2.8 0 80\r\n");
+        assert_eq!(line(&none, "[2001:db8::7]:1"), "PROXY UNKNOWN\r\n", "addresses are of one family");
+        let (source, destination) = (addr("198.51.100.1:1"), addr("192.0.2.9:443"));
+        let addresses = Some(Addresses { source, destination, transport: Protocol::Tcp });
+        let received = Origin { addresses, ..Origin::default() };
+        assert_eq!(line(&received, ""), "PROXY TCP4 198.51.100.1 192.0.2.9 1 443\r\n");
+        assert_eq!(line(&received, "203.0.113.7:5"), "PROXY TCP4 203.0.113.7 192.0.2.9 5 443\r\n");
+    }
+
     const LINE: &[u8] = b"PROXY TCP4 192.0.2.7 192.0.2.8 7 80\r\n";
 
     #[tokio::test]

@@ -47,7 +47,7 @@ pub(super) struct ChunkReader {
     /// Fields of trailers so far.
     trailer_fields: usize,
     trailer_limits: TrailerLimits,
-    allows_padding: bool,
+    is_of_response: bool,
     name: TrailerName,
     /// Most bytes of data.
     most: Option<u64>,
@@ -140,9 +140,9 @@ impl ChunkReader {
         self.limit_trailers(OF_REQUESTS);
     }
 
-    /// Blanks may follow a size.
-    pub(super) fn allow_padding(&mut self) {
-        self.allows_padding = true;
+    /// The body is that of a response: blanks may follow a size, and a trailer may repeat the length, which clients ignore.
+    pub(super) fn be_of_response(&mut self) {
+        self.is_of_response = true;
     }
 
     /// So many bytes of the data are gone by.
@@ -204,7 +204,7 @@ impl ChunkReader {
     fn step(&mut self, byte: u8) -> Result<Option<Place>, Malformed> {
         Ok(Some(match (self.at, byte) {
             // Some servers pad sizes. In a request the next server may read another size.
-            (Place::Size { size, digits }, b' ' | b'\t') if digits > 0 && self.allows_padding => {
+            (Place::Size { size, digits }, b' ' | b'\t') if digits > 0 && self.is_of_response => {
                 Place::Padding { size }
             }
             (Place::Size { size, digits }, _) => of_size(size, digits, byte)?,
@@ -258,7 +258,9 @@ impl ChunkReader {
                 self.name.push(byte);
                 Ok(Place::TrailerName)
             }
-            (Place::TrailerName, b':') if self.name.is_allowed() => Ok(Place::TrailerValue),
+            (Place::TrailerName, b':') if self.name.is_allowed(self.is_of_response) => {
+                Ok(Place::TrailerValue)
+            }
             (Place::TrailerName, _) if is_token(byte) => {
                 self.name.push(byte);
                 Ok(Place::TrailerName)
@@ -298,8 +300,9 @@ impl TrailerName {
         self.len += 1;
     }
 
-    fn is_allowed(&self) -> bool {
+    fn is_allowed(&self, is_of_response: bool) -> bool {
         let name = self.letters.get(..self.len);
-        name.is_none_or(|name| !FORBIDDEN.contains(&name))
+        let is_harmless = |name: &[u8]| is_of_response && name == b"content-length";
+        name.is_none_or(|name| !FORBIDDEN.contains(&name) || is_harmless(name))
     }
 }

@@ -68,11 +68,12 @@ impl BodyReader {
         })
     }
 
-    /// Of a response's body that begins with the next byte. Blanks may follow the size of a chunk, as some servers pad it.
+    /// Of a response's body that begins with the next byte. Blanks may follow the size of a chunk, as some servers pad it, and the trailers
+    /// may have a `Content-Length`.
     pub fn of_response(framing: BodyFraming) -> BodyReader {
         let mut body = BodyReader::new(framing);
         if let State::Chunked(chunks) = &mut body.0 {
-            chunks.allow_padding();
+            chunks.be_of_response();
         }
         body
     }

@@ -166,7 +166,13 @@ fn chunks_beyond_a_limit_are_refused_before_their_data_comes() {
 }
 
 #[test]
-fn padded_sizes_of_chunks_are_read_of_responses_alone() {
+fn padded_sizes_and_a_length_among_trailers_are_read_of_responses_alone() {
+    let trailer = b"0\r\nContent-Length: 3\r\n\r\n";
+    let mut of_response = BodyReader::of_response(BodyFraming::Chunked);
+    assert_eq!(of_response.advance(trailer), Ok(BodyProgress::Ends(trailer.len())));
+    assert_eq!(BodyReader::of_request(BodyFraming::Chunked).advance(trailer), Err(Malformed::Trailers));
+    let other = b"0\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_eq!(BodyReader::of_response(BodyFraming::Chunked).advance(other), Err(Malformed::Trailers));
     let padded = b"3 \t\r\nabc\r\n0   ;x=y\r\n\r\n";
     let mut of_response = BodyReader::of_response(BodyFraming::Chunked);
     assert_eq!(of_response.advance(padded), Ok(BodyProgress::Ends(padded.len())));

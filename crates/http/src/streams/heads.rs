@@ -138,7 +138,8 @@ pub(crate) fn read_fields(lines: &[u8]) -> io::Result<HeaderMap> {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let mut fields = HeaderMap::with_capacity(lines.len());
-    for line in lines {
+    // A response may repeat its length in a trailer, which is no field of a stream's trailers.
+    for line in lines.iter().filter(|line| !line.name.eq_ignore_ascii_case("content-length")) {
         put(line.name.as_bytes(), line.value, &mut fields)?;
     }
     Ok(fields)
