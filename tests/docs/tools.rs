@@ -1,6 +1,9 @@
-//! What a test needs from the machine is installed by CI, and newcomers are told of it.
+//! Programs that tests need are in the list that `tests/run` and CI install.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use crate::{read, rust_files};
 
@@ -8,22 +11,51 @@ use crate::{read, rust_files};
 const ESSENTIAL: [&str; 2] = ["bash", "dpkg"];
 
 #[test]
-fn every_package_that_a_test_needs_is_installed_by_ci_and_listed_for_newcomers() {
+fn packages_that_tests_need_are_listed_for_installation() {
     let packages = packages_of_tests();
     for package in ["openssl", "haproxy", "iproute2", "iputils-ping", "busybox-static"] {
         assert!(packages.contains(package), "{package} is a need of a test: {packages:?}");
     }
-    let installed = words_after(".ci/run", "for need in ");
+    let list = read("tests/programs");
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let listed: BTreeSet<_> = lines.filter_map(|line| line.split(' ').nth(1)).collect();
     for package in &packages {
-        let is_installed = installed.iter().any(|word| word.rsplit(':').next() == Some(package));
-        assert!(is_installed, ".ci/run does not install {package}");
-        for page in ["README.md", "CONTRIBUTING.md"] {
-            assert!(
-                words_after(page, "apt-get install ").contains(package),
-                "{page} does not list {package}"
-            );
-        }
+        assert!(listed.contains(package.as_str()), "tests/programs does not list {package}");
     }
+    for page in ["README.md", "CONTRIBUTING.md"] {
+        assert!(read(page).contains("    tests/run\n") || read(page).contains("    tests/run "), "{page}");
+    }
+    let ci = read(".ci/run");
+    assert!(ci.contains("\ntests/run 2>&1") && ci.contains(".ci/run-bare"), "CI runs the newcomer's command");
+}
+
+#[test]
+fn tests_run_counts_left_out_tests_and_names_the_command_that_brings_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = "test a ... ok\n\
+        test b::c   ... ignored (wrk is not installed (Debian package wrk), nginx is not installed (Debian package nginx-light))\n\
+        test d      ... ignored (nginx is not installed (Debian package nginx-light))\n\
+        test e      ... ignored (takes long; CONVEY_LONG=1 has it told)\n\
+        test f      ... ignored (h2spec is not installed (Debian package none: go install h2spec))\n\
+        test g - compile ... ignored\n";
+    let programs = [("id", "echo 1000".to_owned()), ("cargo", format!("cat <<'END'\n{output}END\nexit 7"))];
+    for (name, script) in programs {
+        let place = folder.path().join(name);
+        fs::write(&place, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let run = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run");
+    let ran = Command::new(run).env("PATH", path).output().unwrap();
+    let text = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(ran.status.code(), Some(7), "{text}");
+    assert!(text.starts_with("tests/run: only root can install programs"), "{text}");
+    let last = text.lines().last().unwrap();
+    let (counts, command) = last.split_once("sudo apt-get install").unwrap();
+    assert_eq!(counts, "tests/run: left out 4 tests, 2 of them for want of programs: ");
+    let (packages, rest) = command.split_once(';').unwrap();
+    assert_eq!(packages.split_whitespace().collect::<BTreeSet<_>>(), ["nginx-light", "wrk"].into());
+    assert_eq!(rest, " 1 more run with CONVEY_LONG=1 or all");
 }
 
 /// Of each `Need::Tool` and of each reason "(Debian package …)" in the tests and their libraries.
@@ -35,12 +67,4 @@ fn packages_of_tests() -> BTreeSet<String> {
     let is_package = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "-+.".contains(c));
     let packages = tools.chain(reasons).filter(is_package).filter(|name| !ESSENTIAL.contains(name));
     packages.map(str::to_owned).collect()
-}
-
-/// The words of a file from the first such place on.
-fn words_after(path: &str, place: &str) -> BTreeSet<String> {
-    let text = read(path);
-    let (_, list) = text.split_once(place).unwrap();
-    let is_separator = |c: char| c.is_whitespace() || "`;()|,".contains(c);
-    list.split(is_separator).map(str::to_owned).collect()
 }

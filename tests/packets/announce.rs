@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::network::{Network, PORT};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers,]
+    stories![a_vip_on_the_loopback_interface_comes_and_goes_with_the_servers[NGINX],]
 }
 
 /// Clients reach the VIP by a route, as a router that has been told of it sends them.

@@ -13,11 +13,11 @@ use crate::network::{Inside, Network};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
-        an_upload_that_a_silent_hop_swallows_names_its_server,
-        an_upload_that_loses_some_of_its_packets_names_nobody,
+        an_upload_that_a_silent_hop_swallows_names_its_server[IPTABLES],
+        an_upload_that_loses_some_of_its_packets_names_nobody[NFT],
     ];
     stories.extend(stories![when Case::is_passthrough =>
-        a_download_that_a_silent_hop_swallows_names_the_clients_if_they_are_there,
+        a_download_that_a_silent_hop_swallows_names_the_clients_if_they_are_there [IPTABLES],
     ]);
     stories
 }

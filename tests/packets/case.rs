@@ -34,15 +34,25 @@ pub(crate) struct Story {
 }
 
 /// Stories that are told in each mode and family, or `when` a condition holds; `long` ones only if `CONVEY_LONG` is set.
+/// Brackets after a story name the programs that it uses, as constants of `Need`.
 macro_rules! stories {
-    (long when $when:expr => $($story:ident),+ $(,)?) => {
-        $crate::case::stories![@ &[convey_testkit::Need::Long], $when => $($story),+]
+    (long when $when:expr => $($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
+        vec![$($crate::case::stories![@ $story, $when, Long $($(, $tool)+)?]),+]
     };
-    (when $when:expr => $($story:ident),+ $(,)?) => { $crate::case::stories![@ &[], $when => $($story),+] };
-    (@ $needs:expr, $when:expr => $($story:ident),+) => {
-        vec![$($crate::case::Story { name: stringify!($story), tell: $story, when: $when, needs: $needs }),+]
+    (when $when:expr => $($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
+        vec![$($crate::case::stories![@ $story, $when $($(, $tool)+)?]),+]
     };
-    ($($story:ident),+ $(,)?) => { $crate::case::stories![when |_| true => $($story),+] };
+    (@ $story:ident, $when:expr $(, $need:ident)*) => {
+        $crate::case::Story {
+            name: stringify!($story),
+            tell: $story,
+            when: $when,
+            needs: &[$(convey_testkit::Need::$need),*],
+        }
+    };
+    ($($story:ident $([$($tool:ident),+])?),+ $(,)?) => {
+        $crate::case::stories![when |_| true => $($story $([$($tool),+])?),+]
+    };
 }
 pub(crate) use stories;
 

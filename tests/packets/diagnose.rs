@@ -11,9 +11,9 @@ use crate::udp::{ECHO, UdpEcho};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
-        the_host_answers_pings_of_the_vip,
-        traceroute_by_tcp_shows_the_balancer_before_the_vip,
-        traceroute_by_udp_shows_the_balancer_before_the_vip,
+        the_host_answers_pings_of_the_vip [NGINX, PING],
+        traceroute_by_tcp_shows_the_balancer_before_the_vip [NGINX, TRACEROUTE],
+        traceroute_by_udp_shows_the_balancer_before_the_vip [TRACEROUTE],
     ]
 }
 

@@ -13,9 +13,9 @@ use crate::udp::{exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
-        names_are_resolved_by_every_server,
-        queries_avoid_a_killed_server_and_so_does_a_client_that_asked_it,
-        without_a_server_queries_are_refused_at_once,
+        names_are_resolved_by_every_server [DIG, DNSMASQ],
+        queries_avoid_a_killed_server_and_so_does_a_client_that_asked_it [DIG, DNSMASQ],
+        without_a_server_queries_are_refused_at_once [DIG],
     ]
 }
 

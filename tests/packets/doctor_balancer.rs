@@ -19,30 +19,30 @@ use crate::network::{Network, PORT};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut all = stories![
-        a_host_that_is_well_has_no_finding,
-        a_vip_that_no_interface_has_is_named,
-        a_vip_that_another_host_has_too_is_named,
-        a_server_whose_firewall_drops_is_named,
-        a_server_whose_firewall_rejects_is_named,
-        a_neighbour_with_the_wrong_ethernet_address_is_named,
-        a_foreign_xdp_program_is_named,
+        a_host_that_is_well_has_no_finding [NGINX],
+        a_vip_that_no_interface_has_is_named [NGINX],
+        a_vip_that_another_host_has_too_is_named [NGINX],
+        a_server_whose_firewall_drops_is_named [IPTABLES, NGINX],
+        a_server_whose_firewall_rejects_is_named [IPTABLES, NGINX],
+        a_neighbour_with_the_wrong_ethernet_address_is_named [NGINX],
+        a_foreign_xdp_program_is_named [NGINX],
     ];
     all.extend(stories![when Case::is_passthrough =>
-        a_proxy_that_is_well_has_no_finding,
-        a_port_that_another_process_has_is_named,
+        a_proxy_that_is_well_has_no_finding [NGINX],
+        a_port_that_another_process_has_is_named [NGINX],
         a_server_on_another_port_is_named,
-        a_hop_that_drops_large_packets_is_named,
-        a_foreign_rule_is_named,
+        a_hop_that_drops_large_packets_is_named [IPTABLES],
+        a_foreign_rule_is_named [NFT, NGINX],
         a_full_table_is_named,
-        too_few_descriptors_are_named,
-        records_that_are_believed_for_too_long_are_named,
+        too_few_descriptors_are_named [NGINX],
+        records_that_are_believed_for_too_long_are_named [DNSMASQ, NGINX],
     ]);
     all.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
-        a_strict_rp_filter_that_drops_clients_is_named,
-        without_privileges_it_says_what_it_did_not_look_at,
+        a_strict_rp_filter_that_drops_clients_is_named [NGINX, PING],
+        without_privileges_it_says_what_it_did_not_look_at [NGINX],
     ]);
     all.extend(stories![when Case::is_dsr =>
-        a_host_whose_servers_have_the_vip_has_no_finding,
+        a_host_whose_servers_have_the_vip_has_no_finding [NGINX],
         a_service_that_has_the_vip_alone_has_no_finding,
     ]);
     all

@@ -13,21 +13,21 @@ use crate::network::Network;
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut all = stories![when Case::is_passthrough =>
-        a_foreign_filter_of_tc_is_named,
-        snat_ports_that_the_host_may_use_are_named,
-        too_few_local_ports_are_named,
-        a_server_that_gives_no_answer_to_its_check_is_named,
-        a_name_that_nobody_knows_is_named,
-        a_server_that_is_off_is_named,
-        an_interface_that_is_down_is_named_and_nothing_that_follows_from_it,
+        a_foreign_filter_of_tc_is_named [NGINX],
+        snat_ports_that_the_host_may_use_are_named [NGINX],
+        too_few_local_ports_are_named [NGINX],
+        a_server_that_gives_no_answer_to_its_check_is_named [NGINX],
+        a_name_that_nobody_knows_is_named [DNSMASQ, NGINX],
+        a_server_that_is_off_is_named [NGINX],
+        an_interface_that_is_down_is_named_and_nothing_that_follows_from_it [NGINX],
     ];
     // IPv6 has no ARP, and a worker's frontends no flow cache.
     all.extend(
         stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
-            an_interface_that_answers_no_arp_is_named,
-            a_kernel_that_takes_no_programs_is_named,
-            the_file_of_the_convey_that_runs_is_looked_at,
-            a_policy_that_drops_is_mended_for_all_servers_at_once,
+            an_interface_that_answers_no_arp_is_named [ARPING, NGINX],
+            a_kernel_that_takes_no_programs_is_named [NGINX],
+            the_file_of_the_convey_that_runs_is_looked_at [NGINX],
+            a_policy_that_drops_is_mended_for_all_servers_at_once [NFT, NGINX],
             a_convey_that_ran_out_of_descriptors_is_named,
         ],
     );

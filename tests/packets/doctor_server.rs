@@ -13,21 +13,21 @@ use crate::network::{Network, PORT};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when Case::is_dsr =>
-        doctor_finds_nothing_on_a_healthy_server,
-        doctor_names_a_gateway_that_is_nobody_s_address,
-        doctor_names_a_gateway_that_is_no_router,
-        doctor_names_nat_that_is_missing_or_of_another_port_or_interface,
-        doctor_names_a_vip_that_is_not_there_or_on_the_link,
-        doctor_names_a_service_on_another_address_or_none,
-        doctor_names_a_firewall_that_drops,
-        doctor_names_a_firewall_that_rejects,
-        doctor_names_a_link_that_takes_only_short_packets,
+        doctor_finds_nothing_on_a_healthy_server [NGINX],
+        doctor_names_a_gateway_that_is_nobody_s_address [NGINX],
+        doctor_names_a_gateway_that_is_no_router [NGINX],
+        doctor_names_nat_that_is_missing_or_of_another_port_or_interface [NGINX],
+        doctor_names_a_vip_that_is_not_there_or_on_the_link [NGINX],
+        doctor_names_a_service_on_another_address_or_none [NGINX],
+        doctor_names_a_firewall_that_drops [NFT, NGINX],
+        doctor_names_a_firewall_that_rejects [NFT, NGINX],
+        doctor_names_a_link_that_takes_only_short_packets [NGINX],
     ];
     // IPv6 has no such settings.
     stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 =>
-        doctor_names_arp_that_is_not_silenced,
-        doctor_names_a_strict_reverse_path,
-        doctor_names_rules_of_iptables,
+        doctor_names_arp_that_is_not_silenced [NGINX],
+        doctor_names_a_strict_reverse_path [NGINX],
+        doctor_names_rules_of_iptables [IPTABLES, NFT, NGINX],
     ]);
     stories
 }

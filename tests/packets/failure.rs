@@ -15,7 +15,7 @@ use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let in_both = stories![
-        new_connections_avoid_a_killed_server,
+        new_connections_avoid_a_killed_server[NGINX],
         connections_to_a_server_that_is_cut_off_end_with_a_reset,
         a_udp_server_that_dies_under_load_loses_its_clients_and_gets_them_when_it_is_back,
         without_a_server_clients_are_reset_at_once,
@@ -23,13 +23,13 @@ pub(crate) fn stories() -> Vec<Story> {
     ];
     let where_answers_pass = stories![when |case| case.mode == Mode::Passthrough =>
         a_server_that_refuses_clients_is_ejected_and_keeps_its_connections,
-        refused_connects_have_a_server_probed_and_taken_out_at_once,
+        refused_connects_have_a_server_probed_and_taken_out_at_once [NGINX],
     ];
     // Probes know no family and no offload.
     let by_probes_alone = stories![when |case| {
             case.is_dsr() && case.family == Family::V4 && case.offload == Offload::Off
         } =>
-        a_refused_probe_is_repeated_at_once,
+        a_refused_probe_is_repeated_at_once [NGINX],
     ];
     [in_both, where_answers_pass, by_probes_alone].concat()
 }

@@ -24,7 +24,7 @@ pub(crate) fn stories() -> Vec<Story> {
         large_datagrams_come_back_byte_for_byte,
         so_do_those_whose_fragments_are_out_of_order,
         fragments_of_two_datagrams_are_not_mixed_up,
-        the_host_puts_its_own_fragments_together_whatever_it_forwards,
+        the_host_puts_its_own_fragments_together_whatever_it_forwards[PING],
         the_host_complains_to_nobody_of_fragments_that_were_not_for_it,
         a_fragment_whose_first_never_comes_is_counted_and_traced,
     ]

@@ -22,14 +22,14 @@ use crate::turns;
 pub(crate) fn stories() -> Vec<Story> {
     // In DSR nothing comes back that would have to be captured.
     let mut stories = stories![when Case::is_passthrough =>
-        a_reload_may_put_a_server_behind_another_interface,
-        an_interface_that_is_made_anew_is_captured_again,
+        a_reload_may_put_a_server_behind_another_interface [NGINX],
+        an_interface_that_is_made_anew_is_captured_again [NGINX],
     ];
     // The family makes no difference.
     stories.extend(stories![when |case| {
             case.is_passthrough() && case.is_cached() && case.family == Family::V4
         } =>
-        workers_forward_on_an_interface_that_takes_no_more_programs,
+        workers_forward_on_an_interface_that_takes_no_more_programs [NGINX],
     ]);
     // Each family and each way, but not all of them: it takes some seconds.
     stories.extend(stories![when |case| {

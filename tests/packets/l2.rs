@@ -14,15 +14,15 @@ use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when Case::is_dsr =>
-        servers_that_have_the_vip_share_its_clients,
-        answers_of_servers_that_have_the_vip_do_not_pass_the_balancer,
+        servers_that_have_the_vip_share_its_clients [NGINX],
+        answers_of_servers_that_have_the_vip_do_not_pass_the_balancer [CURL, NGINX],
         datagrams_reach_servers_that_have_the_vip,
         a_server_that_routes_take_off_the_link_is_sent_nothing_until_they_put_it_back,
-        a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down,
+        a_server_keeps_the_vip_to_itself_until_the_script_takes_it_down [NGINX],
     ];
     // IPv6 needs no setting that could be taken back.
     stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 =>
-        a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down,
+        a_server_keeps_its_second_vip_to_itself_when_the_script_takes_the_first_down [NGINX],
     ]);
     stories
 }

@@ -15,20 +15,24 @@ use crate::case::Family;
 /// The argument that makes this program hold a lab.
 pub(crate) const HOLD: &str = "hold-lab";
 
-pub(crate) fn trials(needs: &[Need]) -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tests = [
         ("lab::every_machine_reaches_every_other", every_machine_reaches_every_other as fn()),
-        ("lab::a_narrow_hop_tells_both_sides", a_narrow_hop_tells_both_sides),
         (
             "lab::a_lab_is_gone_when_dropped_with_what_runs_in_it",
             a_lab_is_gone_when_dropped_with_what_runs_in_it,
         ),
         ("lab::a_lab_is_gone_when_its_process_is_killed", a_lab_is_gone_when_its_process_is_killed),
         ("lab::the_next_lab_removes_what_a_crash_has_left", the_next_lab_removes_what_a_crash_has_left),
-        ("lab::a_lab_loses_as_many_packets_as_it_is_told", a_lab_loses_as_many_packets_as_it_is_told),
         ("lab::what_a_tool_says_is_in_the_error", what_a_tool_says_is_in_the_error),
     ];
-    convey_testkit::trials(tests, needs)
+    let mut trials = convey_testkit::trials(tests, &[Need::Namespaces]);
+    let narrow = ("lab::a_narrow_hop_tells_both_sides", a_narrow_hop_tells_both_sides as fn());
+    trials.extend(convey_testkit::trials([narrow], &[Need::Namespaces, Need::PING]));
+    let losses =
+        ("lab::a_lab_loses_as_many_packets_as_it_is_told", a_lab_loses_as_many_packets_as_it_is_told as fn());
+    trials.extend(convey_testkit::trials([losses], &[Need::Namespaces, Need::NFT]));
+    trials
 }
 
 /// Makes a lab, says so, and waits to be killed.

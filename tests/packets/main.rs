@@ -4,7 +4,7 @@
 //! Stories are told in passthrough and in DSR mode, by IPv4 and by IPv6, with open flows forwarded by the kernel and by a
 //! worker; some with the driver of a virtual link. Unless `CONVEY_LONG` is set each is told in one of these ways, by
 //! turns, and long ones are not. With `1` each is told in the opposite way, too, with `only` in that alone, with `all` in every way. They
-//! need root and some tools; where one is missing they are reported as ignored, with the reason.
+//! need root, and the tools that each names; a story whose tool is missing is reported as ignored, with the reason.
 //! `CONVEY_BIN` names another binary to test.
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -68,23 +68,6 @@ use convey_testkit::{Need, run_trials_in_turns, trial};
 use libtest_mimic::Trial;
 
 use case::{Case, Story};
-
-/// What every story needs.
-const NEEDS: &[Need] = &[
-    Need::Namespaces,
-    Need::NFT,
-    Need::ETHTOOL,
-    Need::Tool("iptables", "iptables"),
-    Need::NGINX,
-    Need::CURL,
-    Need::WRK,
-    Need::Tool("iperf3", "iperf3"),
-    Need::DNSMASQ,
-    Need::DIG,
-    Need::Tool("ping", "iputils-ping"),
-    Need::Tool("arping", "iputils-arping"),
-    Need::Tool("traceroute", "traceroute"),
-];
 
 /// Rooms whose stories depend neither on the family by itself nor on who forwards.
 const OF_TYPICAL_CASES: &[&str] = &[
@@ -151,13 +134,23 @@ fn main() -> ExitCode {
         ("xdp", xdp::stories()),
     ];
     let mut rooms: Vec<_> = rooms.map(|(room, stories)| trials_of(room, stories).into_iter()).into();
-    rooms.push(lab::trials(NEEDS).into_iter());
+    rooms.push(lab::trials().into_iter());
     // In turn, for floods are in few rooms, and the other stories wait for them.
     let mut trials = Vec::new();
     while !rooms.is_empty() {
         rooms.retain_mut(|room| room.next().map(|trial| trials.push(trial)).is_some());
     }
     run_trials_in_turns(trials)
+}
+
+/// Needs of every story of a room. The servers of DSR rewrite addresses by nftables, and `xdp` switches offloads.
+fn needs_of(room: &str, case: Case) -> &'static [Need] {
+    match room {
+        "xdp" if case.is_dsr() => &[Need::Namespaces, Need::ETHTOOL, Need::NFT],
+        "xdp" => &[Need::Namespaces, Need::ETHTOOL],
+        _ if case.is_dsr() => &[Need::Namespaces, Need::NFT],
+        _ => &[Need::Namespaces],
+    }
 }
 
 fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
@@ -177,7 +170,8 @@ fn trials_of(room: &str, stories: Vec<Story>) -> Vec<Trial> {
                 _ if opposite == Some(case) => Some(&Need::Long),
                 _ => Some(&Need::All),
             };
-            let needs: Vec<Need> = patience.into_iter().chain(story.needs).chain(NEEDS).copied().collect();
+            let needs = patience.into_iter().chain(story.needs).chain(needs_of(room, case)).copied();
+            let needs: Vec<Need> = needs.collect();
             trials.push(trial(name, needs, move || {
                 let _turn = turns::begin();
                 (story.tell)(case);

@@ -18,10 +18,10 @@ use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 const LAYER_4: [Mode; 3] = [Mode::Proxy, Mode::Passthrough, Mode::Dsr];
 
 pub(crate) fn stories() -> Vec<Story> {
-    let anyhow = stories![every_mode_is_served_by_one_process_from_one_file];
+    let anyhow = stories![every_mode_is_served_by_one_process_from_one_file[NFT]];
     // All modes are in one process, whichever is said.
     let once = stories![when |case| case.is_passthrough() =>
-        forged_connections_of_dsr_keep_nobody_out_of_passthrough];
+        forged_connections_of_dsr_keep_nobody_out_of_passthrough [NFT]];
     // Of the proxy, which knows no offload; by IPv6 all clients of the lab are one, for they have one network.
     let proxied = stories![when |case| case.is_passthrough() && case.offload == Offload::Tc && case.family == Family::V4 =>
         one_client_leaves_others_local_ports_whether_it_holds_connections_or_ends_them];

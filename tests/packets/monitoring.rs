@@ -7,7 +7,7 @@ use std::path::Path;
 
 use convey::model::{Mode, Offload};
 use convey_lab::Role;
-use convey_testkit::{Need, PATIENCE, Process, TcpServer, ask, clock, connect, ping, run, wait_for};
+use convey_testkit::{PATIENCE, Process, TcpServer, ask, clock, connect, ping, run, wait_for};
 use serde_json::Value;
 
 use crate::case::{Case, Family, Story};
@@ -17,12 +17,9 @@ use crate::network::{Network, PORT};
 const PROMETHEUS: ([u8; 4], u16) = ([127, 0, 0, 1], 9090);
 
 pub(crate) fn stories() -> Vec<Story> {
-    vec![Story {
-        name: "every_query_of_the_dashboard_and_the_alerts_returns_data",
-        tell: every_query_of_the_dashboard_and_the_alerts_returns_data,
-        when: |case| case.is_passthrough() && case.family == Family::V4 && case.offload == Offload::Tc,
-        needs: &[Need::Tool("prometheus", "prometheus")],
-    }]
+    stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.offload == Offload::Tc =>
+        every_query_of_the_dashboard_and_the_alerts_returns_data [CURL, PROMETHEUS],
+    ]
 }
 
 fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {

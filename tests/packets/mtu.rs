@@ -17,12 +17,12 @@ use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
-        answers_fit_through_a_narrow_hop_before_the_client,
+        answers_fit_through_a_narrow_hop_before_the_client [CURL, NGINX],
         large_datagrams_pass_a_narrow_hop_in_fragments,
         who_makes_up_a_narrow_hop_is_not_believed_but_counted,
     ];
     stories.extend(stories![when Case::is_passthrough =>
-        answers_are_as_long_as_the_balancers_route_to_the_client_takes,
+        answers_are_as_long_as_the_balancers_route_to_the_client_takes [CURL, NGINX],
         who_lies_about_his_own_path_shortens_nobody_elses_packets,
     ]);
     // In DSR with NAT the hop tells the client of a packet to the server, of which the client knows nothing.

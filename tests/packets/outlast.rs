@@ -20,13 +20,13 @@ use crate::takeover::move_vip;
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_dsr() && (case.family == Family::V4 || case.is_cached()) =>
-        a_kill_and_a_new_start_cut_no_download,
-        a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile,
-        another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download,
-        what_stays_is_taken_away_by_a_command,
-        neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away,
-        what_another_user_owns_counts_as_in_use,
-        a_start_takes_away_the_guards_of_its_own_frontends_only,
+        a_kill_and_a_new_start_cut_no_download [CURL, NGINX],
+        a_stop_and_a_new_start_cut_no_download_and_leave_the_port_to_others_meanwhile [NGINX],
+        another_balancer_takes_over_from_one_that_was_killed_and_cuts_no_download [ARPING, CURL, NGINX],
+        what_stays_is_taken_away_by_a_command [NGINX],
+        neither_a_start_that_fails_nor_a_proxy_takes_the_guard_of_a_killed_process_away [NGINX],
+        what_another_user_owns_counts_as_in_use [NGINX],
+        a_start_takes_away_the_guards_of_its_own_frontends_only [NGINX],
     ]
 }
 

@@ -13,7 +13,7 @@ use crate::udp::{UdpEcho, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when |case| case.family == Family::V4 || case.is_cached() =>
-        passive_ftp_is_served_by_the_server_of_the_control_connection,
+        passive_ftp_is_served_by_the_server_of_the_control_connection [CURL],
     ];
     stories.extend(stories![when |case| case.family == Family::V4 =>
         a_pair_of_udp_ports_leads_to_one_server_and_keeps_its_ports,

@@ -13,8 +13,8 @@ use crate::network::Network;
 pub(crate) fn stories() -> Vec<Story> {
     // The family makes no difference.
     stories![when |case| case.is_cached() && case.family == Family::V4 =>
-        a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads,
-        an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf,
+        a_user_with_what_its_mode_needs_forwards_in_the_kernel_and_reloads [NGINX],
+        an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf [NGINX],
     ]
 }
 

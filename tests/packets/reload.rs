@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::network::Network;
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![twenty_reloads_under_load_break_no_connection, a_removed_server_finishes_its_connections]
+    stories![twenty_reloads_under_load_break_no_connection [NGINX, WRK], a_removed_server_finishes_its_connections]
 }
 
 fn twenty_reloads_under_load_break_no_connection(case: Case) {

@@ -13,12 +13,12 @@ use crate::network::{Network, PORT};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
-        what_one_process_forwards_no_second_one_does,
-        a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free,
+        what_one_process_forwards_no_second_one_does[NGINX],
+        a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free[NGINX],
     ];
     stories.extend(stories![when Case::is_cached =>
-        what_an_ordinary_user_binds_keeps_nobody_from_forwarding,
-        what_a_service_user_forwards_root_does_not,
+        what_an_ordinary_user_binds_keeps_nobody_from_forwarding [NGINX],
+        what_a_service_user_forwards_root_does_not [NGINX],
     ]);
     stories
 }

@@ -15,15 +15,15 @@ use crate::udp::{ECHO, UdpEcho, datagram};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when |case| case.family == Family::V4 && case.is_cached() =>
-        the_guard_by_hand_keeps_traffic_from_the_host,
+        the_guard_by_hand_keeps_traffic_from_the_host [CURL, IPTABLES, NFT, NGINX],
     ];
     stories.extend(stories![when Case::is_dsr =>
-        replies_get_the_vip_until_the_script_takes_it_down,
+        replies_get_the_vip_until_the_script_takes_it_down [CURL, NGINX],
         large_answers_get_the_vip_in_every_fragment,
-        an_answer_of_another_port_or_protocol_keeps_its_address,
+        an_answer_of_another_port_or_protocol_keeps_its_address [PING],
     ]);
     stories.extend(stories![when |case| case.is_dsr() && case.family == Family::V4 && case.is_cached() =>
-        scripts_say_what_they_take,
+        scripts_say_what_they_take [IPTABLES],
         scripts_fail_where_they_would_change_nothing,
         scripts_check_what_they_have_set,
     ]);

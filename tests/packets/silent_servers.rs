@@ -18,12 +18,12 @@ use crate::turns;
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when Case::is_dsr =>
-        a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended,
-        a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip,
-        clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended,
-        forged_syns_that_are_repeated_take_no_server_out,
+        a_check_via_the_vip_finds_each_fault_of_a_server_by_its_cause_and_that_it_is_mended [NFT, NGINX],
+        a_check_via_the_vip_finds_each_fault_of_a_server_that_has_the_vip [NFT, NGINX],
+        clients_that_a_server_does_not_answer_take_it_out_and_bring_it_back_once_mended [NGINX],
+        forged_syns_that_are_repeated_take_no_server_out [NGINX],
     ];
-    stories.extend(stories![handshakes_are_counted_at_each_server,]);
+    stories.extend(stories![handshakes_are_counted_at_each_server[NGINX],]);
     stories
 }
 

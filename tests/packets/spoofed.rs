@@ -19,7 +19,7 @@ use crate::udp::{ECHO, UdpEcho, exchange, socket_to};
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when is_told =>
         forged_refusals_take_no_server_out,
-        resets_that_a_client_forges_on_one_arm_eject_no_server,
+        resets_that_a_client_forges_on_one_arm_eject_no_server [NGINX],
         refusals_that_come_by_another_link_than_the_server_are_dropped_and_counted,
     ];
     stories.extend(stories![when |case| is_told(case) && case.is_cached() =>

@@ -14,11 +14,12 @@ use crate::network::{Network, tcp_counter};
 
 pub(crate) fn stories() -> Vec<Story> {
     let short = stories![
-        connections_spread_by_weight,
+        connections_spread_by_weight[NGINX],
         servers_see_whom_the_mode_lets_them_see,
-        only_what_the_mode_says_passes_the_balancer,
+        only_what_the_mode_says_passes_the_balancer[NGINX],
     ];
-    let long = stories![long when |_| true => a_hundred_thousand_short_connections_from_eight_clients];
+    let long =
+        stories![long when |_| true => a_hundred_thousand_short_connections_from_eight_clients [NGINX]];
     [short, long].concat()
 }
 

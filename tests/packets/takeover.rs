@@ -18,10 +18,10 @@ use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when Case::is_dsr =>
-        a_second_balancer_takes_the_vip_over_and_cuts_no_connection,
-        a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip,
-        streams_of_datagrams_keep_their_server_when_the_vip_moves,
-        streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves,
+        a_second_balancer_takes_the_vip_over_and_cuts_no_connection [ARPING, CURL, NGINX, WRK],
+        a_second_balancer_cuts_no_connection_to_servers_that_have_the_vip [ARPING, CURL, NGINX, WRK],
+        streams_of_datagrams_keep_their_server_when_the_vip_moves [ARPING],
+        streams_of_datagrams_keep_a_server_that_has_the_vip_when_it_moves [ARPING],
     ]
 }
 

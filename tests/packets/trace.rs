@@ -21,18 +21,15 @@ use crate::network::{Network, PORT};
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
         a_packet_is_shown_as_it_came_with_the_decision_and_as_it_went,
-        packets_that_are_dropped_are_shown_with_the_reason,
+        packets_that_are_dropped_are_shown_with_the_reason[CURL],
         the_end_of_a_connection_is_shown,
     ];
     stories.extend(stories![when |case| case.offload == Offload::Tc =>
         a_connection_in_the_kernel_is_shown_while_it_is_watched_and_goes_back_afterwards,
     ]);
-    stories.push(Story {
-        name: "a_file_of_packets_has_both_sides",
-        tell: a_file_of_packets_has_both_sides,
-        when: |case| case.is_passthrough() && case.family == Family::V4,
-        needs: &[Need::Tool("tcpdump", "tcpdump")],
-    });
+    stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+        a_file_of_packets_has_both_sides [TCPDUMP],
+    ]);
     stories
 }
 

@@ -16,12 +16,12 @@ use crate::network::Network;
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![
-        a_large_file_is_downloaded_byte_for_byte,
+        a_large_file_is_downloaded_byte_for_byte [CURL, NGINX],
         a_large_file_is_uploaded_byte_for_byte,
-        bytes_arrive_without_offloads,
-        bytes_arrive_when_only_the_last_hop_finishes_checksums,
-        bytes_arrive_although_one_packet_in_a_hundred_is_lost,
-        many_streams_at_once_in_both_directions,
+        bytes_arrive_without_offloads [CURL, ETHTOOL, NGINX],
+        bytes_arrive_when_only_the_last_hop_finishes_checksums [CURL, ETHTOOL, NGINX],
+        bytes_arrive_although_one_packet_in_a_hundred_is_lost [CURL, ETHTOOL, NFT, NGINX],
+        many_streams_at_once_in_both_directions [IPERF3],
     ]
 }
 

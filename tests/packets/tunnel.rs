@@ -22,13 +22,13 @@ use crate::udp::{ECHO, UdpEcho, datagram, exchange, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when Case::is_dsr =>
-        a_server_on_another_network_is_reached_by_ipip_of_either_family,
-        the_same_by_gue,
-        uploads_and_downloads_pass_although_outer_headers_take_room,
-        an_upload_passes_a_router_that_takes_less_than_convey_knew,
-        large_datagrams_come_out_as_they_were,
-        a_check_goes_through_the_tunnel_as_clients_do,
-        a_reload_moves_an_open_connection_to_another_kind_of_tunnel,
+        a_server_on_another_network_is_reached_by_ipip_of_either_family [ETHTOOL, NGINX],
+        the_same_by_gue [ETHTOOL, NGINX],
+        uploads_and_downloads_pass_although_outer_headers_take_room [ETHTOOL],
+        an_upload_passes_a_router_that_takes_less_than_convey_knew [ETHTOOL, NFT],
+        large_datagrams_come_out_as_they_were [ETHTOOL],
+        a_check_goes_through_the_tunnel_as_clients_do [ETHTOOL, NGINX],
+        a_reload_moves_an_open_connection_to_another_kind_of_tunnel [ETHTOOL],
     ]
 }
 

@@ -21,7 +21,7 @@ use crate::{trace, tunnel};
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
-        files_arrive_byte_for_byte_in_both_directions,
+        files_arrive_byte_for_byte_in_both_directions [CURL, NGINX],
         a_stream_of_datagrams_is_answered,
         a_connection_ends_in_order_and_leaves_the_cache,
         an_interface_may_get_another_ethernet_address,
@@ -30,14 +30,14 @@ pub(crate) fn stories() -> Vec<Story> {
     // In DSR replies do not come by. The family makes no difference.
     stories.extend(stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
         clients_behind_an_interface_without_xdp_are_answered,
-        a_reload_may_put_a_server_behind_an_interface_without_xdp,
+        a_reload_may_put_a_server_behind_an_interface_without_xdp [NGINX],
         slots_that_forged_syns_hold_are_free_soon_although_the_driver_forwards_answers,
         datagrams_in_a_servers_name_from_the_clients_side_reach_no_client,
         segments_in_a_servers_name_from_the_clients_side_reach_no_client,
         forged_syns_leave_clients_their_snat_ports,
     ]);
     stories.extend(stories![when Case::is_dsr =>
-        packets_go_into_tunnels_of_every_kind_in_the_driver,
+        packets_go_into_tunnels_of_every_kind_in_the_driver [NGINX],
     ]);
     stories.extend(stories![when |case| case.family == Family::V4 =>
         upgrades_under_load_cut_no_connection_and_refuse_no_client,

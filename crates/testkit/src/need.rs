@@ -39,6 +39,7 @@ pub enum Need {
 /// The usual tools.
 #[allow(missing_docs, reason = "a tool by its name")]
 impl Need {
+    pub const ARPING: Need = Need::Tool("arping", "iputils-arping");
     pub const CHROMIUM: Need = Need::Tool("chromium", "chromium");
     pub const CURL: Need = Need::Tool("curl", "curl");
     pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
@@ -47,14 +48,20 @@ impl Need {
     pub const ETCDCTL: Need = Need::Tool("etcdctl", "etcd-client");
     pub const ETHTOOL: Need = Need::Tool("ethtool", "ethtool");
     pub const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
+    pub const IPERF3: Need = Need::Tool("iperf3", "iperf3");
+    pub const IPTABLES: Need = Need::Tool("iptables", "iptables");
     pub const NFT: Need = Need::Tool("nft", "nftables");
     pub const NGINX: Need = Need::Tool("nginx", "nginx-light");
     pub const NODE: Need = Need::Tool("node", "nodejs");
     pub const OPENSSL: Need = Need::Tool("openssl", "openssl");
+    pub const PING: Need = Need::Tool("ping", "iputils-ping");
     pub const PRLIMIT: Need = Need::Tool("prlimit", "util-linux");
+    pub const PROMETHEUS: Need = Need::Tool("prometheus", "prometheus");
     pub const PROMTOOL: Need = Need::Tool("promtool", "prometheus");
     pub const PYTHON: Need = Need::Tool("python3", "python3");
     pub const TC: Need = Need::Tool("tc", "iproute2");
+    pub const TCPDUMP: Need = Need::Tool("tcpdump", "tcpdump");
+    pub const TRACEROUTE: Need = Need::Tool("traceroute", "traceroute");
     pub const WRK: Need = Need::Tool("wrk", "wrk");
 }
 
@@ -118,11 +125,22 @@ pub fn trial(
         needs.push(Need::Other(is_short_among_long));
     }
     Trial::ignorable_test(name, move || {
-        if let Some(missing) = needs.iter().find_map(|need| need.missing()) {
-            return Ok(Completion::ignored_with(missing));
+        if let Some(reason) = reason_to_ignore(&needs) {
+            return Ok(Completion::ignored_with(reason));
         }
         test();
         Ok(Completion::Completed)
+    })
+}
+
+/// Everything that is missing, or that the test is not wanted.
+fn reason_to_ignore(needs: &[Need]) -> Option<String> {
+    let (of_patience, others): (Vec<&Need>, Vec<&Need>) =
+        needs.iter().partition(|need| matches!(need, Need::Long | Need::All));
+    let unwanted = of_patience.iter().find_map(|need| need.missing());
+    unwanted.or_else(|| {
+        let missing: Vec<String> = others.iter().filter_map(|need| need.missing()).collect();
+        (!missing.is_empty()).then(|| missing.join(", "))
     })
 }
 
