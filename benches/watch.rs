@@ -1,6 +1,7 @@
 //! What it costs to be watched: proxy mode at full speed while nobody looks, and while somebody does, taking turns in one run.
 //!
 //!     cargo bench --bench watch -- [--smoke]
+#![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
 
 use std::fs;
 use std::io::{Read, Write};

@@ -3,6 +3,7 @@
 //!
 //!     cargo bench --bench peers -- [proxy|http|tls|http3|files|passthrough|dsr]... [--quick|--smoke] [--load WORDS]...
 //!         [--pingora BINARY] [--before BINARY] [--with FEATURE]...
+#![allow(clippy::disallowed_methods, reason = "it measures time, and its threads can be made")]
 
 mod chart;
 mod client;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::listener::{AdminListener, Requester};
 use super::progress::AnswerProgress;
+use crate::proxy::Contained;
 
 /// Answers requests until dropped. One request per connection, and a bounded time and number of
 /// connections: nobody can keep others out by being slow. Answers that take long (`AnswerProgress::takes_long`) have no
@@ -127,7 +128,7 @@ async fn serve_within(
         make_room(&mut open, limits, tasks).await;
         let progress = AnswerProgress::default();
         let client = Client { routes: routes.clone(), who, progress: progress.clone() };
-        let task = tasks.spawn(converse(stream, client, limits.lifetime));
+        let task = tasks.spawn(Contained::new(converse(stream, client, limits.lifetime)));
         open.push(Open { task, since: Instant::now(), progress });
     }
 }

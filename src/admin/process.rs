@@ -5,6 +5,8 @@ use std::fs;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::proxy::Contained;
+
 /// The process, in the terms of Prometheus' conventional `process_*` metrics. `None`: the system does not
 /// tell; it is not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -17,6 +19,8 @@ pub struct ProcessMetrics {
     pub max_fds: Option<u64>,
     /// Resident memory.
     pub resident_memory_bytes: Option<u64>,
+    /// Connections that have ended by a panic.
+    pub connection_panics: u64,
 }
 
 impl ProcessMetrics {
@@ -28,6 +32,7 @@ impl ProcessMetrics {
             open_fds: open_fds(),
             max_fds: getrlimit(Resource::Nofile).current,
             resident_memory_bytes: fs::read_to_string("/proc/self/status").ok().and_then(|s| resident(&s)),
+            connection_panics: Contained::panics(),
         }
     }
 }

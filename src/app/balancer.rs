@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use arc_swap::ArcSwap;
 use convey_trace::{TraceEnd, TraceHub};
 use log::{info, warn};
@@ -35,8 +35,8 @@ use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, clock, cores, limits, port_owner, runtime, server_sources, snat_ports,
-    socket_store, stale_filters,
+    Failure, acme, certificates, clock, cores, limits, port_owner, resources, runtime, server_sources,
+    snat_ports, socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
 use crate::config::watch::{FirstLook, Watch};
@@ -156,6 +156,18 @@ impl Start {
     }
 }
 
+/// Starts the threads that serve. An error names the memory or the tasks that are missing.
+async fn start_paths(parts: &Parts<'_>, kernel: Option<Kernel>, logs: Logs) -> anyhow::Result<Paths> {
+    if let Some(missing) = resources::missing_memory(parts.config, parts.threads.packets) {
+        bail!(missing);
+    }
+    let started = Paths::start(parts, kernel, logs).await;
+    started.map_err(|error| match resources::missing_tasks(parts.config, parts.threads) {
+        Some(missing) => error.context(missing),
+        None => error,
+    })
+}
+
 /// Everything that runs.
 struct RunningBalancer {
     task: Task<Paths>,
@@ -226,7 +238,7 @@ impl RunningBalancer {
             xdp_links: &xdp_links,
         };
         let mut state = first_state(threads.columns(), kernel.as_ref()).await;
-        let mut data_path = Paths::start(&parts, kernel, logs).await?;
+        let mut data_path = start_paths(&parts, kernel, logs).await?;
         let admin = BoundAdmin::new(loaded.config.stats.listen, control, handed.as_mut()).await?;
         let predecessor = handed.and_then(|handed| {
             event_log.expect(handed.events);

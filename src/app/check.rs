@@ -12,10 +12,11 @@ use tempfile::TempDir;
 use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
 use super::ownership::{self, Ownership};
+use super::paths::Threads;
 use super::sources::Fetched;
 use super::{
     Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, privileges,
-    proxy_path, runtime, snat_ports, sources, stale_filters,
+    proxy_path, resources, runtime, snat_ports, sources, stale_filters,
 };
 use crate::cli::Options;
 use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Resolved};
@@ -89,6 +90,10 @@ pub(super) fn run(file: &ConfigFile, socket: Option<&Path>) -> Result<ExitCode, 
     let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     obstacles.extend(of_sockets(&config));
+    if let Ok(threads) = Threads::new(&config, cores(), kernel.as_ref()) {
+        obstacles.extend(resources::missing_tasks(&config, threads));
+        obstacles.extend(resources::missing_memory(&config, threads.packets));
+    }
     let config = match kernel {
         Some(kernel) => {
             obstacles.extend(of_packets(&config, &kernel));

@@ -211,6 +211,7 @@ fn id(path: &Path) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use std::thread;
 

@@ -31,6 +31,7 @@ mod paths;
 mod port_owner;
 mod privileges;
 mod proxy_path;
+mod resources;
 mod restart;
 mod server_sources;
 mod service_manager;

@@ -18,6 +18,7 @@ use super::ownership::Ownership;
 use super::packet_path::PacketPath;
 use super::packet_plan;
 use super::proxy_path::ProxyPath;
+use super::resources;
 use super::restart::Started;
 use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
 use crate::admin::DataPathView;
@@ -73,7 +74,7 @@ pub(super) struct Parts<'a> {
 /// How many threads forward, of each kind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Threads {
-    packets: usize,
+    pub(super) packets: usize,
     proxy: usize,
 }
 
@@ -387,6 +388,11 @@ impl DataPath for Paths {
         let logs = self.logs.prepare(config)?;
         let ownership = self.packets.as_ref().map(|packets| packets.missing(config)).transpose()?;
         let new_owned = ownership.as_ref().map_or(0, Ownership::len);
+        if self.packets.is_some()
+            && let Some(refusal) = resources::missing_notes(config)
+        {
+            return Err(refusal);
+        }
         let proxy = self.proxy.as_mut().map(|proxy| proxy.prepare(config, new_owned)).transpose()?;
         Ok(Ready { proxy, ownership, logs })
     }

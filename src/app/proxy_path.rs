@@ -11,7 +11,7 @@ use convey_http::HttpServer;
 use log::warn;
 
 use super::paths::Parts;
-use super::{clock, limits, port_owner};
+use super::{clock, limits, port_owner, resources};
 use crate::config::Config;
 use crate::model::{Endpoint, FrontendConfig, Listen, Mode};
 use crate::proxy::{
@@ -97,6 +97,10 @@ impl ProxyPath {
     pub(super) fn prepare(&mut self, config: &Config, owned: u64) -> Result<PreparedSockets, String> {
         if let Some(refusal) = too_many_ports(config, self.shared.columns.len(), self.open_files) {
             return Err(refusal);
+        }
+        if resources::serves_files(config) {
+            let started = convey_http::start_disk_threads();
+            started.map_err(|error| format!("there is no thread to read files with: {error}"))?;
         }
         missing_addresses(config).iter().for_each(|line| warn!("{line}"));
         let wanted = endpoints(config);

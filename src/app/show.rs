@@ -42,7 +42,9 @@ impl Show {
                 let lab = lab.clone();
                 tokio::spawn(async move {
                     let tracing = lab.clone();
-                    if let Ok(told) = tokio::task::spawn_blocking(move || tracing.trace()).await {
+                    #[expect(clippy::disallowed_methods, reason = "a demo")]
+                    let traced = tokio::task::spawn_blocking(move || tracing.trace());
+                    if let Ok(told) = traced.await {
                         print(&told);
                     }
                     lab.keep_asking();

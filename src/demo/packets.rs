@@ -97,12 +97,13 @@ impl PacketDemo {
 
     /// Makes requests from the lab's client until the demo ends.
     pub fn keep_asking(self: Arc<Self>) {
-        thread::spawn(move || {
+        let asking = move || {
             loop {
                 self.request();
                 thread::sleep(REQUEST_PAUSE);
             }
-        });
+        };
+        let _ = thread::Builder::new().name("client".to_owned()).spawn(asking);
     }
 
     /// The answer to one request.

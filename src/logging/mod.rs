@@ -32,6 +32,7 @@ use self::filter::{LogFilter, Variable};
 use self::line::Look;
 use self::queue::LineQueue;
 use crate::config::{self, LogLevel, LogOutput};
+use crate::proxy::Contained;
 
 /// How long the end of the program waits for a reader.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -164,13 +165,20 @@ impl Log {
         }
     }
 
-    /// A panic ends the program. The queue has what led to it, so the panic is told there.
+    /// Logs panics. A panic of one connection ends its task, and is counted. Any other one ends the program: its thread is one that
+    /// everybody needs.
     fn tell_of_panics(&self) {
         if self.0.queue.is_some() {
             let log = self.clone();
             panic::set_hook(Box::new(move |panic| {
                 log.say(words_of(panic).trim_end());
-                log.flush();
+                if Contained::is_polled() {
+                    Contained::count_panic();
+                    log::error!("a connection has panicked and ends; all others go on");
+                } else {
+                    log.flush();
+                    std::process::abort();
+                }
             }));
         }
     }
@@ -253,9 +261,12 @@ fn now() -> SystemTime {
 #[cfg(test)]
 mod tests {
     use std::io::{PipeWriter, Read, pipe};
+    use std::os::unix::process::ExitStatusExt;
+    use std::pin::Pin;
     use std::process::{Command, Stdio};
 
     use rustix::pipe::fcntl_getpipe_size;
+    use rustix::process::Signal;
 
     use super::*;
 
@@ -263,22 +274,36 @@ mod tests {
     const PANICS: &str = "CONVEY_TEST_PANICS";
 
     #[test]
-    fn a_panic_is_told_and_waits_a_second_at_most_for_who_reads_it() {
-        if env::var_os(PANICS).is_some() {
-            let _log = Log::start(None);
-            let panicked = thread::Builder::new().name("worker".into()).spawn(|| panic!("out of luck"));
-            assert!(panicked.unwrap().join().is_err());
-            std::process::exit(7);
+    fn panic_is_logged_within_a_second_and_ends_the_process_unless_a_connection_contains_it() {
+        if let Some(kind) = env::var_os(PANICS) {
+            let log = Log::start(None);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let panics = async { panic!("out of luck") };
+            let one = thread::Builder::new().name("worker".into()).spawn(move || {
+                let future: Pin<Box<dyn Future<Output = ()> + Send>> =
+                    if kind == "connection" { Box::pin(Contained::new(panics)) } else { Box::pin(panics) };
+                runtime.block_on(async { assert!(tokio::spawn(future).await.is_err()) });
+            });
+            one.unwrap().join().unwrap();
+            log.flush();
+            std::process::exit(if Contained::panics() == 1 { 7 } else { 8 });
         }
-        let run = |stderr: PipeWriter| {
+        let run = |stderr: PipeWriter, kind: &str| {
             let mut command = Command::new(env::current_exe().unwrap());
-            let name = "a_panic_is_told_and_waits_a_second_at_most_for_who_reads_it";
+            let name = "panic_is_logged_within_a_second_and_ends_the_process_unless_a_connection_contains_it";
             command.args([&format!("logging::tests::{name}"), "--exact", "--nocapture"]);
-            command.env(PANICS, "1").env_remove("RUST_BACKTRACE").stdout(Stdio::null()).stderr(stderr);
+            command.env(PANICS, kind).env_remove("RUST_BACKTRACE").stdout(Stdio::null()).stderr(stderr);
             command.spawn().unwrap()
         };
         let (mut reader, writer) = pipe().unwrap();
-        assert_eq!(run(writer).wait().unwrap().code(), Some(7));
+        assert_eq!(run(writer, "connection").wait().unwrap().code(), Some(7));
+        let mut contained = String::new();
+        reader.read_to_string(&mut contained).unwrap();
+        assert!(contained.contains("out of luck\n") && contained.contains("all others go on"), "{contained}");
+
+        let (mut reader, writer) = pipe().unwrap();
+        let aborted = run(writer, "worker").wait().unwrap();
+        assert_eq!(aborted.signal(), Some(Signal::ABORT.as_raw()));
         let mut told = String::new();
         reader.read_to_string(&mut told).unwrap();
         assert!(told.contains("thread 'worker' panicked at src/logging/mod.rs:"), "{told}");
@@ -287,10 +312,10 @@ mod tests {
         let (_reader, mut writer) = pipe().unwrap();
         let full = vec![0; fcntl_getpipe_size(&writer).unwrap()];
         writer.write_all(&full).unwrap();
-        let mut child = run(writer);
+        let mut child = run(writer, "worker");
         for _ in 0..2_000 {
             if let Some(status) = child.try_wait().unwrap() {
-                return assert_eq!(status.code(), Some(7));
+                return assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
             }
             thread::sleep(Duration::from_millis(10));
         }

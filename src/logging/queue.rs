@@ -166,6 +166,7 @@ impl QueueState {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use std::fs::File;
     use std::io::{PipeReader, Read, pipe};

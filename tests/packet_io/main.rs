@@ -1,5 +1,6 @@
 //! The sockets, the guard and the netlink side of the packet modes, with real kernels' networks: each test makes
 //! network namespaces of its own.
+#![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod guard;

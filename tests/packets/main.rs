@@ -6,6 +6,7 @@
 //! turns, and long ones are not. With `1` each is told in the opposite way, too, with `only` in that alone, with `all` in every way. They
 //! need root, and the tools that each names; a story whose tool is missing is reported as ignored, with the reason.
 //! `CONVEY_BIN` names another binary to test.
+#![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod access;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use convey::model::Offload;
 use convey::wire::TestPacket;
 use convey_lab::Role;
-use convey_testkit::{TcpServer, clock, connect, ping, wait_for};
+use convey_testkit::{TcpServer, binary, clock, connect, ping, run, wait_for};
 use socket2::{Domain, Socket, Type};
 
 use crate::case::{Case, Family, Story, stories};
@@ -35,7 +35,9 @@ pub(crate) fn stories() -> Vec<Story> {
     let at_full_speed = stories![long when |case| case.is_passthrough() && is_told(case) =>
         many_forged_datagrams_leave_nine_of_ten_clients_their_snat_ports,
         many_forged_first_fragments_leave_nine_of_ten_clients_their_snat_ports];
-    [of_ports, of_slots, at_full_speed].concat()
+    let once = stories![when |case| case.is_passthrough() && case.family == Family::V4 && !case.is_cached() =>
+        flow_table_beyond_memory_is_refused_with_its_bytes];
+    [of_ports, of_slots, at_full_speed, once].concat()
 }
 
 /// What gives way is a worker's to say, in either family.
@@ -341,4 +343,19 @@ impl Drop for End<'_> {
 /// Whether a new client gets through to the server and back.
 fn is_served(vip: SocketAddr) -> bool {
     TcpStream::connect_timeout(&vip, Duration::from_secs(5)).is_ok_and(|mut stream| ping(&mut stream).is_ok())
+}
+
+fn flow_table_beyond_memory_is_refused_with_its_bytes(case: Case) {
+    let network = Network::new(case, 1, 1);
+    let config = Config { passthrough: "workers = 1\nmax_flows = 1073741824", ..Config::new(1) };
+    network.save(&config);
+    for command in [&["check"][..], &[]] {
+        let mut limited = network.lab.command(Role::Balancer, "prlimit");
+        limited.arg("--as=8589934592").arg(binary().get_program()).args(command);
+        limited.arg("--passthrough").arg("--config").arg(network.path("config.toml"));
+        let ran = run(limited.env("CONVEY_SOCKET", "").env_remove("RUST_LOG"));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        let bytes = "passthrough.max_flows = 1073741824 needs 171798691840 bytes";
+        assert!(format!("{}{}", ran.stdout, ran.stderr).contains(bytes), "{ran:?}");
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! A story whose tool, privilege or limit is missing on this machine is reported as ignored, with the
 //! reason. Long ones are told if `CONVEY_LONG` is set. `CONVEY_BIN` names another binary to test.
+#![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 mod access;
@@ -65,6 +66,7 @@ mod sources;
 mod stats;
 mod steering;
 mod supervised;
+mod tasks;
 mod tls;
 mod top;
 mod trace;
@@ -148,6 +150,7 @@ fn main() -> ExitCode {
         trusted_proxies::stories(),
         udp::stories(),
         supervised::stories(),
+        tasks::stories(),
         upgrade::stories(),
     ];
     run_trials(stories.into_iter().flatten().collect())

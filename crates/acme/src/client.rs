@@ -16,7 +16,6 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error as ThisError;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How long a request may take.
@@ -114,7 +113,7 @@ async fn ask(
     let uri = request.uri().clone();
     let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or("it is no https URL")?;
     let bare = host.trim_matches(['[', ']']).to_owned();
-    let stream = TcpStream::connect((&*bare, uri.port_u16().unwrap_or(443))).await?;
+    let stream = convey_resolver::connect(&bare, uri.port_u16().unwrap_or(443)).await?;
     let stream = tokio_rustls::TlsConnector::from(tls).connect(ServerName::try_from(bare)?, stream).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);

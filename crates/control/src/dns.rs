@@ -43,6 +43,7 @@ impl NameQuestion {
 impl NameBoard {
     /// A board whose names this resolver looks up, as tasks of the runtime that calls.
     pub fn of(resolver: Resolver) -> Arc<NameBoard> {
+        let resolver = Lookups(resolver);
         let board = Arc::<NameBoard>::default();
         tokio::spawn(board.clone().follow(move |question, board| {
             let resolver = resolver.clone();
@@ -56,14 +57,18 @@ impl NameBoard {
     }
 }
 
-impl ServerSource for Resolver {
+/// The resolver as a source of servers.
+#[derive(Clone)]
+struct Lookups(Resolver);
+
+impl ServerSource for Lookups {
     type Wanted = NameQuestion;
     type Said = Lookup;
 
     async fn watch(&self, wanted: NameQuestion, mut tell: impl FnMut(Lookup) + Send) -> Infallible {
         let mut pace = LookupPace::default();
         loop {
-            let lookup = self.look_up(wanted.host.clone(), &wanted.name_servers).await;
+            let lookup = self.0.look_up(wanted.host.clone(), &wanted.name_servers).await;
             let lookup = if wanted.allow_local { lookup } else { lookup.without_local() };
             let wait = pace.wait(&lookup);
             tell(lookup);

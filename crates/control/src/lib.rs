@@ -18,7 +18,6 @@ mod names;
 mod overlays;
 mod own_addresses;
 mod pace;
-mod resolver;
 mod round;
 mod source_board;
 mod state;
@@ -41,6 +40,6 @@ pub use task::{
     Requested, Task,
 };
 
+pub use convey_resolver::Resolver;
 pub use own_addresses::{own_addresses, own_addresses_for};
-pub use resolver::Resolver;
 pub use source_board::{DiscoveryBoard, SourceBoard};

@@ -73,6 +73,9 @@ impl DataPath for EmbeddedPath {
     }
 
     fn prepare(&mut self, config: &Config) -> Result<PreparedSockets, String> {
+        if config.backends.iter().any(|backend| backend.files.is_some()) {
+            convey_http::start_disk_threads().map_err(|error| error.to_string())?;
+        }
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::is_proxied).flat_map(FrontendConfig::endpoints).collect();
         let quic: HashSet<Endpoint> =

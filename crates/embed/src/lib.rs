@@ -103,7 +103,7 @@ impl EmbeddedBalancer {
             let _ = stop.send(within);
         }
         if let Some(thread) = self.thread.take() {
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            let _ = convey_config::files::aside(move || thread.join()).await;
         }
     }
 

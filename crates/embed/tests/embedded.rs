@@ -1,4 +1,5 @@
 //! What a program with a balancer in it would tell.
+#![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![allow(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
 use std::io::{Read, Write};

@@ -114,7 +114,7 @@ impl EtcdClient {
         let member = &self.address.endpoints[self.member];
         let connection = MemberConnection::open(member, self.tls.as_ref()).await?;
         let request = json!({ "create_request": {
-            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": self.read_at + 1,
+            "key": self.prefix(), "range_end": self.prefix_end(), "start_revision": next_revision(self.read_at),
         }});
         Ok(EtcdWatch(connection.stream("/v3/watch", self.token.as_deref(), &request).await?))
     }
@@ -214,6 +214,26 @@ impl EtcdWatch {
             }
         }
     }
+}
+
+/// The first revision that was not read yet. There is none behind the last number.
+fn next_revision(read_at: i64) -> i64 {
+    read_at.saturating_add(1)
+}
+
+/// What the client makes of any bytes as an answer, for the fuzzer: files, lines of a watch and leases.
+#[cfg(feature = "test-util")]
+pub fn read_answer(bytes: &[u8]) -> Option<Revision> {
+    if let Ok(line) = serde_json::from_slice::<crate::answer::WatchLine>(bytes) {
+        let _ = (line.result.events, line.error);
+    }
+    if let Ok(lease) = serde_json::from_slice::<EtcdLease>(bytes) {
+        let _ = lease.result.map_or(lease.ttl, |lease| lease.ttl);
+    }
+    let range: Range = serde_json::from_slice(bytes).ok()?;
+    assert!(next_revision(range.header.revision) >= range.header.revision);
+    let number = range.newest();
+    Revision::of(number, "/edge/", range.kvs.into_iter().map(|kv| (kv.key, kv.value))).ok()
 }
 
 #[cfg(test)]

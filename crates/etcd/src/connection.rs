@@ -15,7 +15,6 @@ use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -61,7 +60,7 @@ impl MemberConnection {
         tls: Option<&Arc<ClientConfig>>,
     ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<()>), Fault> {
         let bare = host.trim_matches(['[', ']']).to_owned();
-        let stream = TcpStream::connect((&*bare, port)).await.map_err(|error| error.to_string())?;
+        let stream = convey_resolver::connect(&bare, port).await.map_err(|error| error.to_string())?;
         let Some(tls) = tls else { return Self::speak(stream).await };
         let name = ServerName::try_from(bare).map_err(|error| error.to_string())?;
         let stream = tokio_rustls::TlsConnector::from(tls.clone()).connect(name, stream).await;

@@ -22,6 +22,8 @@ mod revision;
 mod tls;
 
 pub use address::{AddressFault, EtcdAddress, EtcdTls, MAIN_FILE};
+#[cfg(feature = "test-util")]
+pub use client::read_answer;
 pub use client::{EtcdClient, EtcdFault, EtcdWatch};
 pub use folder::RevisionFolder;
 pub use pace::{FollowPace, NextAttempt};

@@ -41,6 +41,7 @@ mod transfer;
 
 pub use answer::{AnswerReason, OwnAnswer};
 pub use connection::HttpServer;
+pub use files::{MIN_DISK_THREADS, start_disk_threads};
 #[cfg(feature = "test-util")]
 pub use http2::request_from_http2;
 #[cfg(feature = "test-util")]

@@ -17,6 +17,7 @@ use super::byte_stream::ByteStream;
 use super::client_stream::ClientStream;
 use super::clients::{Counted, Left, Waiting};
 use super::connect::{Connected, Opening};
+use super::contained::Contained;
 use super::header_error::HeaderError;
 use super::own_sockets::{self, FrontendPath, OwnSocket};
 use super::proxy_header::{self, Origin};
@@ -373,8 +374,8 @@ impl TcpSession {
     /// needs.
     pub(super) fn spawn(self, client: Leg) {
         match self.context.shared.http.clone().filter(|_| self.frontend.config.mode.is_http()) {
-            Some(http) => drop(tokio::spawn(ClientStream::serve(self, client, http))),
-            None => drop(tokio::spawn(self.serve_bytes(client))),
+            Some(http) => drop(tokio::spawn(Contained::new(ClientStream::serve(self, client, http)))),
+            None => drop(tokio::spawn(Contained::new(self.serve_bytes(client)))),
         }
     }
 

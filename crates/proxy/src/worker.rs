@@ -15,7 +15,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use log::warn;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -202,12 +202,23 @@ pub(super) fn start(core: usize, shared: WorkersShared) -> io::Result<WorkerThre
     let (commands, receiver) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
+    let runtime = WorkerRuntime(Some(runtime));
     let thread = thread::Builder::new().name(format!("proxy-{core}")).spawn(move || {
-        runtime.block_on(run(core, shared, receiver));
-        // Nobody waits for a disk that does not answer.
-        runtime.shutdown_background();
+        if let Some(runtime) = &runtime.0 {
+            runtime.block_on(run(core, shared, receiver));
+        }
     })?;
     Ok(WorkerThread { commands, runtime: handle, thread })
+}
+
+/// The runtime of a worker. A thread that cannot be made drops it among the tasks of another runtime, where a `Runtime` panics.
+struct WorkerRuntime(Option<Runtime>);
+
+impl Drop for WorkerRuntime {
+    fn drop(&mut self) {
+        // Nobody waits for its work.
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
 }
 
 /// Gives up this thread's capabilities: sockets come to it bound. Those of others stay. It keeps the one for pipes that are

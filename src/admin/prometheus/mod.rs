@@ -462,6 +462,8 @@ fn process_metrics(page: &mut MetricsPage, report: &StatsReport, process: &Proce
     page.gauge("process_resident_memory_bytes", "Resident memory.", this, |p| {
         p.resident_memory_bytes.map(|n| n as f64)
     });
+    let help = "Connections that a panic has ended: a fault of convey, please report it.";
+    page.counter("convey_connection_panics_total", help, this, |p| p.connection_panics as f64);
 }
 
 fn flag(value: bool) -> f64 {

@@ -60,6 +60,7 @@ fn every_number_of_the_report_is_a_sample() {
         open_fds: Some(20),
         max_fds: Some(1024),
         resident_memory_bytes: Some(8_192),
+        connection_panics: 4,
     };
     let text = text(&busy("web"), &process);
     for sample in [
@@ -67,6 +68,7 @@ fn every_number_of_the_report_is_a_sample() {
         "convey_received_bytes_total 123",
         "convey_log_lines_dropped_total 9",
         "convey_access_log_lines_dropped_total 8",
+        "convey_connection_panics_total 4",
         "convey_frontend_connections_total{frontend=\"web\"} 3",
         "convey_frontend_open_connections{frontend=\"web\"} 2",
         "convey_frontend_waiting_connections{frontend=\"web\"} 1",

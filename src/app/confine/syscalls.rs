@@ -271,6 +271,7 @@ fn newer_than_the_list() -> BpfProgram {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use super::*;
 

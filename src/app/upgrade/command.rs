@@ -178,6 +178,7 @@ fn read_until(mut stream: &unix::UnixStream, deadline: Instant) -> io::Result<St
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -151,8 +151,8 @@ impl Successor {
         if !self.is_detached {
             return Ok(Some(child));
         }
-        // It has ended, or does so soon, and is to be no zombie then.
-        thread::spawn(move || child.wait());
+        // It has ended, or does so soon, and is to be no zombie then. Without a thread it is one until this process ends.
+        let _ = thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
         Ok(None)
     }
 

@@ -1,18 +1,21 @@
 //! Requests that are answered with files of a backend.
 //!
 //! - `find` finds the file of a request, in the form that the client takes.
-//! - `store` keeps small files, and open ones, for each thread; opens others; and waits for disks in threads aside.
+//! - `store` keeps small files, and open ones, for each thread, and opens others.
+//! - `disk` has the threads that wait for disks.
 //! - `reply` decides what is said of a file: status, fields, parts.
 //! - `send` brings it to the client, `send_compressed` compresses it on the way.
 //! - `date` is the time as HTTP writes it.
 
 mod date;
+mod disk;
 mod find;
 mod reply;
 mod send;
 mod send_compressed;
 mod store;
 
+pub use disk::{MIN_DISK_THREADS, start_disk_threads};
 pub(crate) use store::sweep;
 
 use std::sync::Arc;

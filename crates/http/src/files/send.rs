@@ -17,8 +17,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
+use super::disk::aside;
 use super::reply::{Reply, ReplyPiece};
-use super::store::{FileContent, LoadedFile, aside};
+use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::ends::{ClientEnd, End};
 use crate::time_limit::TimeLimit;

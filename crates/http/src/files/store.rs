@@ -18,9 +18,9 @@ use convey_model::FilesConfig;
 use convey_snapshot::PoolLive;
 use convey_snapshot::stats::Counter;
 use rustix::io::Errno;
-use tokio::sync::Semaphore;
 
 use super::date;
+use super::disk::aside;
 use super::find::Unfound;
 
 /// Files up to this many bytes are kept in memory: what is longer costs less from the kernel's.
@@ -40,11 +40,6 @@ const OVERHEAD: usize = 512;
 
 /// Files that were changed since less than these nanoseconds are not kept: the next change could have the same time.
 const SETTLED: u64 = 50_000_000;
-
-/// Threads of all that wait for disks at once. Others queue.
-const MAX_WAITING: usize = 32;
-
-static WAITING: Semaphore = Semaphore::const_new(MAX_WAITING);
 
 thread_local! {
     static FILES: RefCell<Kept> = RefCell::new(Kept {
@@ -167,17 +162,6 @@ pub(super) async fn list(files: &FilesConfig, name: &[u8]) -> Result<(Vec<Listed
         }
     });
     listed.await.ok_or(Unfound::Failed)??.ok_or(Unfound::Forbidden)
-}
-
-/// Does what may wait for a disk in another thread. `None` if there is none to be had.
-pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let place = WAITING.acquire().await.ok()?;
-    let work = move || {
-        let done = work();
-        drop(place);
-        done
-    };
-    tokio::task::spawn_blocking(work).await.ok()
 }
 
 impl Kept {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use convey_proxy::ServerStream;
+use convey_proxy::{Contained, ServerStream};
 use h2::client::{Builder, SendRequest};
 use log::debug;
 use tokio::sync::Notify;
@@ -151,7 +151,7 @@ pub(crate) async fn connect(
         connections.kept.push(kept);
         (state, first)
     });
-    tokio::spawn(run(connection, (opening, send), kept, within));
+    tokio::spawn(Contained::new(run(connection, (opening, send), kept, within)));
     begin(first).await
 }
 

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::settings;
 use crate::client_stream::{ClientStream, ServeStream};
+use crate::contained::Contained;
 use crate::handshake::HandshakeSlot;
 use crate::session::{TcpSession, reason_of};
 use crate::worker::Context;
@@ -110,7 +111,7 @@ impl Admission {
             return if is_dropped { incoming.ignore() } else { incoming.refuse() };
         }
         match incoming.accept_with(config) {
-            Ok(connecting) => drop(tokio::spawn(serve(session, connecting, place, http))),
+            Ok(connecting) => drop(tokio::spawn(Contained::new(serve(session, connecting, place, http)))),
             Err(error) => {
                 debug!("{}: no QUIC with {}: {error}", self.vip, session.downstream.client);
                 session.end(Some(Counter::TlsHandshakeFailed));

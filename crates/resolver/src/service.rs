@@ -21,7 +21,7 @@ const SERVICE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A host of a service. The first in order are those that a client would ask first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Target {
+pub(super) struct ServiceHost {
     priority: u16,
     weight: Reverse<u16>,
     host: String,
@@ -81,8 +81,8 @@ impl Resolver {
     }
 }
 
-fn targets(records: &[Record]) -> Vec<Target> {
-    let mut targets: Vec<Target> = records.iter().filter_map(target).collect();
+pub(super) fn targets(records: &[Record]) -> Vec<ServiceHost> {
+    let mut targets: Vec<ServiceHost> = records.iter().filter_map(target).collect();
     // Name servers shuffle their answers: the first of each would be others.
     targets.sort();
     targets.dedup();
@@ -91,10 +91,10 @@ fn targets(records: &[Record]) -> Vec<Target> {
 }
 
 /// The root means that there is no such service.
-fn target(record: &Record) -> Option<Target> {
+fn target(record: &Record) -> Option<ServiceHost> {
     let RData::SRV(srv) = &record.data else { return None };
     let is_one = !srv.target.is_root() && srv.port != 0;
-    is_one.then(|| Target {
+    is_one.then(|| ServiceHost {
         priority: srv.priority,
         weight: Reverse(srv.weight),
         host: srv.target.to_ascii(),

@@ -1,5 +1,6 @@
-//! Looks names up: in `/etc/hosts`, then at name servers.
+//! Looks names up: in `/etc/hosts`, then at name servers. [`connect`] connects to a host by its name.
 
+mod connect;
 mod hosts;
 mod service;
 
@@ -24,6 +25,7 @@ use log::warn;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
+pub use self::connect::connect;
 use self::hosts::Hosts;
 use self::service::LastAnswers;
 use convey_config::files;
@@ -93,9 +95,9 @@ impl Resolver {
         if let Some(system) = known.as_ref().filter(|system| system.stamp == stamp) {
             return system.clone();
         }
-        let read = files::aside(|| (hosts(Path::new(HOSTS)), resolv_conf(Path::new(RESOLV_CONF)))).await;
-        let (hosts, config) =
-            read.unwrap_or_else(|| (Hosts::default(), Err("there is no thread".to_owned())));
+        let read = || (hosts(Path::new(HOSTS)), resolv_conf(Path::new(RESOLV_CONF)));
+        // Without a thread to be had the files are read here: names matter more than a disk that is slow.
+        let (hosts, config) = files::aside(read).await.unwrap_or_else(read);
         let servers = servers(&stamp.0, config);
         let system = Arc::new(System { stamp, hosts, servers });
         *known = Some(system.clone());
@@ -272,6 +274,18 @@ fn hosts(path: &Path) -> Hosts {
 fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
     parse_resolv_conf(files::read(path).map_err(|error| error.to_string())?)
         .map_err(|error| error.to_string())
+}
+
+/// What the resolver makes of any bytes as the answer of a name server, for the fuzzer: addresses, and hosts of services. Any text is
+/// a hosts file, too.
+#[cfg(feature = "test-util")]
+pub fn read_answer(bytes: &[u8]) -> Option<DnsRecords> {
+    let _ = Hosts::parse(&String::from_utf8_lossy(bytes)).get("a.test");
+    let message = hickory_resolver::proto::op::Message::from_vec(bytes).ok()?;
+    service::targets(message.answers());
+    let ttl = message.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
+    let found = FoundRecords { records: message.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) };
+    Some(found.addresses())
 }
 
 #[cfg(test)]

@@ -1,0 +1,85 @@
+//! Panics of one connection: they end its task, and nothing else. The program's panic hook asks [`Contained::is_polled`].
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IS_POLLED: Cell<bool> = const { Cell::new(false) };
+}
+
+pin_project! {
+    /// The future of one connection, for a task of its own. A panic unwinds that task alone.
+    #[derive(Debug)]
+    pub struct Contained<F> {
+        #[pin]
+        future: F,
+    }
+}
+
+/// Marks the thread while a contained future is polled, also while a panic unwinds it.
+struct PollMark {
+    before: bool,
+}
+
+impl Contained<()> {
+    /// Whether this thread polls a contained future.
+    pub fn is_polled() -> bool {
+        IS_POLLED.get()
+    }
+
+    /// Counts a panic of a connection.
+    pub fn count_panic() {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections that have panicked in this process.
+    pub fn panics() -> u64 {
+        PANICS.load(Ordering::Relaxed)
+    }
+}
+
+impl<F> Contained<F> {
+    /// Contains the panics of a future.
+    pub fn new(future: F) -> Contained<F> {
+        Contained { future }
+    }
+}
+
+impl<F: Future> Future for Contained<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _mark = PollMark { before: IS_POLLED.replace(true) };
+        self.project().future.poll(context)
+    }
+}
+
+impl Drop for PollMark {
+    fn drop(&mut self) {
+        IS_POLLED.set(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_contained_task_leaves_others_and_the_mark_as_they_were() {
+        let other = tokio::spawn(Contained::new(async {
+            tokio::task::yield_now().await;
+            Contained::is_polled()
+        }));
+        let panics = tokio::spawn(Contained::new(async { panic!("expected by a test") }));
+        assert!(panics.await.unwrap_err().is_panic());
+        assert!(!Contained::is_polled());
+        assert!(other.await.unwrap());
+        assert_eq!(size_of::<Contained<[u8; 100]>>(), 100, "it costs a connection no memory");
+    }
+}
