@@ -1,6 +1,6 @@
 //! How long a server's answers take, and how many of them fail: averages of the last ones, by which [`ewma`](crate::Ewma) chooses.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How fast what was seen is forgotten: by a factor of e in this time. A server that is asked nothing gets better by that, so it
@@ -17,6 +17,15 @@ const SUCCESS_PART: f64 = 0.05;
 /// Answers that differ by less than this are equal: the host's scheduler decides about them.
 const FLOOR_US: f64 = 1_000.0;
 
+/// A server that owes answers may be silent for so many times its average, beside [`FLOOR_US`].
+const USUAL_SILENCE: f64 = 3.0;
+
+/// Cost of a server without history while a request probes it: any other is better.
+const PROBED_COST: f64 = 1e9;
+
+/// Clocks of workers differ by less than this: an answer that seems to come from the future has just come.
+const MAX_CLOCK_STEP_MS: u32 = 60_000;
+
 /// What fails always costs so many times more. By the square of the part that fails: one failure of a hundred answers costs little.
 const FAILING_COSTS: f64 = 1_000.0;
 
@@ -30,6 +39,8 @@ pub struct AnswerTimes {
     times: AtomicU64,
     /// The part that fails (an `f32`), and when the last answer came, in milliseconds.
     failing: AtomicU64,
+    /// Requests that wait for an answer.
+    awaited: AtomicU32,
 }
 
 impl AnswerTimes {
@@ -55,13 +66,47 @@ impl AnswerTimes {
             .store(u64::from((failing as f32).to_bits()) << 32 | u64::from(millis(now)), Ordering::Relaxed);
     }
 
-    /// What an answer of this server costs now, if it had nothing else to do: for comparing servers, at least 1.
-    pub fn cost(&self, now: Duration) -> f64 {
+    /// A request is sent, and its answer awaited until [`AnswerTimes::ends`].
+    pub fn begins(&self) {
+        self.awaited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request has been answered, or is given up.
+    pub fn ends(&self) {
+        self.awaited.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a request waits for an answer.
+    fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed) > 0
+    }
+
+    /// Cost of an answer of this server now, if it had nothing else to do: for comparing servers, at least 1. `None`: it has never
+    /// answered and no request waits for it, so it is worth one as a probe.
+    pub fn cost(&self, now: Duration) -> Option<f64> {
+        let is_awaited = self.is_awaited();
+        if !self.has_history() {
+            return is_awaited.then_some(PROBED_COST);
+        }
         let (average, _) = self.times();
         let (failing, elapsed) = self.failing(now);
-        let kept = (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
-        let expected = FLOOR_US + average * kept;
-        expected * (1.0 + failing * failing * FAILING_COSTS) / FLOOR_US
+        let expected = if is_awaited {
+            // Nothing is forgiven before it answers, and the longer that takes the less is expected of it.
+            average.max(silence_us(average, elapsed))
+        } else {
+            average * (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp()
+        };
+        Some((FLOOR_US + expected) * (1.0 + failing * failing * FAILING_COSTS) / FLOOR_US)
+    }
+
+    /// Whether it owes an answer, and has been silent for longer than it usually is.
+    pub fn is_silent(&self, now: Duration) -> bool {
+        self.is_awaited() && silence_us(self.times().0, self.failing(now).1) > 0.0
+    }
+
+    /// Whether it has ever answered.
+    fn has_history(&self) -> bool {
+        self.times.load(Ordering::Relaxed) != 0 || self.failing.load(Ordering::Relaxed) != 0
     }
 
     /// The average time of an answer.
@@ -79,10 +124,18 @@ impl AnswerTimes {
     fn failing(&self, now: Duration) -> (f64, Duration) {
         let failing = self.failing.load(Ordering::Relaxed);
         // The clock of milliseconds begins again every 49 days.
-        let elapsed = Duration::from_millis(millis(now).wrapping_sub(failing as u32).into());
+        let elapsed = match millis(now).wrapping_sub(failing as u32) {
+            step if step > u32::MAX - MAX_CLOCK_STEP_MS => Duration::ZERO,
+            elapsed => Duration::from_millis(elapsed.into()),
+        };
         let kept = (-elapsed.as_secs_f64() / MEMORY.as_secs_f64()).exp();
         (f64::from(f32::from_bits((failing >> 32) as u32)) * kept, elapsed)
     }
+}
+
+/// Microseconds by which a server is silent for longer than one with this average usually is.
+fn silence_us(average: f64, elapsed: Duration) -> f64 {
+    (elapsed.as_secs_f64() * 1e6 - USUAL_SILENCE * average - FLOOR_US).max(0.0)
 }
 
 fn millis(now: Duration) -> u32 {
@@ -124,28 +177,59 @@ mod tests {
     fn who_is_slow_or_failing_costs_more() {
         let (fast, slow) = (after(&[2; 50]), after(&[52; 50]));
         let now = 510 * MS;
-        assert!(slow.cost(now) > 10.0 * fast.cost(now));
-        let before = fast.cost(now);
+        let cost = |times: &AnswerTimes| times.cost(now).unwrap();
+        assert!(cost(&slow) > 10.0 * cost(&fast));
+        let before = cost(&fast);
         for _ in 0..10 {
             fast.answered(Duration::ZERO, true, now);
         }
-        assert!(fast.cost(now) > 40.0 * before, "fails at once: {}", fast.cost(now));
+        assert!(cost(&fast) > 40.0 * before, "fails at once: {}", cost(&fast));
         for _ in 0..100 {
             fast.answered(2 * MS, false, now);
         }
-        assert!(fast.cost(now) < 2.0 * before, "has recovered: {}", fast.cost(now));
+        assert!(cost(&fast) < 2.0 * before, "has recovered: {}", cost(&fast));
     }
 
     #[test]
     fn what_is_not_asked_is_forgiven() {
         let slow = after(&[500; 10]);
-        let new = AnswerTimes::default().cost(MS);
-        assert!(slow.cost(100 * MS) > 400.0 * new);
-        assert!(slow.cost(Duration::from_secs(120)) < 1.1 * new);
+        let cost = |times: &AnswerTimes, now| times.cost(now).unwrap();
+        assert!(cost(&slow, 100 * MS) > 400.0);
+        assert!(cost(&slow, Duration::from_secs(120)) < 1.1);
         // The clock of milliseconds begins again meanwhile.
         let late = AnswerTimes::default();
         let end = Duration::from_millis(u32::MAX.into());
         (0..2).for_each(|_| late.answered(500 * MS, false, end));
-        assert!(late.cost(end + 10 * MS) > 400.0 * new);
+        assert!(cost(&late, end + 10 * MS) > 400.0);
+    }
+
+    #[test]
+    fn history_outlives_clock_steps_and_races_of_workers() {
+        let slow = after(&[500; 10]);
+        let now = 100 * MS;
+        let cost = |now| slow.cost(now).unwrap();
+        assert!(cost(now - MS) > 400.0 && cost(now - 50 * MS) > 400.0, "{} {}", cost(now - MS), cost(now));
+        slow.answered(500 * MS, true, now - 7 * MS);
+        assert!(cost(now) > 400.0 && slow.average() > 400 * MS);
+    }
+
+    #[test]
+    fn server_without_history_is_worth_one_probe() {
+        let new = AnswerTimes::default();
+        assert_eq!(new.cost(5 * MS), None);
+        new.begins();
+        assert_eq!(new.cost(5 * MS), Some(PROBED_COST));
+        new.ends();
+        new.answered(2 * MS, false, 8 * MS);
+        assert!((1.0..4.0).contains(&new.cost(9 * MS).unwrap()));
+    }
+
+    #[test]
+    fn server_that_falls_silent_costs_more_until_it_answers() {
+        let fast = after(&[2; 50]);
+        let at = |seconds| fast.cost(500 * MS + Duration::from_secs(seconds)).unwrap();
+        assert!(at(60) < 1.1, "nobody waits for it");
+        fast.begins();
+        assert!(at(1) > 900.0 && at(4) > 3.0 * at(1), "{} {}", at(1), at(4));
     }
 }

@@ -98,9 +98,17 @@ pub trait Loads {
     fn usable(&self, index: usize) -> bool;
     /// Its open connections.
     fn active(&self, index: usize) -> u32;
-    /// What an answer of it costs, at least 1, as [`AnswerTimes::cost`] says. Only [`Ewma`] asks.
-    fn cost(&self, _index: usize) -> f64 {
-        1.0
+    /// Cost of an answer of it, at least 1, as [`AnswerTimes::cost`] has it; `None`: as much as any other's. Only [`Ewma`] asks.
+    fn cost(&self, _index: usize) -> Option<f64> {
+        None
+    }
+    /// Whether it owes an answer for longer than usual, as [`AnswerTimes::is_silent`] has it. Only [`Ewma`] asks.
+    fn is_silent(&self, _index: usize) -> bool {
+        false
+    }
+    /// Whether it has failed the last client: it is the last choice for a client that another server has failed.
+    fn is_failing(&self, _index: usize) -> bool {
+        false
     }
 }
 
@@ -115,14 +123,15 @@ pub trait Balancer: Send + Sync {
 
 /// The server that takes the place of one that did not answer: any that can, spread by the flow. A substitute
 /// takes no turn: with one server of two dead, its turns would else fall to the other one, and every flow
-/// would meet the dead server first.
+/// would meet the dead server first. Servers that have failed the last client come last: several may have died together.
 pub fn substitute(members: &[Member], flow: FlowHash, loads: &dyn Loads) -> Option<usize> {
     let start = flow.below(members.len().max(1));
-    let around = (start..members.len()).chain(0..start);
-    around.into_iter().find(|&index| {
-        let Member { weight, eligible, .. } = members[index];
-        eligible && weight > 0 && loads.usable(index)
-    })
+    let usable = |index: &usize| {
+        let Member { weight, eligible, .. } = members[*index];
+        eligible && weight > 0 && loads.usable(*index)
+    };
+    let around = || (start..members.len()).chain(0..start).filter(usable);
+    around().find(|index| !loads.is_failing(*index)).or_else(|| around().next())
 }
 
 /// Builds the table of an algorithm. `turn` is the position of round robin (the tie-breaker of least connections, what

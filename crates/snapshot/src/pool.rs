@@ -183,14 +183,20 @@ impl Pool {
     ) -> Pick {
         let hash = |on| request.unwrap_or_else(|| balance::flow_hash(on, client, vip));
         let loads = PickLoads { pool: self, tried };
+        let is_hashed = self.config.algorithm.hashes();
         let picked = if tried.is_empty() {
             self.balancer.pick(hash(self.config.hash), &loads)
         } else {
-            let flow = hash(HashOn::Tuple);
-            let usual = balance::substitute(&self.members, flow, &loads);
+            let flow = hash(if is_hashed { self.config.hash } else { HashOn::Tuple });
+            let usual = if is_hashed {
+                // A client has one substitute, the same on every node.
+                self.balancer.pick(flow, &loads)
+            } else {
+                balance::substitute(&self.members, flow, &loads)
+            };
             // If the others are only full, their turn comes.
             let backup = || balance::substitute(&self.backups, flow, &loads);
-            usual.or_else(|| if self.is_one_left(tried) { None } else { backup() })
+            usual.or_else(|| if self.is_usual_left(tried) { None } else { backup() })
         };
         self.answer(picked, tried)
     }
@@ -205,13 +211,19 @@ impl Pool {
     fn answer(&self, picked: Option<usize>, tried: &[usize]) -> Pick {
         match picked {
             Some(index) => Pick::Server(index),
-            None if self.is_one_left(tried) => Pick::Busy,
+            None if self.is_usual_left(tried) || self.is_backup_left(tried) => Pick::Busy,
             None => Pick::Nobody,
         }
     }
 
-    fn is_one_left(&self, tried: &[usize]) -> bool {
+    fn is_usual_left(&self, tried: &[usize]) -> bool {
         self.eligible > tried.iter().filter(|index| self.is_eligible(**index)).count()
+    }
+
+    /// Whether a backup is left for a client that servers have failed.
+    fn is_backup_left(&self, tried: &[usize]) -> bool {
+        let mut backups = self.backups.iter().enumerate();
+        !tried.is_empty() && backups.any(|(index, backup)| backup.eligible && !tried.contains(&index))
     }
 
     /// Why the server with this index cannot be chosen, its limit aside; `None` if it can.
@@ -274,6 +286,13 @@ struct PickLoads<'a> {
     tried: &'a [usize],
 }
 
+impl PickLoads<'_> {
+    /// The present, for those who compare times of answers.
+    fn answered_at(&self) -> Duration {
+        Duration::from_nanos(self.pool.live.answered_at.load(Ordering::Relaxed))
+    }
+}
+
 impl Loads for PickLoads<'_> {
     fn usable(&self, index: usize) -> bool {
         let server = &self.pool.servers[index];
@@ -284,9 +303,16 @@ impl Loads for PickLoads<'_> {
         self.pool.servers[index].live.slots.open()
     }
 
-    fn cost(&self, index: usize) -> f64 {
-        let now = Duration::from_nanos(self.pool.live.answered_at.load(Ordering::Relaxed));
-        self.pool.servers[index].live.answers.cost(now)
+    fn cost(&self, index: usize) -> Option<f64> {
+        self.pool.servers[index].live.answers.cost(self.answered_at())
+    }
+
+    fn is_silent(&self, index: usize) -> bool {
+        self.pool.servers[index].live.answers.is_silent(self.answered_at())
+    }
+
+    fn is_failing(&self, index: usize) -> bool {
+        self.pool.servers[index].live.failures() > 0
     }
 }
 
@@ -318,6 +344,74 @@ mod tests {
             assert_eq!(pool.pick(client, vip, &[0]), Pick::Busy);
             assert_eq!(pool.pick(client, vip, &[0, 1]), Pick::Nobody);
         }
+    }
+
+    #[test]
+    fn backup_at_its_limit_has_clients_of_a_failed_server_wait() {
+        let mut backup = fixture::server("b", "10.0.0.3:80");
+        backup.settings.max_connections = Some(1);
+        backup.settings.backup = true;
+        let servers = vec![(fixture::server("a", "10.0.0.2:80"), fixture::up()), (backup, fixture::up())];
+        let pool = fixture::pool("web", servers);
+        let (client, vip) = (([192, 0, 2, 1], 4_000).into(), ([10, 0, 0, 1], 80).into());
+        assert_eq!(pool.pick(client, vip, &[0]), Pick::Server(1));
+        assert!(pool.servers[1].live.slots.try_take(Some(1)));
+        assert_eq!(pool.pick(client, vip, &[0]), Pick::Busy);
+        assert_eq!(pool.pick(client, vip, &[]), Pick::Server(0));
+        assert_eq!(pool.pick(client, vip, &[0, 1]), Pick::Nobody);
+    }
+
+    #[test]
+    fn client_of_a_refusing_server_has_one_substitute_on_every_node_with_hashed_algorithms() {
+        let servers = |order: &[u8]| -> Vec<_> {
+            let server = |n: &u8| fixture::server(&format!("s{n}"), &format!("10.0.0.{n}:80"));
+            order.iter().map(server).collect()
+        };
+        for algorithm in [model::Algorithm::Ring, model::Algorithm::Maglev] {
+            let pool = |order: &[u8]| {
+                let config = fixture::backend("web", servers(order));
+                fixture::pool_of(model::BackendConfig { algorithm, hash: HashOn::Source, ..config })
+            };
+            let (one, other) = (pool(&[1, 2, 3, 4, 5]), pool(&[4, 1, 5, 3, 2]));
+            let vip = ([10, 0, 0, 1], 80).into();
+            for client in 1..=50 {
+                let substitute = |pool: &Pool, port| {
+                    let client = ([192, 0, 2, client], port).into();
+                    let Pick::Server(first) = pool.pick(client, vip, &[]) else { panic!("nobody") };
+                    let Pick::Server(second) = pool.pick(client, vip, &[first]) else { panic!("nobody") };
+                    let Pick::Server(third) = pool.pick(client, vip, &[first, second]) else {
+                        panic!("nobody")
+                    };
+                    [second, third].map(|index| pool.servers[index].config.name.clone())
+                };
+                let all = (0..8)
+                    .flat_map(|port| [substitute(&one, 4_000 + port), substitute(&other, 5_000 + port)]);
+                let all: std::collections::HashSet<_> = all.collect();
+                assert_eq!(all.len(), 1, "{algorithm:?}: {all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn clients_that_a_server_has_failed_meet_no_other_one_that_fails() {
+        let servers: Vec<_> =
+            (1..=24).map(|n| fixture::server(&format!("s{n:02}"), &format!("10.0.0.{n}:80"))).collect();
+        let pool = fixture::pool_of(fixture::backend("web", servers));
+        // A rack: half of them have died, next to each other, and each has failed a client.
+        for server in &pool.servers[..12] {
+            let row = server.live.row();
+            assert_eq!(server.live.connect_failed(row), Some(1));
+        }
+        let vip = ([10, 0, 0, 1], 80).into();
+        for port in 1..2_000 {
+            let picked = pool.pick(([192, 0, 2, 1], port).into(), vip, &[0]);
+            assert!(matches!(picked, Pick::Server(12..)), "{picked:?}");
+        }
+        // Of servers that all fail each is still better than none.
+        for server in &pool.servers[12..] {
+            server.live.connect_failed(server.live.row());
+        }
+        assert!(matches!(pool.pick(([192, 0, 2, 1], 1).into(), vip, &[0]), Pick::Server(1..)));
     }
 
     #[test]

@@ -29,6 +29,15 @@ fn fails_at_once(chance: FlowHash) -> (u64, bool) {
     (100 + chance.below(100) as u64, true)
 }
 
+/// Takes connections, and never answers.
+fn hangs(_: FlowHash) -> (u64, bool) {
+    (3_600_000_000, false)
+}
+
+fn in_100_ms(chance: FlowHash) -> (u64, bool) {
+    (100_000 + chance.below(1_000) as u64, false)
+}
+
 const USUAL: [Behaviour; 3] = [usual; 3];
 
 struct World {
@@ -48,8 +57,12 @@ impl Loads for World {
         self.pending[index]
     }
 
-    fn cost(&self, index: usize) -> f64 {
+    fn cost(&self, index: usize) -> Option<f64> {
         self.times[index].cost(self.now)
+    }
+
+    fn is_silent(&self, index: usize) -> bool {
+        self.times[index].is_silent(self.now)
     }
 }
 
@@ -78,6 +91,7 @@ impl World {
             let (took, failed) = servers[server](self.random.again());
             let took = Duration::from_micros(took);
             (got[server], self.pending[server]) = (got[server] + 1, self.pending[server] + 1);
+            self.times[server].begins();
             under_way.push(Reverse((self.now + took, server, took, failed)));
         }
         while !under_way.is_empty() {
@@ -86,10 +100,39 @@ impl World {
         got
     }
 
+    /// Clients that wait for a server that hangs, once all have asked for so long. Each asks again as soon as it is answered.
+    fn stuck_after(&mut self, servers: &[Behaviour], time: Duration) -> u32 {
+        let mut under_way = BinaryHeap::new();
+        let end = self.now + time;
+        for _ in 0..CLIENTS {
+            self.begin(servers, &mut under_way);
+        }
+        while under_way.peek().is_some_and(|Reverse((at, ..))| *at <= end) {
+            self.answer(&mut under_way);
+            self.begin(servers, &mut under_way);
+        }
+        self.pending[0]
+    }
+
+    fn begin(
+        &mut self,
+        servers: &[Behaviour],
+        under_way: &mut BinaryHeap<Reverse<(Duration, usize, Duration, bool)>>,
+    ) {
+        self.random = self.random.again();
+        let server = self.ewma.pick(self.random, self).unwrap();
+        let (took, failed) = servers[server](self.random.again());
+        let took = Duration::from_micros(took);
+        self.pending[server] += 1;
+        self.times[server].begins();
+        under_way.push(Reverse((self.now + took, server, took, failed)));
+    }
+
     fn answer(&mut self, under_way: &mut BinaryHeap<Reverse<(Duration, usize, Duration, bool)>>) {
         let Reverse((at, server, took, failed)) = under_way.pop().unwrap();
         self.now = at;
         self.pending[server] -= 1;
+        self.times[server].ends();
         self.times[server].answered(took, failed, at);
     }
 }
@@ -152,5 +195,27 @@ fn servers_that_are_as_fast_share_by_weight() {
             let fair = 100 * REQUESTS * usize::from(*weight) / usize::from(sum);
             assert!(got.abs_diff(fair) < fair / 5, "{got} of {fair}, {weights:?}");
         }
+    }
+}
+
+#[test]
+fn server_that_hangs_holds_few_clients_with_and_without_history() {
+    let time = Duration::from_secs(4);
+    for others in [usual as Behaviour, in_100_ms] {
+        let behaviours = [hangs, others, others, others];
+        let (mut all_new, mut known) = (0, 0);
+        for seed in 0..20 {
+            let mut world = World::new(&[1, 1, 1, 1], seed);
+            (1..4)
+                .for_each(|server| world.times[server].answered(Duration::from_millis(1), false, world.now));
+            assert_eq!(world.stuck_after(&behaviours, time), 1, "one probes it, seed {seed}");
+            all_new += World::new(&[1, 1, 1, 1], seed).stuck_after(&behaviours, time);
+            let mut world = World::new(&[1, 1, 1, 1], seed);
+            world.ask(&[others; 4]);
+            let stuck = world.stuck_after(&behaviours, time);
+            assert!(stuck < CLIENTS as u32, "seed {seed}");
+            known += stuck;
+        }
+        assert!(all_new <= 20 * 6 && known <= 20 * 10, "{all_new} and {known} of 20 times {CLIENTS}");
     }
 }

@@ -73,6 +73,7 @@ impl Permit {
 
     /// Workers share these numbers: they are written only where somebody goes by them.
     fn time_answer(&self, took: Duration, is_failure: bool, now: Timestamp) {
+        self.end_wait();
         if self.pool.config.algorithm == Algorithm::Ewma {
             self.pool.live.time_answer(&self.server().live, took, is_failure, now);
         }

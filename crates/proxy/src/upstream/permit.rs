@@ -3,12 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
 use super::Downstream;
-use convey_model::{HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
+use convey_model::{Algorithm, HttpVersion, Mode, OnDown, Protocol, ProxyVersion};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pool, Server, Snapshot};
 use convey_tls::{SpokenWithin, TlsSession, server_name};
@@ -27,6 +27,8 @@ pub struct Permit {
     is_open: bool,
     /// Whether health has been told how the client fared.
     pub(super) is_judged: AtomicBool,
+    /// Whether an answer is awaited that `ewma` goes by.
+    is_awaited: AtomicBool,
 }
 
 impl Permit {
@@ -35,6 +37,10 @@ impl Permit {
         let server = &pool.servers[index];
         let is_taken = server.live.slots.try_take(server.config.settings.max_connections);
         let row = server.live.row();
+        let is_awaited = is_taken && pool.config.algorithm == Algorithm::Ewma;
+        if is_awaited {
+            server.live.answers.begins();
+        }
         is_taken.then(|| Permit {
             pool: pool.clone(),
             index,
@@ -44,6 +50,7 @@ impl Permit {
             row,
             is_open: false,
             is_judged: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(is_awaited),
         })
     }
 
@@ -53,6 +60,14 @@ impl Permit {
         let port = downstream.vip.port();
         let index = pool.servers.iter().position(|other| other.config.addr_for(port) == server)?;
         Permit::take(pool, index, downstream)
+    }
+
+    /// The answer is awaited no longer.
+    pub(super) fn end_wait(&self) {
+        if self.is_awaited.load(Ordering::Relaxed) {
+            self.is_awaited.store(false, Ordering::Relaxed);
+            self.server().live.answers.ends();
+        }
     }
 
     /// The server.
@@ -162,6 +177,7 @@ impl Drop for Permit {
                 self.pool.live.session_times.record(self.core, began.elapsed());
             }
         }
+        self.end_wait();
         self.server().live.slots.release();
         self.pool.live.freed.notify_one();
     }
