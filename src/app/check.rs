@@ -55,7 +55,7 @@ impl Checked {
 /// Looks at the file alone.
 pub(super) fn syntax(file: &ConfigFile) -> Result<ExitCode, Failure> {
     let loaded = file.load().map_err(Failure::Config)?;
-    let odd = config::validate_keys_of_modes(&loaded).map_err(LoadError::Invalid).map_err(Failure::Config)?;
+    let odd = config::validate_without_host(&loaded).map_err(LoadError::Invalid).map_err(Failure::Config)?;
     loaded.warnings.iter().chain(&odd).for_each(|warning| eprintln!("warning: {warning}"));
     print(&format!("{} is valid (this host was not looked at); it says:\n\n", file.path.display()));
     print(&config::describe(&loaded.config));

@@ -47,7 +47,7 @@ pub use file::access::find_network;
 pub use hint::{did_you_mean, listed};
 pub use list::{ListSettings, load_list};
 pub use logs::{LogConfig, LogFormat, LogOutput, parse_log_level};
-pub use mode::{HostNetwork, validate_keys_of_modes, validate_mode};
+pub use mode::{HostNetwork, validate_mode, validate_without_host};
 pub use pairs_before::PairsBefore;
 pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};

@@ -48,14 +48,15 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
     report.finish()
 }
 
-/// The same for any host: whether frontends and backends may have what they have in these modes. Returns what is odd about it.
+/// Whether a file can run on any host: all of [`validate_mode`] that the file alone decides. Returns what is odd about it.
 ///
 /// # Errors
 /// Everything that cannot work, in the order of the file.
-pub fn validate_keys_of_modes(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Problem>> {
+pub fn validate_without_host(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Problem>> {
     let report = Report::new(&loaded.source.texts);
     let network = HostNetwork { interfaces: &[], own: &BTreeSet::new(), hop_to: &|_| None };
-    Check::new(loaded, &network, &report).keys();
+    let check = Check::new(loaded, &network, &report);
+    Check { is_host_known: false, ..check }.all();
     report.finish()
 }
 
@@ -66,6 +67,8 @@ struct Check<'a> {
     frontends: Vec<(&'a ParsedFrontend, Mode)>,
     config: &'a Config,
     network: &'a HostNetwork<'a>,
+    /// Whether the network is that of the host, and not only of the file.
+    is_host_known: bool,
     report: &'a Report<'a>,
     backends: HashMap<&'a str, &'a ParsedBackend>,
     /// The frontends of each backend.
@@ -94,7 +97,18 @@ impl<'a> Check<'a> {
             interface.addresses.iter().for_each(|ip| _ = holders.entry(*ip).or_insert(interface));
         }
         let backends = file.backends.iter().map(|backend| (&*backend.name, backend)).collect();
-        Check { file, frontends, config, network, report, backends, users, listening, holders }
+        Check {
+            file,
+            frontends,
+            config,
+            network,
+            is_host_known: true,
+            report,
+            backends,
+            users,
+            listening,
+            holders,
+        }
     }
 }
 
@@ -135,7 +149,7 @@ impl Check<'_> {
         validate::loops(proxied, &self.file.backends, self.network.own, self.report);
         self.timeouts();
         self.ports();
-        if self.config.frontends_where(Mode::forwards_packets).next().is_some() {
+        if self.is_host_known && self.config.frontends_where(Mode::forwards_packets).next().is_some() {
             self.file.passthrough.interfaces.iter().for_each(|name| self.interface(name));
         }
         if self.has_snat() {
@@ -160,7 +174,10 @@ impl Check<'_> {
             );
             self.report.warning(announce.interface_place(), message);
         }
-        let is_loopback = interface.is_some_and(|interface| interface.loopback);
+        let is_loopback = match self.is_host_known {
+            true => interface.is_some_and(|interface| interface.loopback),
+            false => name == "lo",
+        };
         let forwarded = self.frontends.iter().find(|(_, mode)| mode.forwards_packets());
         let Some((frontend, mode)) = forwarded else { return };
         if !is_loopback && self.file.passthrough.interfaces.is_empty() {
@@ -253,11 +270,11 @@ impl Check<'_> {
             _ if is_link_local(ip) => "link-local",
             _ => return self.concrete_vip(vip),
         };
-        let message = format!(
-            "{} mode needs a concrete address, {ip} is {kind}; this host has: {}",
-            mode.name(),
-            self.addresses(ip)
-        );
+        let addresses = match self.is_host_known {
+            true => format!("; this host has: {}", self.addresses(ip)),
+            false => String::new(),
+        };
+        let message = format!("{} mode needs a concrete address, {ip} is {kind}{addresses}", mode.name());
         self.report.error(&vip.place, message);
     }
 
@@ -266,7 +283,7 @@ impl Check<'_> {
         let is_announced = self.file.announce.as_ref().is_some_and(|announce| {
             self.network.interfaces.iter().any(|interface| interface.name == announce.config.interface)
         });
-        if self.holder(vip.value.ip()).is_none() && !is_announced {
+        if self.is_host_known && self.holder(vip.value.ip()).is_none() && !is_announced {
             self.report.warning(&vip.place, self.on_no_interface(vip.value.ip()));
         }
     }
@@ -353,7 +370,7 @@ impl Check<'_> {
                 format!("{ip} is link-local; in {} mode servers have addresses with a route", mode.name());
             return self.report.error(&server.place, message);
         } else {
-            if (self.network.hop_to)(ip).is_none() {
+            if self.is_host_known && (self.network.hop_to)(ip).is_none() {
                 self.report.warning(&server.place, format!("no route leads to {ip}"));
             }
             return;

@@ -21,7 +21,7 @@ impl Check<'_> {
         }
         self.snat_ports_left();
         for address in &self.file.passthrough.snat_addresses {
-            if self.holder(address.value).is_none() {
+            if self.is_host_known && self.holder(address.value).is_none() {
                 self.report.warning(&address.place, self.on_no_interface(address.value));
             }
         }

@@ -6,7 +6,7 @@ mod tunnels;
 
 use std::net::IpAddr;
 
-use super::super::{Config, HostNetwork, Loaded, Problem, parse, validate_mode};
+use super::super::{Config, HostNetwork, Loaded, Problem, parse, validate_mode, validate_without_host};
 use super::GOOD;
 use convey_model::{Algorithm, HashOn, Interface, Mode, RouteHop};
 
@@ -68,6 +68,48 @@ fn error_with(mode: Mode, from: &str, to: &str) -> String {
 /// What is said, in this mode, about [`GOOD`] with lines added to the end.
 fn after(mode: Mode, lines: &str) -> Result<Vec<String>, Vec<String>> {
     told(&format!("{GOOD}{lines}"), mode)
+}
+
+#[test]
+fn check_without_host_refuses_everything_that_the_file_alone_decides() {
+    let without_host = |text: &str, mode| {
+        let loaded = parse("config.toml", text).expect("right in itself").with_default_mode(mode);
+        let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect::<Vec<_>>();
+        validate_without_host(&loaded).map(lines).map_err(lines)
+    };
+    for mode in Mode::ALL {
+        assert_eq!(without_host(GOOD, mode), Ok(vec![]));
+        // An address that this host lacks is another host's.
+        assert_eq!(without_host(&GOOD.replace("10.0.0.1:80", "192.0.2.1:80"), mode), Ok(vec![]));
+    }
+    let check = |lines: &str| format!("{GOOD}[backends.web.health_check]\n{lines}");
+    let kubernetes = "[frontends.web]\nlisten_addr = \"10.0.0.1:80\"\nbackend = \"web\"\n[backends.web.kubernetes]\n\
+                      service = \"default/web\"\nport = 80\n";
+    let cases = [
+        (
+            GOOD.replace("10.0.0.1:80", "10.0.0.1:1000-3000"),
+            Mode::Proxy,
+            "a range in proxy mode has 1024 at most",
+        ),
+        (check("via = \"vip\""), Mode::Passthrough, "no TCP frontend in dsr mode uses this backend"),
+        (kubernetes.to_owned(), Mode::Passthrough, "Services are for proxy and http mode"),
+        (GOOD.replace("10.0.0.2:80", "a.test:80"), Mode::Dsr, "names are looked up for proxy mode only"),
+        (GOOD.replace("10.0.0.2:80", "10.0.0.2:81"), Mode::Dsr, "in dsr mode both must be the same"),
+        (GOOD.replace("10.0.0.1:80", "0.0.0.0:80"), Mode::Dsr, "0.0.0.0 is a wildcard"),
+        (GOOD.replace("10.0.0.2:80", "[2001:db8::2]:80"), Mode::Passthrough, "are of one family"),
+        (GOOD.replace("10.0.0.2:80", "127.0.0.1:80"), Mode::Passthrough, "is this host itself"),
+        (GOOD.replace("10.0.0.2:80", "10.0.0.1:81"), Mode::Passthrough, "is where frontend \"web\" listens"),
+        (
+            format!("{GOOD}[passthrough]\nworkers = 9\nsnat_ports = \"4000-4003\""),
+            Mode::Passthrough,
+            "cannot share 4 SNAT ports",
+        ),
+    ];
+    for (text, mode, expected) in cases {
+        let errors = without_host(&text, mode).expect_err(expected);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{expected}: {errors:?}");
+        assert!(!errors[0].contains("this host has"), "{errors:?}");
+    }
 }
 
 #[test]
