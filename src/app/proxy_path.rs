@@ -184,7 +184,11 @@ impl ProxyPath {
 pub(super) fn bind_problems(config: &Config) -> Vec<String> {
     let first = |frontend: &FrontendConfig| {
         let places: BTreeSet<Endpoint> = frontend.endpoints().collect();
-        Some(bind_problem(config, proxy::try_to_bind(&places).first()?))
+        let http3: HashSet<Endpoint> = frontend.http3_endpoints().collect();
+        let problems = proxy::try_to_bind(&places);
+        // A port of HTTP/3 that is taken is waited for.
+        let counts = |error: &&BindError| !(error.is_taken() && http3.contains(&error.at()));
+        Some(bind_problem(config, problems.iter().find(counts)?))
     };
     config.frontends_where(Mode::is_proxied).filter_map(first).collect()
 }

@@ -88,6 +88,8 @@ pub struct Workers {
     reserved: HashMap<SocketAddr, Reserved>,
     /// Sockets of the process before this one, as far as they are not in use yet.
     handed: HandedSockets,
+    /// Places of HTTP/3 whose ports another process has.
+    late: quic::LatePlaces,
     /// Of these, the places whose sockets are in use.
     taken: BTreeSet<Endpoint>,
 }
@@ -96,7 +98,8 @@ pub struct Workers {
 /// [`Workers::close`] and [`Workers::open`].
 pub struct PreparedSockets {
     new: Vec<(Endpoint, ListeningSockets)>,
-    gone: Vec<Endpoint>,
+    late: Vec<quic::LatePlace>,
+    wanted: BTreeSet<Endpoint>,
 }
 
 /// Of one place, a socket for each worker.
@@ -142,8 +145,8 @@ impl Workers {
         let threads = threads.collect::<io::Result<_>>()?;
         let descriptors = shared.descriptors.clone();
         let (listening, in_use, reserved) = Default::default();
-        let (handed, taken) = Default::default();
-        Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, taken })
+        let (handed, late, taken) = Default::default();
+        Ok(Workers { threads, listening, in_use, descriptors, reserved, handed, late, taken })
     }
 
     /// How many descriptors it takes to listen at these places.
@@ -159,12 +162,14 @@ impl Workers {
     }
 
     /// Binds what is wanted and not yet listened on: a socket for each worker. Errors leave nothing bound. Where another process
-    /// has handed its sockets over, those are taken. HTTP/3 is served at the places of UDP that are `quic`.
+    /// has handed its sockets over, those are taken. HTTP/3 is served at the places of UDP that are `quic`; one whose port is
+    /// taken is no error, for its clients have TCP, and is tried again.
     pub fn prepare(
         &mut self,
         wanted: &BTreeSet<Endpoint>,
         quic: &HashSet<Endpoint>,
     ) -> Result<PreparedSockets, BindError> {
+        self.note_late();
         self.in_use.retain(|_, sockets| !sockets.are_closed());
         let is_other = |at: &&Endpoint| {
             let in_use = self.in_use.get(&at.addr).filter(|_| at.protocol == Protocol::Udp);
@@ -173,10 +178,13 @@ impl Workers {
         if let Some(at) = wanted.iter().find(is_other) {
             return Err(BindError { at: *at, cause: io::Error::other(OTHER_KIND) });
         }
-        let mut new: Vec<(Endpoint, _)> = Vec::new();
+        let (mut new, mut late): (Vec<(Endpoint, _)>, _) = (Vec::new(), Vec::new());
         let of_udp = wanted.iter().filter(|at| at.protocol == Protocol::Udp).count();
         let receive_buffer = udp::receive_buffer(of_udp);
         for at in wanted.difference(&self.listening) {
+            if self.late.has(at) {
+                continue;
+            }
             let handed = self.handed.keys().chain(&self.taken);
             let listening = self.listening.iter().chain(handed).copied().chain(new.iter().map(|(at, _)| *at));
             let ours = listening.filter(|other| other.protocol == at.protocol).map(|other| other.addr);
@@ -186,10 +194,24 @@ impl Workers {
                 self.taken.insert(*at);
             }
             let ours = ours.into_iter();
-            let sockets = self.bind(*at, (quic.contains(at), receive_buffer), handed, ours);
-            new.push((*at, sockets.map_err(|cause| BindError { at: *at, cause })?));
+            let is_quic = quic.contains(at);
+            match self.bind(*at, (is_quic, receive_buffer), handed, ours) {
+                Ok(sockets) => new.push((*at, sockets)),
+                Err(error) if is_quic && error.kind() == io::ErrorKind::AddrInUse => {
+                    late.push(quic::LatePlace { at: *at, receive_buffer });
+                }
+                Err(cause) => return Err(BindError { at: *at, cause }),
+            }
         }
-        Ok(PreparedSockets { new, gone: self.listening.difference(wanted).copied().collect() })
+        Ok(PreparedSockets { new, late, wanted: wanted.clone() })
+    }
+
+    /// Counts places among those that are listened on that have become free meanwhile.
+    fn note_late(&mut self) {
+        for (at, sockets) in self.late.take_begun() {
+            self.in_use.insert(at.addr, SocketsInUse::Quic(sockets));
+            self.listening.insert(at);
+        }
     }
 
     /// Binds a place. One of UDP is for HTTP/3 if it `is_quic`, and so many bytes may wait there.
@@ -231,16 +253,19 @@ impl Workers {
     /// are over.
     pub async fn close(&mut self, ready: &PreparedSockets, patience: Duration) {
         let mut closed = Vec::new();
+        self.late.retain(&ready.wanted);
+        self.note_late();
+        let gone: Vec<Endpoint> = self.listening.difference(&ready.wanted).copied().collect();
         for WorkerThread { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();
-            let _ = commands.send(WorkerCommand::Close { places: ready.gone.clone(), patience, done });
+            let _ = commands.send(WorkerCommand::Close { places: gone.clone(), patience, done });
             closed.push(is_done);
         }
         for is_done in closed {
             let _ = is_done.await;
         }
-        self.listening.retain(|at| !ready.gone.contains(at));
-        let of_tcp = ready.gone.iter().filter(|at| at.protocol == Protocol::Tcp);
+        self.listening.retain(|at| !gone.contains(at));
+        let of_tcp = gone.iter().filter(|at| at.protocol == Protocol::Tcp);
         of_tcp.for_each(|at| drop(self.reserved.remove(&at.addr)));
     }
 
@@ -271,6 +296,7 @@ impl Workers {
             }
             self.listening.insert(at);
         }
+        ready.late.into_iter().for_each(|place| self.late.add(place, &self.threads, &self.descriptors));
     }
 
     /// Ends the connections to these servers.
@@ -290,6 +316,7 @@ impl Workers {
     /// Stops accepting. The future waits for the open connections to end. Call once. Another process has the
     /// sockets of the places that are `left`: it serves the clients that wait there.
     pub fn drain(&self, left: BTreeSet<Endpoint>) -> impl Future<Output = ()> + use<> {
+        self.late.end();
         let (mut drained, left) = (Vec::new(), Arc::new(left));
         for WorkerThread { commands, .. } in &self.threads {
             let (done, is_done) = oneshot::channel();

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use convey_testkit::{BalancerProcess, Loopback, Setup, TestHttpServer, run, stories};
+use convey_testkit::{BalancerProcess, Loopback, Setup, TestHttpServer, run, start, stories};
 use http::Request;
 use rustix::process::Signal;
 
@@ -23,6 +23,7 @@ stories!("http3_lives_on":
     a_request_goes_on_through_upgrades_in_the_process_that_has_it,
     a_convey_that_stops_lets_requests_end_and_takes_no_more,
     a_farewell_names_the_first_request_that_is_not_taken,
+    restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained,
 );
 
 /// A server that answers `/slow` only when it is told to, and the rest at once.
@@ -265,4 +266,43 @@ fn a_farewell_names_the_first_request_that_is_not_taken() {
         }
     });
     assert!(server.seen().iter().all(|seen| !seen.line.contains("late")), "{:?}", server.seen());
+}
+
+fn restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let (server, release) = slow_server(&lab);
+    let setup = site(&lab, "");
+    let mut old = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let clients = Clients::trusting(&authority);
+        let client = clients.connect(lab.vip()).await;
+        let mut slow = client.begin(Request::get(uri("/slow")).body(()).unwrap()).await.unwrap();
+        slow.finish().await.unwrap();
+        until(|| server.seen().len() == 1).await;
+        old.signal(Signal::TERM);
+        loop {
+            // It takes no more connections: it drains.
+            if std::net::TcpStream::connect(lab.vip()).is_err() {
+                break;
+            }
+        }
+        let checked = run(old.command().args(["check", "--config"]).arg(old.config()));
+        assert!(!checked.stderr.contains("cannot listen on"), "{checked:?}");
+        let mut command = old.command();
+        command.arg("--config").arg(old.config()).current_dir(lab.directory());
+        let log = lab.directory().join("new.log");
+        let mut new = start(command, &log);
+        let said = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
+        assert!(said("HTTP/3 waits for"));
+        assert!(std::net::TcpStream::connect(lab.vip()).is_ok());
+        release.send(()).unwrap();
+        assert_eq!(read(&mut slow).await.unwrap().text(), "done");
+        drop((slow, client));
+        until(|| said("HTTP/3 is served at")).await;
+        assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
+        new.signal(Signal::TERM);
+        assert!(new.wait().success());
+    });
+    assert_eq!(old.wait(), 0);
 }

@@ -7,6 +7,7 @@ mod admission;
 mod arrivals;
 mod connection_ids;
 mod crypto;
+mod late;
 mod listener;
 mod predecessor;
 mod settings;
@@ -15,6 +16,7 @@ mod sockets;
 mod steering;
 
 pub use admission::{PendingHandshake, QuicClient};
+pub(super) use late::{LatePlace, LatePlaces};
 pub(super) use listener::QuicListener;
 pub(super) use sockets::{QuicPlace, QuicSockets};
 

@@ -1,0 +1,126 @@
+//! HTTP/3 at ports that another process still has, such as a convey that drains its connections: convey serves TCP meanwhile, and
+//! tries these ports again until they are free.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use log::{info, warn};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use super::QuicSockets;
+use crate::worker::{ClientSocket, Descriptors, WorkerCommand, WorkerThread};
+use convey_model::Endpoint;
+
+/// Pause between two tries.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Places that wait for another process.
+#[derive(Default)]
+pub(crate) struct LatePlaces {
+    waiting: HashMap<Endpoint, AbortOnDrop>,
+    /// Those that are served now.
+    begun: Arc<Mutex<Vec<BegunPlace>>>,
+    is_over: Arc<AtomicBool>,
+}
+
+/// A place that is served since its port is free, with its sockets.
+type BegunPlace = (Endpoint, Weak<QuicSockets>);
+
+/// A place whose port is taken, and the bytes that may wait there.
+pub(crate) struct LatePlace {
+    pub(crate) at: Endpoint,
+    pub(crate) receive_buffer: usize,
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A try at a place.
+struct Try {
+    place: LatePlace,
+    workers: Vec<(UnboundedSender<WorkerCommand>, Handle)>,
+    descriptors: Descriptors,
+    begun: Arc<Mutex<Vec<BegunPlace>>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl LatePlaces {
+    /// Whether a place waits.
+    pub(crate) fn has(&self, at: &Endpoint) -> bool {
+        self.waiting.contains_key(at)
+    }
+
+    /// Begins to wait for a place.
+    pub(crate) fn add(&mut self, place: LatePlace, threads: &[WorkerThread], descriptors: &Descriptors) {
+        let at = place.at;
+        warn!(
+            "HTTP/3 waits for {at}: another process has the port, such as a convey that drains; TCP is served meanwhile"
+        );
+        let workers = threads.iter().map(|thread| (thread.commands.clone(), thread.runtime.clone()));
+        let (begun, is_over) = (self.begun.clone(), self.is_over.clone());
+        let next =
+            Try { place, workers: workers.collect(), descriptors: descriptors.clone(), begun, is_over };
+        self.waiting.insert(at, AbortOnDrop(tokio::spawn(next.run()).abort_handle()));
+    }
+
+    /// Gives up places that are no longer wanted.
+    pub(crate) fn retain(&mut self, wanted: &BTreeSet<Endpoint>) {
+        self.waiting.retain(|at, _| wanted.contains(at));
+    }
+
+    /// Places that are served since the last call, with their sockets.
+    pub(crate) fn take_begun(&mut self) -> Vec<BegunPlace> {
+        let begun = std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner));
+        begun.iter().for_each(|(at, _)| drop(self.waiting.remove(at)));
+        begun
+    }
+
+    /// Tries no more.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Try {
+    async fn run(self) {
+        let at = self.place.at;
+        loop {
+            sleep(PAUSE).await;
+            if self.is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            match self.bind(at.addr) {
+                Ok(sockets) => {
+                    let held = Arc::downgrade(&sockets);
+                    for ((worker, _), socket) in self.workers.iter().zip(sockets.split()) {
+                        let (socket, sessions) = (ClientSocket::Quic(socket), Vec::new());
+                        let _ = worker.send(WorkerCommand::Listen { addr: at.addr, socket, sessions });
+                    }
+                    self.begun.lock().unwrap_or_else(PoisonError::into_inner).push((at, held));
+                    return info!("HTTP/3 is served at {at} now");
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => warn!("HTTP/3 cannot be served at {at}, trying again: {error}"),
+            }
+        }
+    }
+
+    fn bind(&self, addr: SocketAddr) -> io::Result<Arc<QuicSockets>> {
+        // Each has an epoll beside it.
+        let reserved = self.descriptors.reserve(2 * self.workers.len() as u64);
+        let runtimes = self.workers.iter().map(|(_, runtime)| runtime);
+        QuicSockets::bind(addr, runtimes, [], self.place.receive_buffer, reserved)
+    }
+}
