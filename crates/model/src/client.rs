@@ -19,6 +19,24 @@ pub fn client_of(ip: IpAddr) -> Prefix {
     Prefix::of(ip, if ip.is_ipv4() { 32 } else { V6_CLIENT })
 }
 
+/// A network that a client may have in full, as of a provider: it has a share of its own, so that its clients together leave
+/// something to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientNetwork {
+    /// The network.
+    pub network: Prefix,
+    /// It may have so many times as much as a client.
+    pub shares: u32,
+}
+
+/// The client itself, and the networks around it: IPv6 has lines with a /56 and sites with a /48 (RFC 6177).
+pub fn networks_of(client: Prefix) -> impl Iterator<Item = ClientNetwork> {
+    let ip = client.first();
+    let around = [(56, 2), (48, 4)].into_iter().filter(move |_| !ip.is_ipv4());
+    let around = around.map(move |(len, shares)| ClientNetwork { network: Prefix::of(ip, len), shares });
+    std::iter::once(ClientNetwork { network: client, shares: 1 }).chain(around)
+}
+
 /// Whether a client that has so many may have one more, of those that are `left` for anybody.
 pub fn fits(has: u32, left: u64) -> bool {
     has < ALWAYS_FITS || u64::from(has) <= left.saturating_mul(SHARE)

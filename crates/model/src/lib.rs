@@ -54,7 +54,7 @@ pub use access::{Access, AccessFile};
 pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
 pub use announce::AnnounceConfig;
 pub use body_pattern::BodyPattern;
-pub use client::{ALWAYS_FITS, client_of, fits};
+pub use client::{ALWAYS_FITS, ClientNetwork, client_of, fits, networks_of};
 pub use discovery::{
     DiscoveredServer, DiscoveryConfig, DiscoverySource, DiscoveryState, KubernetesCluster, KubernetesService,
     ServicePort, SourceSettings,

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use convey_model::{ALWAYS_FITS, Prefix, Protocol, client_of, fits};
+use convey_model::{ALWAYS_FITS, ClientNetwork, Prefix, Protocol, client_of, fits, networks_of};
 use convey_snapshot::Frontend;
 use share_queue::ShareQueue;
 
@@ -69,6 +69,7 @@ pub(super) struct Counted {
 #[derive(Debug)]
 struct Count {
     all: Arc<Clients>,
+    /// Of the client itself; it is counted at the networks around it, too.
     key: ShareKey,
     is_question: bool,
 }
@@ -137,7 +138,7 @@ impl Clients {
     pub(super) fn call_next(&self, frontend: &Frontend, client: IpAddr) {
         let (id, of) = (frontend.live.id, client_of(client));
         let may = |all| has_room(frontend, ClientUsage { all, questions: 0 });
-        self.beyond.call_next(id, of, || self.has_at(id, of), may);
+        self.beyond.call_next(id, of, |client| self.has_at(id, client), may);
     }
 
     /// How many connections a client has at the frontend if that has a limit, else in the process, and where it may have no
@@ -150,13 +151,23 @@ impl Clients {
     ) -> (u32, Option<ClientShortage>) {
         let (config, client, id) = (&frontend.config, client_of(client), frontend.live.id);
         let has = |of| self.usage(&ShareKey { of, client });
-        let (process, at) = (has(ShareScope::Process(config.protocol)), has(ShareScope::Frontend(id)));
+        let fits = |of, may: &dyn Fn(ClientUsage) -> bool| {
+            self.usages(ShareKey { of, client }).all(|(_, usage)| may(usage))
+        };
+        let (process, at) = (ShareScope::Process(config.protocol), ShareScope::Frontend(id));
         let is_limited = (config.max_connections_per_client, config.max_connections) != (None, None);
-        let open = if is_limited { at.all } else { process.all };
+        let open = has(if is_limited { at } else { process }).all;
+        let has_room_at = match config.max_connections_per_client {
+            Some(_) => has_room(frontend, has(at)),
+            None => fits(at, &|usage| has_room(frontend, usage)),
+        };
         let shortages = [
-            (process.fits(left.connections), ClientShortage::Process),
-            (has(ShareScope::LocalPorts(id)).fits(left.local_ports), ClientShortage::LocalPorts),
-            (has_room(frontend, at), ClientShortage::Frontend),
+            (fits(process, &|usage| usage.fits(left.connections)), ClientShortage::Process),
+            (
+                fits(ShareScope::LocalPorts(id), &|usage| usage.fits(left.local_ports)),
+                ClientShortage::LocalPorts,
+            ),
+            (has_room_at, ClientShortage::Frontend),
         ];
         let shortage = shortages.into_iter().find(|(has_room, _)| !has_room);
         (open, shortage.map(|(_, shortage)| shortage).filter(|_| !config.trusts(client.first())))
@@ -166,10 +177,19 @@ impl Clients {
         self.shard(key).get(key).copied().unwrap_or_default()
     }
 
-    /// How many connections a client has at a frontend.
+    /// The usage of a client, and that of the networks around it divided by their shares.
+    fn usages(&self, key: ShareKey) -> impl Iterator<Item = (ShareKey, ClientUsage)> {
+        networks_of(key.client).map(move |ClientNetwork { network, shares }| {
+            let key = ShareKey { client: network, ..key };
+            let ClientUsage { all, questions } = self.usage(&key);
+            (key, ClientUsage { all: all / shares, questions })
+        })
+    }
+
+    /// How many connections a client has at a frontend, or more if networks around it have more for their shares.
     fn has_at(&self, frontend: u32, client: Prefix) -> u32 {
         let key = ShareKey { of: ShareScope::Frontend(frontend), client };
-        self.shard(&key).get(&key).map_or(0, |held| held.all)
+        self.usages(key).map(|(_, usage)| usage.all).max().unwrap_or_default()
     }
 
     /// Counts a connection in the process alone.
@@ -227,16 +247,28 @@ impl Clients {
         self: &Arc<Self>,
         key: ShareKey,
         frontend: &Frontend,
-        may: impl FnOnce(ClientUsage) -> bool,
+        may: impl Fn(ClientUsage) -> bool,
     ) -> Option<Count> {
         let is_question = frontend.config.protocol == Protocol::Udp;
+        // A number of the operator's own is for a client alone.
+        let is_own_limit =
+            matches!(key.of, ShareScope::Frontend(_)) && frontend.config.max_connections_per_client.is_some();
+        // Two of one network at once may have one more together than it has room for.
+        if !is_own_limit && !self.usages(key).skip(1).all(|(_, usage)| may(usage)) {
+            return None;
+        }
         let mut shard = self.shard(&key);
         let held = shard.get(&key).copied().unwrap_or_default();
-        may(held).then(|| {
-            let questions = held.questions + u32::from(is_question);
-            shard.insert(key, ClientUsage { all: held.all + 1, questions });
-            Count { all: self.clone(), key, is_question }
-        })
+        if !may(held) {
+            return None;
+        }
+        shard.entry(key).or_default().add(is_question);
+        drop(shard);
+        for ClientNetwork { network, .. } in networks_of(key.client).skip(1) {
+            let key = ShareKey { client: network, ..key };
+            self.shard(&key).entry(key).or_default().add(is_question);
+        }
+        Some(Count { all: self.clone(), key, is_question })
     }
 
     fn shard(&self, key: &ShareKey) -> MutexGuard<'_, HashMap<ShareKey, ClientUsage>> {
@@ -246,6 +278,11 @@ impl Clients {
 }
 
 impl ClientUsage {
+    fn add(&mut self, is_question: bool) {
+        self.all += 1;
+        self.questions += u32::from(is_question);
+    }
+
     /// Whether one more fits. A client's own questions leave nothing for others.
     fn fits(self, left: u64) -> bool {
         fits(self.all, left.saturating_sub(self.questions.into()))
@@ -261,23 +298,34 @@ impl Counted {
 
 impl Count {
     fn become_stream(&mut self) {
-        if std::mem::take(&mut self.is_question)
-            && let Some(held) = self.all.shard(&self.key).get_mut(&self.key)
-        {
-            held.questions -= 1;
+        if !std::mem::take(&mut self.is_question) {
+            return;
         }
+        for key in self.keys() {
+            if let Some(held) = self.all.shard(&key).get_mut(&key) {
+                held.questions -= 1;
+            }
+        }
+    }
+
+    /// Where it is counted.
+    fn keys(&self) -> impl Iterator<Item = ShareKey> + use<> {
+        let key = self.key;
+        networks_of(key.client).map(move |at| ShareKey { client: at.network, ..key })
     }
 }
 
 impl Drop for Count {
     fn drop(&mut self) {
-        let mut shard = self.all.shard(&self.key);
-        match shard.get_mut(&self.key) {
-            Some(held) if held.all > 1 => {
-                held.all -= 1;
-                held.questions -= u32::from(self.is_question);
+        for key in self.keys() {
+            let mut shard = self.all.shard(&key);
+            match shard.get_mut(&key) {
+                Some(held) if held.all > 1 => {
+                    held.all -= 1;
+                    held.questions -= u32::from(self.is_question);
+                }
+                _ => drop(shard.remove(&key)),
             }
-            _ => drop(shard.remove(&self.key)),
         }
     }
 }

@@ -9,6 +9,9 @@ use tokio::sync::Notify;
 
 use convey_model::{Prefix, fits};
 
+/// Clients whose numbers are asked for again, at most, to find the first.
+const MAX_ASKED_AGAIN: usize = 16;
+
 /// The connections of all clients that wait.
 #[derive(Debug, Default)]
 pub(crate) struct ShareQueue {
@@ -87,23 +90,34 @@ impl ShareQueue {
     }
 
     /// There is more room at a frontend, or this client has another number of connections there, as `has` tells. Calls the
-    /// connection that goes on first, if `may` says that its client may have another beside so many.
+    /// connection that goes on first, if `may` says that its client may have another beside so many. Other clients of its network
+    /// may have changed what the first in order has: then it is asked for again.
     pub(crate) fn call_next(
         &self,
         frontend: u32,
         client: Prefix,
-        has: impl FnOnce() -> u32,
-        may: impl FnOnce(u32) -> bool,
+        has: impl Fn(Prefix) -> u32,
+        may: impl Fn(u32) -> bool,
     ) {
         let mut queues = self.queues();
         let Some(at) = queues.frontends.get_mut(&frontend) else { return };
         if at.queues.contains_key(&client) {
-            at.put(client, has());
+            at.put(client, has(client));
         }
-        if let Some(((has, _), client)) = at.order.first_key_value()
-            && may(*has)
-        {
-            at.queues[client].call_first();
+        for _ in 0..MAX_ASKED_AGAIN {
+            let Some(((known, _), client)) =
+                at.order.first_key_value().map(|(rank, client)| (*rank, *client))
+            else {
+                return;
+            };
+            let now = has(client);
+            if now == known {
+                if may(now) {
+                    at.queues[&client].call_first();
+                }
+                return;
+            }
+            at.put(client, now);
         }
     }
 
@@ -244,7 +258,7 @@ mod tests {
         let [first, second] = [(); 2].map(|()| queue.enter(1, client(1), 100, || 16).unwrap());
         assert!(queue.has(1, client(1)) && !queue.has(2, client(1)) && !queue.has(1, client(2)));
         assert_eq!([&second, &first].map(Waiting::is_first), [false, true]);
-        queue.call_next(1, client(9), || 0, |_| true);
+        queue.call_next(1, client(9), |_| 16, |_| true);
         assert_eq!([&second, &first].map(is_called), [false, true]);
         first.go_on(|| 17);
         assert!(second.is_first());
@@ -258,15 +272,27 @@ mod tests {
         let enter = |n: u16| queue.enter(1, client(n), 10_000, || 2_000 - u32::from(n)).unwrap();
         let waiting: Vec<Waiting> = (0..1_000).map(enter).collect();
         let called = || waiting.iter().position(is_called);
-        queue.call_next(1, client(9_999), || 0, |has| has <= 1_001);
+        let has = |who| (0..1_000).find(|n| client(*n) == who).map_or(0, |n| 2_000 - u32::from(n));
+        queue.call_next(1, client(9_999), has, |has| has <= 1_001);
         assert_eq!([called(), called()], [Some(999), None]);
-        queue.call_next(1, client(9_999), || 0, |has| has <= 1_000);
+        queue.call_next(1, client(9_999), has, |has| has <= 1_000);
         assert_eq!(called(), None, "nobody fits");
         // The session of a client that waits itself.
-        queue.call_next(1, client(7), || 16, |has| has <= 16);
+        let of_7 = |who| if who == client(7) { 16 } else { has(who) };
+        queue.call_next(1, client(7), of_7, |has| has <= 16);
         assert_eq!([called(), called()], [Some(7), None]);
-        queue.call_next(2, client(7), || 16, |_| true);
+        queue.call_next(2, client(7), |_| 16, |_| true);
         assert_eq!(called(), None, "another frontend");
+    }
+
+    #[test]
+    fn client_whose_network_has_freed_room_is_called_by_another_client() {
+        let queue = Arc::new(ShareQueue::default());
+        let waiting = queue.enter(1, client(1), 100, || 90).unwrap();
+        queue.call_next(1, client(9), |_| 90, |has| has <= 50);
+        assert!(!is_called(&waiting));
+        queue.call_next(1, client(9), |_| 40, |has| has <= 50);
+        assert!(is_called(&waiting));
     }
 
     #[test]
@@ -275,7 +301,7 @@ mod tests {
         let mut waiting = [(); 2].map(|()| queue.enter(1, client(1), 100, || 16).unwrap());
         waiting.iter_mut().rev().for_each(|waiting| waiting.move_to(2, || 16));
         assert_eq!(waiting.each_ref().map(Waiting::is_first), [true, false]);
-        queue.call_next(2, client(9), || 0, |_| true);
+        queue.call_next(2, client(9), |_| 16, |_| true);
         assert_eq!(waiting.each_ref().map(is_called), [true, false]);
         assert!(!queue.has(1, client(1)) && queue.has(2, client(1)));
     }

@@ -71,6 +71,29 @@ fn all_addresses_of_one_network_of_ipv6_are_one_client() {
 }
 
 #[test]
+fn networks_of_many_clients_leave_something_to_others() {
+    let client =
+        |network: String| -> Vec<String> { (0..64).map(|n| format!("{network}{n:02x}::1")).collect() };
+    for limits in [frontend(None, None, &[]), frontend(Some(9_000), None, &[])] {
+        // A line with a /56 has 256 clients, of which 64 are at it; a site with a /48 has as many lines.
+        let line = client("2001:db8:0:".to_owned());
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        let of_line: u64 = taken(9_000, &limits, &line).iter().sum();
+        assert!((8_400..8_500).contains(&of_line), "16 of 17: {of_line}");
+        let site: Vec<String> = (0..16).flat_map(|n| client(format!("2001:db8:0:{n:x}"))).collect();
+        let site: Vec<&str> = site.iter().map(String::as_str).collect();
+        let limits = match limits.config.max_connections {
+            None => frontend(None, None, &[]),
+            most => frontend(most, None, &[]),
+        };
+        let of_site: u64 = taken(9_000, &limits, &site).iter().sum();
+        assert!((8_700..8_750).contains(&of_site), "32 of 33: {of_site}");
+    }
+    let own = frontend(None, Some(3), &[]);
+    assert_eq!(taken(9_000, &own, &["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:2::1"]), [3, 3, 3]);
+}
+
+#[test]
 fn trusted_clients_are_not_counted() {
     let limited = frontend(Some(90), Some(3), &["10.0.0.0/8"]);
     assert_eq!(taken(50, &limited, &["10.1.2.3", "11.1.2.3"]), [47, 3]);
