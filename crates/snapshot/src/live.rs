@@ -138,6 +138,11 @@ impl ServerLive {
         ServerLive { name: name.into(), ..self }
     }
 
+    /// The same with the slots of a server that was at its address before: what is open there counts on.
+    pub fn with_slots(self, slots: Arc<Slots>) -> Self {
+        ServerLive { slots, ..self }
+    }
+
     /// Whether it chose HTTP/2 when it was asked last (ALPN).
     pub fn speaks_http2(&self) -> bool {
         self.speaks_http2.load(Ordering::Relaxed)

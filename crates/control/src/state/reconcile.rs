@@ -1,14 +1,42 @@
 //! Decides which servers stay, come and go when the configuration or the addresses of names change. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{ControlState, PoolEntry, ServerEntry, key, number};
 use convey_config::{Config, FoundServers, Resolved};
 use convey_model::{
-    BackendConfig, DiscoverySource, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Timestamp,
+    BackendConfig, DiscoverySource, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Slots, Timestamp,
 };
 use convey_snapshot::{PoolLive, ServerLive};
+
+/// Slots of servers that go, by backend and address: a server that comes there is the same one under another name, and what is
+/// open there counts towards its `max_connections`.
+struct RenamedServers(HashMap<(String, SocketAddr), Arc<Slots>>);
+
+impl RenamedServers {
+    fn of(old: &HashMap<ServerKey, ServerEntry>, backends: &[BackendConfig]) -> RenamedServers {
+        let all = backends
+            .iter()
+            .flat_map(|backend| backend.servers.iter().map(move |server| key(backend, server)));
+        let wanted: HashSet<ServerKey> = all.collect();
+        // Mostly there is none.
+        if wanted.iter().all(|key| old.contains_key(key)) {
+            return RenamedServers(HashMap::new());
+        }
+        let gone = old.iter().filter(|(key, _)| !wanted.contains(*key));
+        let slots = gone.map(|(key, entry)| ((key.backend.clone(), key.addr), entry.live.slots.clone()));
+        RenamedServers(slots.collect())
+    }
+
+    fn slots(&self, key: &ServerKey) -> Option<Arc<Slots>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&(key.backend.clone(), key.addr)).cloned()
+    }
+}
 
 impl ControlState {
     /// Has the backends of the configuration, with the servers that their names stand for. Servers that stay keep
@@ -43,13 +71,19 @@ impl ControlState {
         now: Timestamp,
     ) -> HashMap<ServerKey, ServerEntry> {
         let mut old = std::mem::take(&mut self.servers);
+        let renamed = RenamedServers::of(&old, backends);
         for backend in backends {
             for server in &backend.servers {
                 let key = key(backend, server);
                 let check = backend.check_of(server);
                 let (cores, ids) = (self.cores, &mut self.next_id);
-                let live =
-                    self.kept_servers.get(&key, || ServerLive::new(number(ids), cores).named(&server.name));
+                let live = self.kept_servers.get(&key, || {
+                    let new = ServerLive::new(number(ids), cores).named(&server.name);
+                    match renamed.slots(&key) {
+                        Some(slots) => new.with_slots(slots),
+                        None => new,
+                    }
+                });
                 let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let before = old.remove(&key).or_else(|| self.dns_grace.take(&key));
                 let known = || self.known.take_server(&key, live.clone(), &check, now);

@@ -173,6 +173,23 @@ fn a_server_taken_away_and_put_back_still_knows_its_open_connections() {
 }
 
 #[test]
+fn renamed_server_counts_connections_that_are_open_at_its_address() {
+    let mut state = ControlState::new(1);
+    let before = state.configure(two_servers(), Timestamp(0));
+    assert!(before.pools[0].servers[1].live.slots.try_take(None));
+    let renamed =
+        vec![server("a", "10.0.0.2:80"), server("other", "10.0.0.3:80"), server("b", "10.0.0.9:80")];
+    let after = state.configure(config(renamed), Timestamp(1));
+    let open = |name: &str| {
+        let found = after.pools[0].servers.iter().find(|server| &*server.config.name == name);
+        found.unwrap().live.slots.open()
+    };
+    assert_eq!(["a", "other", "b"].map(open), [0, 1, 0]);
+    before.pools[0].servers[1].live.slots.release();
+    assert_eq!(open("other"), 0);
+}
+
+#[test]
 fn a_server_that_came_back_needs_a_whole_row_of_failures_to_go_again() {
     let mut config = two_servers();
     config.backends[0].health_check.fall = 3;
