@@ -1,6 +1,7 @@
 //! Which certificate a client gets: by the name that it asks for (SNI, RFC 6066, section 3).
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
@@ -40,8 +41,11 @@ impl CertificateChooser {
                 by_name.entry(name.clone()).or_default().push(certificate.key.clone());
             }
         }
-        let first = certificates.first();
-        let is_default = |other: &&Certificate| first.is_some_and(|first| first.names == other.names);
+        // Two authorities write the same names in another order.
+        let names =
+            |certificate: &Certificate| certificate.names.iter().cloned().collect::<BTreeSet<String>>();
+        let first = certificates.first().map(names);
+        let is_default = |other: &&Certificate| first.as_ref().is_some_and(|first| *first == names(other));
         let default = certificates.iter().filter(is_default).map(|certificate| certificate.key.clone());
         CertificateChooser { by_name, default: default.collect(), refuses_unknown }
     }
@@ -75,4 +79,30 @@ impl ResolvesServerCert for CertificateChooser {
 fn choose(candidates: &[Arc<CertifiedKey>], offered: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
     let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(offered).is_some();
     candidates.iter().find(fits).or(candidates.first()).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn default_certificates_are_those_with_the_names_of_the_first_in_any_order() {
+        let certificate = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let key = KeyPair::generate().unwrap();
+            let chain = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+            let provider = rustls::crypto::ring::default_provider();
+            Certificate::from_pem(chain.pem().as_bytes(), key.serialize_pem().as_bytes(), &provider).unwrap()
+        };
+        let all = [
+            certificate(&["a.example", "www.a.example"]),
+            certificate(&["b.example"]),
+            certificate(&["www.a.example", "a.example"]),
+        ];
+        let chooser = CertificateChooser::new(&all, false);
+        let found = chooser.candidates(None);
+        assert!(found.len() == 2 && Arc::ptr_eq(&found[1], &all[2].key));
+    }
 }
