@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::config::Config;
 use crate::forward::PortSplit;
@@ -45,7 +46,7 @@ impl Started<'_> {
             let why = self.obstacle(frontend, &forwarded)?;
             Some(format!("frontend {}: {} mode needs a restart: {why}", frontend.name, frontend.mode.name()))
         });
-        of_mode.or_else(|| self.lack_of_ports(running, wanted))
+        of_mode.or_else(|| self.lack_of_ports(running, wanted)).or_else(|| new_root(running, wanted))
     }
 
     /// Ports of frontends at a SNAT address are no SNAT ports. A restart divides the others among the workers anew. Frontends
@@ -103,6 +104,23 @@ impl Started<'_> {
     fn has_proxied(&self, listen: Endpoint) -> bool {
         self.proxied.iter().any(|at| at.protocol == listen.protocol && overlap(at.addr, listen.addr))
     }
+}
+
+/// Landlock lets the process read system directories such as /etc, for itself. So it alone does not keep a reload from serving them.
+fn new_root(running: &Config, wanted: &Config) -> Option<String> {
+    if !running.privileges.landlock {
+        return None;
+    }
+    let roots = |config: &'_ Config| -> Vec<PathBuf> {
+        config.backends.iter().filter_map(|backend| Some(backend.files.as_ref()?.root.clone())).collect()
+    };
+    let before = roots(running);
+    let is_new = |root: &PathBuf| !before.iter().any(|served| root.starts_with(served));
+    let root = roots(wanted).into_iter().find(is_new)?;
+    let root = root.display();
+    Some(format!(
+        "files {root} need a restart: with privileges.landlock a reload serves directories that are served already"
+    ))
 }
 
 #[cfg(test)]
@@ -213,5 +231,27 @@ mod tests {
     fn an_address_beside_a_wildcard_from_the_start_stays() {
         let both = ["proxy 0.0.0.0:80", "dsr 10.0.0.1:80"];
         assert_eq!(refused(&both, "10.0.0.1", &both), None);
+    }
+
+    #[test]
+    fn reload_with_landlock_serves_no_directory_that_was_not_served() {
+        let none = BTreeSet::new();
+        let started = Started { proxies: true, forwards: false, snat: None, proxied: &none };
+        let with = |landlock: bool, root: &str| {
+            let text = format!(
+                "privileges.landlock = {landlock}\nbackends.pool.files = '{root}'\n\
+                 [frontends.web]\nmode = 'http'\nlisten_addr = '10.0.0.1:80'\nbackend = 'pool'\n"
+            );
+            parse("config.toml", &text).unwrap().config
+        };
+        let running = with(true, "/srv/www");
+        for root in ["/srv/www", "/srv/www/sub"] {
+            assert_eq!(started.refuse(&running, &with(true, root)), None);
+        }
+        for root in ["/etc", "/srv", "/srv/www2"] {
+            let refused = started.refuse(&running, &with(true, root)).unwrap();
+            assert!(refused.starts_with(&format!("files {root} need a restart")), "{refused}");
+        }
+        assert_eq!(started.refuse(&with(false, "/srv/www"), &with(false, "/etc")), None);
     }
 }
