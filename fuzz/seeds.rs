@@ -61,6 +61,9 @@ fn main() -> io::Result<()> {
     write("http_forwarded", &http_forwarded())?;
     write("http3_frames", &http3_frames())?;
     write("handed_over", &handed_over())?;
+    write("config_file", &texts(&[("sample", include_str!("../config.toml")), ("small", SMALL_FILE)]))?;
+    write("etcd_answer", &texts(&ETCD_ANSWERS))?;
+    write("dns_answer", &dns_answers())?;
 
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
     // 10: a router's error, 13: time passes, 15: any bytes; 16 times how it is sent: 2 in fragments), who, flags, a
@@ -102,6 +105,40 @@ fn main() -> io::Result<()> {
         write("events", &seeds)?;
     }
     Ok(())
+}
+
+const SMALL_FILE: &str = "[frontends.web]\nmode = \"http\"\nlisten_addr = \"10.0.0.1:80\"\n[[frontends.web.routes]]\npath = \"/a\"\n\
+    backend = \"web\"\n[backends.web.servers]\na = { addr = \"a.test:80\", weight = 2 }\n";
+
+const ETCD_ANSWERS: [(&str, &str); 4] = [
+    (
+        "range",
+        r#"{"header":{"revision":"9223372036854775807"},"kvs":[{"key":"L2VkZ2UvY29uZmlnLnRvbWw=","mod_revision":"11","value":"aGk="}],"count":"1"}"#,
+    ),
+    ("watch", r#"{"result":{"events":[{"kv":{"key":"YQ=="}}],"canceled":true,"compact_revision":"9"}}"#),
+    ("refused", r#"{"error":{"grpc_code":14,"message":"no leader","details":[]}}"#),
+    ("lease", r#"{"result":{"ID":"7587","TTL":"60"}}"#),
+];
+
+fn texts(of: &[(&str, &str)]) -> Vec<(String, Vec<u8>)> {
+    of.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect()
+}
+
+/// Answers with an address of each family and with a service, and a hosts file.
+fn dns_answers() -> Vec<(String, Vec<u8>)> {
+    let header = |answers: u8| [&[0, 7, 0x81, 0x80, 0, 1, 0, answers][..], &[0; 4]].concat();
+    let question = |kind: u8| [&b"\x01a\x04test\0"[..], &[0, kind, 0, 1]].concat();
+    let record = |kind: u8, data: &[u8]| {
+        [&[0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60][..], &(data.len() as u16).to_be_bytes(), data].concat()
+    };
+    let answer = |kind: u8, data: &[u8]| [header(1), question(kind), record(kind, data)].concat();
+    let service = [&[0, 1, 0, 2, 0x1f, 0x90][..], b"\x01b\x04test\0"].concat();
+    vec![
+        ("a".to_owned(), answer(1, &[10, 0, 0, 2])),
+        ("aaaa".to_owned(), answer(28, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2])),
+        ("srv".to_owned(), answer(33, &service)),
+        ("hosts".to_owned(), b"10.0.0.2 a.test b # c\n::1 localhost\n".to_vec()),
+    ]
 }
 
 /// Headers of both versions before a request.
