@@ -10,7 +10,7 @@ use convey_lab::Role;
 use convey_testkit::{PATIENCE, Process, TcpServer, ask, clock, connect, ping, run, wait_for};
 use serde_json::Value;
 
-use crate::case::{Case, Family, Story};
+use crate::case::{Case, Family, Story, stories};
 use crate::network::{Network, PORT};
 
 /// Where Prometheus listens, in the balancer's namespace.

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use convey::model::Offload;
 use convey_lab::Role;
-use convey_testkit::{
-    Need, Process, TcpServer, binary, connect, ping, run, wait_for, was_reset, whole_lines,
-};
+use convey_testkit::{Process, TcpServer, binary, connect, ping, run, wait_for, was_reset, whole_lines};
 use serde_json::Value;
 use socket2::SockRef;
 
