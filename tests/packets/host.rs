@@ -35,7 +35,7 @@ pub(crate) fn stories() -> Vec<Story> {
         who_lacks_a_capability_for_the_cache_alone_is_told_which,
         where_bpf_is_not_permitted_workers_forward_everything [NGINX],
         nft_comes_from_the_systems_directories_whatever_path_says [NFT],
-        where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks,
+        where_bpf_is_not_permitted_nothing_else_is_taken_for_what_the_file_asks [NFT],
     ]);
     stories.extend(stories![when |case| {
             case.is_passthrough() && !case.is_cached() && case.family == Family::V4

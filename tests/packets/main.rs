@@ -150,6 +150,8 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
         "xdp" if case.is_dsr() => &[Need::Namespaces, Need::ETHTOOL, Need::NFT],
         "xdp" => &[Need::Namespaces, Need::ETHTOOL],
         _ if case.is_dsr() => &[Need::Namespaces, Need::NFT],
+        // Doctor looks at the rules of nftables.
+        "doctor_balancer" | "doctor_host" => &[Need::Namespaces, Need::NFT],
         _ => &[Need::Namespaces],
     }
 }
