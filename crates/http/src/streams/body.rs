@@ -11,9 +11,6 @@ use http::HeaderMap;
 
 use super::heads;
 
-/// Most bytes that a chunk has around its data here.
-const AROUND: usize = 16;
-
 /// Most bytes that are given to a stream at once: the usual size of a frame.
 const FRAME: usize = 16 * 1024;
 
@@ -102,8 +99,10 @@ pub(crate) struct BodyIn<S> {
     is_chunked: bool,
     /// How much is to come, if the head has said that.
     left: Option<u64>,
-    /// Data that came and is not read yet.
+    /// Data that came and is not read yet. In a chunked body it is one chunk.
     data: Bytes,
+    /// Lines around chunks that are not read yet. They come before `data`.
+    framing: Bytes,
     state: State,
 }
 
@@ -119,26 +118,41 @@ impl<S: DataSource> BodyIn<S> {
     pub(crate) fn new(stream: S, framing: BodyFraming) -> BodyIn<S> {
         let left = if let BodyFraming::Length(length) = framing { Some(length) } else { None };
         let is_chunked = framing == BodyFraming::Chunked;
-        BodyIn { stream, is_chunked, left, data: Bytes::new(), state: State::Data }
+        let (data, framing) = Default::default();
+        BodyIn { stream, is_chunked, left, data, framing, state: State::Data }
     }
 
-    /// Reads some; 0: it is over.
+    /// Reads into a buffer that has room for at least a byte. 0: the body is over.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        while self.state == State::Data {
-            if !self.data.is_empty() {
-                return Poll::Ready(self.read_data(buffer));
-            }
+        debug_assert!(!buffer.is_empty(), "a read of 0 bytes means the end of the body");
+        let mut read = 0;
+        while read < buffer.len() {
+            read += match self.read_some(&mut buffer[read..])? {
+                0 if read > 0 => break,
+                0 if self.state == State::Over => break,
+                0 => {
+                    ready!(self.poll_next(cx))?;
+                    continue;
+                }
+                n => n,
+            };
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// Waits for the next data or trailers, once all that came is read.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.state == State::Data {
             match ready!(self.stream.poll_data(cx)) {
                 Some(data) => self.takes(data?)?,
                 // It is shorter than its head has said (RFC 9114, section 4.1.2).
                 None if self.left.is_some_and(|left| left > 0) => {
                     return Poll::Ready(Err(BodyFault(Malformed::ContentLength).into()));
                 }
-                None => self.state = State::Trailers,
+                None if self.is_chunked => self.state = State::Trailers,
+                None => self.state = State::Over,
             }
-        }
-        if self.state == State::Over || !self.is_chunked {
-            return Poll::Ready(Ok(0));
+            return Poll::Ready(Ok(()));
         }
         let trailers = ready!(self.stream.poll_trailers(cx))?;
         self.state = State::Over;
@@ -147,39 +161,41 @@ impl<S: DataSource> BodyIn<S> {
             heads::write_fields(&trailers, &mut end);
         }
         end.extend_from_slice(b"\r\n");
-        let Some(place) = buffer.get_mut(..end.len()).filter(|_| end.len() <= MAX_TRAILERS) else {
+        if end.len() > MAX_TRAILERS {
             return Poll::Ready(Err(BodyFault(Malformed::Trailers).into()));
-        };
-        place.copy_from_slice(&end);
-        Poll::Ready(Ok(end.len()))
+        }
+        self.framing = end.into();
+        Poll::Ready(Ok(()))
     }
 
-    /// Data has come.
+    /// Data has come. The size of its chunk goes before it.
     fn takes(&mut self, data: Bytes) -> io::Result<()> {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(data.len() as u64).ok_or(BodyFault(Malformed::ContentLength))?;
+        }
+        // A chunk without data would end the body.
+        if self.is_chunked && !data.is_empty() {
+            self.framing = format!("{:x}\r\n", data.len()).into();
         }
         self.data = data;
         Ok(())
     }
 
-    /// Takes data that is there.
-    fn read_data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let around = if self.is_chunked { AROUND } else { 0 };
-        let len = self.data.len().min(buffer.len().saturating_sub(around));
-        let mut left = &mut *buffer;
-        if self.is_chunked {
-            io::Write::write_fmt(&mut left, format_args!("{len:x}\r\n"))?;
+    /// Reads lines and data that are there, as far as they fit. 0: there are none.
+    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let is_framing = !self.framing.is_empty();
+        let from = if is_framing { &mut self.framing } else { &mut self.data };
+        let len = from.len().min(buffer.len());
+        from.copy_to_slice(&mut buffer[..len]);
+        if is_framing || len == 0 {
+            return Ok(len);
         }
-        io::Write::write_all(&mut left, &self.data[..len])?;
-        if self.is_chunked {
-            io::Write::write_all(&mut left, b"\r\n")?;
+        if self.is_chunked && self.data.is_empty() {
+            self.framing = Bytes::from_static(b"\r\n");
         }
-        let left = left.len();
-        self.data.advance(len);
         // Only now the other side may send more: what is slow here slows it down.
         self.stream.has_gone_on(len)?;
-        Ok(buffer.len() - left)
+        Ok(len)
     }
 }
 
@@ -267,3 +283,6 @@ impl<S: DataSink> BodyOut<S> {
         Poll::Ready(Ok(room.min(wanted)))
     }
 }
+
+#[cfg(test)]
+mod tests;
