@@ -9,15 +9,15 @@ use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::byte_stream::ByteStream;
+use super::clients::Clients;
 use super::connect::Opening;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::Origin;
@@ -57,8 +57,10 @@ pub struct ClientStream {
     early: Vec<u8>,
     /// The generation of the snapshot that its frontend is of.
     generation: u64,
-    /// Where a client over QUIC is now, if it has moved.
-    moved_to: ArcSwapOption<SocketAddr>,
+    /// Whether packets of a client over QUIC have come from another address than that of its handshake.
+    has_moved: AtomicBool,
+    /// Connections to servers that its streams hold.
+    held_servers: Arc<AtomicUsize>,
 }
 
 /// Its connection, as bytes. Dropped before [`ClientStream::end`] it is reset.
@@ -114,8 +116,16 @@ impl ClientStream {
                 // From now on each request has a line of its own.
                 session.tally = None;
                 let local = session.local_address(leg.tcp());
-                let moved_to = ArcSwapOption::empty();
-                let client = ClientStream { session, local, origin, early, generation: 0, moved_to };
+                let has_moved = AtomicBool::new(false);
+                let client = ClientStream {
+                    session,
+                    local,
+                    origin,
+                    early,
+                    generation: 0,
+                    has_moved,
+                    held_servers: Arc::default(),
+                };
                 Some((client, ClientBytes { leg }))
             }
             Err(reason) => {
@@ -130,23 +140,46 @@ impl ClientStream {
         // From now on each request has a line of its own.
         session.tally = None;
         let (origin, early) = Default::default();
-        ClientStream { session, local, origin, early, generation: 0, moved_to: ArcSwapOption::empty() }
+        ClientStream {
+            session,
+            local,
+            origin,
+            early,
+            generation: 0,
+            has_moved: AtomicBool::new(false),
+            held_servers: Arc::default(),
+        }
     }
 
-    /// The client goes on from another address, which it has proved to be at (RFC 9000, section 9).
+    /// Notes where packets of a client over QUIC come from now. Anybody can forge that address, so the client stays the one of the
+    /// handshake, and is no trusted proxy once the address has changed.
     ///
     /// # Errors
-    /// It may not come in from there.
-    pub fn moved(&self, to: SocketAddr) -> Result<(), Counter> {
-        if self.client() == to {
+    /// The client may not come in from there.
+    pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
+        if self.client().ip() == now.ip() {
             return Ok(());
         }
-        if !self.newest().config.access.admits(to.ip()) {
-            return Err(Counter::AccessDenied);
+        self.has_moved.store(true, Ordering::Relaxed);
+        match self.newest().config.access.admits(now.ip()) {
+            true => Ok(()),
+            false => Err(Counter::AccessDenied),
         }
-        self.session.watched.set_client(to);
-        self.moved_to.store(Some(Arc::new(to)));
-        Ok(())
+    }
+
+    pub(super) fn held_servers(&self) -> &Arc<AtomicUsize> {
+        &self.held_servers
+    }
+
+    /// The clients of all workers, and how many more connections there may be.
+    pub(super) fn clients_and_left(&self) -> (&Arc<Clients>, u64) {
+        let context = &self.session.context;
+        (&context.shared.clients, context.shared.connections_left(&context.snapshot().totals))
+    }
+
+    /// Whether the client's address has changed since its handshake.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved.load(Ordering::Relaxed)
     }
 
     /// What the client has sent already, once.
@@ -156,13 +189,13 @@ impl ClientStream {
 
     /// The client's address and port, by its PROXY header if it came with one.
     pub fn client(&self) -> SocketAddr {
-        self.moved_to.load().as_deref().copied().unwrap_or(self.session.downstream.client)
+        self.session.downstream.client
     }
 
     /// Whether the client's address is a proxy that this frontend, which is the client's own, trusts to name the client of each
     /// request. A PROXY header that names nobody (`UNKNOWN`, `LOCAL`) makes no sender such a proxy, and neither does a move.
     pub fn is_trusted_proxy(&self, frontend: &Frontend) -> bool {
-        let is_named = !self.session.is_client_unnamed() && self.moved_to.load().is_none();
+        let is_named = !self.session.is_client_unnamed() && !self.has_moved();
         is_named && frontend.config.is_http_proxy(self.client().ip())
     }
 
@@ -178,7 +211,7 @@ impl ClientStream {
 
     /// What a request that begins now needs to get a server.
     pub fn downstream(&self, began: Instant) -> Downstream {
-        Downstream { began, client: self.client(), ..self.session.downstream }
+        Downstream { began, ..self.session.downstream }
     }
 
     /// The frontend, as it was when the client came or when [`ClientStream::refresh`] was called last.

@@ -17,6 +17,7 @@ use crate::upgrade::Upgraded;
 
 stories!("http3_lives_on":
     a_client_that_moves_goes_on_from_where_it_is,
+    moved_client_keeps_the_identity_of_its_handshake_and_no_trust,
     a_client_that_moves_to_where_it_may_not_come_from_is_closed,
     a_reload_cuts_no_connection_and_new_ones_get_the_new_certificate,
     it_is_switched_on_and_off_by_a_reload,
@@ -69,12 +70,35 @@ fn a_client_that_moves_goes_on_from_where_it_is() {
         }
         release.send(()).unwrap();
         assert_eq!(read(&mut slow).await.unwrap().text(), "done");
-        let addr = clients.move_on();
-        all[0].get("/").await;
-        let flows = run(balancer.command().arg("flows")).stdout;
-        assert!(flows.contains(&addr.to_string()), "{addr} in {flows}");
     });
     balancer.wait_for_stat("/frontends/web/total_connections", 16);
+}
+
+/// The address of a packet proves nothing: servers, limits and the log keep the one of the handshake.
+fn moved_client_keeps_the_identity_of_its_handshake_and_no_trust() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let server = TestHttpServer::named("a", lab.server(1));
+    let trusted = "trusted_proxies = [\"127.0.0.77\", \"127.0.0.78\"]";
+    let balancer = BalancerProcess::start(&lab, &with(&lab, trusted, "").server("a", lab.server(1), ""));
+    block_on(async {
+        let from_afar = || Request::get(uri("/")).header("x-forwarded-for", "192.0.2.6");
+        let clients = Clients::trusting(&authority);
+        let client = clients.connect(lab.vip()).await;
+        clients.move_to(Ipv4Addr::new(127, 0, 0, 77));
+        assert_eq!(client.ask(from_afar(), b"", None).await.status, 200);
+        let flows = run(balancer.command().arg("flows")).stdout;
+        assert!(!flows.contains("127.0.0.77"), "{flows}");
+        let proxies = Clients::trusting(&authority);
+        proxies.move_to(Ipv4Addr::new(127, 0, 0, 78));
+        let proxy = proxies.connect(lab.vip()).await;
+        assert_eq!(proxy.ask(from_afar(), b"", None).await.status, 200);
+        proxies.move_on();
+        assert_eq!(proxy.ask(from_afar(), b"", None).await.status, 200);
+    });
+    let seen: Vec<_> =
+        server.seen().iter().map(|seen| seen.field("x-forwarded-for").unwrap().to_owned()).collect();
+    assert_eq!(seen, ["127.0.0.1", "192.0.2.6, 127.0.0.78", "127.0.0.78"]);
 }
 
 fn a_client_that_moves_to_where_it_may_not_come_from_is_closed() {

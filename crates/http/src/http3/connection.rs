@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::quic::{QuicConnection, StreamNotes, number};
-use super::stream;
+use super::stream::{self, HandshakeState};
 use crate::answer::ANSWER_TIME;
 use crate::stack::DecideRequest;
 use crate::streams::connection::{ENDING, HEAD_ROOM, StreamCounts, drains};
@@ -56,6 +56,7 @@ async fn serve_streams<S: DecideRequest>(
         Err(reason) => return StreamEnd::Early(reason),
     };
     let (established, is_established) = watch::channel(handshake.is_none());
+    let is_address_proven = handshake.as_ref().is_none_or(|handshake| handshake.is_address_proven);
     let mut handshaking = pin!(shake_hands(handshake, &established));
     let mut looks = interval(LOOKS);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,11 +75,12 @@ async fn serve_streams<S: DecideRequest>(
             }
             accepted = http3.accept(client) => {
                 let Some((resolver, notes)) = accepted else { break };
-                if let Err(reason) = client.moved(connection.remote_address()) {
+                if let Err(reason) = client.note_address(connection.remote_address()) {
                     return StreamEnd::Early(reason);
                 }
                 counts.begun += 1;
-                streams.push(stream::serve(client, stack.clone(), resolver, notes, is_established.clone()));
+                let handshake = HandshakeState { is_over: is_established.clone(), is_address_proven };
+                streams.push(stream::serve(client, stack.clone(), resolver, notes, handshake));
                 // A frontend that is gone takes those that are on their way.
                 if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !http3.is_ending() {
                     http3.say_farewell().await;
@@ -93,7 +95,7 @@ async fn serve_streams<S: DecideRequest>(
             }
             _ = looks.tick(), if !streams.is_empty() => {
                 bytes.count();
-                if let Err(reason) = client.moved(connection.remote_address()) {
+                if let Err(reason) = client.note_address(connection.remote_address()) {
                     return StreamEnd::Early(reason);
                 }
             }

@@ -38,20 +38,27 @@ pub(super) enum StreamOutcome {
     Reset,
 }
 
-/// Serves a client's stream. `is_established` tells when the handshake is over.
+/// How far the client's handshake is.
+pub(super) struct HandshakeState {
+    pub(super) is_over: watch::Receiver<bool>,
+    /// Whether the client had proved before that it is at its address.
+    pub(super) is_address_proven: bool,
+}
+
+/// Serves a client's stream.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     stack: S,
     resolver: RequestResolver<QuicConnection, Bytes>,
     notes: StreamNotes,
-    is_established: watch::Receiver<bool>,
+    handshake: HandshakeState,
 ) -> StreamOutcome {
     let limits = client.newest().config.http_limits();
     let (is_early, unread, fault) = (notes.is_early, notes.unread, notes.fault);
     let head = async {
         let resolved = resolver.resolve_request().await;
         let (mut request, stream) = resolved.map_err(|error| refusal(&error, fault.get().copied()))?;
-        if is_early && !await_handshake(&request, is_established).await {
+        if is_early && !await_handshake(&request, handshake).await {
             request.headers_mut().insert(EARLY_DATA, HeaderValue::from_static("1"));
         }
         let (respond, receive) = stream.split();
@@ -127,13 +134,14 @@ fn says_no_body(request: &Request<()>) -> bool {
     length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
 }
 
-/// Waits for the handshake, unless the request may be repeated by anybody. Returns whether it is over.
-async fn await_handshake(request: &Request<()>, mut is_established: watch::Receiver<bool>) -> bool {
-    if request.method().is_safe() {
-        return *is_established.borrow();
+/// Waits for the handshake, unless the request may be repeated by anybody and comes from an address that is proved. Returns whether it is
+/// over.
+async fn await_handshake(request: &Request<()>, mut handshake: HandshakeState) -> bool {
+    if request.method().is_safe() && handshake.is_address_proven {
+        return *handshake.is_over.borrow();
     }
     // Its end comes with a limit of its own.
-    let _ = is_established.wait_for(|is| *is).await;
+    let _ = handshake.is_over.wait_for(|is| *is).await;
     true
 }
 

@@ -36,11 +36,14 @@ pub struct PendingHandshake {
     pub done: ZeroRttAccepted,
     /// How long it may take.
     pub within: Duration,
+    /// Whether the client has proved already that it is at its address. Otherwise the end of the handshake proves it.
+    pub is_address_proven: bool,
     _place: HandshakePlace,
 }
 
 /// A handshake that counts, until this is dropped.
 struct HandshakePlace {
+    is_proven: bool,
     _of_worker: Arc<()>,
     _of_source: Option<HandshakeSlot>,
 }
@@ -156,7 +159,7 @@ impl Admission {
         let most = if is_proven { most } else { most.div_ceil(2) };
         let client = incoming.remote_address().ip();
         let of_source = HandshakeSlot::of_client(&self.context, frontend, client, most)?;
-        Ok(HandshakePlace { _of_worker: self.handshakes.clone(), _of_source: of_source })
+        Ok(HandshakePlace { is_proven, _of_worker: self.handshakes.clone(), _of_source: of_source })
     }
 }
 
@@ -209,7 +212,8 @@ async fn shake_hands(
         connecting.handshake_data().await?;
         match connecting.into_0rtt() {
             Ok((connection, done)) => {
-                let handshake = Some(PendingHandshake { done, within, _place: place });
+                let is_address_proven = place.is_proven;
+                let handshake = Some(PendingHandshake { done, within, is_address_proven, _place: place });
                 Ok(QuicClient { connection, handshake })
             }
             Err(connecting) => Ok(QuicClient { connection: connecting.await?, handshake: None }),

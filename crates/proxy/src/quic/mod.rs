@@ -3,6 +3,7 @@
 //! The kernel gives each datagram to the worker that has its connection, by the connection id ([`steering`]). So a connection stays on one
 //! core when its client moves to another address. After an upgrade datagrams of older connections go back to the process that has them.
 
+mod address_tokens;
 mod admission;
 mod arrivals;
 mod connection_ids;

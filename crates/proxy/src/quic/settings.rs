@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 
+use super::address_tokens;
 use super::connection_ids::WorkerIds;
 use super::crypto::{QUIC_V1, QuicCrypto};
 use super::steering::ConnectionIdLayout;
@@ -62,6 +63,7 @@ pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Opt
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size(INCOMING_BUFFER)
         .incoming_buffer_size_total(ALL_INCOMING_BUFFERS);
+    address_tokens::apply(&mut config);
     Some(config)
 }
 

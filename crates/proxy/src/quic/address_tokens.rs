@@ -1,0 +1,86 @@
+//! Tokens with which a client proves at its next connection that it is at the same address (RFC 9000, section 8.1.3).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use quinn::crypto::HandshakeTokenKey;
+use quinn::{ServerConfig, TokenLog, TokenReuseError, ValidationTokenConfig};
+use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// How long a token is valid: as long as sessions with early data.
+const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Tokens that each connection gets.
+const SENT: u32 = 2;
+
+/// Most used tokens that are remembered.
+const MAX_USED: usize = 16 * 1024;
+
+/// Key and used tokens of all workers: a client's next connection may be another worker's.
+static TOKENS: LazyLock<Option<Tokens>> = LazyLock::new(|| {
+    let mut secret = [0; 32];
+    SystemRandom::new().fill(&mut secret).ok()?;
+    let key = Arc::new(Salt::new(HKDF_SHA256, &[]).extract(&secret));
+    Some(Tokens { key, used: Arc::new(UsedTokens::default()) })
+});
+
+struct Tokens {
+    key: Arc<dyn HandshakeTokenKey>,
+    used: Arc<UsedTokens>,
+}
+
+/// Has connections give out tokens and take those of all workers.
+pub(super) fn apply(config: &mut ServerConfig) {
+    if let Some(Tokens { key, used }) = &*TOKENS {
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.lifetime(LIFETIME).log(used.clone()).sent(SENT);
+        config.token_key(key.clone()).validation_token_config(tokens);
+    }
+}
+
+/// Log of used tokens: each is good for one connection.
+#[derive(Default)]
+struct UsedTokens(Mutex<Used>);
+
+#[derive(Default)]
+struct Used {
+    /// When each was issued, and its number.
+    tokens: BTreeSet<(SystemTime, u128)>,
+    /// Tokens issued until then are no longer valid, because the log has forgotten some of them.
+    forgotten_until: Option<SystemTime>,
+}
+
+impl TokenLog for UsedTokens {
+    fn check_and_insert(&self, nonce: u128, issued: SystemTime, _: Duration) -> Result<(), TokenReuseError> {
+        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_forgotten = used.forgotten_until.is_some_and(|until| issued <= until);
+        if is_forgotten || !used.tokens.insert((issued, nonce)) {
+            return Err(TokenReuseError);
+        }
+        if used.tokens.len() > MAX_USED {
+            used.forgotten_until = used.tokens.pop_first().map(|(issued, _)| issued);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_good_once_even_if_the_log_has_forgotten_it() {
+        let log = UsedTokens::default();
+        let at = |second: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        let is_good = |nonce, second| log.check_and_insert(nonce, at(second), LIFETIME).is_ok();
+        assert!(is_good(1, 10) && !is_good(1, 10) && is_good(2, 10));
+        for nonce in 0..MAX_USED as u128 {
+            assert!(is_good(nonce, 11));
+        }
+        assert!(!is_good(1, 10) && !is_good(2, 10) && !is_good(3, 10));
+        assert!(is_good(MAX_USED as u128, 12));
+        assert!(log.0.lock().unwrap().tokens.len() <= MAX_USED);
+    }
+}
