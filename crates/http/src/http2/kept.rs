@@ -95,6 +95,11 @@ impl KeptConnection {
         !self.state.is_over() && (!is_unused || now - since < LIFETIME)
     }
 
+    /// Streams that the server has served.
+    pub(super) fn served(&self) -> usize {
+        self.state.taken().saturating_sub(self.open())
+    }
+
     fn open(&self) -> usize {
         self.state.open.load(Ordering::Relaxed)
     }
@@ -104,6 +109,11 @@ impl KeptState {
     /// Has no other stream begin on this connection. Those that have begun go on.
     pub(super) fn retire(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Streams that the server has not refused.
+    fn taken(&self) -> usize {
+        self.begun.load(Ordering::Relaxed).saturating_sub(self.refused.load(Ordering::Relaxed))
     }
 
     fn is_over(&self) -> bool {
@@ -122,15 +132,18 @@ impl StreamPlace {
 
     /// The server has ended the connection in order, and refused this stream.
     pub(super) fn was_refused(&self) {
-        let refused = self.state.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        let taken = self.state.begun.load(Ordering::Relaxed).saturating_sub(refused).max(1);
-        servers::note_that_it_takes(self.state.server, taken);
+        self.state.refused.fetch_add(1, Ordering::Relaxed);
+        self.state.retire();
     }
 }
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        self.state.open.fetch_sub(1, Ordering::Relaxed);
+        let open = self.state.open.fetch_sub(1, Ordering::Relaxed) - 1;
+        // With the last stream it is certain how many the server has refused.
+        if open == 0 && self.state.refused.load(Ordering::Relaxed) > 0 {
+            servers::note_end(self.state.server, self.state.taken().max(1));
+        }
         self.state.freed.notify_one();
     }
 }

@@ -38,7 +38,7 @@ const MAX_HEAD: u32 = 128 * 1024;
 /// got reaches the server, even if the client no longer waits.
 const MAX_CONNECTIONS: usize = 32;
 
-/// For how long it is remembered how many requests a server takes on a connection: it may be told otherwise.
+/// How long a [`RequestLimit`] is remembered: the server may be configured anew.
 const MEMORY: Duration = Duration::from_secs(300);
 
 thread_local! {
@@ -51,13 +51,34 @@ struct Connections {
     kept: Vec<KeptConnection>,
     /// Those that are being opened, until their server has said how many streams it allows.
     opening: usize,
-    /// How many requests the server takes on a connection before it ends it in order, and when that was seen. No further ones begin there:
-    /// it would refuse them.
-    takes: Option<(usize, Instant)>,
+    /// How many requests the server seems to take on a connection.
+    limit: Option<RequestLimit>,
     /// Requests that wait for one of these, or for room.
     waiting: usize,
     /// Wakes them: all when a connection has been opened, one when a stream is over.
     changed: Arc<Notify>,
+}
+
+/// Requests after which a server has ended a connection in order. If two connections end at one count, no further requests begin on
+/// others from there on: the server would refuse them. A single end may have another reason, such as a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RequestLimit {
+    requests: usize,
+    /// Connections that have ended there.
+    ends: u32,
+    seen: Instant,
+}
+
+impl RequestLimit {
+    /// After a connection has ended at this count.
+    fn after_end(before: Option<RequestLimit>, requests: usize, now: Instant) -> RequestLimit {
+        let ends = before.filter(|before| before.requests == requests).map_or(0, |before| before.ends);
+        RequestLimit { requests, ends: ends.saturating_add(1), seen: now }
+    }
+
+    fn is_believed(&self) -> bool {
+        self.ends >= 2
+    }
 }
 
 /// What there is for a request.
@@ -180,9 +201,11 @@ async fn run(
 }
 
 /// A server has ended a connection in order once it had taken so many requests.
-pub(super) fn note_that_it_takes(server: ServerPlace, requests: usize) {
-    SERVERS.with_borrow_mut(|servers| {
-        servers.entry(server).or_default().takes = Some((requests, Instant::now()));
+pub(super) fn note_end(server: ServerPlace, requests: usize) {
+    let _ = SERVERS.try_with(|servers| {
+        if let Some(connections) = servers.borrow_mut().get_mut(&server) {
+            connections.limit = Some(RequestLimit::after_end(connections.limit, requests, Instant::now()));
+        }
     });
 }
 
@@ -192,7 +215,7 @@ pub(crate) fn sweep() {
     SERVERS.with_borrow_mut(|servers| {
         servers.retain(|_, connections| {
             connections.kept.retain_mut(|one| one.stays(now));
-            connections.takes.take_if(|(_, seen)| now - *seen >= MEMORY);
+            connections.limit.take_if(|limit| now - limit.seen >= MEMORY);
             !connections.kept.is_empty() || connections.opening + connections.waiting > 0
         });
     });
@@ -207,7 +230,8 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 impl Connections {
     /// What there is for a request to this server.
     fn find(&mut self, server: ServerPlace) -> Found {
-        let most = self.takes.map(|(most, _)| most);
+        self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
+        let most = self.limit.filter(RequestLimit::is_believed).map(|limit| limit.requests);
         if let Some(place) = self.kept.iter_mut().find_map(|kept| kept.place(most)) {
             return Found::Place(place);
         }
@@ -264,5 +288,22 @@ impl Drop for Waiting {
                 connections.waiting -= 1;
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn limit_is_believed_after_two_ends_at_one_count() {
+        let now = Instant::now();
+        let mut limit = None;
+        for (requests, is_believed) in [(1, false), (1_000, false), (1_000, true), (1_000, true), (7, false)]
+        {
+            let next = RequestLimit::after_end(limit, requests, now);
+            assert_eq!((next.requests, next.is_believed()), (requests, is_believed));
+            limit = Some(next);
+        }
     }
 }
