@@ -8,6 +8,7 @@ use std::io;
 use bytes::BytesMut;
 use convey_http_core::{Field, HeadLimits, HeadReader, Malformed, RequestHead, ResponseHead};
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::uri::Scheme;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, request,
 };
@@ -37,8 +38,10 @@ pub(crate) fn request_from(
     head.extend_from_slice(b" HTTP/1.1\r\n");
     let mut out = Vec::with_capacity(512);
     if let Some(authority) = parts.uri.authority().map(|authority| authority.as_str().as_bytes()) {
-        // Both at once have to be the same (RFC 9113, section 8.3.1).
-        if parts.headers.get_all(HOST).iter().any(|host| host.as_bytes() != authority) {
+        // Both at once have to mean the same (RFC 9113, section 8.3.1).
+        let name = host_name(authority, parts.uri.scheme());
+        let mut hosts = parts.headers.get_all(HOST).iter();
+        if hosts.any(|host| !host_name(host.as_bytes(), parts.uri.scheme()).eq_ignore_ascii_case(name)) {
             return Err(Malformed::Host);
         }
         write_field(b"Host", authority, &mut out);
@@ -77,6 +80,16 @@ pub(crate) fn request_from(
     let read = HeadReader::default().request(&mut head, limits)?;
     // Anything behind the head would be a line end that a value had.
     read.filter(|_| head.is_empty()).ok_or(Malformed::FieldValue)
+}
+
+/// A host with its port, unless that is the default one of the scheme (RFC 9110, section 4.2.3).
+fn host_name<'a>(host: &'a [u8], scheme: Option<&Scheme>) -> &'a [u8] {
+    let default_port: &[u8] = match scheme {
+        Some(scheme) if *scheme == Scheme::HTTP => b":80",
+        Some(scheme) if *scheme == Scheme::HTTPS => b":443",
+        _ => b"",
+    };
+    host.strip_suffix(default_port).unwrap_or(host)
 }
 
 /// The response that a client's stream gets.
@@ -195,10 +208,11 @@ mod tests {
             request_from(&request.into_parts().0, false, &HeadLimits::default())
                 .map(|head| head.host().to_vec())
         };
-        for same in [&[][..], &["a.example"], &["a.example", "a.example"]] {
+        for same in [&[][..], &["a.example"], &["a.example", "a.example"], &["A.Example"], &["a.EXAMPLE:443"]]
+        {
             assert_eq!(read(same), Ok(b"a.example".to_vec()), "{same:?}");
         }
-        for other in [&["b.example"][..], &["a.example", "b.example"]] {
+        for other in [&["b.example"][..], &["a.example", "b.example"], &["a.example:80"], &["a.example:44"]] {
             assert_eq!(read(other), Err(Malformed::Host), "{other:?}");
         }
     }
