@@ -112,6 +112,11 @@ impl RequestRecord {
         }
     }
 
+    /// Whether the response has begun.
+    pub(crate) fn has_begun_response(&self) -> bool {
+        self.status.is_some()
+    }
+
     /// Bytes have moved.
     pub(crate) fn count(&mut self, rx: u64, tx: u64) {
         self.bytes.0 += rx;

@@ -16,7 +16,7 @@ use super::stream;
 use crate::answer::ANSWER_TIME;
 use crate::linger;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{ENDING, HEAD_ROOM, StreamCounts, drains};
+use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, drains};
 use crate::time_limit::TimeLimit;
 
 /// What a client begins with that speaks HTTP/2 (RFC 9113, section 3.4).
@@ -67,8 +67,13 @@ pub(crate) async fn serve<S: DecideRequest>(
             Some(was_reset) = streams.next(), if !streams.is_empty() => {
                 until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
                 counts.reset += u64::from(was_reset);
-                if counts.are_reset_too_often() {
-                    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                match counts.verdict() {
+                    ResetVerdict::EndInOrder if !is_ending => {
+                        is_ending = true;
+                        connection.graceful_shutdown();
+                    }
+                    ResetVerdict::EndAtOnce => connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM),
+                    ResetVerdict::EndInOrder | ResetVerdict::Fine => {}
                 }
             }
             accepted = connection.accept() => match accepted {

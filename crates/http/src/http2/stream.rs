@@ -15,7 +15,7 @@ use crate::stack::DecideRequest;
 use crate::streams::body::{DataSink, DataSource, StreamFault};
 use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
-/// Serves a client's stream. Returns whether the client has reset it.
+/// Serves a client's stream. Returns whether the client has reset it early.
 pub(super) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     stack: S,

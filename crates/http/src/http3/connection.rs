@@ -22,7 +22,7 @@ use super::quic::{QuicConnection, StreamNotes, number};
 use super::stream::{self, HandshakeState};
 use crate::answer::ANSWER_TIME;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{ENDING, HEAD_ROOM, StreamCounts, drains};
+use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, drains};
 
 /// Time between two looks at a connection that is in use: what has moved, and where the client is.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -69,9 +69,7 @@ async fn serve_streams<S: DecideRequest>(
             Some(ended) = streams.next(), if !streams.is_empty() => {
                 until = Instant::now() + if http3.is_ending() { ANSWER_TIME } else { newest().keep_alive };
                 counts.reset += u64::from(ended == stream::StreamOutcome::Reset);
-                if counts.are_reset_too_often() {
-                    connection.close(number(Code::H3_EXCESSIVE_LOAD.value()), b"");
-                }
+                http3.end_for_resets(counts.verdict(), &connection).await;
             }
             accepted = http3.accept(client) => {
                 let Some((resolver, notes)) = accepted else { break };
@@ -140,6 +138,15 @@ impl Http3 {
                 debug!("HTTP/3 with {} is over: {error}", client.client());
                 None
             }
+        }
+    }
+
+    /// Ends the connection if the client resets too many streams.
+    async fn end_for_resets(&mut self, verdict: ResetVerdict, connection: &quinn::Connection) {
+        match verdict {
+            ResetVerdict::EndInOrder if !self.is_ending() => self.say_farewell().await,
+            ResetVerdict::EndAtOnce => connection.close(number(Code::H3_EXCESSIVE_LOAD.value()), b""),
+            ResetVerdict::EndInOrder | ResetVerdict::Fine => {}
         }
     }
 

@@ -34,7 +34,7 @@ const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamOutcome {
     Served,
-    /// The client has reset it.
+    /// The client has reset it early.
     Reset,
 }
 

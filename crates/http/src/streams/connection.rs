@@ -12,26 +12,69 @@ pub(crate) const ENDING: Duration = Duration::from_secs(2);
 /// How much more of a head the library takes than convey does, which answers what is too long. It counts 32 bytes more for each field.
 pub(crate) const HEAD_ROOM: u32 = 64 * 1024;
 
-/// How many streams a client may reset beyond half of those that it has begun, before its connection ends.
+/// How many streams a client may reset early, beyond half of those that it has begun, before its connection ends.
 const MAX_RESETS: u64 = 100;
+
+/// How old a stream is at most whose reset counts although its response had begun.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// Whether the reset of a stream counts as early. To cancel a long response is honest use.
+pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
+    !has_response || age < EARLY
+}
 
 /// The streams of a connection so far.
 #[derive(Debug, Default)]
 pub(crate) struct StreamCounts {
     /// Those that the client has begun.
     pub(crate) begun: u64,
-    /// Of these, those that it has reset.
+    /// Streams of these that it has reset early.
     pub(crate) reset: u64,
 }
 
+/// Consequence of early resets for their connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResetVerdict {
+    Fine,
+    /// The connection takes no further streams, and those that run go on.
+    EndInOrder,
+    /// The client goes on although its connection takes no further streams.
+    EndAtOnce,
+}
+
 impl StreamCounts {
-    /// Whether the client resets streams over and over.
-    pub(crate) fn are_reset_too_often(&self) -> bool {
-        self.reset > MAX_RESETS + self.begun / 2
+    /// Judges how often the client resets streams early.
+    pub(crate) fn verdict(&self) -> ResetVerdict {
+        match self.reset.saturating_sub(MAX_RESETS + self.begun / 2) {
+            0 => ResetVerdict::Fine,
+            1..=MAX_RESETS => ResetVerdict::EndInOrder,
+            _ => ResetVerdict::EndAtOnce,
+        }
     }
 }
 
 /// Waits until the worker drains, which wakes the task.
 pub(crate) async fn drains(client: &ClientStream) {
     poll_fn(|_| if client.is_draining() { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_early_resets_count() {
+        let second = Duration::from_secs(1);
+        assert!(is_early_reset(false, 60 * second) && is_early_reset(true, second / 2));
+        assert!(!is_early_reset(true, second));
+    }
+
+    #[test]
+    fn connection_ends_in_order_before_it_ends_at_once() {
+        let verdict = |begun, reset| StreamCounts { begun, reset }.verdict();
+        assert_eq!(verdict(100, 150), ResetVerdict::Fine);
+        assert_eq!(verdict(100, 151), ResetVerdict::EndInOrder);
+        assert_eq!(verdict(100, 250), ResetVerdict::EndInOrder);
+        assert_eq!(verdict(100, 251), ResetVerdict::EndAtOnce);
+    }
 }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::IncomingStream;
 use super::body::StreamFault;
+use super::connection::is_early_reset;
 use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
 use crate::forward::{Forwarding, RequestEnd};
@@ -21,7 +22,8 @@ use crate::stack::{DecideRequest, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, linger};
 
-/// Serves a stream, whose request has this head unless it cannot be read. Returns whether the client has reset it.
+/// Serves a stream, whose request has this head unless it cannot be read. Returns whether the client has
+/// reset it early.
 pub(crate) async fn serve<S: DecideRequest>(
     client: &ClientStream,
     mut stack: S,
@@ -56,11 +58,12 @@ pub(crate) async fn serve<S: DecideRequest>(
             StreamFault::Broken
         });
     }
+    let is_early = is_early_reset(record.has_begun_response(), record.began.elapsed());
     record.end(client, head);
     if broken.is_none() {
         take_rest(stream).await;
     }
-    broken == Some(Counter::ClientReset)
+    broken == Some(Counter::ClientReset) && is_early
 }
 
 /// Takes what the client still sends of its request, for a while: some clients lose a response that a reset follows at once.
