@@ -29,6 +29,16 @@ pub(crate) trait End {
     /// The socket, if it has one of its own and the kernel may move bytes between that and others.
     fn socket(&self) -> Option<&TcpStream>;
 
+    /// Whether it is a stream, whose other side may hold up what is written for as long as it likes.
+    fn is_stream(&self) -> bool {
+        false
+    }
+
+    /// Waits until the other side resets a stream. A socket reports that when it is read or written.
+    fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     /// Whether a write has begun that is to be repeated with the same bytes.
     fn is_writing(&self) -> bool {
         false
@@ -51,11 +61,6 @@ pub(crate) enum ServerEnd {
 }
 
 impl ClientEnd<'_> {
-    /// Whether it is one of several streams of a connection.
-    pub(crate) fn is_stream(&self) -> bool {
-        matches!(self, ClientEnd::Stream(_))
-    }
-
     /// Waits until some bytes are taken at once, by a socket, too: so many of `most`, at least one. A write that is pending is over then, and
     /// was taken whole.
     pub(crate) fn poll_writable(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
@@ -112,6 +117,17 @@ impl End for ClientEnd<'_> {
         match self {
             ClientEnd::Socket(socket) => socket.plain(),
             ClientEnd::Stream(_) => None,
+        }
+    }
+
+    fn is_stream(&self) -> bool {
+        matches!(self, ClientEnd::Stream(_))
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            ClientEnd::Socket(_) => Poll::Pending,
+            ClientEnd::Stream(stream) => stream.poll_reset(cx).map(drop),
         }
     }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 mod head;
+mod held;
 mod stall;
 
 use std::future::poll_fn;
@@ -14,7 +15,8 @@ use bytes::BytesMut;
 use convey_http_core::{Exchange, ExchangeEnd, ServerFault};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
 use convey_proxy::{
-    Attempts, ClientStream, Downstream, Permit, ServerAnswer, ServerStream, ServerWatch, Unavailable,
+    Attempts, ClientStream, Downstream, HeldServer, Permit, ServerAnswer, ServerStream, ServerWatch,
+    Unavailable,
 };
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{HttpRoute, Pool};
@@ -24,14 +26,14 @@ use tokio::time::Instant;
 
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::compress::Compression;
-use crate::ends::{ClientEnd, ServerEnd};
+use crate::ends::{ClientEnd, End, ServerEnd};
 use crate::http2::{FoundStream, OpeningConnection};
 use crate::idle::ServerPlace;
 use crate::pace::BodyPace;
 use crate::record::RequestRecord;
 use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
-use crate::transfer::{Ends, Transfer, TransferEnd};
+use crate::transfer::{Ends, Outgoing, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
 use head::missing;
 use stall::StallLimit;
@@ -81,6 +83,8 @@ struct Transferred {
     is_clean: bool,
     /// When it began.
     sent: Instant,
+    /// Bytes of a whole response that the client has not taken yet.
+    rest: Outgoing,
 }
 
 /// Why a request has no connection to its server.
@@ -138,6 +142,9 @@ impl Forwarding<'_, '_> {
                 Ok(permit) => permit,
                 Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
             };
+            let Ok(held) = self.hold_server(&permit) else {
+                return unanswered(AnswerReason::QueueTimeout);
+            };
             self.record.tries(&permit, self.client.address_of(&permit));
             let (server, is_kept) = match self.connection(&mut permit, &mut attempts).await {
                 Ok(found) => {
@@ -154,7 +161,7 @@ impl Forwarding<'_, '_> {
                     continue;
                 }
             };
-            match self.attempt(permit, server, is_kept, &mut attempts).await {
+            match self.attempt((permit, held), server, is_kept, &mut attempts).await {
                 Attempt::Over(forwarded) => return forwarded,
                 Attempt::Again(reason) => failed = Some(reason),
                 Attempt::AgainWithin(reason) if budgets::spend(&pool) => failed = Some(reason),
@@ -259,7 +266,7 @@ impl Forwarding<'_, '_> {
     /// One exchange with one server.
     async fn attempt(
         &mut self,
-        permit: Permit,
+        (permit, held): (Permit, Option<HeldServer>),
         mut server: ServerEnd,
         is_kept: bool,
         attempts: &mut Attempts,
@@ -268,7 +275,8 @@ impl Forwarding<'_, '_> {
             self.client.goes_to(&permit, server);
         }
         permit.count(Counter::Requests, 1);
-        let Transferred { end, exchange, status, is_clean, sent } = self.transfer(&permit, &mut server).await;
+        let Transferred { end, exchange, status, is_clean, sent, rest } =
+            self.transfer(&permit, &mut server).await;
         if let Some(status) = status {
             permit.count(Counter::of_status(status), 1);
             self.client.count(Counter::of_status(status), 1);
@@ -295,6 +303,14 @@ impl Forwarding<'_, '_> {
                 } else {
                     server.close_in_order();
                 }
+            }
+            // The server is free for others, however long the client takes.
+            permit.count(Counter::BytesTx, rest.left() as u64);
+            drop((permit, held));
+            if rest.left() > 0
+                && let Err(reason) = Box::pin(self.write_rest(rest)).await
+            {
+                return Attempt::Over(RequestEnd::Broken(reason));
             }
             return Attempt::Over(RequestEnd::Answered {
                 client_stays: client_stays && !exchange.has_changed(),
@@ -372,6 +388,7 @@ impl Forwarding<'_, '_> {
         let is_torn = transfer.is_torn(&*self.end);
         let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
         let body_back = if did_nothing { transfer.take_body_back() } else { None };
+        let rest = transfer.take_rest();
         let Transfer { mut exchange, status, .. } = transfer;
         if is_torn {
             exchange.has_passed_part();
@@ -380,7 +397,7 @@ impl Forwarding<'_, '_> {
             exchange.has_body_back();
             self.record.took_back(len);
         }
-        Transferred { end, exchange, status, is_clean, sent }
+        Transferred { end, exchange, status, is_clean, sent, rest }
     }
 
     /// The transfer ended before the client had the whole response.

@@ -7,6 +7,7 @@ pub(crate) use share_queue::Waiting;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use convey_model::{ALWAYS_FITS, ClientNetwork, Prefix, Protocol, client_of, fits, networks_of};
@@ -21,6 +22,8 @@ pub struct Clients {
     /// Workers seldom meet at one.
     shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
+    /// Connections to servers that streams hold beside the one of each client's connection.
+    held_servers: AtomicU64,
     /// Connections of TCP that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
 }
@@ -75,6 +78,19 @@ struct Count {
 }
 
 impl Clients {
+    /// Connections to servers that streams hold beside the one of each client's connection.
+    pub(super) fn held_servers(&self) -> u64 {
+        self.held_servers.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_held_server(&self) {
+        self.held_servers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_held_server(&self) {
+        self.held_servers.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Counts a new connection of a client, unless it has its share already; `left` is how many more the process may
     /// have. Others' questions count as left, for these give way: else whoever forges datagrams would take away each
     /// client's share.
@@ -193,7 +209,12 @@ impl Clients {
     }
 
     /// Counts a connection in the process alone.
-    fn count_in_process(self: &Arc<Self>, client: IpAddr, frontend: &Frontend, left: u64) -> Option<Counted> {
+    pub(super) fn count_in_process(
+        self: &Arc<Self>,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: u64,
+    ) -> Option<Counted> {
         if frontend.config.is_http_proxy(client) {
             return Some(Counted::default());
         }

@@ -49,7 +49,8 @@ impl WorkersShared {
 
     /// How many more connections leave enough descriptors for everything else.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
-        self.descriptors.connections().saturating_sub(totals.current_in(self.columns.clone()))
+        let taken = totals.current_in(self.columns.clone()) + self.clients.held_servers();
+        self.descriptors.connections().saturating_sub(taken)
     }
 
     /// How many more connections a frontend's servers can have from local ports for sure.

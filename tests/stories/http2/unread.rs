@@ -17,13 +17,13 @@ const STREAMS: u32 = 100;
 /// Most bytes of memory that such a connection may hold.
 const MOST: u64 = 5 << 20;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u32).to_be_bytes();
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// Asks for a body on each stream, and lets the server send as much of all as HTTP/2 can say.
-fn ask(stream: &mut TcpStream) {
+pub(super) fn ask(stream: &mut TcpStream) {
     let window = 0x7fff_ffff_u32;
     let settings = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
     let of_connection = frame(8, 0, 0, &(window - 65_535).to_be_bytes());

@@ -32,6 +32,7 @@ use self::send::Sending;
 use self::store::FileUser;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::compress::Compression;
+use crate::ends::End;
 use crate::forward::{Forwarding, RequestEnd};
 
 /// Answers a request with a file of this pool.

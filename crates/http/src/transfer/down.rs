@@ -14,8 +14,12 @@ use crate::ends::End;
 /// Bytes that a head usually gets longer by.
 const ADDED: usize = 256;
 
-/// Most bytes that are read of a response for which its client's stream has no room now. They are kept.
+/// Most bytes that are read at once of a response for which its client's stream has no room now. They are kept.
 const WITHOUT_ROOM: usize = 2 * 1024;
+
+/// Bytes of a response that are kept for a client's stream before the server is no longer read. A response that ends within them needs
+/// no server until its client takes it.
+const MAX_HELD: usize = 8 * 1024;
 
 impl Transfer<'_> {
     /// Towards the client.
@@ -30,6 +34,13 @@ impl Transfer<'_> {
         match flushed {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
+            Poll::Pending
+                if self.may_hold(ends.client)
+                    && (self.exchange.is_response_whole() || self.server_is_done) =>
+            {
+                return Poll::Ready(Ok(Step::Over));
+            }
+            Poll::Pending if self.may_hold(ends.client) && self.to_client.left() < MAX_HELD => {}
             Poll::Pending => return Poll::Pending,
         }
         match ready!(self.down.poll_drain(cx, ends.client.socket())) {
@@ -60,6 +71,16 @@ impl Transfer<'_> {
             // The end of a body needs none.
             Poll::Pending => WITHOUT_ROOM,
         };
+        self.poll_server(cx, ends, room)
+    }
+
+    /// Reads so much of the response at most, and has the client take it.
+    fn poll_server<C: End, S: End>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ends: &mut Ends<'_, C, S>,
+        room: usize,
+    ) -> Poll<Result<Step, TransferEnd>> {
         buffer::with(|buffer| {
             let n = match ends.server.poll_read(cx, &mut buffer[..room]) {
                 Poll::Pending => return Poll::Pending,
@@ -75,6 +96,10 @@ impl Transfer<'_> {
             let body = self.exchange.from_server(came).map_err(TransferEnd::ServerFault)?;
             self.has_surplus |= body < n;
             self.down.has_read(n, self.exchange.opaque_from_server());
+            if self.to_client.left() > 0 {
+                self.to_client.put(&came[..body]);
+                return Poll::Ready(Ok(Step::Moved));
+            }
             let more = self.after_the_last();
             match self.to_client.write(cx, ends.client, &came[..body], more) {
                 Ok(sent) => self.moved.1 += sent as u64,
@@ -82,6 +107,11 @@ impl Transfer<'_> {
             }
             Poll::Ready(Ok(Step::Moved))
         })
+    }
+
+    /// Whether a response may wait for its client without its server: a stream has its head, and nothing else changes the body.
+    fn may_hold(&self, client: &impl End) -> bool {
+        client.is_stream() && self.status.is_some() && !self.goes_in_pieces() && !self.exchange.has_changed()
     }
 
     /// Whether the client gets the body in another framing than the server sends.

@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 use crate::bulk::Bulk;
 use crate::compress::Compression;
 use crate::ends::End;
-use outgoing::Outgoing;
 
 pub(crate) use end::TransferEnd;
+pub(crate) use outgoing::Outgoing;
 
 /// Most bytes of a body that are kept for a server that may refuse the request once it has them.
 const MAX_KEPT: usize = 16 * 1024;
@@ -145,12 +145,18 @@ impl<'a> Transfer<'a> {
         !self.server_takes_nothing && self.to_server.left() == 0 && self.up.is_empty()
     }
 
+    /// Bytes of a whole response that its client has not taken yet.
+    pub(crate) fn take_rest(&mut self) -> Outgoing {
+        std::mem::take(&mut self.to_client)
+    }
+
     /// Whether the client has got a part of what waits for it, and cannot get another answer.
     pub(crate) fn is_torn(&self, client: &impl End) -> bool {
         (self.to_client.sent > 0 || client.is_writing()) && self.to_client.left() > 0
     }
 
-    /// Moves what there is to move, until the client has the whole response, or cannot have it.
+    /// Moves what there is to move, until the client has the whole response, or cannot have it. A stream's client has it too if the rest
+    /// is in [`Transfer::take_rest`].
     pub(crate) fn poll<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
@@ -178,7 +184,10 @@ impl<'a> Transfer<'a> {
                     return Poll::Ready(TransferEnd::Whole);
                 }
                 (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
-                (None | Some(Step::Over), None | Some(Step::Over)) => return Poll::Pending,
+                (None | Some(Step::Over), None | Some(Step::Over)) => {
+                    // A direction that waits for the server does not read the client.
+                    return ends.client.poll_reset(cx).map(|()| TransferEnd::ClientGone);
+                }
             }
         }
         cx.waker().wake_by_ref();
@@ -189,9 +198,10 @@ impl<'a> Transfer<'a> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::io;
 
     use convey_http_core::{HeadLimits, HeadReader};
-    use convey_proxy::ByteStream;
+    use convey_proxy::{ByteStream, More};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -227,6 +237,94 @@ mod tests {
         let mut answer = [0; 2];
         browser.read_exact(&mut answer).await.unwrap();
         transfer.is_with_server()
+    }
+
+    /// A stream whose client takes a head and no byte of a body.
+    struct ClosedWindow {
+        head: usize,
+        is_reset: bool,
+    }
+
+    impl End for ClosedWindow {
+        fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8], _: More) -> Poll<io::Result<usize>> {
+            match bytes.windows(4).position(|end| end == b"\r\n\r\n").filter(|_| self.head == 0) {
+                Some(end) => {
+                    self.head = end + 4;
+                    Poll::Ready(Ok(self.head))
+                }
+                None => Poll::Pending,
+            }
+        }
+
+        fn poll_room(&mut self, _: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+            if self.head == 0 { Poll::Ready(Ok(most)) } else { Poll::Pending }
+        }
+
+        fn is_stream(&self) -> bool {
+            true
+        }
+
+        fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            if self.is_reset { Poll::Ready(()) } else { Poll::Pending }
+        }
+
+        fn socket(&self) -> Option<&TcpStream> {
+            None
+        }
+
+        fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Ready(())
+        }
+    }
+
+    fn read_head(received: &mut BytesMut) -> Exchange {
+        Exchange::new(&HeadReader::default().request(received, &HeadLimits::default()).unwrap().unwrap())
+    }
+
+    #[tokio::test]
+    async fn short_response_needs_no_server_while_its_client_reads_nothing() {
+        for parts in [vec![2], vec![1_000, 1_000, 4_000]] {
+            let (server, mut app) = connection().await;
+            let (mut client, mut server) =
+                (ClosedWindow { head: 0, is_reset: false }, ByteStream::from(server));
+            let mut received = BytesMut::from("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            let (exchange, fields) = (read_head(&mut received), FieldRules::default());
+            let none = Compression::default();
+            let mut transfer = Transfer::new(exchange, b"head".to_vec(), &mut received, &fields, none);
+            let len: usize = parts.iter().sum();
+            let answers = async {
+                app.read_exact(&mut [0; 4]).await.unwrap();
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n");
+                app.write_all(head.as_bytes()).await.unwrap();
+                for part in &parts {
+                    app.write_all(&vec![b'x'; *part]).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
+            let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
+            let (end, ()) = tokio::join!(moves, answers);
+            assert_eq!((end, transfer.is_with_server()), (TransferEnd::Whole, true));
+            assert_eq!(transfer.take_rest().left(), len);
+        }
+    }
+
+    #[tokio::test]
+    async fn reset_is_noticed_while_the_server_reads_nothing() {
+        let (server, _app) = connection().await;
+        let (mut client, mut server) = (ClosedWindow { head: 0, is_reset: true }, ByteStream::from(server));
+        let body = 64 << 20;
+        let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
+        let mut received = BytesMut::from(&head[..]);
+        let (exchange, fields) = (read_head(&mut received), FieldRules::default());
+        received.extend(std::iter::repeat_n(b'x', body - 1));
+        let none = Compression::default();
+        let mut transfer = Transfer::new(exchange, b"head".to_vec(), &mut received, &fields, none);
+        let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
+        assert_eq!(moves.await, TransferEnd::ClientGone);
     }
 
     #[tokio::test]

@@ -9,13 +9,13 @@ use crate::ends::End;
 
 /// Bytes that the other side has not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     pub(super) bytes: Vec<u8>,
     pub(super) sent: usize,
 }
 
 impl Outgoing {
-    pub(super) fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
@@ -24,7 +24,7 @@ impl Outgoing {
     }
 
     /// Writes what is left. Its memory is given back with the last of it.
-    pub(super) fn poll_flush(
+    pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
         to: &mut impl End,

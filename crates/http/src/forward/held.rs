@@ -1,0 +1,52 @@
+//! Connections to servers that a client's streams hold.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use convey_proxy::{HeldServer, More, Permit};
+use convey_snapshot::stats::Counter;
+
+use super::Forwarding;
+use crate::ends::End;
+use crate::transfer::Outgoing;
+
+/// A client's streams hold as many connections to servers as they may.
+pub(super) struct ClientHasShare;
+
+impl Forwarding<'_, '_> {
+    /// Counts the connection that a stream takes to the server of the permit. Streams over HTTP/2 share theirs.
+    ///
+    /// # Errors
+    /// The client has its share of connections.
+    pub(super) fn hold_server(&self, permit: &Permit) -> Result<Option<HeldServer>, ClientHasShare> {
+        if !self.end.is_stream() || self.speaks_http2(permit) {
+            return Ok(None);
+        }
+        let held = self.client.hold_server();
+        if held.is_none() {
+            self.client.count(Counter::DroppedClientLimit, 1);
+        }
+        held.map(Some).ok_or(ClientHasShare)
+    }
+
+    /// Has the client's stream take the rest of a response, unless it takes nothing for too long.
+    pub(super) async fn write_rest(&mut self, mut rest: Outgoing) -> Result<(), Counter> {
+        let (time_limit, record, idle) = (&mut *self.time_limit, &mut *self.record, self.timeouts.idle);
+        let end = &mut *self.end;
+        poll_fn(|cx| {
+            let before = rest.left();
+            let flushed = rest.poll_flush(cx, end, More::No);
+            let taken = (before - rest.left()) as u64;
+            if taken > 0 {
+                record.count(0, taken);
+                time_limit.renew(idle);
+            }
+            match flushed {
+                Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Counter::ClientReset)),
+                Poll::Pending if end.poll_reset(cx).is_ready() => Poll::Ready(Err(Counter::ClientReset)),
+                Poll::Pending => time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,42 @@
+//! Connections to servers that streams of one client hold beside the one that comes with each connection of a client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::client_stream::ClientStream;
+use super::clients::{Clients, Counted};
+
+/// A connection to a server, counted for its client for as long as this lives.
+#[derive(Debug)]
+pub struct HeldServer {
+    of_connection: Arc<AtomicUsize>,
+    /// `None`: it comes with the client's connection.
+    counted: Option<(Arc<Clients>, Counted)>,
+}
+
+impl ClientStream {
+    /// Counts a connection to a server that a stream is about to take. The first one at once comes with the client's connection,
+    /// and each further one counts in the client's share as a connection does. `None`: the client has its share.
+    pub fn hold_server(&self) -> Option<HeldServer> {
+        let of_connection = self.held_servers();
+        let is_first = of_connection.fetch_add(1, Ordering::Relaxed) == 0;
+        let mut held = HeldServer { of_connection: of_connection.clone(), counted: None };
+        if !is_first {
+            let (clients, left) = self.clients_and_left();
+            let left = left.checked_sub(1)?;
+            let counted = clients.count_in_process(self.client().ip(), self.frontend(), left)?;
+            clients.add_held_server();
+            held.counted = Some((clients.clone(), counted));
+        }
+        Some(held)
+    }
+}
+
+impl Drop for HeldServer {
+    fn drop(&mut self) {
+        self.of_connection.fetch_sub(1, Ordering::Relaxed);
+        if let Some((clients, _)) = &self.counted {
+            clients.remove_held_server();
+        }
+    }
+}
