@@ -1,12 +1,15 @@
-//! Whether each frontend can serve, as `/readyz` says it. Pure.
+//! Readiness of frontends and addresses, as `/readyz` and `[announce]` go by it. Pure.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::AdminState;
 use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
-/// A line for each reason why this convey should get no traffic; none if it can serve all.
+/// A line for each reason why this convey should get no traffic; none if it should get some.
+///
+/// One backend that cannot serve is no reason, unless a frontend needs it or no other backend can serve.
 pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
     if is_draining || snapshot.stopping {
         return vec!["draining: convey is about to stop".to_owned()];
@@ -14,33 +17,76 @@ pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
     if snapshot.frontends.is_empty() {
         return vec!["starting: no frontend serves yet".to_owned()];
     }
-    let line = |frontend: &Arc<Frontend>| {
-        obstacle(frontend).map(|why| format!("frontend {}: {why}", frontend.config.name))
-    };
-    snapshot.frontends.iter().filter_map(line).collect()
+    obstacles_of(snapshot.frontends.iter(), 0)
 }
 
-/// Why a frontend cannot serve all of its clients, if it cannot.
+/// Why a frontend can serve none of its clients, or lacks a backend of `ready_needs`.
 pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
-    frontend.pools().iter().find_map(|pool| obstacle_of(pool))
+    let unserved = Unserved::of(frontend, 0);
+    unserved.needed(frontend).or_else(|| unserved.whole())
 }
 
-/// Why the address is not to be announced: a frontend there cannot serve, or a backend of one has fewer servers that can be chosen.
+/// The backends of a frontend that cannot serve, each with the reason.
+pub(super) fn unserved(frontend: &Frontend) -> BTreeMap<String, String> {
+    Unserved::of(frontend, 0).backends.into_iter().map(|(name, why)| (name.to_owned(), why)).collect()
+}
+
+/// Why the address is not to be announced. A backend with fewer than `min_servers` servers counts as one without.
 pub(crate) fn obstacle_at(snapshot: &Snapshot, ip: IpAddr, min_servers: u32) -> Option<String> {
     let is_at = |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == ip);
-    let too_few = |frontend: &Frontend| {
-        let with_count = |pool| (known_to_serve(pool), pool);
-        let mut pools = frontend.pools().iter().map(with_count);
-        let (left, pool) = pools.find(|(count, _)| *count < min_servers as usize)?;
-        let backend = &pool.config.name;
-        Some(format!(
-            "{left} servers of backend {backend} can be chosen, and announce.min_servers is {min_servers}"
-        ))
-    };
-    snapshot.frontends.iter().filter(is_at).find_map(|frontend| {
-        let why = obstacle(frontend).or_else(|| too_few(frontend))?;
-        Some(format!("frontend {}: {why}", frontend.config.name))
-    })
+    obstacles_of(snapshot.frontends.iter().filter(is_at), min_servers as usize).into_iter().next()
+}
+
+/// A line for each frontend that lacks a backend it needs; else one for each, if no backend of any of them can serve.
+fn obstacles_of<'a>(frontends: impl Iterator<Item = &'a Arc<Frontend>>, min_servers: usize) -> Vec<String> {
+    let all: Vec<_> = frontends.map(|frontend| (frontend, Unserved::of(frontend, min_servers))).collect();
+    let line = |frontend: &Frontend, why: String| format!("frontend {}: {why}", frontend.config.name);
+    let needed = all.iter().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
+    let needed: Vec<String> = needed.collect();
+    // A frontend that only redirects serves nobody by itself.
+    let with_backend = all.iter().filter(|(frontend, _)| frontend.config.backends().next().is_some());
+    if !needed.is_empty() || with_backend.clone().any(|(_, of)| of.serves) {
+        return needed;
+    }
+    with_backend.filter_map(|(frontend, of)| Some(line(frontend, of.whole()?))).collect()
+}
+
+/// The part of a frontend that cannot be served.
+struct Unserved<'a> {
+    backends: Vec<(&'a str, String)>,
+    /// Whether another backend can serve.
+    serves: bool,
+}
+
+impl<'a> Unserved<'a> {
+    fn of(frontend: &'a Frontend, min_servers: usize) -> Unserved<'a> {
+        let pools = frontend.pools();
+        let too_few = |pool: &Arc<Pool>| {
+            let left = known_to_serve(pool);
+            let backend = &pool.config.name;
+            (left < min_servers).then(|| {
+                format!("{left} servers of backend {backend} can be chosen, and announce.min_servers is {min_servers}")
+            })
+        };
+        let why = |pool: &'a Arc<Pool>| {
+            let why = obstacle_of(pool).or_else(|| too_few(pool))?;
+            Some((&*pool.config.name, why))
+        };
+        let backends: Vec<_> = pools.iter().filter_map(why).collect();
+        let is_file = |name: &str| !pools.iter().any(|pool| pool.config.name == name);
+        let serves = backends.len() < pools.len() || frontend.config.backends().any(is_file);
+        Unserved { backends, serves }
+    }
+
+    fn needed(&self, frontend: &Frontend) -> Option<String> {
+        let is_needed = |name: &str| frontend.config.ready_needs.iter().any(|needed| needed == name);
+        self.backends.iter().find(|(name, _)| is_needed(name)).map(|(_, why)| why.clone())
+    }
+
+    /// Why no backend can serve.
+    fn whole(&self) -> Option<String> {
+        self.backends.first().filter(|_| !self.serves).map(|(_, why)| why.clone())
+    }
 }
 
 /// Servers that can be chosen, and of which a check has found that they answer.
@@ -117,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_announced_while_all_of_its_frontends_have_enough_servers() {
+    fn address_is_announced_while_a_frontend_has_enough_servers() {
         let named = |name: &str| fixture::server(name, "127.0.0.1:81");
         let down = || fixture::down("refused", Duration::ZERO);
         let half = fixture::pool("half", vec![(named("a"), fixture::up()), (named("b"), down())]);
@@ -133,8 +179,11 @@ mod tests {
         let at = |ip: &str, min_servers| obstacle_at(&snapshot, ip.parse().unwrap(), min_servers);
         assert_eq!(at("10.0.0.1", 1), None);
         assert_eq!(at("10.0.0.2", 1), None);
+        assert_eq!(at("10.0.0.3", 1), None);
+        let snapshot = fixture::snapshot(vec![fixture::frontend("broken", &["10.0.0.3:81"], &none)], vec![]);
+        let broken = obstacle_at(&snapshot, "10.0.0.3".parse().unwrap(), 1);
         assert_eq!(
-            at("10.0.0.3", 1).as_deref(),
+            broken.as_deref(),
             Some("frontend broken: no server of backend none can be chosen (1 of 1 are down)")
         );
         assert_eq!(
@@ -155,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_who_can_serve_with_each_frontend() {
+    fn readiness_fails_only_where_no_backend_serves_or_a_needed_one_is_dead() {
         let up = fixture::pool("up", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
         let down = fixture::down("refused", Duration::ZERO);
         let down = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:82"), down)]);
@@ -167,20 +216,18 @@ mod tests {
         let frontend = |name: &str, pool| fixture::frontend(name, &["127.0.0.1:80"], pool);
         let ready = |frontends| obstacles(&fixture::snapshot(frontends, vec![up.clone()]), false);
         assert_eq!(ready(vec![frontend("web", &up)]), [""; 0]);
-        assert_eq!(
-            ready(vec![
-                frontend("web", &up),
-                frontend("api", &down),
-                frontend("new", &named),
-                frontend("late", &unprobed),
-                frontend("half", &half_probed),
-            ]),
-            [
-                "frontend api: no server of backend app can be chosen (1 of 1 are down)",
-                "frontend new: backend named has no server: no name has an address",
-                "frontend late: no server of backend late has been probed yet",
-            ]
-        );
+        let dead = || vec![frontend("api", &down), frontend("new", &named), frontend("late", &unprobed)];
+        let whys = [
+            "frontend api: no server of backend app can be chosen (1 of 1 are down)",
+            "frontend new: backend named has no server: no name has an address",
+            "frontend late: no server of backend late has been probed yet",
+        ];
+        assert_eq!(ready(dead()), whys);
+        assert_eq!(ready([dead(), vec![frontend("half", &half_probed)]].concat()), [""; 0]);
+        let mut needed = frontend("api", &down);
+        Arc::get_mut(&mut needed).unwrap().config.ready_needs = vec!["app".to_owned()];
+        assert_eq!(ready(vec![frontend("web", &up), needed]), whys[..1]);
+        assert_eq!(unserved(&frontend("api", &down)).keys().collect::<Vec<_>>(), ["app"]);
         assert_eq!(obstacles(&Snapshot::empty(1), false), ["starting: no frontend serves yet"]);
         let serving = fixture::snapshot(vec![frontend("web", &up)], vec![up.clone()]);
         assert_eq!(obstacles(&serving, true), ["draining: convey is about to stop"]);

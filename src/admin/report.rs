@@ -22,7 +22,7 @@ pub(super) use self::files::FileCacheReport;
 pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
-use super::ready::{obstacle, obstacles};
+use super::ready::{obstacle, obstacles, unserved};
 use super::{
     AcmeState, AnnounceState, ConfigReport, DiscoveryReport, NameReport, OverlayReport, PacketReport,
     RemoteState,
@@ -126,6 +126,12 @@ pub struct FrontendReport {
     /// Why it cannot serve; `None`: it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_ready: Option<String>,
+    /// Its backends that cannot serve, each with the reason. The frontend may be ready by others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub unserved: BTreeMap<String, String>,
+    /// All of its backends.
+    #[serde(skip)]
+    pub backends: Vec<String>,
     /// Connections served at once; `None`: no limit.
     pub max_connections: Option<u32>,
     /// Connections that wait for one of these, or for their client's share (proxy mode). Connections in the kernel's queue
@@ -414,6 +420,8 @@ impl FrontendReport {
             backend: frontend.config.backend.clone().unwrap_or_default(),
             routes: routes.collect(),
             not_ready: obstacle(frontend),
+            unserved: unserved(frontend),
+            backends: frontend.config.backends().map(str::to_owned).collect(),
             max_connections: frontend.config.max_connections,
             waiting_connections: frontend.live.waiters.count(),
             traffic: TrafficReport::new(traffic),

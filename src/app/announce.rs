@@ -312,7 +312,7 @@ impl AnnounceTask {
         let (readiness, why) = match obstacle_at(snapshot, ip, config.min_servers) {
             _ if is_leaving => (Readiness::Leaving, "convey drains".to_owned()),
             Some(why) => (Readiness::Lacking, why),
-            None => (Readiness::Ready, "every frontend at it can serve".to_owned()),
+            None => (Readiness::Ready, "a frontend at it can serve".to_owned()),
         };
         let change = row.announcement.observe(readiness, config.hold, clock::now());
         row.withdrawals += u64::from(change == Some(AddressChange::Withdraw));

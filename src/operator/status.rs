@@ -74,6 +74,7 @@ struct Frontend {
     listen_addr: Vec<String>,
     backend: String,
     routes: Vec<Route>,
+    unserved: BTreeMap<String, String>,
     total_connections: u64,
     current_connections: u64,
     refused: BTreeMap<String, u64>,
@@ -199,14 +200,21 @@ pub fn past(events: &[PastEvent]) -> String {
     events.iter().map(line).collect()
 }
 
-/// The screen. `obstacles` are the lines of `/readyz`, of which there are none while every frontend can serve.
+/// The screen. `obstacles` are the lines of `/readyz`, of which there are none while convey should get traffic.
 pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> String {
     let up = time(Duration::from_secs(status.uptime_seconds));
     let mut screen = format!("convey {}, up {up}\n", status.version);
     screen += &of_config(&status.config, now);
     screen += &status.etcd.as_ref().map(|etcd| of_etcd(etcd, now)).unwrap_or_default();
     match obstacles {
-        [] => screen += "ready: every frontend can serve\n",
+        [] => {
+            let unserved = status.frontends.iter().flat_map(|(name, frontend)| {
+                frontend.unserved.values().map(move |why| format!("NOT SERVED: frontend {name}: {why}\n"))
+            });
+            let unserved: String = unserved.collect();
+            screen += if unserved.is_empty() { "ready: every frontend can serve\n" } else { "ready\n" };
+            screen += &unserved;
+        }
         some => some.iter().for_each(|line| screen += &format!("NOT READY: {line}\n")),
     }
     screen += &of_frontends(status);

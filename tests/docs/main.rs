@@ -334,6 +334,7 @@ const OTHER_VALUES: &[(&str, &str)] = &[
     ("[backends.NAME] gue_port", "666"),
     ("[backends.NAME] tunnel_source", "'172.16.0.0/16'"),
     ("[frontends.NAME] protocol", "'udp'"),
+    ("[frontends.NAME] ready_needs", "'web'"),
     ("[frontends.NAME] max_connections", "7"),
     ("[frontends.NAME] max_connections_per_client", "7"),
     ("[frontends.NAME] trusted_clients", "'10.0.0.0/8'"),

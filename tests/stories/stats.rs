@@ -182,9 +182,22 @@ fn readiness_follows_the_servers_of_each_frontend() {
     wait_for("it to be ready", || (ready() == (200, "ready\n".to_owned())).then_some(()));
     drop(a);
     let why = "frontend web: no server of backend pool can be chosen (1 of 1 are down)\n";
-    wait_for("the frontend that cannot serve to be told", || {
-        (ready() == (503, why.to_owned())).then_some(())
-    });
+    balancer.wait_for_stat("/backends/pool/servers/a/up", false);
+    assert_eq!(ready(), (200, "ready\n".to_owned()), "the other frontend serves");
+    let status = run(balancer.command().arg("status"));
+    assert_eq!(status.code, Some(0), "{status:?}");
+    assert!(status.stdout.contains(&format!("NOT SERVED: {why}")), "{status:?}");
+    let metrics = balancer.page("/metrics").1;
+    for line in ["backend=\"pool\"} 0", "backend=\"other\"} 1"] {
+        let is_it =
+            |found: &str| found.starts_with("convey_frontend_backend_ready{") && found.ends_with(line);
+        assert!(metrics.lines().any(is_it), "no {line} in {metrics}");
+    }
+    assert_eq!(run(balancer.command().args(["backend", "maint", "other"])).code, Some(0));
+    let all = format!(
+        "frontend other: no server of backend other can be chosen (1 of 1 are in maintenance)\n{why}"
+    );
+    wait_for("no frontend to be ready", || (ready() == (503, all.clone())).then_some(()));
     assert_eq!(balancer.page("/healthz"), (200, "ok\n".to_owned()), "it is alive all the same");
     let _a = TcpServer::echo(lab.server(1));
     wait_for("it to be ready again", || (ready().0 == 200).then_some(()));

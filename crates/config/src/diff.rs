@@ -114,6 +114,7 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
         listen,
         backend,
         sni_routes,
+        ready_needs,
         max_connections,
         max_connections_per_client: per_client,
         trusted_clients,
@@ -136,6 +137,8 @@ fn frontend(old: &FrontendConfig, new: &FrontendConfig) -> Vec<String> {
     changes.extend(change("protocol", protocol.name(), new.protocol.name()));
     let [before, after] = [backend, &new.backend].map(|backend| or(backend.as_deref(), "none"));
     changes.extend(change("backend", before, after));
+    let [before, after] = [ready_needs, &new.ready_needs].map(|backends| list_or(backends, "none"));
+    changes.extend(change("ready_needs", before, after));
     changes.extend(sni_route_changes(sni_routes, &new.sni_routes));
     changes.extend(change("max_connections", or(*max_connections, "none"), or(new.max_connections, "none")));
     let per_client = [*per_client, new.max_connections_per_client].map(|most| or(most, "automatic"));

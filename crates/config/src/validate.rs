@@ -20,6 +20,11 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
     for frontend in &file.frontends {
         let mode = file::value(&frontend.mode).unwrap_or(file.mode);
         frontend.backends().for_each(|name| is_there(name, &backends, report));
+        for needed in frontend.ready_needs.iter().filter(|needed| !frontend.uses(&needed.value)) {
+            let (name, needed_name) = (&frontend.name, &needed.value);
+            report
+                .error(&needed.place, format!("no route of frontend {name} leads to backend {needed_name}"));
+        }
         proxies(frontend, mode, report);
         requests::check(frontend, mode, report);
         sni::check(frontend, mode, report);

@@ -27,6 +27,8 @@ pub struct FrontendConfig {
     /// Where TLS connections go by the server name and the protocol that their clients ask for (proxy mode, TCP). Sorted by name. No
     /// two have the same host and protocol.
     pub sni_routes: Vec<SniRouteConfig>,
+    /// Backends without which the frontend is not ready; without any, one backend that can serve is enough.
+    pub ready_needs: Vec<String>,
     /// Connections served at once; more wait in the accept queue. `None`: no limit.
     pub max_connections: Option<u32>,
     /// Connections that one client address has at once (of IPv6: one /64); `None`: its share of what there may be. Proxy
@@ -61,6 +63,7 @@ impl FrontendConfig {
             listen,
             backend: Some(backend.to_owned()),
             sni_routes: Vec::new(),
+            ready_needs: Vec::new(),
             max_connections: None,
             max_connections_per_client: None,
             trusted_clients: Vec::new(),

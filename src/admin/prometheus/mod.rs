@@ -120,6 +120,19 @@ fn frontends(page: &mut MetricsPage, report: &StatsReport) {
     };
     let infos: Vec<_> = report.frontends.iter().map(info).collect();
     page.gauge("convey_frontend_info", "Always 1; the labels are its mode and protocol.", &infos, |()| 1.0);
+    let backends = report.frontends.iter().flat_map(|(name, f)| {
+        f.backends.iter().map(move |backend| {
+            let of = labels([("frontend", name.as_str()), ("backend", backend.as_str())]);
+            (of, !f.unserved.contains_key(backend))
+        })
+    });
+    let backends: Vec<_> = backends.collect();
+    page.gauge(
+        "convey_frontend_backend_ready",
+        "Whether a backend of the frontend can serve; 0: requests and connections for it fail.",
+        &backends,
+        |is_ready| flag(*is_ready),
+    );
     traffic(page, "convey_frontend", "the frontend", &all, |f| &f.traffic);
     page.gauge("convey_frontend_max_connections", "Connections it serves at once.", &all, |f| {
         f.max_connections.map(f64::from)

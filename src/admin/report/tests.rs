@@ -65,7 +65,8 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
     let expected = json!({
         "mode": "proxy", "protocol": "tcp",
         "listen_addr": ["127.0.0.1:8080", "[::1]:8080"], "backend": "app",
-        "not_ready": "backend app has no server: no name has an address", "max_connections": null,
+        "not_ready": "backend app has no server: no name has an address",
+        "unserved": { "app": "backend app has no server: no name has an address" }, "max_connections": null,
         "waiting_connections": 0,
         "total_connections": 5, "current_connections": 2, "bytes_rx": 100, "bytes_tx": 2_000,
         "packets_rx": 8, "packets_tx": 9,

@@ -21,6 +21,7 @@ fn a_small_file_is_filled_up_with_defaults() {
             protocol: Protocol::Tcp,
             listen: vec!["10.0.0.1:80".parse().unwrap()],
             backend: Some("web".into()),
+            ready_needs: vec![],
             max_connections: None,
             max_connections_per_client: None,
             trusted_clients: vec![],
