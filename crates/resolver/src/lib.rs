@@ -282,9 +282,9 @@ fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
 pub fn read_answer(bytes: &[u8]) -> Option<DnsRecords> {
     let _ = Hosts::parse(&String::from_utf8_lossy(bytes)).get("a.test");
     let message = hickory_resolver::proto::op::Message::from_vec(bytes).ok()?;
-    service::targets(message.answers());
-    let ttl = message.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
-    let found = FoundRecords { records: message.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) };
+    service::targets(&message.answers);
+    let ttl = message.answers.iter().map(|record| record.ttl).min().unwrap_or_default();
+    let found = FoundRecords { records: message.answers.clone(), ttl: Duration::from_secs(ttl.into()) };
     Some(found.addresses())
 }
 
