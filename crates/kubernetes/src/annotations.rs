@@ -10,10 +10,11 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout_at};
 
+use crate::bounds::now;
 use crate::cluster::{bounded, connect};
-use crate::watch::{MAX_PAUSE, WATCH_SECONDS};
+use crate::watch::{LIST_TIMEOUT, MAX_PAUSE, WATCH_SECONDS};
 
 /// Watches as long as it runs, and has `tell` hear what the annotations say whenever that changes, and what is wrong. While the API
 /// server cannot be asked, all stays as it was.
@@ -48,12 +49,17 @@ async fn watch_once(
     let wanted =
         watcher::Config::default().fields(&format!("metadata.name={}", service.name)).timeout(WATCH_SECONDS);
     let mut events = pin!(watcher::watcher(services, wanted));
-    let mut listed = None;
+    let (mut listed, mut is_listing, deadline) = (None, true, now() + LIST_TIMEOUT);
     loop {
-        match events.next().await? {
+        let event =
+            if is_listing { timeout_at(deadline, events.next()).await.ok()? } else { events.next().await };
+        match event? {
             Ok(Event::Init) => listed = None,
             Ok(Event::InitApply(found)) => listed = Some(found),
-            Ok(Event::InitDone) => tell(listed.as_ref()),
+            Ok(Event::InitDone) => {
+                is_listing = false;
+                tell(listed.take().as_ref());
+            }
             Ok(Event::Apply(found)) => tell(Some(&found)),
             Ok(Event::Delete(_)) => tell(None),
             Err(error) => return refusal(&error),

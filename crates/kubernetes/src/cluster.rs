@@ -5,6 +5,7 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::bounds::bounded_client;
 use crate::watch::WATCH_SECONDS;
 use convey_model::KubernetesCluster;
 use http::Uri;
@@ -30,7 +31,10 @@ pub(crate) async fn connect(cluster: &KubernetesCluster) -> Result<Client, Strin
     // What waits and asks again is the watch.
     config.default_retry = false;
     by_address(&mut config).await?;
-    Client::try_from(config).map_err(|error| chain(&error))
+    let has_token = config.auth_info.token.is_some() || config.auth_info.username.is_some();
+    let token = config.auth_info.token_file.take().filter(|_| !has_token);
+    let client = Client::try_from(config).map_err(|error| chain(&error))?;
+    Ok(bounded_client(client, token.map(Into::into)))
 }
 
 /// Replaces the name of the API server by an address that accepts connections: the library would look the name up in a thread, and

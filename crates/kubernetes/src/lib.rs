@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod annotations;
+mod bounds;
 mod cluster;
 mod endpoints;
 mod source;

@@ -10,16 +10,17 @@ use kube::Api;
 use kube::core::Status;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
+use crate::bounds::now;
 use crate::cluster::{bounded, chain, connect};
 use crate::endpoints::Endpoints;
 use convey_model::{DiscoveryState, KubernetesService};
 
 /// Slices of one answer of a list.
 const PAGE: u32 = 100;
-/// How long an answer to a list may take.
-const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a list may take, with all its pages.
+pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A watch that has not failed for so long has begun: nothing else tells.
 const SETTLED: Duration = Duration::from_secs(5);
 /// How long one watch lasts, in seconds. The next one begins where it has ended.
@@ -129,12 +130,12 @@ async fn watch_once(service: &KubernetesService, mut tell: impl FnMut(&Endpoints
         .timeout(WATCH_SECONDS);
     let mut events = pin!(watcher::watcher(slices, wanted));
     let mut endpoints = Endpoints::new(service.port.clone(), service.protocol);
-    let (mut is_listing, mut is_settled) = (true, false);
+    let (mut is_listing, mut is_settled, deadline) = (true, false, now() + LIST_TIMEOUT);
     loop {
         let event = match (is_listing, is_settled) {
-            (true, _) => match timeout(LIST_TIMEOUT, events.next()).await {
+            (true, _) => match timeout_at(deadline, events.next()).await {
                 Ok(event) => event,
-                Err(_) => return end(format!("no answer for {} s", LIST_TIMEOUT.as_secs()), false),
+                Err(_) => return end(format!("no list within {} s", LIST_TIMEOUT.as_secs()), false),
             },
             (false, false) => match timeout(SETTLED, events.next()).await {
                 Ok(event) => event,

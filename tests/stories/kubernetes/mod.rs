@@ -9,11 +9,16 @@ mod rollout;
 mod workload;
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Setup, TcpServer, ask, binary, connect, is_refused_with_reset, ping,
     run, stories, wait_for,
 };
+
+use crate::upgrade::Upgraded;
 
 use self::annotations::{
     an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
@@ -41,6 +46,8 @@ stories!("kubernetes":
     the_endpoints_of_a_service_are_servers_and_changes_are_followed,
     a_pod_that_ends_gets_no_new_connections_and_keeps_those_it_has,
     an_api_server_that_is_gone_changes_nothing_and_that_is_told_once,
+    upgrade_without_api_server_keeps_the_endpoints,
+    answers_that_never_end_are_cut,
     changes_that_an_api_server_has_forgotten_are_found_by_a_list,
     who_may_not_list_slices_is_told_so,
     who_may_list_slices_and_not_watch_them_is_told_once_and_has_servers,
@@ -179,6 +186,55 @@ fn an_api_server_that_is_gone_changes_nothing_and_that_is_told_once() {
     assert_eq!(log.matches("cannot be watched").count(), 1, "told once: {log}");
     assert!(!log.contains("ERROR"), "{log}");
     assert!(!balancer.log().contains("has no server left"), "{}", balancer.log());
+}
+
+fn upgrade_without_api_server_keeps_the_endpoints() {
+    let lab = Loopback::new();
+    let mut api = FakeApi::start(&lab);
+    let _servers = [("a", 1), ("b", 2)].map(|(name, n)| TcpServer::named(name, lab.server(n)));
+    api.apply("web-1", &[endpoint("web-a", lab.server(1), Ready)]);
+    let mut upgraded = Upgraded::start(&lab, &setup(&lab, &api));
+    wait_for("the watch", || (api.watches() == 1).then_some(()));
+    api.go_away();
+    upgraded.first.wait_for_log("kubernetes shop/web:http cannot be watched: ");
+    for _ in 0..2 {
+        upgraded.upgrade();
+        for _ in 0..4 {
+            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
+        }
+        assert_eq!(upgraded.first.page("/readyz").0, 200);
+    }
+    api.apply("web-1", &[endpoint("web-b", lab.server(2), Ready)]);
+    api.come_back();
+    wait_for("the new server", || (ask(lab.vip(), "/").ok()?.1 == "b").then_some(()));
+}
+
+fn answers_that_never_end_are_cut() {
+    let lab = Loopback::new();
+    let api = FakeApi::start(&lab);
+    let path = api.kubeconfig(&lab);
+    drop(api);
+    let sent = Arc::new(AtomicU64::new(0));
+    let counts = sent.clone();
+    let _api = TcpServer::start((lab.ip(90), 6443).into(), move |mut stream| {
+        if stream.read(&mut [0; 4096])? == 0 {
+            return Ok(());
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")?;
+        loop {
+            stream.write_all(&[b' '; 1 << 16])?;
+            counts.fetch_add(1 << 16, Ordering::Relaxed);
+        }
+    });
+    let lines = format!(
+        "[backends.pool.kubernetes]\nservice = \"shop/web\"\nport = \"http\"\nkubeconfig = \"{}\"\n",
+        path.display()
+    );
+    let balancer = BalancerProcess::start(&lab, &Setup::new(&lab).and(&lines));
+    let line = balancer.wait_for_log("kubernetes shop/web:http cannot be watched: ");
+    assert!(line.contains("the answer of the API server is longer than 32 MiB"), "{line}");
+    let sent = sent.load(Ordering::Relaxed);
+    assert!(sent < 512 << 20, "{sent} bytes were read");
 }
 
 fn changes_that_an_api_server_has_forgotten_are_found_by_a_list() {
