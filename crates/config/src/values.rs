@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use super::hint;
-use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_service};
+use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
 
 /// The longest time that can be set: a year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
@@ -220,11 +220,7 @@ pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, Str
 }
 
 fn one_machine(addr: SocketAddr, value: &DeValue<'_>) -> Result<SocketAddr, String> {
-    let is_one = match addr.ip() {
-        IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
-        IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast(),
-    };
-    if is_one { Ok(addr) } else { Err(not_allowed(value, SERVER_ADDRESS)) }
+    if is_of_one_machine(addr.ip()) { Ok(addr) } else { Err(not_allowed(value, SERVER_ADDRESS)) }
 }
 
 /// A name server: an IP address, with a port unless it is 53.

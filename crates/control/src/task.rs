@@ -203,6 +203,8 @@ pub struct Task<D> {
     pub now: fn() -> Timestamp,
     /// The service manager that hears how the task fares.
     pub supervisor: Box<dyn Supervisor>,
+    /// Whether the state was handed to a process that takes over: changes would be lost.
+    pub handing_over: bool,
 }
 
 impl<D: DataPath> Task<D> {
@@ -224,7 +226,7 @@ impl<D: DataPath> Task<D> {
             }
         }
         for (source, said) in self.discovery.take() {
-            let said = if config.allow_local { said } else { said.without_local() };
+            let said = said.with_usable(config.allow_local);
             if let Some(change) = self.state.learn_of_source(&source, said, now) {
                 self.tell_of_source(&change);
             }
@@ -306,6 +308,11 @@ impl<D: DataPath> Task<D> {
         }
     }
 
+    /// Whether requests that change the state are refused, because another process has it.
+    pub fn set_handing_over(&mut self, handing_over: bool) {
+        self.handing_over = handing_over;
+    }
+
     /// Begins no new connections (packet modes).
     pub fn stop(&mut self) {
         let snapshot = self.state.stop();
@@ -368,7 +375,7 @@ impl<D: DataPath> Task<D> {
         let left_out_before = self.state.left_out().clone();
         let allow_local = self.state.config().is_some_and(|config| config.allow_local);
         for (source, said) in self.discovery.take() {
-            let said = if allow_local { said } else { said.without_local() };
+            let said = said.with_usable(allow_local);
             if let Some(change) = self.state.on_discovery(&source, said, (self.now)()) {
                 self.tell_of_source(&change);
             }

@@ -88,6 +88,7 @@ impl ControlThread {
             events: Arc::new(EventLog::default()),
             now,
             supervisor: Box::new(()),
+            handing_over: false,
         };
         task.run_loaded(loaded).await.map_err(BalancerError::Start)?;
         let reading = Reading::default();

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::server_ip::{is_local, is_of_one_machine};
 use crate::{Algorithm, Protocol, ServerConfig, ServerSettings};
 
 /// Where a backend has servers from, besides those of the file.
@@ -149,24 +150,30 @@ pub struct DiscoveryState {
 }
 
 impl DiscoveryState {
-    /// The same without servers at addresses that mean another machine to whoever asks: see [`crate::Lookup::without_local`].
+    /// This state without servers at addresses that can be none, and unless `allow_local` without those that mean another machine
+    /// to each host: see [`crate::Lookup::without_local`].
     #[must_use]
-    pub fn without_local(mut self) -> DiscoveryState {
-        let Some(servers) = &mut self.servers else { return self };
+    pub fn with_usable(mut self, allow_local: bool) -> DiscoveryState {
+        self.leave_out(|ip| !is_of_one_machine(ip), "not the address of one machine");
+        if !allow_local {
+            self.leave_out(is_local, "an address of this host or link (dns.allow_local)");
+        }
+        self
+    }
+
+    /// Removes the servers at such addresses, and notes why.
+    fn leave_out(&mut self, is_refused: impl Fn(IpAddr) -> bool, why: &str) {
+        let Some(servers) = &mut self.servers else { return };
         let before = servers.len();
-        let first = servers.iter().find(|server| crate::names::is_local(server.addr.ip())).cloned();
-        servers.retain(|server| !crate::names::is_local(server.addr.ip()));
-        if let Some(first) = first {
+        let first = servers.iter().find(|server| is_refused(server.addr.ip())).cloned();
+        servers.retain(|server| !is_refused(server.addr.ip()));
+        if let Some(DiscoveredServer { name, addr, .. }) = first {
             let others = match before - servers.len() - 1 {
                 0 => String::new(),
                 others => format!(" and {others} more like it"),
             };
-            let (name, ip) = (first.name, first.addr.ip());
-            self.notes.insert(format!(
-                "{name} ({ip}){others} is no server: an address of this host or link (dns.allow_local)"
-            ));
+            self.notes.insert(format!("{name} ({}){others} is no server: {why}", addr.ip()));
         }
-        self
     }
 }
 
@@ -208,12 +215,21 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_this_host_or_link_are_left_out_and_told() {
-        let servers = ["127.0.0.1:80", "10.0.0.3:80", "[fe80::1]:80"].map(|addr| found(addr, addr, None));
-        let state =
-            DiscoveryState { servers: Some(servers.into()), ..DiscoveryState::default() }.without_local();
-        assert_eq!(state.servers.unwrap().len(), 1);
-        let note = state.notes.first().unwrap();
-        assert!(note.starts_with("127.0.0.1:80 (127.0.0.1) and 1 more like it is no server"), "{note}");
+    fn servers_at_unusable_addresses_are_left_out_with_a_note() {
+        let addresses = ["127.0.0.1:80", "10.0.0.3:80", "[fe80::1]:80", "0.0.0.0:80", "[::ffff:10.0.0.4]:80"];
+        let servers = addresses.map(|addr| found(addr, addr, None));
+        let all = DiscoveryState { servers: Some(servers.into()), ..DiscoveryState::default() };
+        let count = |state: &DiscoveryState| state.servers.as_ref().map(Vec::len);
+        let (usable, with_local) = (all.clone().with_usable(false), all.with_usable(true));
+        assert_eq!((count(&usable), count(&with_local)), (Some(1), Some(3)));
+        let notes: Vec<&String> = usable.notes.iter().collect();
+        assert!(
+            notes[0].starts_with("0.0.0.0:80 (0.0.0.0) and 1 more like it is no server: not"),
+            "{notes:?}"
+        );
+        assert!(
+            notes[1].starts_with("127.0.0.1:80 (127.0.0.1) and 1 more like it is no server"),
+            "{notes:?}"
+        );
     }
 }

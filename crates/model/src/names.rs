@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::ServerAddr;
+use crate::server_ip::{is_local, is_of_one_machine};
 
 /// What a lookup of a name found, for each family; an error in words for an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,13 +77,6 @@ impl Lookup {
     }
 }
 
-pub(crate) fn is_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
-    }
-}
-
 /// What went wrong with a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupFault {
@@ -121,11 +115,7 @@ impl DnsRecords {
     /// Records that may be believed for `ttl`. Without those that are nobody's address (RFC 6890): some name servers answer
     /// 0.0.0.0 for what they block.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ttl: Duration) -> DnsRecords {
-        let is_of_one_machine = |ip: &IpAddr| match ip {
-            IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
-            IpAddr::V6(ip) => !ip.is_unspecified() && !ip.is_multicast() && ip.to_ipv4_mapped().is_none(),
-        };
-        let addresses = addresses.into_iter().filter(is_of_one_machine).map(ServerAddr::from);
+        let addresses = addresses.into_iter().filter(|ip| is_of_one_machine(*ip)).map(ServerAddr::from);
         DnsRecords { addresses: addresses.collect(), ttl }
     }
 

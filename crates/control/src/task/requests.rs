@@ -72,6 +72,9 @@ pub enum RequestRefusal {
     /// It means nothing, or there is no room for it: words for an operator.
     #[error("{0}")]
     Refused(String),
+    /// Not now: words for an operator.
+    #[error("{0}")]
+    Later(String),
     /// What is wrong with the file, a line for each problem.
     #[error("{}", .0.join("; "))]
     Invalid(Vec<String>),
@@ -101,6 +104,10 @@ impl<D: DataPath> Task<D> {
     pub(super) async fn on_request(&mut self, request: OperatorRequest, reading: &mut Reading) {
         let OperatorRequest { what, by, answer } = request;
         let outcome = match what {
+            // The new process notices by itself that the file has changed. It has been sent the rest of the state.
+            _ if self.handing_over && what != Requested::Reload => {
+                Err(RequestRefusal::Later("an upgrade is under way: try again once it has ended".to_owned()))
+            }
             Requested::Reload => {
                 self.tell(EventKind::Operator, Info, &format!("reloading, as {by} has asked for"));
                 self.tell_of_reload();

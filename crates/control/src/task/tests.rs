@@ -86,6 +86,7 @@ async fn a_task_that_hangs_in_a_reload_gives_no_sign_of_life() {
         events: Arc::default(),
         now: || Timestamp(0),
         supervisor: Box::new(Beats(beats.clone())),
+        handing_over: false,
     };
     task.run_loaded(file.load().unwrap()).await.unwrap();
     let until_silence = async {
