@@ -7,6 +7,7 @@ mod attachments;
 mod balancer;
 mod certificates;
 mod check;
+mod check_thread;
 mod clear;
 mod clock;
 mod confine;

@@ -31,6 +31,12 @@ impl BodyPattern {
         })
     }
 
+    /// Whether it is found in the beginning of a body, and would be whatever follows.
+    pub fn matches_whatever_follows(&self, beginning: &[u8]) -> bool {
+        // A match that does not reach the end does not depend on it, as `$` and `\b` do.
+        self.0.shortest_match(beginning).is_some_and(|end| end < beginning.len())
+    }
+
     /// Whether it is found in the first [`MAX_BODY`](BodyPattern::MAX_BODY) bytes of a body.
     pub fn matches(&self, body: &[u8]) -> bool {
         self.0.is_match(&body[..body.len().min(BodyPattern::MAX_BODY)])
@@ -55,6 +61,17 @@ impl Eq for BodyPattern {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn early_match_is_one_that_holds_whatever_follows() {
+        let early = |pattern: &str, beginning: &[u8]| {
+            BodyPattern::parse(pattern).unwrap().matches_whatever_follows(beginning)
+        };
+        assert!(early("ready", b"data: ready\n\n") && early("ready.*", b"ready, and more"));
+        assert!(
+            !early("ready", b"data: read") && !early("^ready$", b"ready") && !early(r"ready\b", b"ready")
+        );
+    }
 
     #[test]
     fn a_pattern_is_found_anywhere_in_the_beginning_of_a_body_which_need_not_be_text() {

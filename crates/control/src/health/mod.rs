@@ -7,6 +7,7 @@ mod ejection;
 mod handshakes;
 mod path;
 mod probe;
+mod reading;
 mod schedule;
 mod state;
 mod tls;

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::Empty;
 use hyper::Request;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::Finding;
 use super::path::PathFault;
+use super::reading::{BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget, judge_body};
 use super::tls::{self, TlsError};
 use convey_model::{BodyPattern, CheckTls, HealthCheck, HttpCheck, ProbeKind};
 use convey_proxy_protocol::local;
@@ -49,6 +50,10 @@ pub(super) enum ProbeError {
     Tls(#[from] TlsError),
     #[error("{0}")]
     Path(#[from] PathFault),
+    #[error("the head of the answer is longer than {} KiB", MAX_HEAD >> 10)]
+    LongHead,
+    #[error("the body does not match in the first {} KiB of the answer", MAX_REST >> 10)]
+    LongBody,
 }
 
 fn cut_words(is_cut: bool) -> &'static str {
@@ -64,6 +69,8 @@ impl ProbeError {
             ProbeError::Path(fault) => matches!(fault, PathFault::Ours(_)),
             ProbeError::Timeout(_)
             | ProbeError::Http(_)
+            | ProbeError::LongHead
+            | ProbeError::LongBody
             | ProbeError::Status { .. }
             | ProbeError::Body { .. } => false,
         }
@@ -211,45 +218,42 @@ async fn ask<S>(stream: S, target: SocketAddr, check: &HttpCheck) -> Result<u16,
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let budget = ReadBudget::new(MAX_HEAD);
+    let stream = BoundedStream { stream, budget: budget.clone() };
+    let mut client = hyper::client::conn::http1::Builder::new();
+    let (mut sender, connection) = client.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
     // Both run in this task, so that a probe that times out takes its connection with it.
     let answer = async {
-        let response = sender.send_request(request(target, check)).await?;
+        let response = sender.send_request(request(target, check)).await;
+        let response = response.map_err(|error| budget.blame(ProbeError::LongHead, error))?;
+        budget.set(MAX_REST);
         let status = response.status().as_u16();
         if !check.expects(status) {
             return Err(ProbeError::Status { found: status, expected: check.statuses() });
         }
         if let Some(pattern) = &check.expected_body {
-            expect_body(pattern, status, response.into_body()).await?;
+            let verdict = judge_body(pattern, response.into_body()).await;
+            let verdict = verdict.map_err(|error| budget.blame(ProbeError::LongBody, error))?;
+            if let BodyVerdict::Differs { is_cut } = verdict {
+                return Err(ProbeError::Body { status, expected: pattern.clone(), is_cut });
+            }
         }
         Ok(status)
     };
     tokio::pin!(answer, connection);
     tokio::select! {
         answer = &mut answer => answer,
-        closed = &mut connection => {
-            closed?;
-            answer.await
-        }
+        closed = &mut connection => match (answer.await, closed) {
+            (Err(ProbeError::Http(_)), Err(why)) => Err(why.into()),
+            (answer, _) => answer,
+        },
     }
 }
 
-/// Reads the body as far as it is matched.
-async fn expect_body(pattern: &BodyPattern, status: u16, mut body: Incoming) -> Result<(), ProbeError> {
-    let (mut beginning, mut is_cut) = (Vec::new(), false);
-    while let Some(frame) = body.frame().await {
-        if let Some(data) = frame?.data_ref() {
-            let room = BodyPattern::MAX_BODY - beginning.len();
-            is_cut = data.len() > room;
-            beginning.extend_from_slice(&data[..data.len().min(room)]);
-        }
-        if is_cut {
-            break;
-        }
-    }
-    match pattern.matches(&beginning) {
-        true => Ok(()),
-        false => Err(ProbeError::Body { status, expected: pattern.clone(), is_cut }),
+impl ReadBudget {
+    /// The error of an answer: that it was too long, if it was.
+    fn blame(&self, too_long: ProbeError, error: hyper::Error) -> ProbeError {
+        if self.is_used_up() { too_long } else { error.into() }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use log::warn;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -49,6 +50,8 @@ pub struct Schedule {
     confirm_budget: Arc<ProbeBudget>,
     /// For checks that go the way of clients' packets.
     paths: Option<Arc<dyn PathProber>>,
+    /// Where probes run; `None`: in the runtime of the caller.
+    runtime: Option<Handle>,
 }
 
 /// How many probes may be on their way: each has a descriptor.
@@ -109,7 +112,15 @@ impl Schedule {
             budget: ProbeBudget::new(probes_at_once.saturating_sub(confirming).max(1)),
             confirm_budget: ProbeBudget::new(confirming),
             paths: None,
+            runtime: None,
         }
+    }
+
+    /// Runs the probes in another runtime, so that hostile answers take none of the caller's time.
+    #[must_use]
+    pub fn on(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
     }
 
     /// The same where checks may go the way of clients' packets.
@@ -136,7 +147,7 @@ impl Schedule {
             }
             let (outcomes, budget) = (self.outcomes.clone(), self.budget.clone());
             let probing = Probing { server: server.clone(), check: check.clone(), paths: self.paths.clone() };
-            let task = tokio::spawn(run(probing, outcomes, budget));
+            let task = spawn(self.runtime.as_ref(), run(probing, outcomes, budget));
             self.tasks.insert(server, (check, task));
         }
     }
@@ -149,7 +160,15 @@ impl Schedule {
             return;
         }
         let (outcomes, budget) = (self.outcomes.clone(), self.confirm_budget.clone());
-        self.confirming.insert(server, tokio::spawn(confirm(confirmation, outcomes, budget)));
+        let probe = spawn(self.runtime.as_ref(), confirm(confirmation, outcomes, budget));
+        self.confirming.insert(server, probe);
+    }
+}
+
+fn spawn(runtime: Option<&Handle>, probes: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    match runtime {
+        Some(runtime) => runtime.spawn(probes),
+        None => tokio::spawn(probes),
     }
 }
 

@@ -16,6 +16,8 @@ pub struct HealthState {
     against: u32,
     /// Whether the next silence says nothing: a probe that is under way may not have heard the refusal, for clients did.
     deaf: bool,
+    /// Whether the next probe decides alone, as the first one does.
+    next_decides: bool,
 }
 
 /// What a server has just become.
@@ -35,7 +37,7 @@ pub enum HealthTransition {
 
 impl Default for HealthState {
     fn default() -> Self {
-        HealthState { up: true, proven: false, against: 0, deaf: false }
+        HealthState { up: true, proven: false, against: 0, deaf: false, next_decides: false }
     }
 }
 
@@ -57,12 +59,17 @@ impl HealthState {
 
     /// What another process knew: see [`HealthState::is_up`], [`HealthState::is_proven`] and [`HealthState::against`].
     pub fn known(up: bool, proven: bool, against: u32) -> HealthState {
-        HealthState { up, proven, against, deaf: false }
+        HealthState { up, proven, against, deaf: false, next_decides: false }
+    }
+
+    /// Another check asks from now on: its first probe decides alone. The server stays as it is until then.
+    pub(crate) fn begin_other_check(&mut self) {
+        self.next_decides = true;
     }
 
     /// Takes the outcome of a probe.
     pub(crate) fn on_probe(&mut self, success: bool, check: &HealthCheck) -> Option<HealthTransition> {
-        if !self.proven {
+        if std::mem::take(&mut self.next_decides) || !self.proven {
             self.proven = true;
             return self.turn(success);
         }

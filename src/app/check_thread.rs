@@ -1,0 +1,22 @@
+//! The thread in which health checks run: their answers come from servers that may be hostile.
+
+use std::future::pending;
+use std::thread;
+
+use anyhow::Context;
+use tokio::runtime::Handle;
+
+use super::runtime;
+
+/// Starts the thread, which lasts as long as the process. Returns its runtime.
+///
+/// # Errors
+/// If there is no thread to be had.
+pub(super) fn start() -> anyhow::Result<Handle> {
+    let runtime = runtime()?;
+    let handle = runtime.handle().clone();
+    let begun =
+        thread::Builder::new().name("checks".to_owned()).spawn(move || runtime.block_on(pending::<()>()));
+    begun.context("no thread for health checks")?;
+    Ok(handle)
+}
