@@ -22,9 +22,9 @@ pub struct Name {
 }
 
 impl Name {
-    /// Whether the last lookup found an address.
+    /// Whether the last lookup found an address. A name that was never looked up has none.
     pub fn is_resolved(&self) -> bool {
-        self.fault.as_ref().is_none_or(|fault| fault.missing != Missing::All)
+        !self.addresses.is_empty() && self.fault.as_ref().is_none_or(|fault| fault.missing != Missing::All)
     }
 }
 

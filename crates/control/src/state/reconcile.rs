@@ -38,6 +38,32 @@ impl RenamedServers {
     }
 }
 
+impl ServerEntry {
+    /// This server under a configuration that may have another check. What clients have found of it stays.
+    fn configured(mut self, backend: &BackendConfig, check: HealthCheck, now: Timestamp) -> ServerEntry {
+        let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
+        let warmup = self.warmup.and_then(|warmup| warmup.on_time(slow_start, now));
+        let ejection = outlier.as_ref().map(|_| self.ejection).unwrap_or_default();
+        let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
+        if is_probed(&self.check) != is_probed(&check) {
+            // A state that no probe has found, or confirms any more, is no reason.
+            let ServerEntry { live, ejected_for, handshakes, path_mtu, .. } = self;
+            let new = ServerEntry::new(live, check, now);
+            return ServerEntry { warmup, ejection, ejected_for, handshakes, path_mtu, ..new };
+        }
+        if !asks_the_same(&self.check, &check) {
+            self.state.begin_other_check();
+        }
+        ServerEntry { check, warmup, ejection, ..self }
+    }
+}
+
+/// Whether two checks differ in their rhythm and thresholds alone.
+fn asks_the_same(one: &HealthCheck, other: &HealthCheck) -> bool {
+    let HealthCheck { interval, timeout, rise, fall, .. } = *other;
+    HealthCheck { interval, timeout, rise, fall, ..one.clone() } == *other
+}
+
 impl ControlState {
     /// Has the backends of the configuration, with the servers that their names stand for. Servers that stay keep
     /// their state. Returns the state of the servers that are gone.
@@ -84,18 +110,11 @@ impl ControlState {
                         None => new,
                     }
                 });
-                let is_probed = |check: &HealthCheck| check.kind != ProbeKind::None;
                 let before = old.remove(&key).or_else(|| self.dns_grace.take(&key));
                 let known = || self.known.take_server(&key, live.clone(), &check, now);
                 let entry = match before.or_else(known) {
-                    // A state that no probe has found, or confirms any more, is no reason.
-                    Some(entry) if is_probed(&entry.check) == is_probed(&check) => {
-                        let (slow_start, outlier) = (backend.time_to_warm_up(), &backend.outlier_detection);
-                        let warmup = entry.warmup.and_then(|warmup| warmup.on_time(slow_start, now));
-                        let ejection = outlier.as_ref().map(|_| entry.ejection).unwrap_or_default();
-                        ServerEntry { check, warmup, ejection, ..entry }
-                    }
-                    _ => ServerEntry::new(live, check, now),
+                    Some(entry) => entry.configured(backend, check, now),
+                    None => ServerEntry::new(live, check, now),
                 };
                 self.servers.insert(key, entry);
             }

@@ -1,5 +1,6 @@
 //! Configurations, outcomes and virtual time in; snapshots and changes out.
 
+mod differential;
 mod discovery;
 mod doubts;
 mod drain;

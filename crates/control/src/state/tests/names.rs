@@ -46,6 +46,16 @@ fn answer_after(state: &mut ControlState, lookup: Lookup, minutes: usize) -> Opt
 }
 
 #[test]
+fn reload_that_allows_local_addresses_no_longer_removes_them() {
+    let mut state = ControlState::new(1);
+    state.configure(Config { allow_local: true, ..named(vec![]) }, Timestamp(0));
+    let snapshot = answer(&mut state, found(&["127.0.0.9", "10.0.0.3"])).unwrap();
+    assert_eq!(chosen(&snapshot), ["app/10.0.0.3", "app/127.0.0.9"]);
+    let snapshot = state.configure(named(vec![]), Timestamp(1));
+    assert_eq!(chosen(&snapshot), ["app/10.0.0.3"]);
+}
+
+#[test]
 fn a_name_that_does_not_resolve_at_the_start_has_no_server_until_it_does() {
     let mut state = ControlState::new(1);
     let snapshot = state.configure(named(vec![]), Timestamp(0));

@@ -51,6 +51,20 @@ fn shares(snapshot: &Snapshot) -> Vec<usize> {
 }
 
 #[test]
+fn reload_that_adds_or_removes_a_check_keeps_ejections() {
+    let mut state = ControlState::new(1);
+    state.configure(judged(3), at(0.0));
+    fail(&mut state, 0, at(1.0));
+    let mut checked = judged(3);
+    checked.backends[0].health_check.kind = ProbeKind::Tcp;
+    let snapshot = state.configure(checked, at(2.0));
+    assert_eq!(ejected(&snapshot), ["a"]);
+    let snapshot = state.configure(judged(3), at(3.0));
+    assert_eq!(ejected(&snapshot), ["a"]);
+    assert_eq!(state.due(), Some(at(31.0)));
+}
+
+#[test]
 fn a_server_that_fails_clients_is_ejected_until_its_time_is_over_and_longer_the_next_time() {
     let mut state = ControlState::new(1);
     let live = state.configure(judged(2), at(0.0)).pools[0].servers[0].live.clone();

@@ -99,7 +99,7 @@ fn the_next_process_goes_on_with_what_was_said() {
     first.configure(two_servers(), Timestamp(0));
     said(&mut first, &a(), AdminState::Drain, 5);
     let mut second = ControlState::new(1);
-    second.expect(first.known());
+    second.expect(first.known(), Timestamp(0));
     let snapshot = second.configure(two_servers(), Timestamp(9));
     assert_eq!(chosen(&snapshot), ["b"]);
     assert_eq!(snapshot.overlays, first.known().overlays);
