@@ -1,5 +1,6 @@
 //! Orders certificates (ACME) while the program runs. A thread of its own does it: files and authorities may be slow, and nobody waits.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::process;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ struct Orders {
     /// What is shown now, for this node or for another.
     shown: Vec<AcmeProof>,
     ticks_to_look: u32,
+    /// Failures that the store could not keep.
+    unsaved: BTreeMap<String, OrderFailure>,
     /// What was last wrong with the store: it is told once.
     trouble: Option<String>,
 }
@@ -129,11 +132,13 @@ impl AcmeTask {
 
     /// Takes what the store has by now.
     fn look(&self, orders: &mut Orders) {
-        let Orders { config, store, schedule, ticks_to_look, .. } = orders;
+        let Orders { config, store, schedule, ticks_to_look, unsaved, .. } = orders;
         *ticks_to_look = LOOK_TICKS;
-        let mut failures = store.failures();
+        let (mut failures, now) = (store.failures(), clock::unix_seconds());
         for name in &config.domains {
-            schedule.found(name, store.certificate(name), failures.remove(name), fastrand::f64);
+            let saved = failures.remove(name).map(|failure| failure.bounded(now));
+            let failure = unsaved.get(name).cloned().or(saved);
+            schedule.found(name, store.certificate(name), failure, fastrand::f64);
         }
         let names = schedule.names().map(|(name, certificate, failure)| AcmeName {
             name: name.to_owned(),
@@ -146,7 +151,7 @@ impl AcmeTask {
     }
 
     async fn order(&self, orders: &mut Orders, name: &str) -> Result<(), String> {
-        let Orders { config, store, .. } = orders;
+        let Orders { config, store, unsaved, .. } = orders;
         info!("acme: ordering a certificate for {name} of {}", config.directory);
         let authority = Authority::new(config.clone(), store.clone(), self.challenges.clone());
         let ordered = authority.order(name, UNTIL_ALL_SHOW).await;
@@ -159,15 +164,19 @@ impl AcmeTask {
                     EventLevel::Info,
                     &format!("{name} has a certificate until {}", date(validity.until)),
                 );
+                unsaved.remove(name);
                 store.save_failure(name, None)
             }
             Err(OrderFault { what, retry_after }) => {
-                let before = store.failures().remove(name);
+                let before = unsaved.remove(name).or_else(|| store.failures().remove(name));
                 let failure =
                     OrderFailure::after(before.as_ref(), what.clone(), *retry_after, now, fastrand::f64());
                 let pause = Duration::from_secs(u64::try_from(failure.next - now).unwrap_or(0));
                 // First: a process that is killed now shall not ask sooner.
-                let saved = store.save_failure(name, Some(failure));
+                let saved = store.save_failure(name, Some(failure.clone()));
+                if saved.is_err() {
+                    unsaved.insert(name.to_owned(), failure);
+                }
                 let is_served = store.certificate(name).is_some_and(|validity| validity.until > now);
                 let level = if is_served { EventLevel::Warn } else { EventLevel::Error };
                 let pause = humantime::format_duration(pause);
@@ -200,7 +209,8 @@ impl Orders {
         let lock = FileLock::new(&store.lock_path(), &format!("{node}, process {}", process::id()));
         let mut schedule = RenewalSchedule::default();
         schedule.set_names(config.domains.iter());
-        Orders { config, store, lock, schedule, shown: Vec::new(), ticks_to_look: 0, trouble: None }
+        let (shown, unsaved) = (Vec::new(), BTreeMap::new());
+        Orders { config, store, lock, schedule, shown, ticks_to_look: 0, unsaved, trouble: None }
     }
 }
 

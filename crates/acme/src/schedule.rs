@@ -92,6 +92,14 @@ impl Entry {
 }
 
 impl OrderFailure {
+    /// This failure as it was read at this time. A next try that is further away than any pause was saved by a clock that was ahead:
+    /// it is due now.
+    #[must_use]
+    pub fn bounded(self, now: i64) -> OrderFailure {
+        let is_possible = self.next <= now.saturating_add(MAX_RETRY_AFTER);
+        OrderFailure { next: if is_possible { self.next } else { now }, ..self }
+    }
+
     /// One more failure. `retry_after`: seconds that the authority asks for.
     pub fn after(
         before: Option<&OrderFailure>,
@@ -189,6 +197,20 @@ mod tests {
         assert_eq!(schedule.due("a"), Some(60 * DAY));
         schedule.found("a", Some(validity), Some(failure(61 * DAY)), || 0.0);
         assert_eq!(schedule.due("a"), Some(61 * DAY));
+    }
+
+    #[test]
+    fn failure_saved_by_a_clock_that_was_ahead_is_due() {
+        let failure = |next| OrderFailure { count: 3, next, error: "no".to_owned() };
+        for (next, expected) in [
+            (5, 5),
+            (100 + 7 * DAY, 100 + 7 * DAY),
+            (101 + 7 * DAY, 100),
+            (i64::MAX, 100),
+            (i64::MIN, i64::MIN),
+        ] {
+            assert_eq!(failure(next).bounded(100), failure(expected), "{next}");
+        }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use convey_model::AcmeConfig;
@@ -56,7 +57,15 @@ impl Store {
             );
             return Err(told("cannot keep keys in", open, &error));
         }
-        let probe = self.folder.join(".write-test");
+        if let Some((of_others, owner)) = of_other_users(&self.folder) {
+            let why =
+                format!("user {owner} owns it, and can put other keys in place of these; `chown` mends it");
+            let error = io::Error::new(ErrorKind::PermissionDenied, why);
+            return Err(told("cannot keep keys in", of_others, &error));
+        }
+        // Nodes that share the folder may try at the same time.
+        let probe =
+            self.folder.join(format!(".write-test-{:016x}", RandomState::new().build_hasher().finish()));
         self.write(&probe, b"").map_err(|error| told("cannot write in", &self.folder, &error))?;
         fs::remove_file(probe)
     }
@@ -243,6 +252,15 @@ pub fn open_to_all(folder: &Path) -> Option<&Path> {
     })
 }
 
+/// The folder, or one around it, that belongs to another user than root and this one; and that user.
+fn of_other_users(folder: &Path) -> Option<(&Path, u32)> {
+    /// Stands for users that a namespace does not know.
+    const OVERFLOW: u32 = 65_534;
+    let ours = [0, rustix::process::geteuid().as_raw(), OVERFLOW];
+    let owned = folder.ancestors().filter_map(|folder| Some((folder, fs::metadata(folder).ok()?.uid())));
+    owned.into_iter().find(|(_, owner)| !ours.contains(owner))
+}
+
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if fs::metadata(path)?.len() > MAX_FILE {
         return Err(ErrorKind::FileTooLarge.into());
@@ -305,6 +323,33 @@ mod tests {
             assert_eq!(prepared.is_err(), is_refused, "{mode:o}: {prepared:?}");
             assert!(prepared.is_ok() || prepared.unwrap_err().contains(folder.path().to_str().unwrap()));
         }
+    }
+
+    #[test]
+    fn folder_of_another_user_is_refused() {
+        let (folder, store) = store();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(folder.path(), Some(4_321), None).unwrap();
+            let why = store.prepare().unwrap_err().to_string();
+            assert!(
+                why.contains("user 4321 owns it") && why.contains(folder.path().to_str().unwrap()),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn nodes_that_share_the_folder_try_it_at_once() {
+        let (_folder, store) = store();
+        let prepare = || (0..50).try_for_each(|_| store.prepare());
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let nodes: Vec<_> = (0..4).map(|_| scope.spawn(prepare)).collect();
+            nodes.into_iter().map(|node| node.join().unwrap().map_err(|error| error.to_string())).collect()
+        });
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        assert!(
+            fs::read_dir(&store.folder).unwrap().all(|entry| entry.unwrap().file_type().unwrap().is_dir())
+        );
     }
 
     #[test]
