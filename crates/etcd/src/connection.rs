@@ -38,8 +38,10 @@ pub(crate) type Fault = String;
 /// An open connection. It is closed when this is dropped.
 pub(crate) struct MemberConnection {
     sender: SendRequest<Full<Bytes>>,
-    driver: JoinHandle<()>,
+    driver: JoinHandle<hyper::Result<()>>,
     host: String,
+    /// Whether the end of the connection was reported: a task is waited for once.
+    has_told: bool,
 }
 
 impl MemberConnection {
@@ -51,14 +53,14 @@ impl MemberConnection {
         let name = format!("{host}:{port}");
         let opened = in_time("connection", Self::connect(host, *port, tls)).await;
         let (sender, driver) = opened.map_err(|why| format!("{name}: {why}"))?;
-        Ok(MemberConnection { sender, driver, host: name })
+        Ok(MemberConnection { sender, driver, host: name, has_told: false })
     }
 
     async fn connect(
         host: &str,
         port: u16,
         tls: Option<&Arc<ClientConfig>>,
-    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<()>), Fault> {
+    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>), Fault> {
         let bare = host.trim_matches(['[', ']']).to_owned();
         let stream = convey_resolver::connect(&bare, port).await.map_err(|error| error.to_string())?;
         let Some(tls) = tls else { return Self::speak(stream).await };
@@ -69,11 +71,10 @@ impl MemberConnection {
 
     async fn speak(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<()>), Fault> {
+    ) -> Result<(SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>), Fault> {
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| told(&error))?;
-        // How it ends is told to who waits for an answer.
-        Ok((sender, tokio::spawn(async { drop(connection.await) })))
+        Ok((sender, tokio::spawn(connection)))
     }
 
     /// Asks, and waits for the whole answer.
@@ -116,8 +117,14 @@ impl MemberConnection {
             message = message.header(AUTHORIZATION, token);
         }
         let message = message.body(Full::from(request.to_string())).map_err(|error| error.to_string())?;
-        self.sender.ready().await.map_err(|error| told(&error))?;
-        let response = self.sender.send_request(message).await.map_err(|error| told(&error))?;
+        let answered = async {
+            self.sender.ready().await?;
+            self.sender.send_request(message).await
+        };
+        let response = match answered.await {
+            Ok(response) => response,
+            Err(error) => return Err(self.why(&error).await),
+        };
         if response.status().is_success() {
             return Ok(response);
         }
@@ -130,6 +137,20 @@ impl MemberConnection {
         let said = if said.is_empty() { String::from_utf8_lossy(&body).into_owned() } else { said };
         let said = said.trim().chars().take(MAX_TOLD).collect::<String>();
         Err(if said.is_empty() { status.to_string() } else { format!("{status}: {said}") })
+    }
+}
+
+impl MemberConnection {
+    /// Why a request failed. The connection knows more than a request that it drops.
+    async fn why(&mut self, error: &hyper::Error) -> Fault {
+        if self.has_told || !(error.is_canceled() || error.is_closed()) {
+            return told(error);
+        }
+        self.has_told = true;
+        match (&mut self.driver).await {
+            Ok(Err(why)) => told(&why),
+            _ => told(error),
+        }
     }
 }
 
