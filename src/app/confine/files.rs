@@ -84,9 +84,20 @@ fn readable(file: &ConfigFile) -> Vec<PathBuf> {
     let files = named.chain(links).chain(authorities.clone());
     let of_files = files.flat_map(|file| {
         let real = file.canonicalize().ok();
-        [Some(folder(&file)), real.as_deref().map(folder)].into_iter().flatten()
+        let of_file = [Some(folder(&file)), real.as_deref().map(folder)].into_iter().flatten();
+        of_file.chain(beside_links(&file)).collect::<Vec<_>>()
     });
     READABLE.iter().map(PathBuf::from).chain(folders).chain(of_files).chain(authorities).collect()
+}
+
+/// The folders that have what links on the way to a file lead to. A deployment may set a link such as `current` anew, to a folder
+/// beside the one of today. The folders directly below the root are too much to read for that.
+fn beside_links(file: &Path) -> Vec<PathBuf> {
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let links =
+        absolute.ancestors().filter(|path| path.symlink_metadata().is_ok_and(|found| found.is_symlink()));
+    let folders = links.filter_map(|link| Some(folder(&link.canonicalize().ok()?)));
+    folders.filter(|folder| folder.components().count() > 2).collect()
 }
 
 /// The directories whose files are served. One may be a link that every deployment of a site sets anew: then also the folder that has
@@ -138,6 +149,19 @@ fn folder(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn link_that_deployments_set_anew_makes_the_folder_of_its_target_readable() {
+        let lab = tempfile::tempdir().unwrap();
+        let root = lab.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("releases/2")).unwrap();
+        std::fs::write(root.join("releases/2/convey.toml"), "").unwrap();
+        std::os::unix::fs::symlink("releases/2", root.join("current")).unwrap();
+        let file = root.join("current/convey.toml");
+        assert_eq!(super::beside_links(&file), [root.join("releases")]);
+        assert!(super::readable(&crate::control::ConfigFile::new(file)).contains(&root.join("releases")));
+        assert!(super::beside_links(&root.join("releases/2/convey.toml")).is_empty());
+    }
+
     use std::fs;
     use std::os::unix::fs::symlink;
 
