@@ -35,7 +35,7 @@ use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, clock, cores, limits, port_owner, resources, runtime, server_sources,
+    Failure, acme, certificates, check_thread, clock, cores, limits, port_owner, resources, runtime, server_sources,
     snat_ports, socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
@@ -242,7 +242,7 @@ impl RunningBalancer {
         let admin = BoundAdmin::new(loaded.config.stats.listen, control, handed.as_mut()).await?;
         let predecessor = handed.and_then(|handed| {
             event_log.expect(handed.events);
-            state.expect(handed.known);
+            state.expect(handed.known, clock::now());
             data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
             handed.from
         });
@@ -251,7 +251,7 @@ impl RunningBalancer {
         let mut task = Task {
             state,
             snapshot,
-            schedule: schedule(&parts, outcomes),
+            schedule: schedule(&parts, outcomes)?,
             discovery: server_sources::begin(),
             names: NameBoard::of(Resolver::new(limits::lookups_at_once(open_files))),
             data_path,
@@ -262,6 +262,7 @@ impl RunningBalancer {
             events: event_log.clone(),
             now: clock::now,
             supervisor: Box::new(manager.clone()),
+            handing_over: false,
         };
         run_first(&mut task, loaded).await?;
         let admin = admin.serve(source, requests)?;
@@ -392,7 +393,7 @@ impl RunningBalancer {
     /// Lets connections finish. Clients are refused from now on.
     async fn stop(mut self, signals: &mut Signals) -> ExitCode {
         let is_upgrading = self.upgrades.is_under_way();
-        if let Some(successful) = self.upgrades.abandon() {
+        if let Some(successful) = self.upgrades.abandon().await {
             if let Some(heir) = &successful.heir {
                 heir.pass_on(Signal::TERM);
             }
@@ -521,9 +522,10 @@ fn mode_name(mode: Mode) -> &'static str {
 }
 
 /// The health checks, also those that go the way of clients' packets.
-fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> Schedule {
+fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::Result<Schedule> {
     let prober = VipProber(parts.snapshot.clone());
-    Schedule::new(outcomes, limits::probes_at_once(parts.open_files)).with_paths(Arc::new(prober))
+    let schedule = Schedule::new(outcomes, limits::probes_at_once(parts.open_files));
+    Ok(schedule.with_paths(Arc::new(prober)).on(check_thread::start()?))
 }
 
 /// What statistics are made of.

@@ -12,10 +12,13 @@ use convey_testkit::{
     is_refused_with_reset, ping, run, stories, tool, wait_for,
 };
 
+use crate::upgrade::Upgraded;
+
 stories!("names":
     every_address_of_a_name_is_a_server_and_changes_are_followed [Need::DNSMASQ],
     an_answer_too_long_for_a_datagram_is_taken_whole [Need::DNSMASQ],
     a_name_server_that_dies_changes_nothing_but_what_is_told [Need::DNSMASQ],
+    upgrade_without_name_servers_keeps_the_servers_of_names [Need::DNSMASQ],
     a_name_server_that_never_answers_for_aaaa_is_believed_for_a,
     name_servers_are_asked_in_their_order_and_the_first_that_answers_is_believed,
     other_name_servers_are_asked_as_soon_as_the_file_has_them,
@@ -84,6 +87,26 @@ fn a_name_server_that_dies_changes_nothing_but_what_is_told() {
     ping(&mut connect(lab.vip())).unwrap();
     ping(&mut held).unwrap();
     assert_eq!(balancer.log().matches("cannot be resolved").count(), 1, "told once");
+}
+
+fn upgrade_without_name_servers_keeps_the_servers_of_names() {
+    let lab = Loopback::new();
+    let _servers = [1, 2].map(|n| TcpServer::named("app", lab.server(n)));
+    let names = TestNameServer::start(&lab, &[1, 2]);
+    let mut upgraded = Upgraded::start(&lab, &setup(&lab, ""));
+    drop(names);
+    upgraded.first.wait_for_log(&format!("name {NAME} cannot be resolved: "));
+    for _ in 0..2 {
+        upgraded.upgrade();
+        for _ in 0..4 {
+            assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "app".to_owned()));
+        }
+        assert_eq!(runs(&upgraded.first), servers(&lab, &[1, 2]));
+        assert_eq!(upgraded.first.page("/readyz").0, 200);
+    }
+    assert!(!upgraded.first.log().contains("has no server left"), "{}", upgraded.first.log());
+    let _names = TestNameServer::start(&lab, &[2]);
+    wait_for("the new answer", || (runs(&upgraded.first) == servers(&lab, &[2])).then_some(()));
 }
 
 fn a_name_server_that_never_answers_for_aaaa_is_believed_for_a() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ stories!("upgrade":
     a_signal_upgrades_and_what_was_known_of_servers_goes_along,
     a_new_version_that_cannot_start_leaves_the_old_one_serving,
     a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way,
+    stop_after_the_new_process_may_serve_ends_both,
     a_new_version_that_hangs_is_given_up [Need::Long],
     versions_that_do_not_understand_each_other_refuse_with_a_reason,
     who_is_denied_later_is_reset_in_the_old_process_and_nobody_else,
@@ -232,6 +233,10 @@ fn a_stop_a_reload_and_another_upgrade_may_come_while_one_is_under_way() {
         let new = wait_for("the new process", || fs::read_to_string(&started).ok());
         let second = upgraded.ask();
         assert!(second.code == Some(1) && second.stderr.contains("under way already"), "{second:?}");
+        for change in ["server drain pool/a", "log-level debug", "reset"] {
+            let ran = run(upgraded.first.command().args(change.split(' ')));
+            assert!(ran.code == Some(1) && ran.stderr.contains("an upgrade is under way"), "{ran:?}");
+        }
         upgraded.first.save(&setup.clone().timeouts("idle = 77"));
         upgraded.first.wait_for_log("reload: ");
         upgraded.first.signal(Signal::TERM);
@@ -327,6 +332,27 @@ fn once_it_may_the_new_process_serves_whatever_happens_to_the_old_one() {
     assert_eq!(new.wait().code(), Some(0));
 }
 
+fn stop_after_the_new_process_may_serve_ends_both() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let program = lab.directory().join("convey");
+    copy(&binary_of_upgrade(0), &program);
+    let setup = Setup::new(&lab).server("a", lab.server(1), "");
+    let mut first = BalancerProcess::start_with(&lab, &setup, Command::new(&program));
+    let this = std::env::current_exe().unwrap();
+    let line = format!("exec env {ROLE}={} {}", lab.directory().display(), this.display());
+    replace_by_script(&lab, &program, &line);
+    first.signal(Signal::USR2);
+    let new = wait_for("the new process to be allowed to serve", || {
+        fs::read_to_string(lab.directory().join("may-serve")).ok()?.strip_suffix('\n')?.parse().ok()
+    });
+    first.signal(Signal::TERM);
+    first.wait_for_log("the new process is to stop, too");
+    fs::write(lab.directory().join("serve"), "").unwrap();
+    assert_eq!(first.wait(), 128 + 15);
+    assert!(test_kill_process(Pid::from_raw(new).unwrap()).is_err(), "{}", first.log());
+}
+
 fn a_new_version_that_hangs_is_given_up() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
@@ -346,7 +372,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     let ran = upgraded.ask();
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2 and 98, 99"),
+        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2, 3 and 98, 99"),
         "{ran:?}"
     );
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
@@ -359,7 +385,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     drop(command);
     say(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
     let said = heard(&ours);
-    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2 and 98, 99"), "{said}");
+    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2, 3 and 98, 99"), "{said}");
     assert_eq!(new.wait().code(), Some(1));
 }
 
@@ -456,11 +482,7 @@ impl<'a> Upgraded<'a> {
 
     /// Installs a shell script in its place.
     fn replace_program_by(&mut self, line: &str) {
-        let [script, new] = ["script", "convey.new"].map(|name| self.lab.directory().join(name));
-        fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        copy(&script, &new);
-        fs::rename(new, &self.program).unwrap();
+        replace_by_script(self.lab, &self.program, line);
     }
 
     /// `convey upgrade`.
@@ -522,6 +544,15 @@ fn copy(from: &Path, to: &Path) {
     assert_eq!(run(Command::new("cp").args([from, to])).code, Some(0));
 }
 
+/// Installs a shell script in the place of a program.
+fn replace_by_script(lab: &Loopback, program: &Path, line: &str) {
+    let [script, new] = ["script", "convey.new"].map(|name| lab.directory().join(name));
+    fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    copy(&script, &new);
+    fs::rename(new, program).unwrap();
+}
+
 /// Asks again and again; returns what went wrong.
 fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<String> {
     let mut failed = Vec::new();
@@ -537,8 +568,11 @@ fn ask_until(stop: &AtomicBool, addr: SocketAddr, asked: &AtomicU64) -> Vec<Stri
 
 /// If this program is started in the place of convey: says that it speaks other formats. Returns whether it was.
 pub(crate) fn another_version() -> bool {
-    let is_one = std::env::var_os(ROLE).is_some();
-    if is_one {
+    let role = std::env::var_os(ROLE);
+    let is_one = role.is_some();
+    if let Some(folder) = role.filter(|role| role != "1") {
+        serve_when_told(Path::new(&folder));
+    } else if is_one {
         let stdin = io::stdin();
         let _ = recv(&stdin, &mut [0; 1024][..], RecvFlags::empty());
         let hello = br#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#;
@@ -546,6 +580,21 @@ pub(crate) fn another_version() -> bool {
         let _ = recv(&stdin, &mut [0; 1024][..], RecvFlags::empty());
     }
     is_one
+}
+
+/// A new process that serves once there is a file `serve` in the folder. It writes `may-serve` before.
+fn serve_when_told(folder: &Path) {
+    let stdin = io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let hear_until = |last: &str| while !heard(&stdin).starts_with(last) {};
+    hear_until("{\"Hello\"");
+    say(&stdin, r#"{"Hello":{"formats":[2],"program":"9.0.0"}}"#);
+    hear_until("\"Offered\"");
+    say(&stdin, r#"{"Prepared":{"statistics":false,"control":false}}"#);
+    hear_until("\"Go\"");
+    fs::write(folder.join("may-serve"), format!("{}\n", std::process::id())).unwrap();
+    wait_for("the word to serve", || folder.join("serve").exists().then_some(()));
+    say(&stdin, "\"Ready\"");
+    wait_for("a signal that ends this process", || None::<()>);
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use convey_config::FoundBySource;
-use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, SourceSettings, Timestamp};
+use convey_model::{DiscoveredServer, DiscoverySource, DiscoveryState, SourceSettings, Timestamp, is_local};
 use convey_snapshot::Discovery;
 
 /// How many servers a source may have: a pool of more is slow to build and to probe.
@@ -41,6 +41,19 @@ pub(crate) struct DiscoveryChange {
     pub notes: Vec<String>,
 }
 
+/// A source as one process hands it to the next at an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownSource {
+    /// The source.
+    pub source: DiscoverySource,
+    /// Its servers.
+    pub servers: Vec<DiscoveredServer>,
+    /// What it says of them.
+    pub settings: SourceSettings,
+    /// Why it cannot be asked, if it cannot.
+    pub fault: Option<String>,
+}
+
 /// What has become of the fault of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SourceFault {
@@ -69,6 +82,31 @@ impl Discoveries {
         self.0.retain(|source, _| sources.contains(source));
         for &source in sources {
             self.0.entry(source.clone()).or_insert_with(|| SourceEntry::new(now));
+        }
+    }
+
+    /// The sources that have said which servers they have, for the next process.
+    pub(super) fn known(&self) -> Vec<KnownSource> {
+        let known = self.0.iter().filter_map(|(source, entry)| {
+            let (source, servers) = (source.clone(), entry.servers.clone()?);
+            Some(KnownSource { source, servers, settings: entry.settings, fault: entry.fault.clone() })
+        });
+        known.collect()
+    }
+
+    /// Begins with the servers that another process knew. They stay until the source can be asked.
+    pub(super) fn expect(&mut self, known: Vec<KnownSource>, now: Timestamp) {
+        for KnownSource { source, servers, settings, fault } in known {
+            let (servers, failures) = (Some(servers), u64::from(fault.is_some()));
+            let state = DiscoveryState { servers, settings, fault, failures, ..DiscoveryState::default() };
+            self.learn(&source, state.with_usable(true), now);
+        }
+    }
+
+    /// Forgets servers of this host or link: the configuration allows them no longer.
+    pub(super) fn refuse_local(&mut self) {
+        for servers in self.0.values_mut().filter_map(|entry| entry.servers.as_mut()) {
+            servers.retain(|server| !is_local(server.addr.ip()));
         }
     }
 

@@ -19,7 +19,7 @@ struct Ring {
 /// Something that has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedEvent {
-    /// Counts from 0 when convey first starts; upgrades go on counting.
+    /// Counts from 0 when convey first starts. It grows across upgrades, each of which leaves 1,000 numbers out.
     pub number: u64,
     /// When.
     pub at: Timestamp,
@@ -117,6 +117,9 @@ impl EventLog {
     /// How many are kept.
     pub const CAPACITY: usize = 1_000;
 
+    /// Numbers that an upgrade leaves to the process before.
+    const UPGRADE_GAP: u64 = 1_000;
+
     /// The longest text that is kept, in bytes. The rest is cut off.
     pub const MAX_TEXT: usize = 1_000;
 
@@ -135,10 +138,13 @@ impl EventLog {
         ring.events.range(first..).cloned().collect()
     }
 
-    /// Another process has kept these; this one goes on counting from there.
+    /// Takes the events of the process before. This one counts on from a later number: until it serves, the other one counts, too.
     pub fn expect(&self, events: Vec<LoggedEvent>) {
         let mut ring = self.lock();
         events.into_iter().for_each(|event| ring.push(event));
+        if !ring.events.is_empty() {
+            ring.number += Self::UPGRADE_GAP;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
@@ -188,7 +194,9 @@ mod tests {
         new.expect(old.since(0));
         record(&new, "c");
         let texts: Vec<_> = new.since(0).into_iter().map(|event| (event.number, event.text)).collect();
-        assert_eq!(texts, [(0, "a".to_owned()), (1, "b".to_owned()), (2, "c".to_owned())]);
+        assert_eq!(texts, [(0, "a".to_owned()), (1, "b".to_owned()), (1_002, "c".to_owned())]);
+        record(&old, "still serves");
+        assert!(old.since(2)[0].number < 1_002, "each number is used once");
     }
 
     #[test]

@@ -26,11 +26,13 @@ mod task;
 
 pub use announcement::{AddressChange, Announcement, Readiness};
 pub use digest::Digest;
+pub use discoveries::KnownSource;
 use discoveries::{DiscoveryChange, SourceFault};
 pub use dns::{NameBoard, NameQuestion};
 pub use event_log::{EventKind, EventLevel, EventLog, LoggedEvent};
 pub use flood::{FloodEvent, FloodWatch};
 pub use loads::{ConfigLoad, ConfigLoads};
+pub use names::KnownName;
 use names::{FaultChange, NameChange};
 use state::HealthChange;
 pub use state::{ControlState, Known, KnownServer, Unsteerable};

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use convey_model::{DnsRecords, Lookup, LookupFault, ServerAddr, Timestamp};
+use convey_model::{
+    DnsRecords, Lookup, LookupFault, Missing, ServerAddr, Timestamp, is_local, is_of_one_machine,
+};
 use convey_snapshot::{Name, NameLive};
 
 /// How many addresses of a name are servers: a pool of more is slow to build and to probe, and those who want more have
@@ -31,6 +33,19 @@ pub(crate) struct NameChange {
     pub notes: Vec<String>,
 }
 
+/// A name as one process hands it to the next at an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownName {
+    /// The name.
+    pub host: String,
+    /// Its addresses.
+    pub addresses: BTreeSet<ServerAddr>,
+    /// Whether they are from the hosts file of this machine.
+    pub from_hosts: bool,
+    /// Why the last lookup found no address, if it found none.
+    pub fault: Option<String>,
+}
+
 /// What has become of the fault of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FaultChange {
@@ -50,6 +65,7 @@ struct NameEntry {
     /// The refused part of the last answer.
     refused: BTreeSet<ServerAddr>,
     is_cut: bool,
+    from_hosts: bool,
     since: Timestamp,
     live: Arc<NameLive>,
 }
@@ -60,6 +76,38 @@ impl Names {
         self.0.retain(|host, _| hosts.contains(host.as_str()));
         for &host in hosts {
             self.0.entry(host.to_owned()).or_insert_with(|| NameEntry::new(now));
+        }
+    }
+
+    /// The names that have addresses, for the next process.
+    pub(super) fn known(&self) -> Vec<KnownName> {
+        let known = self.0.iter().map(|(host, entry)| KnownName {
+            host: host.clone(),
+            addresses: entry.addresses(),
+            from_hosts: entry.from_hosts,
+            fault: entry.fault.clone().filter(|fault| fault.missing == Missing::All).map(|fault| fault.why),
+        });
+        known.filter(|name| !name.addresses.is_empty()).collect()
+    }
+
+    /// Begins with the addresses that another process knew. They stay until a lookup succeeds.
+    pub(super) fn expect(&mut self, known: Vec<KnownName>, now: Timestamp) {
+        for KnownName { host, addresses, from_hosts, fault } in known {
+            let usable =
+                addresses.into_iter().filter(|addr| is_of_one_machine(addr.ip())).take(MAX_ADDRESSES);
+            let (v4, v6): (BTreeSet<_>, BTreeSet<_>) = usable.partition(|addr| addr.0.is_ipv4());
+            if !(v4.is_empty() && v6.is_empty()) {
+                let fault = fault.map(|why| LookupFault { missing: Missing::All, why });
+                self.0.insert(host, NameEntry { v4, v6, from_hosts, fault, ..NameEntry::new(now) });
+            }
+        }
+    }
+
+    /// Forgets addresses of this host or link, unless the hosts file has them: the configuration allows them no longer.
+    pub(super) fn refuse_local(&mut self) {
+        for entry in self.0.values_mut().filter(|entry| !entry.from_hosts) {
+            entry.v4.retain(|addr| !is_local(addr.ip()));
+            entry.v6.retain(|addr| !is_local(addr.ip()));
         }
     }
 
@@ -85,7 +133,10 @@ impl Names {
         let before = entry.addresses();
         let fault = lookup.fault();
         entry.live.looked_up(lookup.ttl().is_none());
-        let Lookup { host, v4, v6, refused, .. } = lookup;
+        let Lookup { host, v4, v6, refused, from_hosts, .. } = lookup;
+        if fault.as_ref().is_none_or(|fault| fault.missing != Missing::All) {
+            entry.from_hosts = from_hosts;
+        }
         // Half an answer takes nothing away: that a family has no addresses is then no news.
         for (known, found) in [(&mut entry.v4, v4), (&mut entry.v6, v6)] {
             match found.map(DnsRecords::into_addresses) {
@@ -138,6 +189,7 @@ impl NameEntry {
             fault: None,
             refused: BTreeSet::new(),
             is_cut: false,
+            from_hosts: false,
             since: now,
             live: Arc::default(),
         }
@@ -187,7 +239,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use convey_model::Missing;
 
     const HOST: &str = "app.internal";
 

@@ -183,6 +183,10 @@ impl ControlState {
     pub fn configure(&mut self, mut config: Config, now: Timestamp) -> Arc<Snapshot> {
         self.names.want(&config.hosts(), now);
         self.discoveries.want(&config.sources(), now);
+        if !config.allow_local {
+            self.names.refuse_local();
+            self.discoveries.refuse_local();
+        }
         self.keep_backends(&config, now);
         self.keep_sources(&config);
         self.keep_request_limits(&config);

@@ -152,6 +152,7 @@ impl IntoResponse for Failure {
             Failure::Later(why) => (StatusCode::SERVICE_UNAVAILABLE, why, vec![]),
             Failure::Gone => (StatusCode::SERVICE_UNAVAILABLE, "this process ends".to_owned(), vec![]),
             Failure::Refused(RequestRefusal::Unknown(why)) => (StatusCode::NOT_FOUND, why, vec![]),
+            Failure::Refused(RequestRefusal::Later(why)) => (StatusCode::SERVICE_UNAVAILABLE, why, vec![]),
             Failure::Refused(RequestRefusal::Refused(why)) => (StatusCode::CONFLICT, why, vec![]),
             Failure::Refused(RequestRefusal::Invalid(problems)) => {
                 let error = "the file was refused; the running configuration stays";

@@ -3,11 +3,13 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -18,7 +20,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
-use super::message::{FORMATS, Message, SessionMessage, WITH_CONTROL, common_format};
+use super::gate::Passage;
+use super::message::{FORMATS, Message, SessionMessage, WITH_CONTROL, WITH_SOURCES, common_format};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
@@ -56,6 +59,14 @@ impl Program {
         };
         Ok(Program { path, arguments: arguments.collect() })
     }
+}
+
+/// The program, or a folder around it, that everybody may replace: somebody else would run as this user.
+fn open_to_all(program: &Path) -> Option<PathBuf> {
+    let real = program.canonicalize().ok()?;
+    let mode = fs::metadata(&real).ok()?.permissions().mode();
+    let folder = real.parent().and_then(convey_acme::open_to_all).map(Path::to_owned);
+    if mode & 0o002 != 0 { Some(real) } else { folder }
 }
 
 /// The state that is handed over.
@@ -100,13 +111,26 @@ pub(super) struct Successor {
     program: PathBuf,
     /// How it is spoken to; 0 before it has said.
     format: u32,
+    passage: Passage,
 }
 
 impl Successor {
     /// Starts it with the end of a channel that is `theirs`.
-    pub(super) fn start(program: &Program, ours: Arc<Channel>, theirs: Channel) -> Result<Successor, String> {
+    pub(super) fn start(
+        program: &Program,
+        ours: Arc<Channel>,
+        theirs: Channel,
+        passage: Passage,
+    ) -> Result<Successor, String> {
         let Program { path, arguments } = program;
         let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
+        if let Some(open) = open_to_all(path) {
+            let open = open.display();
+            let path = path.display();
+            return Err(format!(
+                "cannot start {path}: everybody can write {open}; `chmod o-w {open}` mends it"
+            ));
+        }
         let mut command = Command::new(path);
         command.args(arguments).stdin(Stdio::from(theirs.into_inner()));
         let is_detached = std::env::var_os("NOTIFY_SOCKET").is_some();
@@ -127,6 +151,7 @@ impl Successor {
             channel: ours,
             program: path.clone(),
             format: 0,
+            passage,
         })
     }
 
@@ -208,6 +233,9 @@ impl Successor {
         } else if !offer.known.overlays.is_empty() {
             warn!("upgrade: the new process is of a version that knows of no changes but those of the file");
         }
+        if self.format >= WITH_SOURCES {
+            self.hand_sources_over(&offer.known)?;
+        }
         self.send(&Message::Offered, &[])?;
         let mut places = BTreeSet::new();
         loop {
@@ -219,6 +247,20 @@ impl Successor {
                 other => return Err(unexpected(&other)),
             }
         }
+    }
+
+    /// Hands over which servers names and sources had.
+    fn hand_sources_over(&self, known: &Known) -> Result<(), HandoverFailure> {
+        for name in &known.names {
+            self.send(&Message::Name(name.into()), &[])?;
+        }
+        for source in &known.sources {
+            self.send(&Message::Source(source.into()), &[])?;
+            for server in &source.servers {
+                self.send(&Message::SourceServer(server.into()), &[])?;
+            }
+        }
+        Ok(())
     }
 
     fn let_go(&self, sessions: &[HandedSession], flows: Option<SentFlows>) -> Result<(), HandoverFailure> {
@@ -234,6 +276,9 @@ impl Successor {
                 self.send(&Message::FlowFrontend { id, name }, &[])?;
             }
             self.send(&Message::Flows { since: since.0 }, &[file.as_fd()])?;
+        }
+        if !self.passage.gate.pass() {
+            return Err(HandoverFailure::Refused("the process to be upgraded is stopping".to_owned()));
         }
         self.send(&Message::Go, &[])?;
         match self.receive()? {

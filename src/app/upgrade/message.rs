@@ -3,12 +3,16 @@
 //! A version of convey may add kinds of messages and fields, with a default where they are missing. A change that an older
 //! version must not overlook gets a new number in [`FORMATS`]: two versions without a common number refuse each other.
 
+mod sources;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub(super) use self::sources::{NameMessage, SourceMessage, SourceServerMessage};
 
 use crate::config::parse_log_level;
 use crate::control::{EventKind, EventLevel, KnownServer, LoggedEvent};
@@ -19,10 +23,13 @@ use crate::model::{
 use crate::proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
-pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL];
+pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES];
 
 /// From this one on the control socket is handed over, and what operators have said.
 pub(super) const WITH_CONTROL: u32 = 2;
+
+/// From this format on the addresses of names and the servers of sources are handed over.
+pub(super) const WITH_SOURCES: u32 = 3;
 
 /// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +60,12 @@ pub(super) enum Message {
     Turn { backend: String, turn: usize },
     /// What an operator has said while the program ran.
     Overlay(OverlayMessage),
+    /// The addresses of a name.
+    Name(NameMessage),
+    /// A source of servers. Its servers follow.
+    Source(SourceMessage),
+    /// A server of the last source.
+    SourceServer(SourceServerMessage),
     /// Something that has happened lately.
     Event(EventMessage),
     /// That was all of it.
@@ -456,7 +469,7 @@ mod tests {
         assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
         assert_eq!(common_format(&[1, 2, 7], "9.0.0"), Ok(2));
         let why = common_format(&[8, 9], "9.0.0").unwrap_err();
-        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2 and 8, 9"), "{why}");
+        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2, 3 and 8, 9"), "{why}");
         assert!(common_format(&[], "0").unwrap_err().contains("and none"));
     }
 }

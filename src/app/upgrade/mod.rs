@@ -8,6 +8,7 @@ mod channel;
 mod command;
 mod control;
 mod flows;
+mod gate;
 mod give;
 mod heir;
 mod message;
@@ -17,15 +18,17 @@ use std::future::pending;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::FutureExt;
 use log::{info, warn};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use self::channel::Channel;
 pub(super) use self::command::{release, run};
 pub(super) use self::control::{Asked, Control, Request};
 pub(super) use self::flows::{HeldFlows, OwnedFlows};
+use self::gate::{Absence, Gate, Passage};
 pub(super) use self::give::{AdminSockets, Program, Taken};
 use self::give::{Offer, Successor};
 pub(super) use self::heir::Heir;
@@ -48,6 +51,9 @@ pub(super) fn is_under_way() -> bool {
     std::env::var_os(ENVIRONMENT).is_some()
 }
 
+/// How long a stop waits for the new process: longer than that may take to serve, or to be killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(12);
+
 /// What is done with the control task of this program.
 pub(super) type Calls = mpsc::Sender<Call<Paths>>;
 
@@ -66,6 +72,8 @@ struct Attempt {
     steps: Pin<Box<dyn Future<Output = Result<Successful, String>>>>,
     /// To the new process.
     channel: Arc<Channel>,
+    gate: Arc<Gate>,
+    absence: Absence,
 }
 
 impl Drop for Attempt {
@@ -110,13 +118,16 @@ impl Upgrades {
                 let (channel, calls) = (Arc::new(channel), self.calls.clone());
                 let program = (program.clone(), channel.clone(), theirs);
                 let manager = self.manager.clone();
+                let gate = Arc::<Gate>::default();
+                let (presence, absence) = Absence::pair();
+                let passage = Passage { gate: gate.clone(), presence };
                 let steps = Box::pin(async move {
-                    let successful = attempt(program, calls, admin).await?;
+                    let successful = attempt(program, calls, admin, passage).await?;
                     // Before the new process hears that this one knows.
                     manager.is_succeeded_by(successful.process);
                     Ok(successful)
                 });
-                self.attempt = Some(Attempt { steps, channel });
+                self.attempt = Some(Attempt { steps, channel, gate, absence });
                 self.asked_by = answer;
                 return;
             }
@@ -132,13 +143,25 @@ impl Upgrades {
         self.attempt.is_some()
     }
 
-    /// Gives up the one that is under way: this process ends, and what it held is to be released. One that has just succeeded is
-    /// returned: its process serves.
-    pub(super) fn abandon(&mut self) -> Option<Successful> {
-        if let Some(successful) = self.success().now_or_never() {
-            return Some(successful);
+    /// Gives up the upgrade that is under way: this process stops. If the new process may serve already, waits for it and returns it.
+    /// Otherwise no process is left, and what this one held is to be released.
+    pub(super) async fn abandon(&mut self) -> Option<Successful> {
+        if let Some(mut attempt) = self.attempt.take() {
+            attempt.gate.begin_stop();
+            if attempt.gate.close() {
+                let Attempt { steps, channel, absence, .. } = &mut attempt;
+                channel.close();
+                // The new process is killed by whoever has it: these steps, or a thread.
+                *steps = Box::pin(pending());
+                let _ = timeout(STOP_TIMEOUT, absence.wait()).await;
+            } else {
+                info!("stopping: the upgrade is as good as done, and the new process is to stop, too");
+                if let Ok(ended) = timeout(STOP_TIMEOUT, attempt.steps.as_mut()).await {
+                    drop(attempt);
+                    return self.end(ended);
+                }
+            }
         }
-        self.attempt = None;
         if let Some(asked_by) = self.asked_by.take() {
             let _ = asked_by.send(Err("this process is stopping".to_owned()));
         }
@@ -157,20 +180,25 @@ impl Upgrades {
             let Some(attempt) = &mut self.attempt else { return pending().await };
             let ended = attempt.steps.as_mut().await;
             self.attempt = None;
-            let answer = match &ended {
-                Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
-                Err(why) => {
-                    self.tell_of_none(&format!("{why}; this process goes on"));
-                    Err(why.clone())
-                }
-            };
-            if let Some(asked_by) = self.asked_by.take() {
-                let _ = asked_by.send(answer);
-            }
-            if let Ok(success) = ended {
-                return success;
+            if let Some(successful) = self.end(ended) {
+                return successful;
             }
         }
+    }
+
+    /// Reports the end of an attempt. Returns the process that serves, if one does.
+    fn end(&mut self, ended: Result<Successful, String>) -> Option<Successful> {
+        let answer = match &ended {
+            Ok(success) => Ok(format!("upgraded: process {} serves from now on", success.process)),
+            Err(why) => {
+                self.tell_of_none(&format!("{why}; this process goes on"));
+                Err(why.clone())
+            }
+        };
+        if let Some(asked_by) = self.asked_by.take() {
+            let _ = asked_by.send(answer);
+        }
+        ended.ok()
     }
 }
 
@@ -179,11 +207,32 @@ async fn attempt(
     (program, ours, theirs): (Program, Arc<Channel>, Channel),
     calls: Calls,
     admin: AdminSockets,
+    passage: Passage,
+) -> Result<Successful, String> {
+    let gate = passage.gate.clone();
+    let successful = try_once((program, ours, theirs), &calls, admin, passage).await;
+    if successful.is_err() {
+        let resume: Call<Paths> = Box::new(|task| task.set_handing_over(false));
+        tokio::select! {
+            _ = calls.send(resume) => {}
+            () = gate.stopping() => {}
+        }
+    }
+    successful
+}
+
+async fn try_once(
+    (program, ours, theirs): (Program, Arc<Channel>, Channel),
+    calls: &Calls,
+    admin: AdminSockets,
+    passage: Passage,
 ) -> Result<Successful, String> {
     let ends = || "this process ends".to_owned();
     let channel = ours.clone();
     let (offer, offered) = oneshot::channel();
+    let gate = passage.gate.clone();
     let call: Call<Paths> = Box::new(move |task| {
+        task.set_handing_over(true);
         let _ = offer.send((
             task.data_path.offer(),
             task.data_path.xdp_links(),
@@ -197,7 +246,7 @@ async fn attempt(
     let sockets = sockets.await;
     let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, admin, known, events };
     let prepared = files::begin_aside(move || {
-        let mut successor = Successor::start(&program, ours, theirs)?;
+        let mut successor = Successor::start(&program, ours, theirs, passage)?;
         let taken = successor.prepare(&offer)?;
         Ok::<_, String>((successor, taken))
     });
@@ -221,12 +270,18 @@ async fn attempt(
     match begun.await.map_err(|_| NO_THREAD.to_owned()).and_then(|begun| begun) {
         Ok(child) => {
             if has_flows {
-                tell_events(&calls, channel).await;
+                tokio::select! {
+                    () = tell_events(calls, channel) => {}
+                    () = gate.stopping() => {}
+                }
             }
             Ok(Successful { process, taken, heir: child.map(Heir::new) })
         }
         Err(why) => {
-            let _ = calls.send(Box::new(|task| task.data_path.release())).await;
+            tokio::select! {
+                _ = calls.send(Box::new(|task| task.data_path.release())) => {}
+                () = gate.stopping() => gate.begin_stop(),
+            }
             Err(why)
         }
     }

@@ -255,6 +255,15 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
                 Some(said) => known.log_level = Some(said),
                 None => known.overlays.extend(overlay.into_overlay()),
             },
+            Message::Name(name) => known.names.push(name.into()),
+            Message::Source(source) => known.sources.push(source.into()),
+            Message::SourceServer(server) => {
+                known
+                    .sources
+                    .last_mut()
+                    .into_iter()
+                    .for_each(|source| source.servers.push(server.clone().into()));
+            }
             Message::Event(event) => events.extend(event.into_event()),
             Message::Offered => {
                 let from = Some(from.clone());

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{ControlState, ServerEntry};
+use crate::discoveries::KnownSource;
 use crate::health::{self, Ejection, Warmup};
+use crate::names::KnownName;
 use convey_model::{HealthCheck, Overlay, SaidLogLevel, ServerKey, Timestamp};
 use convey_snapshot::ServerLive;
 
@@ -20,6 +22,10 @@ pub struct Known {
     pub overlays: Vec<Overlay>,
     /// What they have said of the log.
     pub log_level: Option<SaidLogLevel>,
+    /// Names that have addresses.
+    pub names: Vec<KnownName>,
+    /// Sources that have said which servers they have.
+    pub sources: Vec<KnownSource>,
 }
 
 /// The state of a server.
@@ -66,11 +72,15 @@ impl ControlState {
         let servers = self.servers.iter().map(|(key, entry)| entry.known(key));
         let overlays = self.overlays.all().cloned().collect();
         let log_level = self.log_level.clone();
-        Known { servers: servers.collect(), turns: turns.collect(), overlays, log_level }
+        let (servers, turns) = (servers.collect(), turns.collect());
+        let (names, sources) = (self.names.known(), self.discoveries.known());
+        Known { servers, turns, overlays, log_level, names, sources }
     }
 
-    /// Has servers and backends that are configured from now on begin with what another process knew of them.
-    pub fn expect(&mut self, known: Known) {
+    /// Has servers, backends, names and sources that are configured from now on begin with what another process knew of them.
+    pub fn expect(&mut self, known: Known, now: Timestamp) {
+        self.names.expect(known.names, now);
+        self.discoveries.expect(known.sources, now);
         self.overlays.expect(known.overlays);
         self.log_level = known.log_level;
         let servers = known.servers.into_iter().map(|known| (known.server.clone(), known));
@@ -129,10 +139,15 @@ impl ServerEntry {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::time::Duration;
 
     use super::*;
     use convey_config::parse;
+    use convey_model::{
+        DiscoveredServer, DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, ServerAddr,
+        ServerSettings, ServicePort, SourceSettings,
+    };
 
     const FILE: &str = "\
         [frontends.web]\nlisten_addr = '10.0.0.1:80'\nbackend = 'pool'\n\
@@ -145,7 +160,7 @@ mod tests {
 
     fn configured(known: Option<Known>, now: Timestamp) -> ControlState {
         let mut state = ControlState::new(1);
-        known.into_iter().for_each(|known| state.expect(known));
+        known.into_iter().for_each(|known| state.expect(known, now));
         state.configure(parse("test.toml", FILE).unwrap().config, now);
         state
     }
@@ -181,6 +196,61 @@ mod tests {
         second.on_probe(&b, false, "timed out".into(), at(7));
         second.take_update();
         assert_eq!(health(&mut second), [false, false]);
+    }
+
+    #[test]
+    fn names_and_sources_serve_in_the_next_process_at_once() {
+        let file = FILE.replace("b = { addr = '10.0.0.3:80' }", "b = { addr = 'app.internal:80' }");
+        let config = || {
+            let mut config = parse("test.toml", &file).unwrap().config;
+            config.backends[0].discovery =
+                Some(DiscoveryConfig { source: source(), settings: ServerSettings::default(), zone: None });
+            config
+        };
+        let mut known = Known::default();
+        let addresses =
+            ["10.0.0.3", "127.0.0.1", "0.0.0.0"].map(|ip| ServerAddr::from(ip.parse::<IpAddr>().unwrap()));
+        let (host, fault) = ("app.internal".to_owned(), Some("timed out".to_owned()));
+        known.names = vec![KnownName { host, addresses: addresses.into(), from_hosts: false, fault }];
+        let pod = |name: &str, addr: &str| DiscoveredServer {
+            name: name.into(),
+            addr: addr.parse().unwrap(),
+            is_draining: false,
+            zone: None,
+        };
+        let servers = vec![pod("web-1", "10.1.0.1:80"), pod("web-2", "[::1]:80"), pod("web-3", "0.0.0.0:80")];
+        let settings = SourceSettings { weight: Some(3), ..SourceSettings::default() };
+        known.sources = vec![KnownSource { source: source(), servers, settings, fault: None }];
+        let web =
+            ServerKey { backend: "pool".into(), server: "web-1".into(), addr: ([10, 1, 0, 1], 80).into() };
+        let mut first = configured(None, at(0));
+        first.on_probe(&key("a", [10, 0, 0, 2]), true, "connected".into(), at(1));
+        let up = first.known().servers.into_iter().find(|server| server.server.server == "a").unwrap();
+        known.servers = vec![KnownServer { server: web, up: false, reason: "refused".into(), ..up }];
+
+        let mut second = ControlState::new(1);
+        second.expect(known, at(5));
+        assert!(second.unknown_names(&config()).is_empty() && second.unknown_sources(&config()).is_empty());
+        let snapshot = second.configure(config(), at(5));
+        let servers: Vec<_> = snapshot.pools[0]
+            .servers
+            .iter()
+            .map(|server| (&*server.config.name, server.health.up, server.config.settings.weight))
+            .collect();
+        assert_eq!(servers, [("a", true, 1), ("b/10.0.0.3", true, 1), ("web-1", false, 3)]);
+        assert!(!snapshot.names[0].is_resolved() && snapshot.discoveries[0].is_connected());
+        let handed_on = second.known();
+        assert_eq!((handed_on.names.len(), handed_on.sources[0].servers.len()), (1, 1));
+    }
+
+    fn source() -> DiscoverySource {
+        DiscoverySource::Kubernetes(KubernetesService {
+            namespace: "shop".into(),
+            name: "web".into(),
+            port: ServicePort::Number(80),
+            protocol: None,
+            cluster: KubernetesCluster::default(),
+        })
     }
 
     #[test]

@@ -1,0 +1,94 @@
+//! Decides between the two ends of an upgrade: the new process may serve, or this one stops first.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::sync::{Notify, mpsc};
+
+const OPEN: u8 = 0;
+const PASSED: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// Passed or closed once, and never both.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    state: AtomicU8,
+    stopping: Notify,
+}
+
+impl Gate {
+    /// Whether the new process may serve. After that it cannot be taken back.
+    pub(super) fn pass(&self) -> bool {
+        self.change_to(PASSED)
+    }
+
+    /// Whether the upgrade ends before the new process may serve.
+    pub(super) fn close(&self) -> bool {
+        self.change_to(CLOSED)
+    }
+
+    /// This process stops: the control task answers no calls any more.
+    pub(super) fn begin_stop(&self) {
+        self.stopping.notify_one();
+    }
+
+    /// Waits for [`Gate::begin_stop`].
+    pub(super) async fn stopping(&self) {
+        self.stopping.notified().await;
+    }
+
+    fn change_to(&self, state: u8) -> bool {
+        self.state.compare_exchange(OPEN, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// Held while there may be a new process that does not serve yet.
+pub(super) type Presence = mpsc::Sender<Infallible>;
+
+/// Waits until no [`Presence`] is held.
+pub(super) struct Absence(mpsc::Receiver<Infallible>);
+
+impl Absence {
+    pub(super) fn pair() -> (Presence, Absence) {
+        let (presence, absence) = mpsc::channel(1);
+        (presence, Absence(absence))
+    }
+
+    pub(super) async fn wait(&mut self) {
+        let _ = self.0.recv().await;
+    }
+}
+
+/// The part of an upgrade that the successor's thread needs.
+#[derive(Clone)]
+pub(super) struct Passage {
+    pub(super) gate: Arc<Gate>,
+    #[expect(dead_code, reason = "its end is waited for")]
+    pub(super) presence: Presence,
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn gate_is_passed_or_closed_once() {
+        let gate = Gate::default();
+        assert!(gate.pass() && !gate.close() && !gate.pass());
+        let gate = Gate::default();
+        assert!(gate.close() && !gate.pass());
+    }
+
+    #[tokio::test]
+    async fn absence_is_waited_for_until_the_last_presence_is_dropped() {
+        let (presence, mut absence) = Absence::pair();
+        let other = presence.clone();
+        drop(presence);
+        assert!(absence.wait().now_or_never().is_none());
+        drop(other);
+        absence.wait().await;
+    }
+}
