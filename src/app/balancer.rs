@@ -35,8 +35,8 @@ use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, check_thread, clock, cores, limits, port_owner, resources, runtime, server_sources,
-    snat_ports, socket_store, stale_filters,
+    Failure, acme, certificates, check_thread, clock, cores, limits, port_owner, resources, runtime,
+    server_sources, snat_ports, socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
 use crate::config::watch::{FirstLook, Watch};
