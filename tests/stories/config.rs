@@ -142,6 +142,10 @@ fn check_of_the_syntax_looks_at_the_file_alone() {
     let ran = convey_check(&lab, &["--syntax"], &setup.to_string());
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     assert!(described(&ran).contains("frontend web proxy tcp 192.0.2.77:80 -> backend pool"), "{ran:?}");
+    let named = convey_check(&lab, &["--syntax", "--dsr"], &setup.to_string());
+    assert_eq!(named.code, Some(1), "{named:?}");
+    assert!(named.stderr.contains("servers.a.addr: in dsr mode servers have addresses"), "{named:?}");
+    let setup = Setup::new(&lab).listen(&[elsewhere]).server("a", "192.0.2.78:80", "");
     let dsr = convey_check(&lab, &["--syntax", "--dsr"], &setup.to_string());
     assert_eq!(dsr.code, Some(0), "no address of this host is asked for: {dsr:?}");
     let wrong = convey_check(&lab, &["--syntax"], "mode = \"prxy\"");

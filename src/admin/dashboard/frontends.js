@@ -71,8 +71,9 @@ function row(name, history) {
     setText(about, `${frontend.mode} ${frontend.protocol} → ${backends}`);
     setText(listens, addresses(frontend.listen_addr));
     setAttribute(listens, "title", frontend.listen_addr.join(" "));
-    setText(ready, frontend.not_ready ?? "ready");
-    setAttribute(ready, "class", frontend.not_ready ? "badge down" : "badge up");
+    const unserved = Object.values(frontend.unserved ?? {})[0];
+    setText(ready, frontend.not_ready ?? unserved ?? "ready");
+    setAttribute(ready, "class", frontend.not_ready ?? unserved ? "badge down" : "badge up");
     setText(rate, perSecond(history.rate("frontend", name, "total_connections")));
     line.update(history.rates("frontend", name, "total_connections"));
     setText(open, opened(frontend));

@@ -80,9 +80,12 @@ function draw(status) {
   setText(byId("version"), status.version);
   setText(byId("uptime"), `up ${age(status.uptime_seconds * 1000)}`);
   const notReady = status.not_ready ?? [];
-  document.title = `${notReady.length ? "! " : ""}convey ${location.host}`;
+  const unservedBy = ([name, { unserved }]) => Object.values(unserved ?? {}).map((why) => `frontend ${name}: ${why}`);
+  const unserved = Object.entries(status.frontends ?? {}).flatMap(unservedBy).filter((line) => !notReady.includes(line));
+  const notices = [...notReady.map((line) => `Not ready: ${line}`), ...unserved.map((line) => `Not served: ${line}`)];
+  document.title = `${notices.length ? "! " : ""}convey ${location.host}`;
   setAttribute(document.body, "data-may-change", controls.mayChange);
-  showNotices(notReady);
+  showNotices(notices);
   showTotals(status, history);
   showFrontends(status, history);
   const first = events.all[0];
@@ -99,8 +102,8 @@ function draw(status) {
 
 const targetOf = ({ backend, server }) => (server === undefined ? backend : `${backend}/${server}`);
 
-function showNotices(notReady) {
-  const items = [...notReady.map((text) => ({ text: `Not ready: ${text}`, isBad: true })), ...news];
+function showNotices(notices) {
+  const items = [...notices.map((text) => ({ text, isBad: true })), ...news];
   list(byId("states"), items, ({ text }) => text, ({ text, isBad, version }) => {
     const element = make("p", { class: isBad ? "notice bad" : "notice" }, text);
     if (version !== undefined) {
