@@ -76,7 +76,7 @@ fn what_the_annotated_sample_shows_as_defaults_are_the_defaults() {
     assert_eq!(
         differences(&bare, &full),
         [
-            "frontend web: max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
+            "frontend web: ready_needs none -> web, max_connections none -> 10000, max_connections_per_client automatic -> 1000, \
              trusted_clients none -> 10.0.0.0/8, accept_proxy false -> true, trusted_proxies none -> 10.0.0.5/32, \
              timeouts.connect unset -> 2s, timeouts.idle unset -> 60s, timeouts.response unset -> 120s, timeouts.tcp_user_timeout unset -> 20s, \
              timeouts.udp_idle unset -> 30s, access + 2 - 0 networks, limits.connections_per_source none -> 100, \
