@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::AdminState;
+use crate::model::{AdminState, AnnounceConfig, Target};
 use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
 /// A line for each reason why this convey should get no traffic; none if it should get some.
@@ -17,29 +17,49 @@ pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
     if snapshot.frontends.is_empty() {
         return vec!["starting: no frontend serves yet".to_owned()];
     }
-    obstacles_of(snapshot.frontends.iter(), 0)
+    obstacles_of(snapshot.frontends.iter(), 0, None)
 }
 
 /// Why a frontend can serve none of its clients, or lacks a backend of `ready_needs`.
 pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
-    let unserved = Unserved::of(frontend, 0);
+    let unserved = Unserved::of(frontend, 0, None);
     unserved.needed(frontend).or_else(|| unserved.whole())
 }
 
 /// The backends of a frontend that cannot serve, each with the reason.
 pub(super) fn unserved(frontend: &Frontend) -> BTreeMap<String, String> {
-    Unserved::of(frontend, 0).backends.into_iter().map(|(name, why)| (name.to_owned(), why)).collect()
+    Unserved::of(frontend, 0, None).backends.into_iter().map(|(name, why)| (name.to_owned(), why)).collect()
 }
 
 /// Why the address is not to be announced. A backend with fewer than `min_servers` servers counts as one without.
 pub(crate) fn obstacle_at(snapshot: &Snapshot, ip: IpAddr, min_servers: u32) -> Option<String> {
     let is_at = |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == ip);
-    obstacles_of(snapshot.frontends.iter().filter(is_at), min_servers as usize).into_iter().next()
+    obstacles_of(snapshot.frontends.iter().filter(is_at), min_servers as usize, None).into_iter().next()
+}
+
+/// The announced addresses that convey would withdraw without these servers.
+pub(super) fn withdrawn_without(snapshot: &Snapshot, target: &Target) -> Vec<IpAddr> {
+    let Some(config) = &snapshot.announce else { return Vec::new() };
+    let addresses = AnnounceConfig::addresses(snapshot.frontends.iter().map(|frontend| &frontend.config));
+    let min_servers = config.min_servers as usize;
+    let is_withdrawn = |ip: &IpAddr| {
+        let is_at =
+            |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == *ip);
+        let at = || snapshot.frontends.iter().filter(is_at);
+        obstacles_of(at(), min_servers, None).is_empty()
+            && !obstacles_of(at(), min_servers, Some(target)).is_empty()
+    };
+    addresses.into_iter().filter(is_withdrawn).collect()
 }
 
 /// A line for each frontend that lacks a backend it needs; else one for each, if no backend of any of them can serve.
-fn obstacles_of<'a>(frontends: impl Iterator<Item = &'a Arc<Frontend>>, min_servers: usize) -> Vec<String> {
-    let all: Vec<_> = frontends.map(|frontend| (frontend, Unserved::of(frontend, min_servers))).collect();
+fn obstacles_of<'a>(
+    frontends: impl Iterator<Item = &'a Arc<Frontend>>,
+    min_servers: usize,
+    without: Option<&Target>,
+) -> Vec<String> {
+    let all: Vec<_> =
+        frontends.map(|frontend| (frontend, Unserved::of(frontend, min_servers, without))).collect();
     let line = |frontend: &Frontend, why: String| format!("frontend {}: {why}", frontend.config.name);
     let needed = all.iter().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
     let needed: Vec<String> = needed.collect();
@@ -59,7 +79,7 @@ struct Unserved<'a> {
 }
 
 impl<'a> Unserved<'a> {
-    fn of(frontend: &'a Frontend, min_servers: usize) -> Unserved<'a> {
+    fn of(frontend: &'a Frontend, min_servers: usize, without: Option<&Target>) -> Unserved<'a> {
         let pools = frontend.pools();
         let too_few = |pool: &Arc<Pool>| {
             let left = known_to_serve(pool);
@@ -68,8 +88,21 @@ impl<'a> Unserved<'a> {
                 format!("{left} servers of backend {backend} can be chosen, and announce.min_servers is {min_servers}")
             })
         };
+        let too_few_left = |pool: &Arc<Pool>| {
+            let backend = &pool.config.name;
+            let target = without.filter(|target| target.backend == *backend)?;
+            let stays = |server: &&Arc<Server>| {
+                let has_share = server.admin == AdminState::Ready && server.config.settings.weight > 0;
+                has_share
+                    && server.health.up
+                    && server.health.proven
+                    && !target.includes(backend, &server.config.name)
+            };
+            let left = pool.servers.iter().filter(stays).count();
+            (left < min_servers.max(1)).then(|| format!("{left} servers of backend {backend} are left"))
+        };
         let why = |pool: &'a Arc<Pool>| {
-            let why = obstacle_of(pool).or_else(|| too_few(pool))?;
+            let why = obstacle_of(pool).or_else(|| too_few(pool)).or_else(|| too_few_left(pool))?;
             Some((&*pool.config.name, why))
         };
         let backends: Vec<_> = pools.iter().filter_map(why).collect();
@@ -190,6 +223,27 @@ mod tests {
             at("10.0.0.1", 2).as_deref(),
             Some("frontend alone: 1 servers of backend half can be chosen, and announce.min_servers is 2")
         );
+    }
+
+    #[test]
+    fn withdrawal_is_foreseen_only_for_the_last_servers_of_an_address() {
+        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
+        let two = fixture::pool("two", vec![(named("a"), fixture::up()), (named("b"), fixture::up())]);
+        let one = fixture::pool("one", vec![(named("a"), fixture::up())]);
+        let frontends = vec![
+            fixture::frontend("two", &["10.0.0.1:80", "10.0.0.2:80"], &two),
+            fixture::frontend("one", &["10.0.0.2:81", "10.0.0.3:81"], &one),
+        ];
+        let snapshot =
+            Snapshot { announce: Some(Arc::default()), ..fixture::snapshot(frontends, vec![two, one]) };
+        let withdrawn = |target: Target| {
+            let addresses = withdrawn_without(&snapshot, &target).into_iter();
+            addresses.map(|ip| ip.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(withdrawn(Target::server("two", "a")), [""; 0]);
+        assert_eq!(withdrawn(Target::backend("two")), ["10.0.0.1"]);
+        assert_eq!(withdrawn(Target::server("one", "a")), ["10.0.0.3"]);
+        assert_eq!(withdrawn(Target::backend("other")), [""; 0]);
     }
 
     #[test]

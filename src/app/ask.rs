@@ -28,7 +28,7 @@ pub(super) fn steer(
     let done = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
         print(&carry_out(&client, wanted).await?);
-        match (wanted, patience) {
+        match (wanted.unforced(), patience) {
             (Wanted::State(target, _), Some(patience)) => {
                 wait_until_idle(&client, target, patience, print).await
             }

@@ -123,8 +123,12 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
         Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),
-        Some(Command::Server(server)) => ask::steer(&cli.options, &server.wanted(), server.patience()),
-        Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.wanted(), backend.patience()),
+        Some(Command::Server(server)) => {
+            ask::steer(&cli.options, &server.wanted().forced(server.is_forced()), server.patience())
+        }
+        Some(Command::Backend(backend)) => {
+            ask::steer(&cli.options, &backend.wanted().forced(backend.is_forced()), backend.patience())
+        }
         Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),
         Some(Command::Explain { client, frontend, url, json }) => {
             explain::run(&cli.options, *client, frontend, url.as_ref(), *json)

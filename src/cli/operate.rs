@@ -31,6 +31,9 @@ pub enum ServerCommand {
         /// How long to wait for the end of its connections
         #[command(flatten)]
         wait: Wait,
+        /// Do it even if it withdraws an announced address
+        #[arg(long)]
+        force: bool,
     },
     /// Have it serve as its weight and its health say
     Ready {
@@ -43,6 +46,9 @@ pub enum ServerCommand {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
+        /// Do it even if it withdraws an announced address
+        #[arg(long)]
+        force: bool,
     },
     /// Add a server that the file does not have; if it was added before, change it
     ///
@@ -72,6 +78,9 @@ pub enum ServerCommand {
         /// Its backend and its name
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
+        /// Do it even if it withdraws an announced address
+        #[arg(long)]
+        force: bool,
     },
     /// Give it another share of new connections
     Weight {
@@ -81,6 +90,9 @@ pub enum ServerCommand {
         /// The share relative to the other servers; 0: none
         #[arg(value_name = "WEIGHT")]
         weight: u16,
+        /// Do it even if it withdraws an announced address
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -95,6 +107,9 @@ pub enum BackendCommand {
         /// How long to wait for the end of their connections
         #[command(flatten)]
         wait: Wait,
+        /// Do it even if it withdraws an announced address
+        #[arg(long)]
+        force: bool,
     },
     /// Have its servers serve as their weights and their health say
     Ready {
@@ -107,6 +122,9 @@ pub enum BackendCommand {
         /// Its name
         #[arg(value_name = "BACKEND")]
         backend: String,
+        /// Do it even if it withdraws an announced address
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -116,18 +134,29 @@ impl ServerCommand {
         match self.clone() {
             ServerCommand::Drain { server, .. } => Wanted::State(server, AdminState::Drain),
             ServerCommand::Ready { server } => Wanted::State(server, AdminState::Ready),
-            ServerCommand::Maint { server } => Wanted::State(server, AdminState::Maint),
-            ServerCommand::Weight { server, weight } => Wanted::Weight(server, weight),
+            ServerCommand::Maint { server, .. } => Wanted::State(server, AdminState::Maint),
+            ServerCommand::Weight { server, weight, .. } => Wanted::Weight(server, weight),
             ServerCommand::Add { server, addr, weight, backup, max_connections } => {
                 let settings = ServerSettings { weight, backup, max_connections };
                 Wanted::Add(server, AddedServer { addr, settings })
             }
-            ServerCommand::Remove { server } => Wanted::Remove(server),
+            ServerCommand::Remove { server, .. } => Wanted::Remove(server),
         }
     }
 }
 
 impl ServerCommand {
+    /// Whether it may withdraw an announced address.
+    pub fn is_forced(&self) -> bool {
+        match self {
+            ServerCommand::Drain { force, .. }
+            | ServerCommand::Maint { force, .. }
+            | ServerCommand::Remove { force, .. }
+            | ServerCommand::Weight { force, .. } => *force,
+            ServerCommand::Ready { .. } | ServerCommand::Add { .. } => false,
+        }
+    }
+
     /// How long to wait for the end of connections; `None`: not at all.
     pub fn patience(&self) -> Option<Duration> {
         match self {
@@ -138,6 +167,14 @@ impl ServerCommand {
 }
 
 impl BackendCommand {
+    /// Whether it may withdraw an announced address.
+    pub fn is_forced(&self) -> bool {
+        match self {
+            BackendCommand::Drain { force, .. } | BackendCommand::Maint { force, .. } => *force,
+            BackendCommand::Ready { .. } => false,
+        }
+    }
+
     /// How long to wait for the end of connections; `None`: not at all.
     pub fn patience(&self) -> Option<Duration> {
         match self {
@@ -153,7 +190,7 @@ impl BackendCommand {
         let (backend, state) = match self {
             BackendCommand::Drain { backend, .. } => (backend, AdminState::Drain),
             BackendCommand::Ready { backend } => (backend, AdminState::Ready),
-            BackendCommand::Maint { backend } => (backend, AdminState::Maint),
+            BackendCommand::Maint { backend, .. } => (backend, AdminState::Maint),
         };
         Wanted::State(Target::backend(backend), state)
     }

@@ -41,6 +41,23 @@ pub enum Wanted {
     Reset(Option<Target>),
     /// The file is read again.
     Reload,
+    /// A change that may withdraw announced addresses.
+    Forced(Box<Wanted>),
+}
+
+impl Wanted {
+    /// The same change, which may withdraw announced addresses if it `is_forced`.
+    pub fn forced(self, is_forced: bool) -> Wanted {
+        if is_forced { Wanted::Forced(Box::new(self)) } else { self }
+    }
+
+    /// The change itself.
+    pub fn unforced(&self) -> &Wanted {
+        match self {
+            Wanted::Forced(wanted) => wanted,
+            wanted => wanted,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -81,12 +98,14 @@ struct Reloaded {
 /// # Errors
 /// It was refused: words for an operator.
 pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refused> {
-    match wanted {
+    let is_forced = matches!(wanted, Wanted::Forced(_));
+    match wanted.unforced() {
         Wanted::State(target, state) => {
-            steer(client, target, &json!({ "state": state.name() }), state.name()).await
+            steer(client, target, &forced(json!({ "state": state.name() }), is_forced), state.name()).await
         }
         Wanted::Weight(target, weight) => {
-            steer(client, target, &json!({ "weight": weight }), &format!("weight {weight}")).await
+            let body = forced(json!({ "weight": weight }), is_forced);
+            steer(client, target, &body, &format!("weight {weight}")).await
         }
         Wanted::Add(target, server) => {
             let ServerSettings { weight, backup, max_connections } = server.settings;
@@ -99,7 +118,8 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
             Ok(format!("{warnings}{target}: {} at {server}\n", if new { "added" } else { "now" }))
         }
         Wanted::Remove(target) => {
-            let Changed { .. } = client.change(Method::DELETE, &path(target), None).await?;
+            let of = path(target) + if is_forced { "?force=true" } else { "" };
+            let Changed { .. } = client.change(Method::DELETE, &of, None).await?;
             Ok(format!("{target}: removed\n"))
         }
         Wanted::LogLevel(level) => {
@@ -133,6 +153,7 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
             let reloaded: Reloaded = client.change(Method::POST, "/v1/reload", None).await?;
             Ok(in_words(reloaded))
         }
+        Wanted::Forced(_) => Err(Refused("a change can be forced once only".to_owned())),
     }
 }
 
@@ -224,6 +245,13 @@ fn left(open: u64) -> String {
         1 => "1 connection is left".to_owned(),
         some => format!("{some} connections are left"),
     }
+}
+
+fn forced(mut body: Value, is_forced: bool) -> Value {
+    if is_forced {
+        body["force"] = json!(true);
+    }
+    body
 }
 
 async fn steer(client: &Client, target: &Target, body: &Value, what: &str) -> Result<String, Refused> {

@@ -1,5 +1,6 @@
 //! What changes the program that runs.
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::super::{OverlayReport, Requester};
+use super::super::{OverlayReport, Requester, ready};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
 use crate::config::{check_server_address, did_you_mean};
-use crate::control::{Done, Requested};
+use crate::control::{Done, RequestRefusal, Requested};
 use crate::model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target};
 
 /// What to change of a server, or of all of a backend.
@@ -21,6 +22,17 @@ use crate::model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target
 struct Change {
     state: Option<String>,
     weight: Option<u16>,
+    /// Whether announced addresses may be withdrawn by it.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Parameters of a removal.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Removal {
+    #[serde(default)]
+    force: bool,
 }
 
 /// What was changed.
@@ -117,9 +129,14 @@ pub(super) async fn remove_server(
     State(answers): State<Arc<ApiContext>>,
     Extension(who): Extension<Requester>,
     names: Result<Path<(String, String)>, PathRejection>,
+    removal: Result<Query<Removal>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let (backend, server) = in_path(names)?;
-    ask(&answers, who, Requested::Remove(Target { backend, server: Some(server) })).await?;
+    let Query(Removal { force }) = removal.map_err(|wrong| Failure::of_query(&wrong))?;
+    let target = Target { backend, server: Some(server) };
+    may_change(&answers, &who)?;
+    may_withdraw(&answers, &target, force)?;
+    ask(&answers, who, Requested::Remove(target)).await?;
     Ok(line(&Changed { changed: true }))
 }
 
@@ -130,11 +147,14 @@ async fn steer(
     body: &RequestBody,
 ) -> Result<Response, Failure> {
     may_change(answers, &who)?;
-    let Change { state, weight } = in_body(body)?;
+    let Change { state, weight, force } = in_body(body)?;
     let state = state.map(|name| state_called(&name)).transpose()?;
     let values = [state.map(OverlayValue::State), weight.map(OverlayValue::Weight)];
     if values.iter().all(Option::is_none) {
         return Err(Failure::Bad("nothing to change: say \"state\" or \"weight\"".to_owned()));
+    }
+    if matches!(state, Some(AdminState::Drain | AdminState::Maint)) || weight == Some(0) {
+        may_withdraw(answers, &target, force)?;
     }
     let mut changed = false;
     for value in values.into_iter().flatten() {
@@ -142,6 +162,17 @@ async fn steer(
         changed |= matches!(done, Done::Set { has_changed: true });
     }
     Ok(line(&Changed { changed }))
+}
+
+/// Refuses to take out a target whose loss withdraws an announced address, unless the request is forced.
+fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Result<(), Failure> {
+    let withdrawn = ready::withdrawn_without(&answers.source.snapshot.load(), target);
+    if is_forced || withdrawn.is_empty() {
+        return Ok(());
+    }
+    let addresses = withdrawn.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+    let why = format!("without {target} convey withdraws {addresses}; to do it all the same: --force");
+    Err(Failure::Refused(RequestRefusal::Refused(why)))
 }
 
 pub(super) async fn reset(

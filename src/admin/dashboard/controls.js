@@ -34,7 +34,7 @@ export class Controls {
       event.preventDefault();
       this.#weigh();
     });
-    byId("confirm").addEventListener("click", () => this.#pending && this.#set(this.#pending));
+    byId("confirm").addEventListener("click", () => this.#pending && this.#set({ ...this.#pending, force: true }));
     byId("keep").addEventListener("click", () => this.#ask(null));
   }
 

@@ -28,6 +28,7 @@ use self::left_alone::{
 
 stories!("announce":
     an_address_comes_with_the_first_server_and_goes_with_the_last [Need::Namespaces, MARKS],
+    command_that_withdraws_an_address_asks_for_force [Need::Namespaces, MARKS],
     an_address_goes_when_convey_begins_to_drain [Need::Namespaces, MARKS],
     an_address_of_somebody_else_stays_as_it_is [Need::Namespaces, MARKS],
     what_a_killed_convey_announced_is_known_and_taken_over [Need::Namespaces, MARKS],
@@ -113,6 +114,26 @@ fn an_address_comes_with_the_first_server_and_goes_with_the_last() {
         assert!(!has("lo", VIP));
         let events = balancer.log();
         assert!(events.contains(&format!("{VIP} withdrawn: convey stops")), "{events}");
+    });
+}
+
+fn command_that_withdraws_an_address_asks_for_force() {
+    in_namespace("announce::command_that_withdraws_an_address_asks_for_force", "", || {
+        let lab = Loopback::new();
+        let _server = TcpServer::named("a", lab.server(1));
+        let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
+        wait_until("lo", VIP, true);
+        for line in
+            ["server drain pool/a", "server maint pool/a", "server weight pool/a 0", "backend maint pool"]
+        {
+            let refused = run(balancer.command().args(line.split(' ')));
+            let why = format!("convey withdraws {VIP}; to do it all the same: --force");
+            assert!(refused.code == Some(1) && refused.stderr.contains(&why), "{line}: {refused:?}");
+        }
+        assert!(has("lo", VIP));
+        let forced = run(balancer.command().args(["server", "maint", "pool/a", "--force"]));
+        assert_eq!(forced.code, Some(0), "{forced:?}");
+        wait_until("lo", VIP, false);
     });
 }
 
