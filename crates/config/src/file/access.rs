@@ -75,17 +75,33 @@ fn plain_network(value: &DeValue<'_>, others: &str) -> Result<Prefix, String> {
     }
 }
 
-/// The networks of a file that is named at a place by this path: one a line; `#` and `;` begin a comment.
+/// The networks of a file that is named at a place by this path: one a line; `#` and `;` begin a comment. A message quotes nothing of
+/// the file: it may be one that only convey can read.
 fn networks(text: &str, (place, path): (&Place, &str), report: &Report<'_>) -> Vec<Prefix> {
-    let read = |(line, text): (usize, &str)| match plain_network(&DeValue::String(text.into()), "") {
-        Ok(network) => Some(network),
-        Err(message) => {
-            report.error_in_list(place, path, line, message);
-            None
+    let (mut networks, mut wrong) = (Vec::new(), Vec::new());
+    for (line, entry) in entries(text) {
+        match plain_network(&DeValue::String(entry.into()), "") {
+            Ok(network) => networks.push(network),
+            Err(_) => wrong.push((line, Prefix::around(entry))),
         }
-    };
-    entries(text).filter_map(read).collect()
+    }
+    let others = wrong.len().saturating_sub(MAX_ERRORS_OF_FILE);
+    for (nth, (line, meant)) in wrong.into_iter().take(MAX_ERRORS_OF_FILE).enumerate() {
+        // An address is no secret.
+        let mut message = NO_NETWORK.to_owned();
+        message += &meant.map(|network| format!("; did you mean \"{network}\"?")).unwrap_or_default();
+        if nth + 1 == MAX_ERRORS_OF_FILE && others > 0 {
+            message += &format!(" ({others} more lines are wrong)");
+        }
+        report.error_in_list(place, path, line, message);
+    }
+    networks
 }
+
+/// Most errors that are reported of one file of networks.
+const MAX_ERRORS_OF_FILE: usize = 3;
+
+const NO_NETWORK: &str = "the line is no network; allowed: a network (the bits after its length zero), such as 10.0.0.0/8, or an address";
 
 /// The entries of a file, and their lines from 1.
 pub(crate) fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {

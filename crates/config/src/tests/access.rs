@@ -65,8 +65,8 @@ fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_t
     };
     let told: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
     for part in [
-        "bad.txt:2:1: frontends.web.access.deny: found \"web\"; allowed: a network",
-        "bad.txt:3:1: frontends.web.access.deny: found \"10.0.0.1/8\"; allowed: a network (the bits after its length zero), \
+        "bad.txt:2:1: frontends.web.access.deny: the line is no network; allowed: a network (the bits after its length zero), ",
+        "bad.txt:3:1: frontends.web.access.deny: the line is no network; allowed: a network (the bits after its length zero), \
          such as 10.0.0.0/8, or an address; did you mean \"10.0.0.0/8\"?",
         "none.txt: No such file",
         "frontends.web.access.deny: the path of the file is missing after @",
@@ -77,6 +77,24 @@ fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_t
     }
     let known: Vec<bool> = lists.iter().map(|list| list.content.is_some()).collect();
     assert_eq!(known, [true, true, false]);
+}
+
+#[test]
+fn file_that_is_no_list_is_never_quoted_and_has_three_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let secrets: String = (0..9).map(|n| format!("user{n}:$6$salt$hash{n}:19000:0:99999:7:::\n")).collect();
+    fs::write(directory.path().join("shadow"), secrets).unwrap();
+    let path = write(directory.path(), "deny = \"@shadow\"");
+    let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut Vec::new(), None) else {
+        panic!("it is wrong")
+    };
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    assert!(shown.iter().all(|line| !line.contains("user") && !line.contains("hash")), "{shown:?}");
+    assert!(
+        shown[2].contains("shadow:3:1: ") && shown[2].ends_with(" (6 more lines are wrong)"),
+        "{shown:?}"
+    );
 }
 
 #[test]
