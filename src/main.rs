@@ -8,6 +8,8 @@ use convey::cli::Cli;
 use convey::logging::Log;
 
 fn main() -> ExitCode {
+    // The process after an upgrade is started by another name (/proc/self/exe).
+    let _ = rustix::thread::set_name(c"convey");
     let cli = Cli::read();
     // Before there is a thread: each of them inherits it.
     let begun = match app::begin(&cli) {

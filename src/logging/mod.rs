@@ -27,6 +27,7 @@ use anstream::{AutoStream, ColorChoice};
 use arc_swap::ArcSwap;
 use log::{Metadata, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
 
 use self::filter::{LogFilter, Variable};
 use self::line::Look;
@@ -211,12 +212,18 @@ impl LogStyle {
         let is_stderr = wanted.output == LogOutput::Stderr;
         let look = Look {
             format: wanted.format,
-            is_for_journal: wanted.output == LogOutput::Journal,
+            is_for_journal: wanted.output == LogOutput::Journal || is_stderr && is_journal(stderr()),
             has_colours: is_stderr && has_colours(),
             clear: if is_stderr && stderr().is_terminal() { "\r\x1b[K" } else { "" },
         };
         LogStyle { level, filter: LogFilter::new(level, variable), look }
     }
+}
+
+/// Whether a stream leads to the journal of systemd: `JOURNAL_STREAM` has its device and inode (systemd.exec(5)).
+fn is_journal(stream: impl AsFd) -> bool {
+    let Ok(found) = fstat(stream) else { return false };
+    env::var("JOURNAL_STREAM").is_ok_and(|journal| journal == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
 /// Of a queue nobody can know whether a terminal is behind it.

@@ -14,6 +14,7 @@ stories!("logging":
     level_format_and_file_of_the_log_change_by_a_reload,
     a_log_file_that_cannot_be_had_is_refused,
     a_wrong_level_is_an_error_with_a_suggestion,
+    stderr_that_is_the_journal_gets_levels_and_no_time,
     a_typo_in_rust_log_is_told_and_silences_nothing,
     no_signal_kills_without_a_word,
 );
@@ -118,6 +119,19 @@ fn a_typo_in_rust_log_is_told_and_silences_nothing() {
     assert!(ran.stderr.contains("RUST_LOG: found \"eror\"; allowed: error, warn,"), "{ran:?}");
     assert!(ran.stderr.contains("did you mean `error`?"), "{ran:?}");
     assert!(ran.stderr.contains("cannot serve statistics"), "{ran:?}");
+}
+
+fn stderr_that_is_the_journal_gets_levels_and_no_time() {
+    let line = "JOURNAL_STREAM=$(stat -L -c %d:%i /dev/stderr) exec \"$0\" --config /nonexistent/config.toml";
+    let of_journal = |line: &str| {
+        let ran = run(std::process::Command::new("sh").arg("-c").arg(line).arg(binary().get_program()));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.stderr
+    };
+    let journal = of_journal(line);
+    assert!(journal.starts_with("<3>") && journal.contains("/nonexistent/config.toml"), "{journal}");
+    let other = of_journal(&line.replace("/dev/stderr", "/"));
+    assert!(other.contains("/nonexistent/config.toml") && !other.contains("<3>"), "{other}");
 }
 
 fn no_signal_kills_without_a_word() {

@@ -124,6 +124,8 @@ fn what_an_operator_has_said_goes_along() {
     ask_for(&upgraded, "log-level debug");
     for _ in 0..2 {
         upgraded.upgrade();
+        let serving = upgraded.processes.last().unwrap().as_raw_nonzero();
+        assert_eq!(fs::read_to_string(format!("/proc/{serving}/comm")).unwrap(), "convey\n");
         for _ in 0..4 {
             assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "c".to_owned()));
         }
