@@ -11,7 +11,7 @@
 #   MSS     where networks lose ICMP: clients are told to send segments that fit into a tunnel over links of 1,500 bytes ("clamp"), or
 #           segments of so many bytes; needs nft
 #
-# up and down are idempotent. down removes what up has made, and the VIP. check fails unless packets are taken out and lo has the
+# up and down are idempotent, and an up that fails takes back what it did. down removes what up has made, and the VIP. check fails unless packets are taken out and lo has the
 # VIP. Needs root.
 set -eu
 
@@ -31,6 +31,9 @@ up() {
         case $server in */*) fail "SERVER: found $server; allowed: addresses" ;; esac
         [ -n "$(ip addr show to "$server")" ] || fail "SERVER: this host has no address $server"
     done
+    # A VIP on lo without a way into the server takes the VIP's traffic away from others: an up that fails takes back what it did,
+    # unless everything was up before.
+    (check) >/dev/null 2>&1 || trap failed EXIT
     # What is wrong with a VIP is said before anything else is changed.
     VIP=$VIP sh "$L2" up
     modprobe -q -a ipip sit ip6_tunnel || true
@@ -55,6 +58,12 @@ up() {
     else
         unclamp
     fi
+    trap - EXIT
+}
+
+failed() {
+    down >/dev/null 2>&1 || true
+    echo "not set up: what was done is taken back" >&2
 }
 
 check() {

@@ -1,6 +1,8 @@
 //! The scripts that an operator runs by hand.
 
+use std::fs;
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ pub(crate) fn stories() -> Vec<Story> {
         scripts_say_what_they_take [IPTABLES],
         scripts_fail_where_they_would_change_nothing,
         scripts_check_what_they_have_set,
+        tunnel_script_that_fails_leaves_no_vip,
     ]);
     stories
 }
@@ -163,6 +166,21 @@ fn scripts_fail_where_they_would_change_nothing(case: Case) {
         let ran = l2("up", vip);
         assert!(ran.code == Some(1) && ran.stderr.contains(said), "{vip}: {ran:?}");
     }
+}
+
+fn tunnel_script_that_fails_leaves_no_vip(case: Case) {
+    let network = Network::bare(case, &LabPlan::new(1, 1));
+    // The last step fails here; where the kernel lacks the devices, an earlier one does.
+    let programs = tempfile::tempdir().unwrap();
+    let nft = programs.path().join("nft");
+    fs::write(&nft, "#!/bin/sh\nexit 1\n").unwrap();
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.path().display());
+    let variables = [("KIND", "ipip"), ("MSS", "clamp"), ("PATH", &*path)];
+    let ran = set_up(&network, "tc/dsr-server-tunnel.sh", "up", &variables);
+    assert!(ran.code == Some(1) && ran.stderr.contains("what was done is taken back"), "{ran:?}");
+    let lo = run(network.lab.command(Role::Server(1), "ip").args(["addr", "show", "dev", "lo"]));
+    assert!(lo.code == Some(0) && !lo.stdout.contains(&VIP.to_string()), "{lo:?}");
 }
 
 /// Not the one with tc: it takes a kernel with `action nat`.
