@@ -236,7 +236,7 @@ fn the_network_that_decides_is_told_with_the_file_and_line_that_have_it() {
     assert_eq!(access(free), format!("{free} is in no network of frontends.web.access.deny"));
     // A mistake in the file: what was loaded holds.
     fs::write(&list, format!("{denied}\nnonsense\n")).unwrap();
-    balancer.wait_for_log("nonsense");
+    balancer.wait_for_log("blocked.txt:2:1: frontends.web.access.deny: the line is no network");
     assert_eq!(
         access(denied),
         format!("{in_list}: line 1 of blocked.txt, which has changed since it was loaded")
