@@ -17,7 +17,7 @@ pub(super) fn of_request(mut head: BytesMut) -> Bytes {
     }
 }
 
-/// The same of a response, which has no target.
+/// Returns a response's head with a minor version above 1 taken as 1. A response has no target.
 pub(super) fn of_response(mut head: BytesMut) -> Bytes {
     let len = head.len().min(VERSION.len() + 1);
     lower_version(&mut head[..len]);
