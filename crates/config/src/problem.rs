@@ -17,7 +17,7 @@ use super::pairs_before::PairsBefore;
 use super::texts::{Spot, Texts, position};
 use convey_model::Access;
 
-/// One thing that is wrong with a configuration file (or odd, if it is a warning).
+/// One thing that is wrong with a configuration file (or odd, if it is a warning). No part has a line break.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The file as the user named it.
@@ -36,8 +36,29 @@ impl Problem {
     /// What is wrong at a byte of a text as such.
     pub(super) fn at(file: &str, text: &str, at: usize, message: String) -> Problem {
         let (line, column) = position(text, at);
-        Problem { file: file.to_owned(), line, column, key: String::new(), message }
+        Problem::new(file, line, column, "", &message)
     }
+
+    /// Paths and texts of the file may have line breaks and terminal codes: they are written as escapes, in every part.
+    fn new(file: &str, line: usize, column: usize, key: &str, message: &str) -> Problem {
+        let (file, key, message) = (one_line(file), one_line(key), one_line(message));
+        Problem { file, line, column, key, message }
+    }
+}
+
+/// The text with each control character, line separator and change of the direction of writing as an escape such as `\n`.
+fn one_line(text: &str) -> String {
+    let changes_lines =
+        |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if changes_lines(c) {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }
 
 impl fmt::Display for Problem {
@@ -356,8 +377,7 @@ impl<'a> Report<'a> {
     pub(super) fn error_in_list(&self, place: &Place, path: &str, line: usize, message: String) {
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_PROBLEMS {
-            let (file, key) = (path.to_owned(), place.key.clone());
-            errors.push(Problem { file, line, column: 1, key, message });
+            errors.push(Problem::new(path, line, 1, &place.key, &message));
         }
     }
 
@@ -380,7 +400,7 @@ impl<'a> Report<'a> {
 
     fn problem(&self, place: &Place, message: String) -> Problem {
         let Spot { file, line, column, .. } = self.texts.spot(place.at);
-        Problem { file: file.to_owned(), line, column, key: place.key.clone(), message }
+        Problem::new(file, line, column, &place.key, &message)
     }
 }
 
@@ -424,6 +444,23 @@ impl Duplicates {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_problem_takes_one_line_whatever_its_file_and_paths_have() {
+        let texts = Texts::one("a\nb.toml", "");
+        let report = Report::new(&texts);
+        let place = Place { key: "backends.x\ry".into(), at: 0 };
+        report.read_list(&place, "/nowhere/a\n\u{1b}[2J\u{202e}\u{2028}ü");
+        report.error_in_list(&place, "list\n", 3, "no\u{85}network".into());
+        let problems = report.finish().unwrap_err();
+        let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        let list = "list\\n:3:1: backends.x\\ry: no\\u{85}network";
+        let path = r"/nowhere/a\n\u{1b}[2J\u{202e}\u{2028}ü";
+        let file = format!(
+            r"a\nb.toml:1:1: backends.x\ry: cannot read {path}: No such file or directory (os error 2)"
+        );
+        assert_eq!(lines, [file.as_str(), list]);
+    }
 
     #[test]
     fn of_problems_without_end_a_hundred_are_told() {
