@@ -243,6 +243,7 @@ impl FlowTable {
         self.counts[flow.state as usize] += 1;
         let (class, at_source) = (flow.class(), flow.at_source());
         let id = self.place(flow, now);
+        self.wheel.start_if_empty(tick(now));
         self.wheel.add(&mut self.flows, id.0);
         self.shares.insert(&mut self.flows, id.0, class, now);
         self.note_at_source(id, AtSource::Nothing, at_source);

@@ -52,13 +52,15 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Wheel {
     slots: Box<[FlowList<TIMER>]>,
-    /// The first tick whose slot has not been emptied.
+    /// First tick whose slot has not been emptied.
     current: u32,
+    /// Flows in all slots.
+    len: u32,
 }
 
 impl Wheel {
     pub(super) fn new() -> Self {
-        Wheel { slots: vec![FlowList::EMPTY; SLOTS as usize].into_boxed_slice(), current: 0 }
+        Wheel { slots: vec![FlowList::EMPTY; SLOTS as usize].into_boxed_slice(), current: 0, len: 0 }
     }
 
     /// Bytes of memory.
@@ -67,18 +69,28 @@ impl Wheel {
         size_of_val(&*self.slots)
     }
 
-    /// Puts down a flow for its deadline; for the farthest tick there is, if that is farther.
+    /// Starts an empty wheel at `tick`, so that no flow is put in a slot of the past. A clock may have run for years before
+    /// the first flow: see [`Wheel::due`].
+    pub(super) fn start_if_empty(&mut self, tick: u32) {
+        if self.len == 0 {
+            self.current = self.current.max(tick);
+        }
+    }
+
+    /// Puts a flow in the slot of its deadline, or in the farthest slot if the deadline is beyond it.
     pub(super) fn add(&mut self, flows: &mut [Flow], id: u32) {
         let flow = &mut flows[id as usize];
         let tick = flow.deadline.clamp(self.current, self.current + SLOTS - 1);
         flow.slot = Slot((tick % SLOTS) as u16);
         self.slots[(tick % SLOTS) as usize].push(flows, id);
+        self.len += 1;
     }
 
     /// Takes out a flow.
     pub(super) fn remove(&mut self, flows: &mut [Flow], id: u32) {
         let Slot(slot) = std::mem::replace(&mut flows[id as usize].slot, Slot::NONE);
         self.slots[usize::from(slot)].remove(flows, id);
+        self.len -= 1;
     }
 
     /// The tick at which the flows in a slot are looked at.
@@ -87,8 +99,11 @@ impl Wheel {
         self.current + (u32::from(slot).wrapping_sub(self.current) % SLOTS)
     }
 
-    /// A flow that is to be looked at by `tick`, the earliest first. It stays until it is taken out.
+    /// Returns a flow whose slot has come by `tick`, the earliest slot first. The flow stays until it is removed.
+    ///
+    /// Takes at most one round of slots, however long ago the last call was: after a round every slot has come.
     pub(super) fn due(&mut self, tick: u32) -> Option<u32> {
+        self.current = self.current.max((tick + 1).saturating_sub(SLOTS));
         while self.current <= tick {
             let first = self.slots[(self.current % SLOTS) as usize].first();
             if first.is_some() {

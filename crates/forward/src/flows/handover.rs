@@ -1,6 +1,6 @@
 //! Flows that another table had, and what the next one is told.
 
-use super::{FlowId, FlowTable, Full, tick_from};
+use super::{FlowId, FlowTable, Full, tick, tick_from};
 use crate::flow::{AtSource, Flow};
 use crate::handover::KnownFlow;
 use crate::shares::Share;
@@ -30,6 +30,7 @@ impl FlowTable {
         self.counts[flow.state as usize] += 1;
         let (class, at_source, since) = (flow.class(), flow.at_source(), Timestamp(flow.since));
         let id = self.place(flow, known.began().unwrap_or(since).min(now));
+        self.wheel.start_if_empty(tick(now));
         self.wheel.add(&mut self.flows, id.0);
         self.shares.insert(&mut self.flows, id.0, class, since.min(now));
         self.note_at_source(id, AtSource::Nothing, at_source);

@@ -208,6 +208,35 @@ fn after_a_long_sleep_all_that_is_due_ends_at_once() {
     assert_eq!(expire(&mut flows, at(1e6 + 60.0)), [client(2)]);
 }
 
+/// Days that a clock has run: at the start, a season, years, and on both sides of where 32 bits of milliseconds begin again.
+const CLOCKS: [f64; 5] = [0.0, 100.0, 2_000.0, 49.710_26, 49.710_27];
+
+#[test]
+fn flows_end_at_their_deadlines_however_long_the_clock_has_run() {
+    for days in CLOCKS {
+        let start = (days * 86_400.0).round();
+        let mut flows = table(1_000);
+        (0..1_000).for_each(|n| _ = open(&mut flows, &passthrough(n), &[], at(start)));
+        assert_eq!(flows.due(at(start)), None, "no flow is visited before its slot");
+        assert_eq!(expire(&mut flows, at(start + 59.75)), [], "{days} days");
+        assert_eq!(expire(&mut flows, at(start + 60.0)).len(), 1_000, "{days} days");
+    }
+}
+
+#[test]
+fn a_table_that_was_not_asked_for_days_visits_each_flow_once() {
+    let mut flows = table(1_000);
+    open(&mut flows, &passthrough(0), &HANDSHAKE, at(0.0));
+    let now = at(2_000.0 * 86_400.0);
+    (1..1_000).for_each(|n| _ = open(&mut flows, &passthrough(n), &HANDSHAKE, now));
+    let mut visits = 0;
+    while let Some(id) = flows.due(now) {
+        flows.expire_or_requeue(id, None, now);
+        visits += 1;
+    }
+    assert_eq!((visits, flows.len()), (1_000, 999));
+}
+
 #[test]
 fn a_half_closed_connection_lasts_minutes_while_the_other_side_sends() {
     for first in [ToServer, ToClient] {
