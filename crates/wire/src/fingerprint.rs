@@ -5,8 +5,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::fields::{ETHERNET_LEN, TCP_LEN, UDP_LEN, ipv4, ipv6, u16_at, u32_at};
 use super::headers::Headers;
 
-/// As much of a datagram is looked at.
+/// Bytes of a datagram's payload that count.
 const PAYLOAD: usize = 64;
+
+/// Option of TCP with the sender's clock (RFC 7323, section 3.2), and the options without a length.
+const TIMESTAMPS: u8 = 8;
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
 
 /// What a packet is known by when it comes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,13 +25,17 @@ pub struct Fingerprint {
 /// The fingerprint of a packet that begins a flow: of a segment its numbers, window and options, of a datagram its beginning, the
 /// number or flow label of its packet, and the network that it comes from. Once it has been forwarded, that stays the same;
 /// and clients elsewhere that say the same with the same number are not taken for it.
+///
+/// A segment is unique by its time stamp. Without one it may be that of many: small stacks (lwIP) begin all connections after a
+/// power cut with the same sequence numbers.
 pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerprint> {
     let l4 = frame.get(headers.l4..)?;
     if headers.is_tcp() {
         let len = usize::from(l4.get(12)? >> 4) * 4;
         let (numbers, options) = (l4.get(4..16)?, l4.get(TCP_LEN..len).unwrap_or_default());
         let of_numbers = xxh3_64_with_seed(numbers, seed);
-        return Some(Fingerprint { hash: xxh3_64_with_seed(options, of_numbers), is_unique: true });
+        let is_unique = has_timestamps(options);
+        return Some(Fingerprint { hash: xxh3_64_with_seed(options, of_numbers), is_unique });
     }
     let ip = frame.get(ETHERNET_LEN..)?;
     let number = match headers.is_v4() {
@@ -41,10 +50,45 @@ pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerp
     Some(Fingerprint { hash: xxh3_64_with_seed(network, of_payload), is_unique: number != 0 })
 }
 
+fn has_timestamps(mut options: &[u8]) -> bool {
+    while let [kind, rest @ ..] = options {
+        options = match *kind {
+            TIMESTAMPS => return true,
+            END_OF_OPTIONS => return false,
+            NO_OPERATION => rest,
+            _ => {
+                let len = rest.first().map_or(2, |len| usize::from(*len).max(2));
+                options.get(len..).unwrap_or_default()
+            }
+        };
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{TestPacket, parse};
+
+    #[test]
+    fn only_segments_with_a_time_stamp_are_unique() {
+        let is_unique = |options: &[u8]| {
+            let frame =
+                TestPacket::from("192.0.2.1:4000").to("10.0.0.1:80").syn().tcp_options(options).bytes();
+            fingerprint(&frame, &parse(&frame).unwrap(), 7).unwrap().is_unique
+        };
+        assert!(is_unique(&[2, 4, 5, 180, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0]));
+        for options in [
+            &[][..],
+            &[2, 4, 5, 180],
+            &[0, 8, 10, 0],
+            &[1, 1, 1, 1],
+            &[2, 8, 8, 8, 8, 8, 8, 8],
+            &[3, 0, 3, 0],
+        ] {
+            assert!(!is_unique(options), "{options:?}");
+        }
+    }
 
     #[test]
     fn clients_of_other_networks_that_say_the_same_with_the_same_number_are_told_apart() {

@@ -9,6 +9,8 @@ use convey_wire::TestPacket;
 
 told_over_both_families! {
     a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told,
+    syns_without_a_time_stamp_that_come_back_make_few_flows,
+    clients_that_begin_with_the_same_number_are_no_loop,
     in_dsr_a_syn_that_comes_back_goes_round_no_further,
     a_datagram_that_comes_back_makes_no_further_flow,
     datagrams_without_a_number_that_come_back_make_few_flows,
@@ -59,7 +61,8 @@ fn frame_goes_round(labs: &mut [Lab; 2], mut frame: Vec<u8>) -> (usize, Outcome)
 
 fn to_first(family: Family, n: u16) -> TestPacket {
     let vip = SocketAddr::new(family.vip_ip().parse().unwrap(), 8080);
-    TestPacket::from(family.client_addr(n)).to(vip).tcp_options(&[2, 4, 5, 180])
+    let clock = [8, 10, 0, 0, 18, 52, 0, 0, 0, 0];
+    TestPacket::from(family.client_addr(n)).to(vip).tcp_options(&[&[2, 4, 5, 180, 1, 1], &clock[..]].concat())
 }
 
 fn a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told(family: Family) {
@@ -74,6 +77,25 @@ fn a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told(family: Fa
         let told = first.forwarded(&told.frame);
         assert_eq!((told.to.to_string(), told.flags.as_str()), (family.client_addr(n), "R."));
         labs.iter_mut().for_each(|lab| _ = lab.wait(Duration::from_secs(2)));
+    }
+}
+
+fn syns_without_a_time_stamp_that_come_back_make_few_flows(family: Family) {
+    let mut labs = pointed_at_each_other(family, Mode::Passthrough);
+    for n in 1..20 {
+        let (forwarded, end) =
+            goes_round(&mut labs, &to_first(family, n).tcp_options(&[]).syn().seq(n.into()));
+        let Outcome::Answered(_, DropReason::ForwardingLoop) = end else { panic!("{end:?}") };
+        assert_eq!(forwarded, 6, "not 63");
+    }
+}
+
+/// Devices of a fleet after a power cut, each some hops farther or nearer than the one before.
+fn clients_that_begin_with_the_same_number_are_no_loop(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        for (n, ttl) in (1..).zip([60, 58, 57, 64, 62, 60, 59, 50]) {
+            lab.send(lab.client(n).syn().seq(4711).ttl(ttl));
+        }
     }
 }
 
