@@ -12,13 +12,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
+use hickory_resolver::lookup::Lookup as LookupAnswer;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, Record, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use log::warn;
@@ -133,6 +137,10 @@ struct System {
 struct NameServer {
     ip: IpAddr,
     resolver: TokioResolver,
+    /// Resolver without EDNS for servers that refuse or ignore it (RFC 6891 7). `None` if
+    /// `resolver` has none.
+    plain: Option<TokioResolver>,
+    lacks_edns: AtomicBool,
 }
 
 impl System {
@@ -148,7 +156,7 @@ impl System {
         let patience = patience(servers.len());
         let mut errors = Vec::new();
         for server in servers {
-            match timeout(patience, server.ask(host, kind)).await {
+            match timeout(patience, server.ask(host, kind, patience / 2)).await {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(error)) => errors.push(format!("{}: {error}", server.ip)),
                 Err(_) => errors.push(format!("{}: no answer within {patience:?}", server.ip)),
@@ -172,18 +180,40 @@ impl FoundRecords {
 }
 
 impl NameServer {
-    async fn ask(&self, host: &str, kind: RecordType) -> Result<FoundRecords, String> {
+    /// Asks with EDNS, and without it if the server refuses EDNS or has not answered after `wait`.
+    async fn ask(&self, host: &str, kind: RecordType, wait: Duration) -> Result<FoundRecords, String> {
         // Not as UTF-8: that would refuse underscores, which names of containers have.
         let name = Name::from_ascii(host).map_err(|error| error.to_string())?;
-        match self.resolver.lookup(name, kind).await {
-            Ok(found) => {
-                let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
-                Ok(FoundRecords { records: found.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) })
+        let Some(plain) = &self.plain else { return found(self.resolver.lookup(name, kind).await) };
+        if !self.lacks_edns.load(Ordering::Relaxed) {
+            match timeout(wait, self.resolver.lookup(name.clone(), kind)).await {
+                Ok(Err(error)) if refuses_edns(&error) => {}
+                Ok(answer) => return found(answer),
+                // A refusal without the question is ignored by the resolver.
+                Err(_) => {}
             }
-            Err(error) if error.is_no_records_found() => Ok(FoundRecords::default()),
-            Err(error) => Err(error.to_string()),
         }
+        let answer = found(plain.lookup(name, kind).await)?;
+        self.lacks_edns.store(true, Ordering::Relaxed);
+        Ok(answer)
     }
+}
+
+fn found(answer: Result<LookupAnswer, NetError>) -> Result<FoundRecords, String> {
+    match answer {
+        Ok(found) => {
+            let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
+            Ok(FoundRecords { records: found.answers().to_vec(), ttl: Duration::from_secs(ttl.into()) })
+        }
+        Err(error) if error.is_no_records_found() => Ok(FoundRecords::default()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether a name server that knows no EDNS answers like this.
+fn refuses_edns(error: &NetError) -> bool {
+    use ResponseCode::{FormErr, NotImp};
+    matches!(error, NetError::Dns(DnsError::ResponseCode(FormErr | NotImp)))
 }
 
 /// How long one of so many name servers has time, so that the others have some too.
@@ -239,9 +269,14 @@ fn servers(
         let ip = server.ip;
         // One each: of several it would ask two at once, and believe the faster.
         let config = ResolverConfig::from_parts(domain.clone(), search.clone(), vec![server]);
-        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        let resolver = builder.with_options(options.clone()).build().map_err(|error| error.to_string())?;
-        Ok(NameServer { ip, resolver })
+        let with_edns = |edns0| {
+            let builder = TokioResolver::builder_with_config(config.clone(), TokioRuntimeProvider::default());
+            let mut options = options.clone();
+            options.edns0 = edns0;
+            builder.with_options(options).build().map_err(|error| error.to_string())
+        };
+        let (resolver, plain) = (with_edns(options.edns0)?, options.edns0.then(|| with_edns(false)));
+        Ok(NameServer { ip, resolver, plain: plain.transpose()?, lacks_edns: AtomicBool::new(false) })
     };
     servers.into_iter().map(one).collect()
 }
@@ -271,9 +306,14 @@ fn hosts(path: &Path) -> Hosts {
     }
 }
 
+/// Without the file, and in one that names no server, the name server is this host (resolver(5)).
 fn resolv_conf(path: &Path) -> Result<ResolvConf, String> {
-    parse_resolv_conf(files::read(path).map_err(|error| error.to_string())?)
-        .map_err(|error| error.to_string())
+    let text = match files::read(path) {
+        Err(error) if error.kind() == NotFound => Vec::new(),
+        text => text.map_err(|error| error.to_string())?,
+    };
+    let local = || [&text, &b"\nnameserver 127.0.0.1\n"[..]].concat();
+    parse_resolv_conf(&text).or_else(|_| parse_resolv_conf(local())).map_err(|error| error.to_string())
 }
 
 /// What the resolver makes of any bytes as the answer of a name server, for the fuzzer: addresses, and hosts of services. Any text is
@@ -291,12 +331,17 @@ pub fn read_answer(bytes: &[u8]) -> Option<DnsRecords> {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::sync::atomic::AtomicUsize;
 
+    use hickory_resolver::proto::op::{Message, MessageType};
+    use hickory_resolver::proto::rr::RData;
+    use hickory_resolver::proto::rr::rdata::A;
+    use tokio::net::UdpSocket;
     use tokio::task::yield_now;
 
     use super::*;
 
-    fn found(ip: &str) -> Answer {
+    fn answer_with(ip: &str) -> Answer {
         Ok(DnsRecords::new([ip.parse().unwrap()], Duration::from_secs(60)))
     }
 
@@ -312,6 +357,64 @@ mod tests {
         timeout(FAMILY_TIMEOUT, asked).await.expect("nobody waits for what never comes")
     }
 
+    /// A name server that refuses EDNS, with the question in its answer or without. Returns its
+    /// address and counts of queries with and without EDNS.
+    async fn without_edns(has_question: bool) -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (at, queries) = (socket.local_addr().unwrap(), Arc::<[AtomicUsize; 2]>::default());
+        let counts = queries.clone();
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            loop {
+                let (len, client) = socket.recv_from(&mut query).await.unwrap();
+                let mut message = Message::from_vec(&query[..len]).unwrap();
+                let has_edns = message.edns.take().is_some();
+                counts[usize::from(!has_edns)].fetch_add(1, Ordering::Relaxed);
+                message.metadata.message_type = MessageType::Response;
+                if has_edns {
+                    message.metadata.response_code = ResponseCode::FormErr;
+                    message.queries.truncate(usize::from(has_question));
+                } else {
+                    let name = message.queries[0].name().clone();
+                    message.add_answer(Record::from_rdata(name, 60, RData::A(A::new(10, 0, 0, 3))));
+                }
+                socket.send_to(&message.to_vec().unwrap(), client).await.unwrap();
+            }
+        });
+        (at, queries)
+    }
+
+    #[tokio::test]
+    async fn name_server_that_refuses_edns_is_asked_without_it() {
+        for has_question in [true, false] {
+            let (at, queries) = without_edns(has_question).await;
+            let server = servers(&[at], Err("not read".to_owned())).unwrap().remove(0);
+            for _ in 0..2 {
+                let wait = Duration::from_millis(if has_question { 60_000 } else { 50 });
+                let found = server.ask("app.test.", RecordType::A, wait).await.unwrap().addresses();
+                assert_eq!(Ok(found), answer_with("10.0.0.3"));
+            }
+            let of = |n: usize| queries[n].load(Ordering::Relaxed);
+            assert!(of(0) >= 1 && of(1) == 2, "{} with EDNS, {} without", of(0), of(1));
+        }
+    }
+
+    #[test]
+    fn empty_and_missing_resolv_conf_mean_the_name_server_of_this_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("resolv.conf");
+        let asked = || resolv_conf(&path).map(|conf| servers(&[], Ok(conf)).unwrap()[0].ip.to_string());
+        assert_eq!(asked().as_deref(), Ok("127.0.0.1"), "without a file");
+        for (text, ip) in [
+            ("", "127.0.0.1"),
+            ("# nothing\nsearch internal", "127.0.0.1"),
+            ("nameserver 10.0.0.53\n", "10.0.0.53"),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(asked().as_deref(), Ok(ip), "{text:?}");
+        }
+    }
+
     #[test]
     fn of_several_name_servers_each_has_less_time() {
         assert_eq!([1, 2, 3, 10].map(|n| patience(n).as_millis()), [5_000, 1_500, 1_500, 500]);
@@ -319,7 +422,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_family_that_is_never_answered_does_not_hold_the_other_up() {
-        let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
+        let (v4, v6) = (answer_with("10.0.0.3"), answer_with("2001:db8::3"));
         let (a, aaaa) = at_once(both(ready(v4.clone()), pending(), Duration::ZERO)).await;
         assert_eq!(a, v4);
         assert_eq!(aaaa.unwrap_err(), "no answer within 0ns after that of the other family");
@@ -330,14 +433,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_family_that_is_answered_a_little_later_is_waited_for() {
-        let (v4, v6) = (found("10.0.0.3"), found("2001:db8::3"));
+        let (v4, v6) = (answer_with("10.0.0.3"), answer_with("2001:db8::3"));
         let asked = both(ready(v4.clone()), later(v6.clone()), Duration::from_secs(60));
         assert_eq!(asked.await, (v4, v6));
     }
 
     #[tokio::test]
     async fn a_family_without_addresses_is_no_reason_to_give_the_other_up() {
-        let v6 = found("2001:db8::3");
+        let v6 = answer_with("2001:db8::3");
         for v4 in [Ok(DnsRecords::default()), Err("refused".to_owned())] {
             let asked = both(ready(v4.clone()), later(v6.clone()), Duration::ZERO);
             assert_eq!(asked.await, (v4, v6.clone()));
