@@ -5,13 +5,36 @@ use std::collections::HashSet;
 use toml::Spanned;
 use toml::de::{self, DeTable, DeValue};
 
-use super::problem::{Place, Report};
+use super::hint::did_you_mean;
+use super::problem::{Place, Report, is_duplicate};
 use super::reader::join;
 use super::texts::Texts;
 use super::variables::{VariableLookup, expand};
 
 /// A key of the file alone.
 pub(super) const INCLUDE: &str = "include";
+
+/// The keys and tables of a configuration. Errors quote nothing of an included file that has none
+/// of them: it may be a secret of another program.
+pub(super) const TOP_LEVEL: [&str; 14] = [
+    "access_log",
+    "acme",
+    "announce",
+    "backends",
+    "dns",
+    "frontends",
+    INCLUDE,
+    "log",
+    "mode",
+    "passthrough",
+    "privileges",
+    "state_dir",
+    "stats",
+    "timeouts",
+];
+
+/// Most syntax errors that are reported of an included file that is no configuration.
+const MAX_FOREIGN_ERRORS: usize = 3;
 
 /// All texts as one.
 pub(super) struct Document<'a> {
@@ -33,6 +56,8 @@ enum DocumentFault {
     /// An included file that includes others.
     Nested(Place),
     Variable(Place, String),
+    /// An included file that is no configuration, and a hint which key was meant.
+    Foreign(Place, String),
 }
 
 impl<'a> Document<'a> {
@@ -41,7 +66,17 @@ impl<'a> Document<'a> {
         let (mut root, mut syntax_errors) = (DeTable::new(), Vec::new());
         let mut walk = Walk { lookup, start: 0, expanded: HashSet::new(), faults: Vec::new() };
         for (start, text) in texts.parts() {
-            let (table, errors) = DeTable::parse_recoverable(text);
+            let (table, mut errors) = DeTable::parse_recoverable(text);
+            if start > 0 && is_foreign(table.get_ref()) {
+                // Their messages quote the key.
+                errors.retain(|error| !is_duplicate(error));
+                errors.truncate(MAX_FOREIGN_ERRORS);
+                if let Some(fault) = foreign(table.get_ref(), start).filter(|_| errors.is_empty()) {
+                    walk.faults.push(fault);
+                }
+                syntax_errors.push((start, errors));
+                continue;
+            }
             syntax_errors.push((start, errors));
             walk.start = start;
             let mut table = walk.table(table.into_inner(), "");
@@ -63,7 +98,7 @@ impl<'a> Document<'a> {
     pub(super) fn unknown(&self) -> HashSet<usize> {
         let of_variable = |fault: &DocumentFault| match fault {
             DocumentFault::Variable(place, _) => Some(place.at),
-            DocumentFault::Twice { .. } | DocumentFault::Nested(_) => None,
+            DocumentFault::Twice { .. } | DocumentFault::Nested(_) | DocumentFault::Foreign(..) => None,
         };
         self.faults.iter().filter_map(of_variable).collect()
     }
@@ -78,9 +113,26 @@ impl<'a> Document<'a> {
                 }
                 DocumentFault::Nested(place) => report.error(place, "only the main file includes others"),
                 DocumentFault::Variable(place, message) => report.error(place, message.as_str()),
+                DocumentFault::Foreign(place, meant) => {
+                    let allowed = TOP_LEVEL.join(", ");
+                    let why = "this file is no configuration: it has no key of one";
+                    report.error(place, format!("{why}{meant} (allowed here: {allowed})"));
+                }
             }
         }
     }
+}
+
+/// Whether the table of an included file has no key of a configuration.
+fn is_foreign(table: &DeTable<'_>) -> bool {
+    !table.keys().any(|key| TOP_LEVEL.contains(&key.get_ref().as_ref()))
+}
+
+/// The fault of such a file, at its first key. `None` of an empty one.
+fn foreign(table: &DeTable<'_>, start: usize) -> Option<DocumentFault> {
+    let first = table.keys().min_by_key(|key| key.span().start)?;
+    let place = Place { key: String::new(), at: start + first.span().start };
+    Some(DocumentFault::Foreign(place, did_you_mean(first.get_ref(), TOP_LEVEL)))
 }
 
 struct Walk<'l> {

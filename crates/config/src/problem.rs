@@ -404,7 +404,7 @@ impl<'a> Report<'a> {
     }
 }
 
-fn is_duplicate(error: &de::Error) -> bool {
+pub(super) fn is_duplicate(error: &de::Error) -> bool {
     error.message() == "duplicate key"
 }
 

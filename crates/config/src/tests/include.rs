@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::super::document::TOP_LEVEL;
 use super::super::{Loaded, load};
 
 /// A directory with these files.
@@ -86,4 +87,39 @@ fn a_pattern_that_is_wrong_is_told() {
     );
     assert!(told[1].starts_with("config.toml:1:37: include: found \"a[\"; "), "{told:?}");
     assert!(told[2].starts_with("config.toml:1:43: include: found \"\"; allowed: a file"), "{told:?}");
+}
+
+#[test]
+fn errors_quote_nothing_of_an_included_file_that_is_no_configuration() {
+    let shadow: String = (0..50).map(|n| format!("user{n}:$6$secret{n}:1:2:3:::\n")).collect();
+    for (text, expected) in [
+        ("DB_SECRET = 'hunter2'\n[secret]\na = 1\n", "more.toml:1:1: this file is no configuration"),
+        ("\"secret sauce\" = 3\n", "more.toml:1:1: this file is no configuration"),
+        (
+            "[fronten.secret]\n",
+            "more.toml:1:2: this file is no configuration: it has no key of one; did you mean `frontends`?",
+        ),
+        ("secret = 1\nsecret = 2\n", "more.toml:1:1: this file is no configuration"),
+        (&shadow, "more.toml:1:26: "),
+    ] {
+        let directory = directory(&[
+            ("config.toml", FRONTEND),
+            ("conf.d/a.toml", "[backends.web.servers.a]\naddr = '10.0.0.2:80'\n"),
+            ("more.toml", text),
+        ]);
+        let errors = loaded(directory.path()).expect_err("wrong");
+        assert!(errors.len() <= 3 && errors[0].starts_with(expected), "{errors:#?}");
+        assert!(
+            !errors.iter().any(|error| error.contains("secret") || error.contains("hunter")),
+            "{errors:#?}"
+        );
+    }
+}
+
+#[test]
+fn keys_of_a_configuration_are_those_that_the_reader_takes() {
+    let directory = directory(&[("config.toml", "q = 1\n")]);
+    let errors = loaded(directory.path()).expect_err("wrong");
+    let allowed = format!("(allowed here: {})", TOP_LEVEL.join(", "));
+    assert!(errors.iter().any(|error| error.contains(&allowed)), "{errors:#?}");
 }
