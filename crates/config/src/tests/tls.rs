@@ -145,6 +145,17 @@ fn what_is_wrong_with_certificates_and_keys_is_told_with_its_place() {
 }
 
 #[test]
+fn folder_of_certificates_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("many")).unwrap();
+    for n in 0..10_001 {
+        std::fs::write(folder.path().join(format!("many/{n}.pem")), "").unwrap();
+    }
+    let refused = loaded(folder.path(), "", "certificate_dir = 'many'").unwrap_err();
+    assert!(refused.contains("many has 10001 certificates; allowed: 10000"), "{refused}");
+}
+
+#[test]
 fn suites_of_tls_1_3_and_for_the_kind_of_its_key_are_for_a_certificate() {
     let folder = tempfile::tempdir().unwrap();
     save(folder.path(), "site", "site.example");
