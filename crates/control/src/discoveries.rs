@@ -256,16 +256,10 @@ fn keys(servers: &[DiscoveredServer]) -> BTreeSet<(&str, SocketAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convey_model::{KubernetesCluster, KubernetesService, ServicePort};
+    use convey_model::fixture::kubernetes_source;
 
     fn source() -> DiscoverySource {
-        DiscoverySource::Kubernetes(KubernetesService {
-            namespace: "shop".into(),
-            name: "web".into(),
-            port: ServicePort::Name("http".into()),
-            protocol: None,
-            cluster: KubernetesCluster::default(),
-        })
+        kubernetes_source("web")
     }
 
     fn server(number: u16) -> DiscoveredServer {

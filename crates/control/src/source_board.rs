@@ -147,18 +147,8 @@ impl Drop for AbortOnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use convey_model::{KubernetesCluster, KubernetesService, ServicePort};
+    use convey_model::fixture::kubernetes_source as source;
     use futures_util::FutureExt;
-
-    fn source(name: &str) -> DiscoverySource {
-        DiscoverySource::Kubernetes(KubernetesService {
-            namespace: "shop".into(),
-            name: name.into(),
-            port: ServicePort::Number(80),
-            protocol: None,
-            cluster: KubernetesCluster::default(),
-        })
-    }
 
     fn failed(failures: u64) -> DiscoveryState {
         DiscoveryState { failures, ..DiscoveryState::default() }

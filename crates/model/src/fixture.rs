@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::{
-    BackendConfig, FrontendConfig, HealthCheck, Interface, Mode, ProbeKind, Route, RouteHop, ServerConfig,
-    ServerSettings, Timeouts,
+    BackendConfig, DiscoverySource, FrontendConfig, HealthCheck, Interface, KubernetesCluster,
+    KubernetesService, Mode, ProbeKind, Route, RouteHop, ServerConfig, ServerSettings, ServicePort, Timeouts,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,6 +34,17 @@ pub fn backend(name: &str, servers: Vec<ServerConfig>) -> BackendConfig {
 pub fn frontend(name: &str, listen: &[&str], backend: &str) -> FrontendConfig {
     let listen = listen.iter().map(|addr| addr.parse().unwrap()).collect();
     FrontendConfig::new(name, Mode::Proxy, listen, backend)
+}
+
+/// Port 80 of a Kubernetes Service of this name in the namespace `shop`.
+pub fn kubernetes_source(name: &str) -> DiscoverySource {
+    DiscoverySource::Kubernetes(KubernetesService {
+        namespace: "shop".into(),
+        name: name.into(),
+        port: ServicePort::Number(80),
+        protocol: None,
+        cluster: KubernetesCluster::default(),
+    })
 }
 
 /// A second each.

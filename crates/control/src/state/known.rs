@@ -144,10 +144,8 @@ mod tests {
 
     use super::*;
     use convey_config::parse;
-    use convey_model::{
-        DiscoveredServer, DiscoveryConfig, DiscoverySource, KubernetesCluster, KubernetesService, ServerAddr,
-        ServerSettings, ServicePort, SourceSettings,
-    };
+    use convey_model::fixture::kubernetes_source;
+    use convey_model::{DiscoveredServer, DiscoveryConfig, ServerAddr, ServerSettings, SourceSettings};
 
     const FILE: &str = "\
         [frontends.web]\nlisten_addr = '10.0.0.1:80'\nbackend = 'pool'\n\
@@ -203,8 +201,11 @@ mod tests {
         let file = FILE.replace("b = { addr = '10.0.0.3:80' }", "b = { addr = 'app.internal:80' }");
         let config = || {
             let mut config = parse("test.toml", &file).unwrap().config;
-            config.backends[0].discovery =
-                Some(DiscoveryConfig { source: source(), settings: ServerSettings::default(), zone: None });
+            config.backends[0].discovery = Some(DiscoveryConfig {
+                source: kubernetes_source("web"),
+                settings: ServerSettings::default(),
+                zone: None,
+            });
             config
         };
         let mut known = Known::default();
@@ -220,7 +221,8 @@ mod tests {
         };
         let servers = vec![pod("web-1", "10.1.0.1:80"), pod("web-2", "[::1]:80"), pod("web-3", "0.0.0.0:80")];
         let settings = SourceSettings { weight: Some(3), ..SourceSettings::default() };
-        known.sources = vec![KnownSource { source: source(), servers, settings, fault: None }];
+        known.sources =
+            vec![KnownSource { source: kubernetes_source("web"), servers, settings, fault: None }];
         let web =
             ServerKey { backend: "pool".into(), server: "web-1".into(), addr: ([10, 1, 0, 1], 80).into() };
         let mut first = configured(None, at(0));
@@ -241,16 +243,6 @@ mod tests {
         assert!(!snapshot.names[0].is_resolved() && snapshot.discoveries[0].is_connected());
         let handed_on = second.known();
         assert_eq!((handed_on.names.len(), handed_on.sources[0].servers.len()), (1, 1));
-    }
-
-    fn source() -> DiscoverySource {
-        DiscoverySource::Kubernetes(KubernetesService {
-            namespace: "shop".into(),
-            name: "web".into(),
-            port: ServicePort::Number(80),
-            protocol: None,
-            cluster: KubernetesCluster::default(),
-        })
     }
 
     #[test]

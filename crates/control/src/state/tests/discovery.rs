@@ -1,18 +1,11 @@
 //! Servers that a source outside of the file knows.
 
 use super::*;
-use convey_model::{
-    DiscoveredServer, DiscoveryConfig, KubernetesCluster, KubernetesService, ServerSettings, ServicePort,
-};
+use convey_model::fixture::kubernetes_source;
+use convey_model::{DiscoveredServer, DiscoveryConfig, ServerSettings};
 
 fn source() -> DiscoverySource {
-    DiscoverySource::Kubernetes(KubernetesService {
-        namespace: "shop".into(),
-        name: "web".into(),
-        port: ServicePort::Number(80),
-        protocol: None,
-        cluster: KubernetesCluster::default(),
-    })
+    kubernetes_source("web")
 }
 
 /// [`config`] with the servers of [`source`] beside these.
