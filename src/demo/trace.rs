@@ -62,11 +62,37 @@ fn tell(seen: &[(Role, Headers)]) -> String {
     let belongs = |(role, headers): &&(Role, Headers)| {
         connections.contains(&(*role, headers.key)) || connections.contains(&(*role, headers.key.reversed()))
     };
-    for (role, headers) in seen.iter().filter(belongs).take(MAX_PACKETS_SHOWN) {
+    let packets: Vec<(Role, Headers)> = seen.iter().filter(belongs).copied().collect();
+    for (role, headers) in in_order(packets, &connections).iter().take(MAX_PACKETS_SHOWN) {
         told.push_str(&format!("  {}\n", line(*role, headers)));
     }
     told.push('\n');
     told
+}
+
+/// The packets in the order in which they were sent. Each interface is read by a thread of its own,
+/// so a copy at the receiver may be read before the copy at the sender.
+fn in_order(mut packets: Vec<(Role, Headers)>, connections: &[(Role, FlowKey)]) -> Vec<(Role, Headers)> {
+    let is_request = |(role, headers): &(Role, Headers)| connections.contains(&(*role, headers.key));
+    let is_at_client = |(role, _): &(Role, Headers)| matches!(role, Role::Client(_));
+    // Addresses and ports differ between the copies.
+    let copy =
+        |(_, headers): &(Role, Headers)| (headers.seq, headers.ack, headers.flags, headers.payload_len);
+    let comes_first = |one: &(Role, Headers), other: &(Role, Headers)| {
+        let is_same = copy(one) == copy(other) && is_request(one) == is_request(other);
+        is_same && is_at_client(one) != is_at_client(other) && is_at_client(one) == is_request(one)
+    };
+    let mut ordered = Vec::with_capacity(packets.len());
+    while !packets.is_empty() {
+        let is_next = |at: &usize| {
+            let packet = &packets[*at];
+            let is_first_there = !packets[..*at].iter().any(|(role, _)| *role == packet.0);
+            is_first_there && !packets.iter().any(|other| comes_first(other, packet))
+        };
+        let next = (0..packets.len()).find(is_next).unwrap_or(0);
+        ordered.push(packets.remove(next));
+    }
+    ordered
 }
 
 /// For the last packets to come through.
@@ -104,6 +130,31 @@ fn line(role: Role, headers: &Headers) -> String {
 mod tests {
     use super::*;
     use crate::wire::TestPacket;
+
+    #[test]
+    fn packets_are_in_the_order_in_which_they_were_sent() {
+        let (client, server) = (Role::Client(1), Role::Server(2));
+        let (from, vip) = ("10.77.0.201:4001", "10.77.0.100:80");
+        let (balancer, own) = ("10.77.0.1:50000", "10.77.0.12:80");
+        let between = |from: &str, to: &str| TestPacket::from(from).to(to);
+        let answer = |from: &str, to: &str| between(from, to).seq(7).syn().ack(2);
+        let sent = [
+            (client, between(from, vip).seq(1).syn()),
+            (server, between(balancer, own).seq(1).syn()),
+            (server, answer(own, balancer)),
+            (client, answer(vip, from)),
+            (client, between(from, vip).seq(2).ack(8)),
+            (server, between(balancer, own).seq(2).ack(8)),
+        ];
+        let lines = |order: [usize; 6]| {
+            let seen = order.map(|at| (sent[at].0, wire::parse(&sent[at].1.clone().bytes()).unwrap()));
+            tell(&seen)
+        };
+        let expected = lines([0, 1, 2, 3, 4, 5]);
+        for order in [[1, 0, 2, 3, 4, 5], [0, 3, 4, 1, 2, 5], [1, 2, 5, 0, 3, 4]] {
+            assert_eq!(lines(order), expected, "{order:?}");
+        }
+    }
 
     #[test]
     fn only_the_packets_of_one_request_are_told() {
