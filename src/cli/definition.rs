@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use super::Cli;
@@ -46,6 +47,19 @@ impl Cli {
     /// # Errors
     /// It is wrong, or asks for help.
     pub fn parsed(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let line: Vec<OsString> = line.into_iter().collect();
+        let parsed = Cli::parsed_as_it_is(line.iter());
+        let is_help = |word: &OsString| word == "--help" || word == "-h";
+        match parsed {
+            // clap takes a flag behind `help` for the name of a command.
+            Err(error) if error.kind() == ErrorKind::InvalidSubcommand && line.contains(&"help".into()) => {
+                Cli::parsed_as_it_is(line.iter().filter(|word| !is_help(word)))
+            }
+            parsed => parsed,
+        }
+    }
+
+    fn parsed_as_it_is<'a>(line: impl Iterator<Item = &'a OsString>) -> Result<Cli, clap::Error> {
         let mut definition = Cli::definition();
         let mut matches = definition.try_get_matches_from_mut(line)?;
         Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
@@ -103,6 +117,25 @@ mod tests {
         assert_eq!(shown("convey log-level --help"), ["--socket"]);
         assert_eq!(shown("convey upgrade --help"), ["--config", "--socket"]);
         assert_eq!(shown("convey generate --help"), [""; 0]);
+    }
+
+    #[test]
+    fn help_takes_the_flags_for_help() {
+        let help = |line: &str| {
+            let error = parsed(line).unwrap_err();
+            (error.exit_code(), error.to_string())
+        };
+        for (line, same_as) in [
+            ("convey help --help", "convey help"),
+            ("convey help -h", "convey help"),
+            ("convey help status --help", "convey help status"),
+            ("convey server help --help", "convey server help"),
+        ] {
+            assert_eq!(help(line), help(same_as), "{line}");
+            assert_eq!(help(line).0, 0, "{line}");
+        }
+        assert_eq!(help("convey help --hlp").0, 2);
+        assert_eq!(help("convey help chek --help").0, 2);
     }
 
     #[test]
