@@ -8,7 +8,7 @@ mod service;
 mod top;
 mod trace;
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::exit;
@@ -64,7 +64,8 @@ impl Cli {
         };
         match error.print() {
             Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe => {
-                eprintln!("convey: cannot print: {failed}");
+                // It may be as full as standard output.
+                let _ = writeln!(io::stderr(), "convey: cannot print: {failed}");
                 exit(1)
             }
             _ => exit(error.exit_code()),

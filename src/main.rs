@@ -1,6 +1,7 @@
 //! The `convey` command.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use convey::app;
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
     let begun = match app::begin(&cli) {
         Ok(begun) => begun,
         Err(why) => {
-            eprintln!("convey: {why}");
+            let _ = writeln!(io::stderr(), "convey: {why}");
             return ExitCode::FAILURE;
         }
     };

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::ask::refused;
 use super::control_socket::places;
 use super::host::{self, Kernel};
-use super::{Failure, clock, cores, file, packet_plan, print, runtime, snat_ports};
+use super::{Failure, clock, cores, file, packet_plan, print, print_error, runtime, snat_ports};
 use crate::admin::search_network;
 use crate::cli::Options;
 use crate::config::Config;
@@ -58,7 +58,7 @@ async fn dry(
     request: Option<&AskedRequest>,
 ) -> Result<Explanation, Failure> {
     let (loaded, kernel) = host::load(&file(options)).await?;
-    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    loaded.warnings.iter().for_each(|warning| print_error(format!("warning: {warning}")));
     let (config, _) = snat_ports::choose(&loaded.config).context("no SNAT ports")?;
     let mut state = ControlState::new(1);
     state.know_own_addresses(own_addresses().unwrap_or_default(), clock::now());

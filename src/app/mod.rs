@@ -51,6 +51,7 @@ mod trace;
 mod upgrade;
 mod vip_prober;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -159,7 +160,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
+impl Display for Failure {
     /// In one line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -243,6 +244,11 @@ static PRINT_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
 /// To standard output. Whoever has read enough, such as `head`, may close it. [`run`] tells of other errors at its end.
 fn print(text: &str) {
     print_bytes(text.as_bytes());
+}
+
+/// To standard error, which may be full or closed.
+fn print_error(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn print_bytes(bytes: &[u8]) {

@@ -91,7 +91,7 @@ impl Log {
         };
         let queue = Outlet::stderr().and_then(LineQueue::start);
         let queue = queue.inspect_err(|error| {
-            eprintln!("convey: a reader of the log that stalls will stall convey: {error}");
+            to_stderr(&format!("convey: a reader of the log that stalls will stall convey: {error}\n"));
         });
         let style = LogStyle::new(&WantedLog::default(), level, &variable);
         let most = style.filter.most();
@@ -152,7 +152,7 @@ impl Log {
         let words = self.0.style.load().look.last_words(&line, now());
         match &self.0.queue {
             Some(queue) => queue.put_last(words.as_bytes()),
-            None => eprint!("{words}"),
+            None => to_stderr(&words),
         }
         if self.0.is_elsewhere.load(Ordering::Relaxed) {
             say_at_once(&format!("{line}\n"));
@@ -198,7 +198,7 @@ impl log::Log for Log {
         let line = style.look.line(record, now());
         match &self.0.queue {
             Some(queue) => queue.put(line.as_bytes()),
-            None => eprint!("{line}"),
+            None => to_stderr(&line),
         }
     }
 
@@ -233,6 +233,11 @@ fn has_colours() -> bool {
         Ok("never") => false,
         _ => AutoStream::choice(&stderr()) != ColorChoice::Never,
     }
+}
+
+/// To standard error, which may be full or closed.
+fn to_stderr(words: &str) {
+    let _ = stderr().write_all(words.as_bytes());
 }
 
 /// To standard error, unless its reader stalls.

@@ -5,10 +5,11 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use convey_testkit::{Loopback, Need, Ran, Setup, binary, run, stories};
+use convey_testkit::{Loopback, Need, Process, Ran, Setup, binary, run, stories};
 
 stories!("cli":
     help_explains_commands_signals_and_exit_codes,
+    help_into_a_full_device_is_an_error,
     the_version_is_the_packages,
     an_unknown_flag_is_a_usage_error_with_a_suggestion,
     both_packet_modes_at_once_are_a_usage_error,
@@ -37,6 +38,15 @@ fn help_explains_commands_signals_and_exit_codes() {
     }
     assert!(convey(&["-h"]).stdout.contains("Usage: convey"));
     assert_eq!(convey(&["help"]).stdout, ran.stdout);
+}
+
+fn help_into_a_full_device_is_an_error() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for args in [&["help"][..], &["--help"], &["--version"], &["check", "--config", "/nowhere/some.toml"]] {
+        let mut command = binary();
+        command.args(args).stdout(full()).stderr(full());
+        assert_eq!(Process::spawn(&mut command).wait().code(), Some(1), "{args:?}");
+    }
 }
 
 fn the_version_is_the_packages() {
