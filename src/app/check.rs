@@ -1,11 +1,12 @@
 //! `convey check`: what a file would run, and whether it would start here and now.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Display;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
@@ -15,103 +16,160 @@ use super::ownership::{self, Ownership};
 use super::paths::Threads;
 use super::sources::Fetched;
 use super::{
-    Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, privileges,
-    proxy_path, resources, runtime, snat_ports, sources, stale_filters,
+    Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, print_error,
+    privileges, proxy_path, resources, runtime, snat_ports, sources, stale_filters,
 };
 use crate::cli::Options;
-use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Resolved};
+use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
 use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
 
 /// A configuration that is looked at.
 pub(super) struct Checked {
-    pub(super) file: ConfigFile,
-    /// What was brought from elsewhere, for as long as it is looked at.
-    _brought: Option<TempDir>,
+    file: ConfigFile,
+    /// A configuration that is not on this host.
+    brought: Option<Brought>,
+}
+
+/// Where a configuration was brought to, and where it is from.
+struct Brought {
+    folder: TempDir,
+    /// The folder of the files in use, within `folder`.
+    files: PathBuf,
+    address: String,
 }
 
 impl Checked {
     /// The one that the command line names. One that is not on this host is fetched, and nothing here is changed by that.
     pub(super) fn of(options: &Options) -> anyhow::Result<Checked> {
-        if sources::of(options, &options.state_dir).address().is_none() {
-            return Ok(Checked { file: super::file(options), _brought: None });
-        }
+        let Some(address) = sources::of(options, &options.state_dir).address() else {
+            return Ok(Checked { file: super::file(options), brought: None });
+        };
         let folder = tempfile::tempdir().context("cannot keep the configuration")?;
-        let source = sources::of(options, folder.path());
+        let source = sources::to_check(options, folder.path());
         let file = ConfigFile { mode: options.mode(), ..source.file() };
-        let Fetched { mut made, .. } = source.fetch(&file).map_err(anyhow::Error::msg)?;
-        made.push(folder.path().to_owned());
+        let files = file.path.parent().unwrap_or(folder.path()).to_owned();
+        let checked = Checked { brought: Some(Brought { folder, files, address }), file };
+        let failed = |why: String| anyhow!(checked.at_home(why));
+        let Fetched { mut made, .. } = source.fetch(&checked.file).map_err(failed)?;
+        made.extend(checked.brought.iter().map(|brought| brought.folder.path().to_owned()));
         // The user that convey becomes reads it anew.
-        if let Ok(loaded) = file.load()
+        if let Ok(loaded) = checked.file.load()
             && let Some(owner) = confine::owner(&loaded.config)
         {
-            source.give_to(&made, owner).map_err(anyhow::Error::msg)?;
+            source.give_to(&made, owner).map_err(failed)?;
         }
-        Ok(Checked { file, _brought: Some(folder) })
+        Ok(checked)
     }
-}
 
-/// Looks at the file alone.
-pub(super) fn syntax(file: &ConfigFile) -> Result<ExitCode, Failure> {
-    let loaded = file.load().map_err(Failure::Config)?;
-    let odd = config::validate_without_host(&loaded).map_err(LoadError::Invalid).map_err(Failure::Config)?;
-    loaded.warnings.iter().chain(&odd).for_each(|warning| eprintln!("warning: {warning}"));
-    print(&format!("{} is valid (this host was not looked at); it says:\n\n", file.path.display()));
-    print(&config::describe(&loaded.config));
-    Ok(ExitCode::SUCCESS)
-}
+    /// Names files by where they are from.
+    fn at_home(&self, text: String) -> String {
+        let Some(Brought { folder, files, address }) = &self.brought else { return text };
+        let files = format!("{}/", files.display());
+        let text = text.replace(&files, &format!("{}/", address.trim_end_matches('/')));
+        text.replace(&*folder.path().to_string_lossy(), address)
+    }
 
-/// Looks at the file and at this host, and tries what a start does. Succeeds if convey would start.
-pub(super) fn run(file: &ConfigFile, socket: Option<&Path>) -> Result<ExitCode, Failure> {
-    let runtime = runtime()?;
-    for line in runtime.block_on(ask::other_than_file(&file.path, socket)) {
-        eprintln!(
-            "warning: the convey that runs with this file has other: {line} (`convey reset` takes it back)"
-        );
-    }
-    let (loaded, kernel) = runtime.block_on(host::load(file))?;
-    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    if let Some(Kernel { netlink, table, .. }) = &kernel {
-        let left = runtime.block_on(stale_filters::describe(netlink, &table.interfaces));
-        left.iter().for_each(|line| eprintln!("warning: {line}"));
-    }
-    runtime.block_on(look_up(&loaded.config)).faults.iter().for_each(|line| eprintln!("warning: {line}"));
-    let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
-    let few_ports = limits::few_local_ports(&config);
-    let missing = proxy_path::missing_addresses(&config);
-    let expiring = certificates::expiring(&config);
-    other_ports
-        .iter()
-        .chain(&expiring)
-        .chain(&few_ports)
-        .chain(&missing)
-        .for_each(|warning| eprintln!("warning: {warning}"));
-    let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
-    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    obstacles.extend(of_sockets(&config));
-    if let Ok(threads) = Threads::new(&config, cores(), kernel.as_ref()) {
-        obstacles.extend(resources::missing_tasks(&config, threads));
-        obstacles.extend(resources::missing_memory(&config, threads.packets));
-    }
-    let config = match kernel {
-        Some(kernel) => {
-            obstacles.extend(of_packets(&config, &kernel));
-            packet_plan::resolve(config, &kernel.network, cores())?
+    fn failure(&self, failure: Failure) -> Failure {
+        if self.brought.is_none() {
+            return failure;
         }
-        None => config,
-    };
-    let path = file.path.display();
-    if obstacles.is_empty() {
-        print(&format!("{path} is valid; it would run:\n\n"));
-        print(&config::describe(&config));
-        return Ok(ExitCode::SUCCESS);
+        match failure {
+            Failure::Config(LoadError::Invalid(problems)) => {
+                let named = |problem: Problem| {
+                    let [file, message] = [problem.file, problem.message].map(|text| self.at_home(text));
+                    Problem { file, message, ..problem }
+                };
+                Failure::Config(LoadError::Invalid(problems.into_iter().map(named).collect()))
+            }
+            Failure::Config(LoadError::Unreadable { path, source }) => {
+                let path = self.at_home(path.display().to_string()).into();
+                Failure::Config(LoadError::Unreadable { path, source })
+            }
+            other => Failure::Start(anyhow!(self.at_home(other.to_string()))),
+        }
     }
-    obstacles.iter().for_each(|obstacle| eprintln!("error: {obstacle}"));
-    eprintln!(
-        "convey: {path} is valid, but would not start here now (`check --syntax` looks at the file alone)"
-    );
-    Ok(ExitCode::FAILURE)
+
+    fn warn(&self, warning: impl Display) {
+        print_error(self.at_home(format!("warning: {warning}")));
+    }
+
+    fn print(&self, text: &str) {
+        print(&self.at_home(text.to_owned()));
+    }
+
+    /// Looks at the file alone.
+    pub(super) fn syntax(&self) -> Result<ExitCode, Failure> {
+        self.look_at_file().map_err(|failure| self.failure(failure))
+    }
+
+    fn look_at_file(&self) -> Result<ExitCode, Failure> {
+        let loaded = self.file.load().map_err(Failure::Config)?;
+        let odd =
+            config::validate_without_host(&loaded).map_err(LoadError::Invalid).map_err(Failure::Config)?;
+        loaded.warnings.iter().chain(&odd).for_each(|warning| self.warn(warning));
+        let path = self.file.path.display();
+        self.print(&format!("{path} is valid (this host was not looked at); it says:\n\n"));
+        self.print(&config::describe(&loaded.config));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Looks at the file and at this host, and tries what a start does. Succeeds if convey would
+    /// start.
+    pub(super) fn run(&self, socket: Option<&Path>) -> Result<ExitCode, Failure> {
+        self.try_out(socket).map_err(|failure| self.failure(failure))
+    }
+
+    fn try_out(&self, socket: Option<&Path>) -> Result<ExitCode, Failure> {
+        let file = &self.file;
+        let runtime = runtime()?;
+        for line in runtime.block_on(ask::other_than_file(&file.path, socket)) {
+            self.warn(format!(
+                "the convey that runs with this file has other: {line} (`convey reset` takes it back)"
+            ));
+        }
+        let (loaded, kernel) = runtime.block_on(host::load(file))?;
+        loaded.warnings.iter().for_each(|warning| self.warn(warning));
+        if let Some(Kernel { netlink, table, .. }) = &kernel {
+            let left = runtime.block_on(stale_filters::describe(netlink, &table.interfaces));
+            left.iter().for_each(|line| self.warn(line));
+        }
+        runtime.block_on(look_up(&loaded.config)).faults.iter().for_each(|line| self.warn(line));
+        let (config, other_ports) = snat_ports::choose(&loaded.config).context("this would not start")?;
+        let few_ports = limits::few_local_ports(&config);
+        let missing = proxy_path::missing_addresses(&config);
+        let expiring = certificates::expiring(&config);
+        let odd = other_ports.iter().chain(&expiring).chain(&few_ports).chain(&missing);
+        odd.for_each(|warning| self.warn(warning));
+        let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
+        warnings.iter().for_each(|warning| self.warn(warning));
+        obstacles.extend(of_sockets(&config));
+        if let Ok(threads) = Threads::new(&config, cores(), kernel.as_ref()) {
+            obstacles.extend(resources::missing_tasks(&config, threads));
+            obstacles.extend(resources::missing_memory(&config, threads.packets));
+        }
+        let config = match kernel {
+            Some(kernel) => {
+                obstacles.extend(of_packets(&config, &kernel));
+                packet_plan::resolve(config, &kernel.network, cores())?
+            }
+            None => config,
+        };
+        let path = file.path.display();
+        if obstacles.is_empty() {
+            self.print(&format!("{path} is valid; it would run:\n\n"));
+            self.print(&config::describe(&config));
+            return Ok(ExitCode::SUCCESS);
+        }
+        for obstacle in obstacles {
+            print_error(self.at_home(format!("error: {obstacle}")));
+        }
+        let advice = "`check --syntax` looks at the file alone";
+        let why = format!("convey: {path} is valid, but would not start here now ({advice})");
+        print_error(self.at_home(why));
+        Ok(ExitCode::FAILURE)
+    }
 }
 
 /// Problems that keep proxy mode and the statistics from listening, a line each.
@@ -152,11 +210,11 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
         if settings.guard
             && let Err(error) = Guard::of_kind(GuardKind::Tcx, &selection, &[])
         {
-            eprintln!("warning: a start would have to guard by nftables: {}", causes(&error));
+            print_error(format!("warning: a start would have to guard by nftables: {}", causes(&error)));
         }
         if let Ok(interfaces) = &interfaces {
             match offload::try_out(settings, &selection, interfaces) {
-                Ok(warning) => warning.iter().for_each(|warning| eprintln!("warning: {warning}")),
+                Ok(warning) => warning.iter().for_each(|warning| print_error(format!("warning: {warning}"))),
                 Err(error) => note(Err(error)),
             }
         }

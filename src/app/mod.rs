@@ -112,11 +112,7 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         }
         Some(Command::Check { syntax }) => {
             let checked = check::Checked::of(&cli.options)?;
-            if *syntax {
-                check::syntax(&checked.file)
-            } else {
-                check::run(&checked.file, cli.options.socket.as_deref())
-            }
+            if *syntax { checked.syntax() } else { checked.run(cli.options.socket.as_deref()) }
         }
         Some(Command::Demo { ecmp: true }) => ecmp::run(cli.options.mode().unwrap_or(Mode::Dsr)),
         Some(Command::Demo { ecmp: false }) => try_out(&cli.options, log),

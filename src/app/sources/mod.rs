@@ -25,6 +25,15 @@ pub(super) fn of(options: &Options, state_dir: &Path) -> Box<dyn ConfigSource> {
     }
 }
 
+/// The source for a look at the configuration: a source that is not on this host puts its files
+/// into `folder`, which nobody keeps.
+pub(super) fn to_check(options: &Options, folder: &Path) -> Box<dyn ConfigSource> {
+    match options.origin() {
+        ConfigOrigin::Etcd(address) => Box::new(EtcdSource::to_check(address.clone(), folder)),
+        ConfigOrigin::File(_) | ConfigOrigin::List(..) => of(options, folder),
+    }
+}
+
 /// Where a whole configuration comes from.
 ///
 /// A start and each reload load a file of this host. A source on this host says which file that is, and convey watches it.

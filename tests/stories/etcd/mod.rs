@@ -376,7 +376,12 @@ fn a_revision_is_checked_before_anything_starts() {
     let etcd = Etcd::start(&lab);
     etcd.put("config.toml", &with_server(&lab, 1));
     let good = run(command(&etcd.address(), &state(&lab)).args(["check", "--syntax"]));
-    assert!(good.code == Some(0) && good.stdout.contains("is valid"), "{good:?}");
+    let home = format!("{}/config.toml is valid", etcd.address());
+    assert!(good.code == Some(0) && good.stdout.contains(&home), "{good:?}");
+    etcd.put("config.toml", &format!("include = \"more.toml\"\n{}", with_server(&lab, 1)));
+    let missing = run(command(&etcd.address(), &state(&lab)).args(["check", "--syntax"]));
+    let named = format!("cannot read {}/more.toml", etcd.address());
+    assert!(missing.code == Some(1) && missing.stderr.contains(&named), "{missing:?}");
     etcd.put("config.toml", "[frontends.web]\nlisten_adr = \"1\"\n");
     let bad = run(command(&etcd.address(), &state(&lab)).arg("check"));
     assert!(bad.code == Some(1) && bad.stderr.contains("error: config.toml:2:1: frontends.web"), "{bad:?}");
@@ -392,6 +397,8 @@ fn what_cannot_be_had_is_said_at_the_start() {
         ran.code == Some(1) && said.contains("cannot read etcd://") && said.contains("Connection refused"),
         "{said}"
     );
+    let checked = run(command(&nobody, &state(&lab)).arg("check")).stderr;
+    assert!(checked.contains("Connection refused") && !checked.contains("of before"), "{checked}");
     let ran = run(binary().args(["--config", "etcd://10.0.0.1:2379"]));
     assert!(ran.stderr.contains("it looks like etcd://HOST:2379/PREFIX"), "{ran:?}");
 }

@@ -27,13 +27,20 @@ pub(super) struct EtcdSource {
     address: EtcdAddress,
     folder: RevisionFolder,
     password: Option<String>,
+    /// Whether its folder keeps revisions for a start without etcd.
+    has_history: bool,
 }
 
 impl EtcdSource {
     /// The configuration at this address. It is kept below `state_dir`.
     pub(super) fn new(address: EtcdAddress, state_dir: &Path) -> EtcdSource {
         let folder = RevisionFolder::new(state_dir.join("etcd").join(address.folder_name()));
-        EtcdSource { address, folder, password: std::env::var(PASSWORD).ok() }
+        EtcdSource { address, folder, password: std::env::var(PASSWORD).ok(), has_history: true }
+    }
+
+    /// The configuration at this address for a look at it. Its files are in `folder` meanwhile.
+    pub(super) fn to_check(address: EtcdAddress, folder: &Path) -> EtcdSource {
+        EtcdSource { has_history: false, ..EtcdSource::new(address, folder) }
     }
 
     /// Brings the newest revision, or else the last one that was good. `file` is what its folder holds. Returns what an operator should
@@ -70,7 +77,10 @@ impl EtcdSource {
             Some(number) => {
                 Ok(vec![format!("{address} cannot be read, revision {number} of before is used: {fault}")])
             }
-            None => Err(format!("cannot read {address}: {fault} (and {folder} has none of before)")),
+            None if self.has_history => {
+                Err(format!("cannot read {address}: {fault} (and {folder} has none of before)"))
+            }
+            None => Err(format!("cannot read {address}: {fault}")),
         }
     }
 
