@@ -12,8 +12,8 @@ use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 use crate::cli::{FlowsArgs, FlowsCommand, Options};
 use crate::operator::{
-    self, Client, FlowPage, PastEvent, Refused, Status, Wanted, carry_out, kill, overview, past, path, shown,
-    wait_until_idle,
+    self, Change, Client, FlowPage, PastEvent, Refused, Status, Wanted, carry_out, kill, overview, past,
+    path, shown, wait_until_idle,
 };
 
 /// Some frontend cannot serve its clients.
@@ -22,13 +22,13 @@ const NOT_READY: u8 = 3;
 /// Has it done, and prints what has become of it. Waits until what drains has no connection, if it is told how long.
 pub(super) fn steer(
     options: &Options,
-    wanted: &Wanted,
+    change: &Change,
     patience: Option<Duration>,
 ) -> Result<ExitCode, Failure> {
     let done = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
-        print(&carry_out(&client, wanted).await?);
-        match (wanted.unforced(), patience) {
+        print(&carry_out(&client, change).await?);
+        match (&change.wanted, patience) {
             (Wanted::State(target, _), Some(patience)) => {
                 wait_until_idle(&client, target, patience, print).await
             }

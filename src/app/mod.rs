@@ -120,13 +120,11 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
         Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),
-        Some(Command::Server(server)) => {
-            ask::steer(&cli.options, &server.wanted().forced(server.is_forced()), server.patience())
+        Some(Command::Server(server)) => ask::steer(&cli.options, &server.change(), server.patience()),
+        Some(Command::Backend(backend)) => ask::steer(&cli.options, &backend.change(), backend.patience()),
+        Some(Command::Reset { target }) => {
+            ask::steer(&cli.options, &Wanted::Reset(target.clone()).into(), None)
         }
-        Some(Command::Backend(backend)) => {
-            ask::steer(&cli.options, &backend.wanted().forced(backend.is_forced()), backend.patience())
-        }
-        Some(Command::Reset { target }) => ask::steer(&cli.options, &Wanted::Reset(target.clone()), None),
         Some(Command::Explain { client, frontend, url, json }) => {
             explain::run(&cli.options, *client, frontend, url.as_ref(), *json)
         }
@@ -134,9 +132,9 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         Some(Command::Trace(args)) => trace::run(&cli.options, args),
         Some(Command::LogLevel { level, reset }) => {
             let show = if *reset { Wanted::ResetLogLevel } else { Wanted::ShowLogLevel };
-            ask::steer(&cli.options, &level.map_or(show, Wanted::LogLevel), None)
+            ask::steer(&cli.options, &level.map_or(show, Wanted::LogLevel).into(), None)
         }
-        Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload, None),
+        Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload.into(), None),
         Some(Command::Generate { kind }) => generated(*kind),
         Some(Command::Upgrade) => upgrade::run(&file(&cli.options), cli.options.socket.as_deref()),
     }

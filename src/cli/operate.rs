@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, value_parser};
 use super::duration::duration;
 use crate::config::check_server_address;
 use crate::model::{AddedServer, AdminState, ServerSettings, Target};
-use crate::operator::Wanted;
+use crate::operator::{Change, Wanted};
 
 /// Whether a command waits for the end of connections.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -129,8 +129,12 @@ pub enum BackendCommand {
 }
 
 impl ServerCommand {
-    /// What is to be done.
-    pub fn wanted(&self) -> Wanted {
+    /// The change that the command asks for.
+    pub fn change(&self) -> Change {
+        Change { wanted: self.wanted(), is_forced: self.is_forced() }
+    }
+
+    fn wanted(&self) -> Wanted {
         match self.clone() {
             ServerCommand::Drain { server, .. } => Wanted::State(server, AdminState::Drain),
             ServerCommand::Ready { server } => Wanted::State(server, AdminState::Ready),
@@ -143,11 +147,8 @@ impl ServerCommand {
             ServerCommand::Remove { server, .. } => Wanted::Remove(server),
         }
     }
-}
 
-impl ServerCommand {
-    /// Whether it may withdraw an announced address.
-    pub fn is_forced(&self) -> bool {
+    fn is_forced(&self) -> bool {
         match self {
             ServerCommand::Drain { force, .. }
             | ServerCommand::Maint { force, .. }
@@ -167,8 +168,7 @@ impl ServerCommand {
 }
 
 impl BackendCommand {
-    /// Whether it may withdraw an announced address.
-    pub fn is_forced(&self) -> bool {
+    fn is_forced(&self) -> bool {
         match self {
             BackendCommand::Drain { force, .. } | BackendCommand::Maint { force, .. } => *force,
             BackendCommand::Ready { .. } => false,
@@ -182,11 +182,13 @@ impl BackendCommand {
             _ => None,
         }
     }
-}
 
-impl BackendCommand {
-    /// What is to be done.
-    pub fn wanted(&self) -> Wanted {
+    /// The change that the command asks for.
+    pub fn change(&self) -> Change {
+        Change { wanted: self.wanted(), is_forced: self.is_forced() }
+    }
+
+    fn wanted(&self) -> Wanted {
         let (backend, state) = match self {
             BackendCommand::Drain { backend, .. } => (backend, AdminState::Drain),
             BackendCommand::Ready { backend } => (backend, AdminState::Ready),

@@ -41,28 +41,29 @@ pub enum Wanted {
     Reset(Option<Target>),
     /// The file is read again.
     Reload,
-    /// A change that may withdraw announced addresses.
-    Forced(Box<Wanted>),
 }
 
-impl Wanted {
-    /// The same change, which may withdraw announced addresses if it `is_forced`.
-    pub fn forced(self, is_forced: bool) -> Wanted {
-        if is_forced { Wanted::Forced(Box::new(self)) } else { self }
-    }
-
+/// A change of the running convey, and whether it may withdraw announced addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
     /// The change itself.
-    pub fn unforced(&self) -> &Wanted {
-        match self {
-            Wanted::Forced(wanted) => wanted,
-            wanted => wanted,
-        }
+    pub wanted: Wanted,
+    /// Whether it may withdraw announced addresses.
+    pub is_forced: bool,
+}
+
+impl From<Wanted> for Change {
+    /// A change that withdraws no announced address.
+    fn from(wanted: Wanted) -> Change {
+        Change { wanted, is_forced: false }
     }
 }
 
 #[derive(Deserialize)]
 struct Changed {
     changed: bool,
+    #[serde(default)]
+    warnings: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -97,9 +98,10 @@ struct Reloaded {
 ///
 /// # Errors
 /// It was refused: words for an operator.
-pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refused> {
-    let is_forced = matches!(wanted, Wanted::Forced(_));
-    match wanted.unforced() {
+pub async fn carry_out(client: &Client, change: &Change) -> Result<String, Refused> {
+    let Change { wanted, is_forced } = change;
+    let is_forced = *is_forced;
+    match wanted {
         Wanted::State(target, state) => {
             steer(client, target, &forced(json!({ "state": state.name() }), is_forced), state.name()).await
         }
@@ -114,17 +116,17 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
                 body["max_connections"] = json!(most);
             }
             let Added { new, warnings } = client.change(Method::PUT, &path(target), Some(&body)).await?;
-            let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+            let warnings = printed(&warnings);
             Ok(format!("{warnings}{target}: {} at {server}\n", if new { "added" } else { "now" }))
         }
         Wanted::Remove(target) => {
             let of = path(target) + if is_forced { "?force=true" } else { "" };
-            let Changed { .. } = client.change(Method::DELETE, &of, None).await?;
-            Ok(format!("{target}: removed\n"))
+            let Changed { warnings, .. } = client.change(Method::DELETE, &of, None).await?;
+            Ok(format!("{}{target}: removed\n", printed(&warnings)))
         }
         Wanted::LogLevel(level) => {
             let body = json!({ "level": level.name() });
-            let Changed { changed } = client.change(Method::PUT, LOG_LEVEL, Some(&body)).await?;
+            let Changed { changed, .. } = client.change(Method::PUT, LOG_LEVEL, Some(&body)).await?;
             Ok(format!("log level: {}{}\n", level.name(), if changed { "" } else { " already" }))
         }
         Wanted::ShowLogLevel => {
@@ -153,7 +155,6 @@ pub async fn carry_out(client: &Client, wanted: &Wanted) -> Result<String, Refus
             let reloaded: Reloaded = client.change(Method::POST, "/v1/reload", None).await?;
             Ok(in_words(reloaded))
         }
-        Wanted::Forced(_) => Err(Refused("a change can be forced once only".to_owned())),
     }
 }
 
@@ -255,8 +256,14 @@ fn forced(mut body: Value, is_forced: bool) -> Value {
 }
 
 async fn steer(client: &Client, target: &Target, body: &Value, what: &str) -> Result<String, Refused> {
-    let Changed { changed } = client.change(Method::PATCH, &path(target), Some(body)).await?;
-    Ok(format!("{target}: {what}{}\n", if changed { "" } else { " already" }))
+    let Changed { changed, warnings } = client.change(Method::PATCH, &path(target), Some(body)).await?;
+    let warnings = printed(&warnings);
+    Ok(format!("{warnings}{target}: {what}{}\n", if changed { "" } else { " already" }))
+}
+
+/// A line for each warning.
+fn printed(warnings: &[String]) -> String {
+    warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
 }
 
 /// Where a target is in the API.
