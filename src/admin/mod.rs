@@ -45,7 +45,7 @@ pub use overlays::{AddedReport, OverlayReport};
 pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
-pub(crate) use ready::obstacle_at;
+pub(crate) use ready::{AnnouncedAddresses, announced_addresses};
 pub use remote_state::{RefusedRevision, RemoteKnown, RemoteState};
 pub use report::{
     AcmeReport, AnnouncedReport, BackendReport, EjectedReport, EtcdReport, FrontendReport, HealthReport,

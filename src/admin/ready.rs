@@ -17,7 +17,8 @@ pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
     if snapshot.frontends.is_empty() {
         return vec!["starting: no frontend serves yet".to_owned()];
     }
-    obstacles_of(snapshot.frontends.iter(), 0, None)
+    let all = snapshot.frontends.iter().map(|frontend| (&**frontend, Unserved::of(frontend, 0, None)));
+    obstacles_of(&all.collect::<Vec<_>>())
 }
 
 /// Why a frontend can serve none of its clients, or lacks a backend of `ready_needs`.
@@ -31,35 +32,50 @@ pub(super) fn unserved(frontend: &Frontend) -> BTreeMap<String, String> {
     Unserved::of(frontend, 0, None).backends.into_iter().map(|(name, why)| (name.to_owned(), why)).collect()
 }
 
-/// Why the address is not to be announced. A backend with fewer than `min_servers` servers counts as one without.
-pub(crate) fn obstacle_at(snapshot: &Snapshot, ip: IpAddr, min_servers: u32) -> Option<String> {
-    let is_at = |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == ip);
-    obstacles_of(snapshot.frontends.iter().filter(is_at), min_servers as usize, None).into_iter().next()
+/// The addresses that are to be announced, each with the reason why not now, if there is one.
+pub(crate) type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
+
+/// The addresses that this convey announces while frontends at them can serve. `without`: as if
+/// these servers were gone. A backend with fewer than `announce.min_servers` servers counts as one
+/// without.
+pub(crate) fn announced_addresses(snapshot: &Snapshot, without: Option<&Target>) -> AnnouncedAddresses {
+    let Some(config) = &snapshot.announce else { return BTreeMap::new() };
+    let mut frontends: BTreeMap<IpAddr, Vec<(&Frontend, Unserved<'_>)>> = BTreeMap::new();
+    for frontend in &snapshot.frontends {
+        for ip in AnnounceConfig::addresses([&frontend.config]) {
+            let unserved = Unserved::of(frontend, config.min_servers as usize, without);
+            frontends.entry(ip).or_default().push((&**frontend, unserved));
+        }
+    }
+    frontends.into_iter().map(|(ip, at)| (ip, obstacles_of(&at).into_iter().next())).collect()
 }
 
 /// The announced addresses that convey would withdraw without these servers.
 pub(super) fn withdrawn_without(snapshot: &Snapshot, target: &Target) -> Vec<IpAddr> {
-    let Some(config) = &snapshot.announce else { return Vec::new() };
-    let addresses = AnnounceConfig::addresses(snapshot.frontends.iter().map(|frontend| &frontend.config));
-    let min_servers = config.min_servers as usize;
-    let is_withdrawn = |ip: &IpAddr| {
-        let is_at =
-            |frontend: &&Arc<Frontend>| frontend.config.listen.iter().any(|listen| listen.ip() == *ip);
-        let at = || snapshot.frontends.iter().filter(is_at);
-        obstacles_of(at(), min_servers, None).is_empty()
-            && !obstacles_of(at(), min_servers, Some(target)).is_empty()
+    let now = announced_addresses(snapshot, None);
+    let without = announced_addresses(snapshot, Some(target));
+    let is_withdrawn = |(ip, obstacle): (IpAddr, Option<String>)| {
+        (obstacle.is_some() && now.get(&ip).is_some_and(Option::is_none)).then_some(ip)
     };
-    addresses.into_iter().filter(is_withdrawn).collect()
+    without.into_iter().filter_map(is_withdrawn).collect()
+}
+
+/// The backend of the target, if this takes out the last servers of it that can serve.
+pub(super) fn backend_left_without<'a>(snapshot: &Snapshot, target: &'a Target) -> Option<&'a str> {
+    let pool = snapshot.pools.iter().find(|pool| pool.config.name == target.backend)?;
+    let left = |without| pool.servers.iter().filter(|server| stays(server, pool, without)).count();
+    (left(None) > 0 && left(Some(target)) == 0).then_some(&*target.backend)
+}
+
+/// Whether a server may get clients, and is not one of `without`.
+fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
+    let has_share = server.admin == AdminState::Ready && server.config.settings.weight > 0;
+    let is_gone = without.is_some_and(|target| target.includes(&pool.config.name, &server.config.name));
+    has_share && server.health.up && !is_gone
 }
 
 /// A line for each frontend that lacks a backend it needs; else one for each, if no backend of any of them can serve.
-fn obstacles_of<'a>(
-    frontends: impl Iterator<Item = &'a Arc<Frontend>>,
-    min_servers: usize,
-    without: Option<&Target>,
-) -> Vec<String> {
-    let all: Vec<_> =
-        frontends.map(|frontend| (frontend, Unserved::of(frontend, min_servers, without))).collect();
+fn obstacles_of(all: &[(&Frontend, Unserved<'_>)]) -> Vec<String> {
     let line = |frontend: &Frontend, why: String| format!("frontend {}: {why}", frontend.config.name);
     let needed = all.iter().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
     let needed: Vec<String> = needed.collect();
@@ -91,14 +107,8 @@ impl<'a> Unserved<'a> {
         let too_few_left = |pool: &Arc<Pool>| {
             let backend = &pool.config.name;
             let target = without.filter(|target| target.backend == *backend)?;
-            let stays = |server: &&Arc<Server>| {
-                let has_share = server.admin == AdminState::Ready && server.config.settings.weight > 0;
-                has_share
-                    && server.health.up
-                    && server.health.proven
-                    && !target.includes(backend, &server.config.name)
-            };
-            let left = pool.servers.iter().filter(stays).count();
+            let is_left = |server: &&Arc<Server>| server.health.proven && stays(server, pool, Some(target));
+            let left = pool.servers.iter().filter(is_left).count();
             (left < min_servers.max(1)).then(|| format!("{left} servers of backend {backend} are left"))
         };
         let why = |pool: &'a Arc<Pool>| {
@@ -195,26 +205,30 @@ mod tests {
         assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
     }
 
+    /// Why this address is not to be announced.
+    fn obstacle_at(frontends: &[Arc<Frontend>], ip: &str, min_servers: u32) -> Option<String> {
+        let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
+        let snapshot =
+            Snapshot { announce: Some(Arc::new(config)), ..fixture::snapshot(frontends.to_vec(), vec![]) };
+        announced_addresses(&snapshot, None)[&ip.parse().unwrap()].clone()
+    }
+
     #[test]
     fn address_is_announced_while_a_frontend_has_enough_servers() {
         let named = |name: &str| fixture::server(name, "127.0.0.1:81");
         let down = || fixture::down("refused", Duration::ZERO);
         let half = fixture::pool("half", vec![(named("a"), fixture::up()), (named("b"), down())]);
         let none = fixture::pool("none", vec![(named("a"), down())]);
-        let snapshot = fixture::snapshot(
-            vec![
-                fixture::frontend("alone", &["10.0.0.1:80"], &half),
-                fixture::frontend("beside", &["10.0.0.2:80", "10.0.0.3:80"], &half),
-                fixture::frontend("broken", &["10.0.0.3:81"], &none),
-            ],
-            vec![],
-        );
-        let at = |ip: &str, min_servers| obstacle_at(&snapshot, ip.parse().unwrap(), min_servers);
+        let frontends = [
+            fixture::frontend("alone", &["10.0.0.1:80"], &half),
+            fixture::frontend("beside", &["10.0.0.2:80", "10.0.0.3:80"], &half),
+            fixture::frontend("broken", &["10.0.0.3:81"], &none),
+        ];
+        let at = |ip: &str, min_servers| obstacle_at(&frontends, ip, min_servers);
         assert_eq!(at("10.0.0.1", 1), None);
         assert_eq!(at("10.0.0.2", 1), None);
         assert_eq!(at("10.0.0.3", 1), None);
-        let snapshot = fixture::snapshot(vec![fixture::frontend("broken", &["10.0.0.3:81"], &none)], vec![]);
-        let broken = obstacle_at(&snapshot, "10.0.0.3".parse().unwrap(), 1);
+        let broken = obstacle_at(&frontends[2..], "10.0.0.3", 1);
         assert_eq!(
             broken.as_deref(),
             Some("frontend broken: no server of backend none can be chosen (1 of 1 are down)")
@@ -244,6 +258,11 @@ mod tests {
         assert_eq!(withdrawn(Target::backend("two")), ["10.0.0.1"]);
         assert_eq!(withdrawn(Target::server("one", "a")), ["10.0.0.3"]);
         assert_eq!(withdrawn(Target::backend("other")), [""; 0]);
+        let left = |target: Target| backend_left_without(&snapshot, &target).map(str::to_owned);
+        assert_eq!(left(Target::server("two", "a")), None);
+        assert_eq!(left(Target::backend("two")).as_deref(), Some("two"));
+        assert_eq!(left(Target::server("one", "a")).as_deref(), Some("one"));
+        assert_eq!(left(Target::backend("other")), None);
     }
 
     #[test]
@@ -252,8 +271,7 @@ mod tests {
         let unproven = Health { proven: false, ..fixture::up() };
         let pool = fixture::pool("web", vec![(named("a"), fixture::up()), (named("b"), unproven)]);
         let frontend = fixture::frontend("web", &["10.0.0.1:80"], &pool);
-        let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
-        let at = |min_servers| obstacle_at(&snapshot, "10.0.0.1".parse().unwrap(), min_servers);
+        let at = |min_servers| obstacle_at(std::slice::from_ref(&frontend), "10.0.0.1", min_servers);
         assert_eq!((at(1).is_none(), at(2).is_some()), (true, true));
     }
 

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all};
-use crate::admin::{AnnounceState, AnnouncedAddress, obstacle_at};
+use crate::admin::{AnnounceState, AnnouncedAddress, AnnouncedAddresses, announced_addresses};
 use crate::control::{AddressChange, Announcement, EventKind, EventLevel, EventLog, Readiness};
 use crate::model::{AnnounceConfig, Timestamp};
 use crate::net::{HostAddress, HostAddresses, OwnedName};
@@ -66,15 +66,7 @@ impl AnnounceNames {
             let taken = if is_upgrade { OwnedName::beside(name(ip)) } else { own(ip) };
             Some((ip, taken.ok()?))
         };
-        AnnounceNames(wanted(snapshot).into_iter().filter_map(take).collect())
-    }
-}
-
-/// The addresses that are to be announced while they can serve.
-fn wanted(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
-    match &snapshot.announce {
-        Some(_) => AnnounceConfig::addresses(snapshot.frontends.iter().map(|frontend| &frontend.config)),
-        None => BTreeSet::new(),
+        AnnounceNames(announced_addresses(snapshot, None).into_keys().filter_map(take).collect())
     }
 }
 
@@ -203,13 +195,19 @@ impl AnnounceTask {
             }
         };
         self.has_work |= seen.addresses.iter().any(|address| address.is_announced);
-        let wanted = wanted(&snapshot);
+        let wanted = announced_addresses(&snapshot, None);
         self.forget_unwanted(&wanted);
         if let Some(config) = &config {
             self.take_names(&wanted, &seen);
+            let is_leaving = self.parts.draining.load(Ordering::Relaxed) || snapshot.stopping;
             let mut added = Vec::new();
-            for ip in wanted {
-                added.extend(self.look_at(ip, &snapshot, config, &seen).await);
+            for (ip, obstacle) in wanted {
+                let readiness = match obstacle {
+                    _ if is_leaving => (Readiness::Leaving, "convey drains".to_owned()),
+                    Some(why) => (Readiness::Lacking, why),
+                    None => (Readiness::Ready, "a frontend at it can serve".to_owned()),
+                };
+                added.extend(self.look_at(ip, readiness, config, &seen).await);
             }
             self.check_marks(&added, config).await;
         }
@@ -229,8 +227,8 @@ impl AnnounceTask {
     }
 
     /// Gives up what the file no longer has. The addresses themselves are swept.
-    fn forget_unwanted(&mut self, wanted: &BTreeSet<IpAddr>) {
-        let gone: Vec<IpAddr> = self.rows.keys().filter(|ip| !wanted.contains(ip)).copied().collect();
+    fn forget_unwanted(&mut self, wanted: &AnnouncedAddresses) {
+        let gone: Vec<IpAddr> = self.rows.keys().filter(|ip| !wanted.contains_key(ip)).copied().collect();
         for ip in gone {
             self.names.remove(&ip);
             if let Some(row) = self.rows.remove(&ip)
@@ -245,7 +243,7 @@ impl AnnounceTask {
     async fn look_at(
         &mut self,
         ip: IpAddr,
-        snapshot: &Snapshot,
+        readiness: (Readiness, String),
         config: &AnnounceConfig,
         seen: &SeenAddresses,
     ) -> Option<IpAddr> {
@@ -262,7 +260,7 @@ impl AnnounceTask {
             self.note_fault(ip, level, line);
             return None;
         }
-        let decision = self.decide(ip, snapshot, config)?;
+        let decision = self.decide(ip, readiness, config)?;
         if let Err(line) = self.carry_out(ip, decision.is_wanted, seen).await {
             self.note_fault(ip, EventLevel::Error, line);
             return None;
@@ -279,11 +277,11 @@ impl AnnounceTask {
 
     /// Takes the names of all new addresses at once, which is quick for thousands. If one of them is not to be had, [`Self::take_name`]
     /// says which.
-    fn take_names(&mut self, wanted: &BTreeSet<IpAddr>, seen: &SeenAddresses) {
+    fn take_names(&mut self, wanted: &AnnouncedAddresses, seen: &SeenAddresses) {
         let is_new = |ip: &&IpAddr| {
             !self.names.contains_key(ip) && (seen.announced(**ip).is_some() || !seen.has_foreign(**ip))
         };
-        let new: Vec<IpAddr> = wanted.iter().filter(is_new).copied().collect();
+        let new: Vec<IpAddr> = wanted.keys().filter(is_new).copied().collect();
         self.names.extend(own_all(&new));
     }
 
@@ -306,14 +304,14 @@ impl AnnounceTask {
         Ok(())
     }
 
-    fn decide(&mut self, ip: IpAddr, snapshot: &Snapshot, config: &AnnounceConfig) -> Option<Decision> {
+    fn decide(
+        &mut self,
+        ip: IpAddr,
+        (readiness, why): (Readiness, String),
+        config: &AnnounceConfig,
+    ) -> Option<Decision> {
         let row = self.rows.get_mut(&ip)?;
-        let is_leaving = self.parts.draining.load(Ordering::Relaxed) || snapshot.stopping;
-        let (readiness, why) = match obstacle_at(snapshot, ip, config.min_servers) {
-            _ if is_leaving => (Readiness::Leaving, "convey drains".to_owned()),
-            Some(why) => (Readiness::Lacking, why),
-            None => (Readiness::Ready, "a frontend at it can serve".to_owned()),
-        };
+        let is_leaving = readiness == Readiness::Leaving;
         let change = row.announcement.observe(readiness, config.hold, clock::now());
         row.withdrawals += u64::from(change == Some(AddressChange::Withdraw));
         let (is_wanted, wait) = (row.announcement.is_announced(), row.announcement.wait());

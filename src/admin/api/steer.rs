@@ -40,6 +40,9 @@ pub(super) struct Removal {
 struct Changed {
     /// False if everything held already.
     changed: bool,
+    /// Consequences of the change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// A server that the file does not have.
@@ -136,8 +139,9 @@ pub(super) async fn remove_server(
     let target = Target { backend, server: Some(server) };
     may_change(&answers, &who)?;
     may_withdraw(&answers, &target, force)?;
+    let warnings = left_without(&answers, &target);
     ask(&answers, who, Requested::Remove(target)).await?;
-    Ok(line(&Changed { changed: true }))
+    Ok(line(&Changed { changed: true, warnings }))
 }
 
 async fn steer(
@@ -153,15 +157,25 @@ async fn steer(
     if values.iter().all(Option::is_none) {
         return Err(Failure::Bad("nothing to change: say \"state\" or \"weight\"".to_owned()));
     }
+    let mut warnings = Vec::new();
     if matches!(state, Some(AdminState::Drain | AdminState::Maint)) || weight == Some(0) {
         may_withdraw(answers, &target, force)?;
+        warnings = left_without(answers, &target);
     }
     let mut changed = false;
     for value in values.into_iter().flatten() {
         let done = ask(answers, who.clone(), Requested::Set(target.clone(), value)).await?;
         changed |= matches!(done, Done::Set { has_changed: true });
     }
-    Ok(line(&Changed { changed }))
+    Ok(line(&Changed { changed, warnings }))
+}
+
+/// The warning that no server of the target's backend is left.
+fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
+    let snapshot = answers.source.snapshot.load();
+    let backend = ready::backend_left_without(&snapshot, target);
+    let warning = |backend| format!("backend {backend} has no server left: its clients are refused");
+    backend.map(warning).into_iter().collect()
 }
 
 /// Refuses to take out a target whose loss withdraws an announced address, unless the request is forced.
