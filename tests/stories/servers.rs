@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, UdpClient, UdpServer, ask, connect, ping, run, stories,
-    wait_for,
+    BalancerProcess, Loopback, Setup, TcpServer, TestNameServer, UdpClient, UdpServer, ask, connect, ping,
+    run, stories, wait_for,
 };
 
 use crate::operator::{set, tell, told, who_answers};
@@ -16,6 +16,8 @@ use crate::operator::{set, tell, told, who_answers};
 stories!("servers":
     a_server_that_was_added_serves_through_reloads_until_it_is_taken_back,
     a_server_that_was_removed_finishes_its_connections_and_comes_back_with_a_reset,
+    last_server_with_an_address_cannot_be_removed,
+    command_that_takes_the_last_server_out_warns,
     the_file_goes_before_a_server_of_its_name_that_was_added,
     a_file_that_an_added_server_does_not_go_together_with_is_in_force_without_it,
     servers_of_udp_come_and_go,
@@ -84,6 +86,32 @@ fn a_server_that_was_removed_finishes_its_connections_and_comes_back_with_a_rese
     assert!(mine.code == Some(1) && mine.stderr.contains("`convey reset pool/a` brings it back"), "{mine:?}");
     told(&balancer, "reset pool/a");
     balancer.wait_for_stat("/backends/pool/servers/a/up", true);
+}
+
+fn last_server_with_an_address_cannot_be_removed() {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    // Nobody answers at the name server.
+    let setup = Setup::new(&lab).server("a", lab.server(1), "").and(&TestNameServer::dns(&lab));
+    let balancer = BalancerProcess::start(&lab, &setup);
+    told(&balancer, "server add pool/b unknown.convey.test:80");
+    let refused = tell(&balancer, "server remove pool/a");
+    let why = "no other server of backend pool has an address now";
+    assert!(refused.code == Some(1) && refused.stderr.contains(why), "{refused:?}");
+    assert_eq!(who_answers(&lab), set(&["a"]));
+    told(&balancer, "server remove pool/b");
+}
+
+fn command_that_takes_the_last_server_out_warns() {
+    const WARNING: &str = "warning: backend pool has no server left: its clients are refused\n";
+    let lab = Loopback::new();
+    let (_servers, setup) = three(&lab);
+    let balancer = BalancerProcess::start(&lab, &setup);
+    assert!(!told(&balancer, "server drain pool/a").contains("warning"));
+    assert_eq!(told(&balancer, "server weight pool/b 0"), format!("{WARNING}server pool/b: weight 0\n"));
+    assert!(!told(&balancer, "server maint pool/b").contains("warning"), "it had no clients");
+    told(&balancer, "reset");
+    assert_eq!(told(&balancer, "backend drain pool"), format!("{WARNING}backend pool: drain\n"));
 }
 
 fn the_file_goes_before_a_server_of_its_name_that_was_added() {

@@ -127,6 +127,15 @@ impl ControlState {
         })
     }
 
+    /// Whether no other server of the target's backend has an address now.
+    pub(crate) fn is_last_with_address(&self, target: &Target) -> bool {
+        let servers = self.pools.get(&target.backend).map(|entry| &entry.pool.servers);
+        servers.is_some_and(|servers| {
+            let mut names = servers.iter().map(|server| &server.config.name);
+            !servers.is_empty() && names.all(|name| target.includes(&target.backend, name))
+        })
+    }
+
     /// # Errors
     /// Neither the file nor a name has it: words for an operator.
     pub(crate) fn find(&self, target: &Target) -> Result<(), String> {

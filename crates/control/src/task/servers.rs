@@ -70,6 +70,9 @@ impl<D: DataPath> Task<D> {
             };
             return Err(RequestRefusal::Refused(why));
         }
+        if self.state.is_last_with_address(&target) && !self.state.is_last(&target) {
+            return Err(only_address(&target));
+        }
         let line = format!("{target}: removed, as {by} has said");
         self.state.overlays_mut().reset(Some(&target));
         if is_in_file {
@@ -202,6 +205,15 @@ fn is_last(target: &Target) -> RequestRefusal {
     RequestRefusal::Refused(format!(
         "{target} is the last server of backend {backend}, and a backend needs one: add another one first, or take this one \
          out with `convey server maint {backend}/{name}`"
+    ))
+}
+
+fn only_address(target: &Target) -> RequestRefusal {
+    let Target { backend, server } = target;
+    let name = server.as_deref().unwrap_or_default();
+    RequestRefusal::Refused(format!(
+        "no other server of backend {backend} has an address now (`convey status` names what cannot be looked up): wait until one \
+         has, or take this one out with `convey server maint {backend}/{name}`"
     ))
 }
 
