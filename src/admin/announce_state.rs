@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use arc_swap::ArcSwap;
 
+use crate::control::KnownAnnouncement;
+
 /// All addresses that are to be announced.
 #[derive(Debug, Default)]
 pub struct AnnounceState(ArcSwap<Vec<AnnouncedAddress>>);
@@ -19,8 +21,10 @@ pub struct AnnouncedAddress {
     pub is_announced: bool,
     /// Why it is, or why not.
     pub reason: String,
-    /// Times that it was withdrawn since the program began.
+    /// Times that it was withdrawn since the program began, upgrades included.
     pub withdrawals: u64,
+    /// State for the next process of an upgrade.
+    pub announcement: KnownAnnouncement,
 }
 
 impl AnnounceState {

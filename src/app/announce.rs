@@ -19,7 +19,9 @@ use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all};
 use crate::admin::{AnnounceState, AnnouncedAddress, AnnouncedAddresses, announced_addresses};
-use crate::control::{AddressChange, Announcement, EventKind, EventLevel, EventLog, Readiness};
+use crate::control::{
+    AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
+};
 use crate::model::{AnnounceConfig, Timestamp};
 use crate::net::{HostAddress, HostAddresses, OwnedName};
 use crate::snapshot::Snapshot;
@@ -42,6 +44,25 @@ pub(super) struct AnnounceParts {
     pub(super) changed: Arc<Notify>,
     pub(super) events: Arc<EventLog>,
     pub(super) state: Arc<AnnounceState>,
+    /// Addresses of the process before an upgrade.
+    pub(super) known: BTreeMap<IpAddr, HandedAnnouncement>,
+}
+
+/// An address that the process before an upgrade announced, or would once it can serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HandedAnnouncement {
+    pub(super) announcement: KnownAnnouncement,
+    pub(super) withdrawals: u64,
+}
+
+impl HandedAnnouncement {
+    /// The addresses of this process.
+    pub(super) fn all(state: &AnnounceState) -> BTreeMap<IpAddr, HandedAnnouncement> {
+        let handed = |AnnouncedAddress { address, withdrawals, announcement, .. }| {
+            (address, HandedAnnouncement { announcement, withdrawals })
+        };
+        state.addresses().into_iter().map(handed).collect()
+    }
 }
 
 /// The task that announces addresses.
@@ -107,6 +128,19 @@ struct AddressRow {
     /// What keeps it from being announced or withdrawn, as the log has told it.
     fault: Option<String>,
     withdrawals: u64,
+}
+
+impl AddressRow {
+    fn new(is_there: bool, known: Option<HandedAnnouncement>, hold: Duration) -> AddressRow {
+        let withdrawals = known.as_ref().map_or(0, |known| known.withdrawals);
+        let announcement = match known {
+            Some(HandedAnnouncement { announcement, .. }) => {
+                Announcement::of_predecessor(announcement, is_there, hold, clock::now())
+            }
+            None => Announcement::new(is_there),
+        };
+        AddressRow { announcement, is_there, reason: String::new(), fault: None, withdrawals }
+    }
 }
 
 struct AnnounceTask {
@@ -228,6 +262,7 @@ impl AnnounceTask {
 
     /// Gives up what the file no longer has. The addresses themselves are swept.
     fn forget_unwanted(&mut self, wanted: &AnnouncedAddresses) {
+        self.parts.known.retain(|ip, _| wanted.contains_key(ip));
         let gone: Vec<IpAddr> = self.rows.keys().filter(|ip| !wanted.contains_key(ip)).copied().collect();
         for ip in gone {
             self.names.remove(&ip);
@@ -248,13 +283,8 @@ impl AnnounceTask {
         seen: &SeenAddresses,
     ) -> Option<IpAddr> {
         let is_there = seen.announced(ip).is_some();
-        let row = self.rows.entry(ip).or_insert_with(|| AddressRow {
-            announcement: Announcement::new(is_there),
-            is_there,
-            reason: String::new(),
-            fault: None,
-            withdrawals: 0,
-        });
+        let known = self.parts.known.remove(&ip);
+        let row = self.rows.entry(ip).or_insert_with(|| AddressRow::new(is_there, known, config.hold));
         row.is_there = is_there;
         if let Err((level, line)) = self.take_name(ip, seen) {
             self.note_fault(ip, level, line);
@@ -457,6 +487,7 @@ impl AnnounceTask {
             is_announced: row.is_there,
             reason: self.fault.clone().unwrap_or_else(|| row.reason.clone()),
             withdrawals: row.withdrawals,
+            announcement: row.announcement.known(),
         };
         self.parts.state.set(self.rows.iter().map(address).collect());
     }

@@ -2,9 +2,10 @@
 
 mod drain;
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Sleep, sleep, timeout};
 
 use self::drain::{SIGTERM, Succession};
-use super::announce::{AnnounceNames, AnnounceParts, Announcer};
+use super::announce::{AnnounceNames, AnnounceParts, Announcer, HandedAnnouncement};
 use super::confine::Confined;
 use super::control_socket::BoundSocket;
 use super::early::Early;
@@ -207,6 +208,8 @@ struct Announcing {
     /// `None` before the first is announced, and at the end.
     announcer: Option<Announcer>,
     is_upgrade: bool,
+    /// Addresses of the process before.
+    known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
 impl RunningBalancer {
@@ -240,14 +243,12 @@ impl RunningBalancer {
         let mut state = first_state(threads.columns(), kernel.as_ref()).await;
         let mut data_path = start_paths(&parts, kernel, logs).await?;
         let admin = BoundAdmin::new(loaded.config.stats.listen, control, handed.as_mut()).await?;
-        let predecessor = handed.and_then(|handed| {
-            event_log.expect(handed.events);
-            state.expect(handed.known, clock::now());
-            data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
-            handed.from
-        });
+        let known = handed.as_mut().map(Handed::take_announcements).unwrap_or_default();
+        let predecessor =
+            handed.and_then(|handed| expect(handed, &event_log, &mut state, &mut data_path, &admin));
         let followed = Followed::new(config_source, requests.clone());
-        let (source, acme, announcing) = source(&parts, &draining, &loads, &data_path, &followed);
+        let (source, acme, mut announcing) = source(&parts, &draining, &loads, &data_path, &followed);
+        announcing.known = known;
         let mut task = Task {
             state,
             snapshot,
@@ -266,10 +267,10 @@ impl RunningBalancer {
         };
         run_first(&mut task, loaded).await?;
         let admin = admin.serve(source, requests)?;
-        let (upgrades, upgrade_requests) = (Upgrades::new(program, calls, manager.clone(), event_log), None);
+        let upgrades = Upgrades::new(program, calls, manager.clone(), event_log, announcing.state.clone());
         #[rustfmt::skip]
         let balancer = RunningBalancer {
-            acme, announcing, followed, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests,
+            acme, announcing, followed, task, events, reload, draining, manager, log, admin, trace, upgrades, upgrade_requests: None,
         };
         Ok(balancer.begin(cores, predecessor).await)
     }
@@ -297,7 +298,8 @@ impl RunningBalancer {
             predecessor.wait_until_closed();
         }
         self.tell(cores);
-        self.announcing.announcer = Some(Announcer::start(self.announce_parts(), names));
+        let known = std::mem::take(&mut self.announcing.known);
+        self.announcing.announcer = Some(Announcer::start(self.announce_parts(known), names));
         tokio::spawn(certificates::watch(self.task.snapshot.clone(), self.task.events.clone()));
         acme::AcmeTask {
             snapshot: self.task.snapshot.clone(),
@@ -316,8 +318,9 @@ impl RunningBalancer {
         self.task.state.config().expect("a balancer starts with a configuration")
     }
 
-    fn announce_parts(&self) -> AnnounceParts {
+    fn announce_parts(&self, known: BTreeMap<IpAddr, HandedAnnouncement>) -> AnnounceParts {
         AnnounceParts {
+            known,
             snapshot: self.task.snapshot.clone(),
             draining: self.draining.clone(),
             changed: self.announcing.changed.clone(),
@@ -487,6 +490,20 @@ fn with_ports(config: &Config) -> anyhow::Result<Config> {
     Ok(with_ports)
 }
 
+/// Has the parts of this process go on with the state of the process before, which is returned.
+fn expect(
+    handed: Handed,
+    events: &EventLog,
+    state: &mut ControlState,
+    data_path: &mut Paths,
+    admin: &BoundAdmin,
+) -> Option<Predecessor> {
+    events.expect(handed.events);
+    state.expect(handed.known, clock::now());
+    data_path.expect(handed.from.clone(), handed.sockets, admin.in_use());
+    handed.from
+}
+
 /// Has the configuration of the start run.
 async fn run_first(task: &mut Task<Paths>, loaded: Loaded) -> anyhow::Result<()> {
     task.run_loaded(loaded).await.map_err(anyhow::Error::msg)?;
@@ -538,7 +555,8 @@ fn source(
 ) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
-    let announcing = Announcing { state, changed, announcer: None, is_upgrade: parts.is_upgrade };
+    let (announcer, known) = (None, BTreeMap::new());
+    let announcing = Announcing { state, changed, announcer, is_upgrade: parts.is_upgrade, known };
     let source = admin::StatsSource {
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),

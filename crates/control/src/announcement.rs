@@ -14,7 +14,7 @@ const FLAP_WINDOW: Duration = Duration::from_secs(10 * 60);
 const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 
 /// Tells when an address is to be announced, and when to be withdrawn.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
     phase: AnnouncementPhase,
     /// The last withdrawal, and how many there were in a row.
@@ -41,7 +41,20 @@ pub enum AddressChange {
     Withdraw,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// State of an announcement for the next process of an upgrade.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownAnnouncement {
+    /// Whether the address was to be on the interface.
+    pub is_announced: bool,
+    /// Start of the time that counts for the next change.
+    pub since: Option<Timestamp>,
+    /// Time for which a withdrawn address has to be able to serve.
+    pub wait: Duration,
+    /// The last withdrawal, and how many there were in a row.
+    pub last: Option<(Timestamp, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnnouncementPhase {
     /// `since`: a frontend has been unable to serve from then on.
     Announced { since: Option<Timestamp> },
@@ -57,6 +70,37 @@ impl Announcement {
             false => AnnouncementPhase::Withdrawn { since: None, wait: Duration::ZERO },
         };
         Announcement { phase, last: None }
+    }
+
+    /// The state for the next process.
+    pub fn known(&self) -> KnownAnnouncement {
+        let (is_announced, since) = match self.phase {
+            AnnouncementPhase::Announced { since } => (true, since),
+            AnnouncementPhase::Withdrawn { since, .. } => (false, since),
+        };
+        KnownAnnouncement { is_announced, since, wait: self.wait(), last: self.last }
+    }
+
+    /// An announcement of the process before. `is_there`: the address is on the interface now. An
+    /// address that was withdrawn meanwhile counts as withdrawn now.
+    pub fn of_predecessor(
+        known: KnownAnnouncement,
+        is_there: bool,
+        hold: Duration,
+        now: Timestamp,
+    ) -> Announcement {
+        let KnownAnnouncement { is_announced, since, wait, last } = known;
+        let mut announcement = Announcement { phase: AnnouncementPhase::Announced { since: None }, last };
+        announcement.phase = match (is_there, is_announced) {
+            (true, true) => AnnouncementPhase::Announced { since },
+            (true, false) => AnnouncementPhase::Announced { since: None },
+            (false, false) => AnnouncementPhase::Withdrawn { since, wait },
+            (false, true) => {
+                let wait = announcement.count_withdrawal(hold, now);
+                AnnouncementPhase::Withdrawn { since: None, wait }
+            }
+        };
+        announcement
     }
 
     /// Whether it is to be on the interface.
@@ -143,6 +187,25 @@ mod tests {
             Some((*time, announcement.observe(*readiness, HOLD, at(*time))?))
         };
         steps.iter().filter_map(change).collect()
+    }
+
+    #[test]
+    fn damping_goes_on_in_the_next_process() {
+        let mut first = Announcement::new(true);
+        let flaps =
+            [(0.0, Lacking), (2.0, Lacking), (3.0, Ready), (5.0, Ready), (6.0, Lacking), (8.0, Lacking)];
+        let expected = [(2.0, Withdraw), (5.0, Announce), (8.0, Withdraw)];
+        assert_eq!(changes(&mut first, &flaps), expected);
+        let next = |is_there, now| Announcement::of_predecessor(first.known(), is_there, HOLD, at(now));
+        let mut second = next(false, 9.0);
+        assert_eq!(second, first);
+        assert_eq!(changes(&mut second, &[(9.0, Ready), (12.9, Ready), (13.0, Ready)]), [(13.0, Announce)]);
+        assert!(next(true, 9.0).is_announced(), "the predecessor announced it at the last moment");
+        // Withdrawn by the predecessor after it has handed over.
+        let announced = second.known();
+        let third = Announcement::of_predecessor(announced, false, HOLD, at(14.0));
+        assert_eq!((third.is_announced(), third.wait()), (false, HOLD * 4));
+        assert_eq!(Announcement::of_predecessor(announced, true, HOLD, at(14.0)), second);
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod state;
 mod supervisor;
 mod task;
 
-pub use announcement::{AddressChange, Announcement, Readiness};
+pub use announcement::{AddressChange, Announcement, KnownAnnouncement, Readiness};
 pub use digest::Digest;
 pub use discoveries::KnownSource;
 use discoveries::{DiscoveryChange, SourceFault};

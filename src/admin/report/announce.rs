@@ -21,7 +21,7 @@ pub struct AnnouncedReport {
 
 /// All of them, by address.
 pub(super) fn reports(state: &AnnounceState) -> BTreeMap<String, AnnouncedReport> {
-    let report = |AnnouncedAddress { address, interface, is_announced, reason, withdrawals }| {
+    let report = |AnnouncedAddress { address, interface, is_announced, reason, withdrawals, .. }| {
         (address.to_string(), AnnouncedReport { interface, announced: is_announced, reason, withdrawals })
     };
     state.addresses().into_iter().map(report).collect()

@@ -1,11 +1,11 @@
 //! The old process: it starts the new one, hands over, and leaves or goes on. Everything here may wait, within limits.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -21,8 +21,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
 use super::gate::Passage;
-use super::message::{FORMATS, Message, SessionMessage, WITH_CONTROL, WITH_SOURCES, common_format};
+use super::message::{
+    FORMATS, Message, SessionMessage, WITH_ANNOUNCEMENTS, WITH_CONTROL, WITH_SOURCES, common_format,
+};
 use super::{DETACH, ENVIRONMENT, take};
+use crate::app::announce::HandedAnnouncement;
 use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::model::{Endpoint, ServerKey};
@@ -78,6 +81,7 @@ pub(super) struct Offer {
     pub(super) known: Known,
     /// What has happened lately.
     pub(super) events: Vec<LoggedEvent>,
+    pub(super) announcements: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
 /// The sockets at which operators ask.
@@ -235,6 +239,11 @@ impl Successor {
         }
         if self.format >= WITH_SOURCES {
             self.hand_sources_over(&offer.known)?;
+        }
+        if self.format >= WITH_ANNOUNCEMENTS {
+            for announcement in &offer.announcements {
+                self.send(&Message::Announcement(announcement.into()), &[])?;
+            }
         }
         self.send(&Message::Offered, &[])?;
         let mut places = BTreeSet::new();

@@ -3,6 +3,7 @@
 //! A version of convey may add kinds of messages and fields, with a default where they are missing. A change that an older
 //! version must not overlook gets a new number in [`FORMATS`]: two versions without a common number refuse each other.
 
+mod announced;
 mod sources;
 
 use std::collections::BTreeSet;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::announced::AnnouncementMessage;
 pub(super) use self::sources::{NameMessage, SourceMessage, SourceServerMessage};
 
 use crate::config::parse_log_level;
@@ -23,13 +25,16 @@ use crate::model::{
 use crate::proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
-pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES];
+pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES, WITH_ANNOUNCEMENTS];
 
 /// From this one on the control socket is handed over, and what operators have said.
 pub(super) const WITH_CONTROL: u32 = 2;
 
 /// From this format on the addresses of names and the servers of sources are handed over.
 pub(super) const WITH_SOURCES: u32 = 3;
+
+/// From this format on the damping of announced addresses is handed over.
+pub(super) const WITH_ANNOUNCEMENTS: u32 = 4;
 
 /// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +71,8 @@ pub(super) enum Message {
     Source(SourceMessage),
     /// A server of the last source.
     SourceServer(SourceServerMessage),
+    /// An announced address.
+    Announcement(AnnouncementMessage),
     /// Something that has happened lately.
     Event(EventMessage),
     /// That was all of it.
@@ -469,7 +476,7 @@ mod tests {
         assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
         assert_eq!(common_format(&[1, 2, 7], "9.0.0"), Ok(2));
         let why = common_format(&[8, 9], "9.0.0").unwrap_err();
-        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2, 3 and 8, 9"), "{why}");
+        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2, 3, 4 and 8, 9"), "{why}");
         assert!(common_format(&[], "0").unwrap_err().contains("and none"));
     }
 }

@@ -14,7 +14,9 @@ mod heir;
 mod message;
 mod take;
 
+use std::collections::BTreeMap;
 use std::future::pending;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,9 +36,11 @@ use self::give::{Offer, Successor};
 pub(super) use self::heir::Heir;
 use self::message::Message;
 pub(super) use self::take::{AdminInUse, Handed, LetGo, Predecessor, greet, receive};
+use super::announce::HandedAnnouncement;
 use super::clock;
 use super::paths::Paths;
 use super::service_manager::ServiceManager;
+use crate::admin::AnnounceState;
 use crate::config::files;
 use crate::control::{Call, EventKind, EventLevel, EventLog};
 
@@ -57,12 +61,16 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(12);
 /// What is done with the control task of this program.
 pub(super) type Calls = mpsc::Sender<Call<Paths>>;
 
+/// The addresses that this process announces.
+type Announcements = BTreeMap<IpAddr, HandedAnnouncement>;
+
 /// The upgrades of this process: one at a time.
 pub(super) struct Upgrades {
     program: Result<Program, String>,
     calls: Calls,
     manager: ServiceManager,
     events: Arc<EventLog>,
+    announce: Arc<AnnounceState>,
     /// The one that is under way, and who has asked for it, if somebody waits for an answer.
     attempt: Option<Attempt>,
     asked_by: Option<oneshot::Sender<Result<String, String>>>,
@@ -98,8 +106,9 @@ impl Upgrades {
         calls: Calls,
         manager: ServiceManager,
         events: Arc<EventLog>,
+        announce: Arc<AnnounceState>,
     ) -> Upgrades {
-        Upgrades { program, calls, manager, events, attempt: None, asked_by: None }
+        Upgrades { program, calls, manager, events, announce, attempt: None, asked_by: None }
     }
 
     /// Begins one, unless one is under way. `answer` is told how it ends.
@@ -117,12 +126,13 @@ impl Upgrades {
                 let [channel, theirs] = ends;
                 let (channel, calls) = (Arc::new(channel), self.calls.clone());
                 let program = (program.clone(), channel.clone(), theirs);
+                let announced = HandedAnnouncement::all(&self.announce);
                 let manager = self.manager.clone();
                 let gate = Arc::<Gate>::default();
                 let (presence, absence) = Absence::pair();
                 let passage = Passage { gate: gate.clone(), presence };
                 let steps = Box::pin(async move {
-                    let successful = attempt(program, calls, admin, passage).await?;
+                    let successful = attempt(program, calls, (admin, announced), passage).await?;
                     // Before the new process hears that this one knows.
                     manager.is_succeeded_by(successful.process);
                     Ok(successful)
@@ -206,11 +216,11 @@ impl Upgrades {
 async fn attempt(
     (program, ours, theirs): (Program, Arc<Channel>, Channel),
     calls: Calls,
-    admin: AdminSockets,
+    (admin, announcements): (AdminSockets, Announcements),
     passage: Passage,
 ) -> Result<Successful, String> {
     let gate = passage.gate.clone();
-    let successful = try_once((program, ours, theirs), &calls, admin, passage).await;
+    let successful = try_once((program, ours, theirs), &calls, (admin, announcements), passage).await;
     if successful.is_err() {
         let resume: Call<Paths> = Box::new(|task| task.set_handing_over(false));
         tokio::select! {
@@ -224,13 +234,12 @@ async fn attempt(
 async fn try_once(
     (program, ours, theirs): (Program, Arc<Channel>, Channel),
     calls: &Calls,
-    admin: AdminSockets,
+    (admin, announcements): (AdminSockets, Announcements),
     passage: Passage,
 ) -> Result<Successful, String> {
     let ends = || "this process ends".to_owned();
-    let channel = ours.clone();
+    let (channel, gate) = (ours.clone(), passage.gate.clone());
     let (offer, offered) = oneshot::channel();
-    let gate = passage.gate.clone();
     let call: Call<Paths> = Box::new(move |task| {
         task.set_handing_over(true);
         let _ = offer.send((
@@ -244,7 +253,8 @@ async fn try_once(
     let (sockets, xdp_links, known, events) = offered.await.map_err(|_| ends())?;
     let xdp_links = xdp_links.map_err(|error| format!("cannot hand the flow cache over: {error}"))?;
     let sockets = sockets.await;
-    let offer = Offer { clock: clock::monotonic_start(), sockets, xdp_links, admin, known, events };
+    let clock = clock::monotonic_start();
+    let offer = Offer { clock, sockets, xdp_links, admin, known, events, announcements };
     let prepared = files::begin_aside(move || {
         let mut successor = Successor::start(&program, ours, theirs, passage)?;
         let taken = successor.prepare(&offer)?;

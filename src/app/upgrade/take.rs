@@ -1,8 +1,9 @@
 //! The new process: it takes what the old one hands over, and says when it serves.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -17,6 +18,7 @@ use super::channel::Channel;
 use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
+use crate::app::announce::HandedAnnouncement;
 use crate::app::clock;
 use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
@@ -44,6 +46,8 @@ pub(in crate::app) struct Handed {
     pub(in crate::app) known: Known,
     /// What has happened lately.
     pub(in crate::app) events: Vec<LoggedEvent>,
+    /// Addresses that it announces, or would once they can serve.
+    pub(in crate::app) announcements: BTreeMap<IpAddr, HandedAnnouncement>,
 }
 
 /// Which sockets for operators of the old process this one goes on with.
@@ -79,12 +83,18 @@ impl Handed {
             admin: AdminSockets::default(),
             known: Known::default(),
             events: Vec::new(),
+            announcements: BTreeMap::new(),
         })
     }
 
     /// The flow cache's links to drivers.
     pub(in crate::app) fn take_xdp_links(&mut self) -> XdpLinks {
         std::mem::take(&mut self.xdp_links)
+    }
+
+    /// The announced addresses.
+    pub(in crate::app) fn take_announcements(&mut self) -> BTreeMap<IpAddr, HandedAnnouncement> {
+        std::mem::take(&mut self.announcements)
     }
 
     /// The socket for statistics, if there is one at this address.
@@ -234,7 +244,7 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     let channel = &from.0;
     let (mut sockets, mut admin, mut known) =
         (HandedSockets::new(), AdminSockets::default(), Known::default());
-    let (mut xdp_links, mut events) = (XdpLinks::new(), Vec::new());
+    let (mut xdp_links, mut events, mut announcements) = (XdpLinks::new(), Vec::new(), BTreeMap::new());
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
         match message {
@@ -264,10 +274,11 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
                     .into_iter()
                     .for_each(|source| source.servers.push(server.clone().into()));
             }
+            Message::Announcement(announcement) => announcements.extend([announcement.into()]),
             Message::Event(event) => events.extend(event.into_event()),
             Message::Offered => {
                 let from = Some(from.clone());
-                return Ok(Handed { from, sockets, xdp_links, admin, known, events });
+                return Ok(Handed { from, sockets, xdp_links, admin, known, events, announcements });
             }
             other => bail!("the process to be upgraded says {} where it should hand over", name_of(&other)),
         }

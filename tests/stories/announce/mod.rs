@@ -33,6 +33,7 @@ stories!("announce":
     an_address_of_somebody_else_stays_as_it_is [Need::Namespaces, MARKS],
     what_a_killed_convey_announced_is_known_and_taken_over [Need::Namespaces, MARKS],
     an_upgrade_takes_no_address_away [Need::Namespaces, MARKS],
+    upgrade_keeps_the_damping_of_an_address [Need::Namespaces, MARKS],
     a_reload_announces_elsewhere_or_no_longer [Need::Namespaces, MARKS],
     while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve
         [Need::Namespaces, MARKS],
@@ -276,6 +277,28 @@ fn an_upgrade_takes_no_address_away() {
         first.signal(Signal::TERM);
         assert_eq!(first.wait(), 0);
         wait_until("lo", VIP, false);
+    });
+}
+
+fn upgrade_keeps_the_damping_of_an_address() {
+    in_namespace("announce::upgrade_keeps_the_damping_of_an_address", "", || {
+        let lab = Loopback::new();
+        let server = TcpServer::named("a", lab.server(1));
+        let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
+        wait_until("lo", VIP, true);
+        drop(server);
+        wait_until("lo", VIP, false);
+        let withdrawals = format!("/announced/{VIP}/withdrawals");
+        balancer.wait_for_stat(&withdrawals, 1);
+        assert_eq!(run(balancer.command().arg("upgrade")).code, Some(0));
+        balancer.wait_for_stat(&withdrawals, 1);
+        let server = TcpServer::named("a", lab.server(1));
+        wait_until("lo", VIP, true);
+        drop(server);
+        wait_until("lo", VIP, false);
+        balancer.wait_for_stat(&withdrawals, 2);
+        // The second withdrawal in a row doubles `hold`.
+        balancer.wait_for_log("it comes back once it has been able to serve for 400ms");
     });
 }
 
