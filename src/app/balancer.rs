@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use arc_swap::ArcSwap;
 use convey_trace::{TraceEnd, TraceHub};
 use log::{info, warn};
@@ -31,13 +31,13 @@ use super::operators::{Admin, BoundAdmin, handed_or_bound};
 use super::paths::{Parts, Paths, Threads};
 use super::service_manager::ServiceManager;
 use super::show::Show;
-use super::signals::{Harmless, Signals, Wish};
+use super::signals::{ControlRuntime, Harmless, Signals, Wish};
 use super::sources::{ConfigSource, FollowedWith};
 use super::upgrade::{self, Asked, Control, Handed, Predecessor, Program, Request, Successful, Upgrades};
 use super::vip_prober::VipProber;
 use super::{
-    Failure, acme, certificates, check_thread, clock, cores, limits, port_owner, resources, runtime,
-    server_sources, snat_ports, socket_store, stale_filters,
+    Failure, acme, certificates, check_thread, clock, cores, limits, port_owner, resources, server_sources,
+    snat_ports, socket_store, stale_filters,
 };
 use crate::admin::{self, AcmeState, AnnounceState, RemoteState};
 use crate::config::watch::{FirstLook, Watch};
@@ -72,7 +72,8 @@ pub(super) fn run(early: Early, show: &Show, log: &Log) -> Result<ExitCode, Fail
 
 /// The same, where another process may have `handed` over to this one.
 fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -> Result<ExitCode, Failure> {
-    let Early { file, source, remarks, first_look, loaded, confined, socket, control, .. } = early;
+    let Early { runtime, file, source, remarks, first_look, loaded, confined, socket, control, .. } = early;
+    let ControlRuntime { runtime, harmless } = runtime;
     let program = match show {
         Show::Nothing => Program::of_this_process()
             .map_err(|error| format!("this process cannot start another one: {error}")),
@@ -82,11 +83,6 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     clock::now();
     let (reload, reloads) = mpsc::channel(1);
     let watch = first_look.and_then(|first_look| watch(first_look, &file, reload.clone()));
-    let runtime = runtime()?;
-    let harmless = {
-        let _within = runtime.enter();
-        Harmless::new().context("cannot listen to signals")?
-    };
     let (loaded, kernel) = runtime.block_on(fit(loaded))?;
     let mut logs = Logs::new(log.clone(), confined.has_landlock);
     logs.switch(logs.prepare(&loaded.config).map_err(anyhow::Error::msg)?);

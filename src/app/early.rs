@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::confine::{self, Confined};
 use super::control_socket::BoundSocket;
+use super::signals::ControlRuntime;
 use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
 use crate::config::watch::FirstLook;
@@ -14,6 +15,7 @@ use crate::control::ConfigFile;
 
 /// What a balancer begins with.
 pub(super) struct Early {
+    pub(super) runtime: ControlRuntime,
     /// The process that has started this one to take its place.
     pub(super) predecessor: Option<Predecessor>,
     pub(super) file: ConfigFile,
@@ -41,12 +43,13 @@ impl Early {
         source: Box<dyn ConfigSource>,
         socket: Option<&Path>,
     ) -> Result<Early, String> {
+        let runtime = ControlRuntime::new().map_err(|error| format!("{error:#}"))?;
         let predecessor = upgrade::greet().map_err(|error| format!("{error:#}"))?;
         let socket = socket.map(Path::to_owned);
         let refuse =
             |why: &String| predecessor.iter().for_each(|predecessor| predecessor.refuse(why.clone()));
         let Fetched { remarks, made } = source.fetch(&file).inspect_err(refuse)?;
-        let mut early = Early { source, remarks, socket, ..Early::unconfined(file) };
+        let mut early = Early { source, remarks, socket, ..Early::unconfined(runtime, file) };
         if let Ok(loaded) = &early.loaded
             && let Some(owner) = confine::owner(&loaded.config)
         {
@@ -72,18 +75,19 @@ impl Early {
     }
 
     /// For servers that are shown.
-    pub(super) fn shown(file: ConfigFile, socket: Option<&Path>) -> Early {
+    pub(super) fn shown(runtime: ControlRuntime, file: ConfigFile, socket: Option<&Path>) -> Early {
         let control = BoundSocket::new(socket, None);
-        Early { control, ..Early::unconfined(file) }
+        Early { control, socket: socket.map(Path::to_owned), ..Early::unconfined(runtime, file) }
     }
 
     /// Only loads.
-    pub(super) fn unconfined(file: ConfigFile) -> Early {
+    pub(super) fn unconfined(runtime: ControlRuntime, file: ConfigFile) -> Early {
         // Looking begins before loading: a save between the two is not missed.
         let first_look = FirstLook::new(&file.path);
         let loaded = file.load();
         let (confined, control) = (Confined::default(), Ok(None));
         Early {
+            runtime,
             predecessor: None,
             source: Box::new(FileSource::new(&file.path)),
             file,

@@ -62,6 +62,7 @@ use tokio::runtime::Runtime;
 
 use self::early::Early;
 use self::show::Show;
+use self::signals::ControlRuntime;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use crate::config::LoadError;
@@ -107,7 +108,10 @@ pub fn run(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failur
 fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Failure> {
     match &cli.command {
         None => {
-            let early = early.unwrap_or_else(|| Early::unconfined(file(&cli.options)));
+            let early = match early {
+                Some(early) => early,
+                None => Early::unconfined(ControlRuntime::new()?, file(&cli.options)),
+            };
             balancer::run(early, &Show::Nothing, log)
         }
         Some(Command::Check { syntax }) => {
@@ -208,19 +212,20 @@ fn generated(kind: Generated) -> Result<ExitCode, Failure> {
 }
 
 fn try_out(options: &Options, log: &Log) -> Result<ExitCode, Failure> {
+    let (runtime, socket) = (ControlRuntime::new()?, options.socket.as_deref());
     if let Some(mode) = options.mode().filter(|mode| mode.forwards_packets()) {
         let demo = PacketDemo::new(mode).context("no demo")?;
         let file = ConfigFile { mode: Some(mode), ..ConfigFile::new(demo.path()) };
-        return balancer::run(Early::shown(file, options.socket.as_deref()), &Show::Lab(demo.clone()), log);
+        return balancer::run(Early::shown(runtime, file, socket), &Show::Lab(demo.clone()), log);
     }
     if !options.names_no_file() {
         let file = ConfigFile { mode: None, ..file(options) };
-        return balancer::run(Early::shown(file, options.socket.as_deref()), &Show::Servers, log);
+        return balancer::run(Early::shown(runtime, file, socket), &Show::Servers, log);
     }
     let sample = demo::Sample::new().context("cannot write the sample configuration")?;
     let path = sample.path();
     print(&format!("the demo's configuration, to be edited: {}\n\n", path.display()));
-    balancer::run(Early::shown(ConfigFile::new(path), options.socket.as_deref()), &Show::Servers, log)
+    balancer::run(Early::shown(runtime, ConfigFile::new(path), socket), &Show::Servers, log)
 }
 
 /// Where the control path runs: one thread.

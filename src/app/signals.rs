@@ -5,7 +5,9 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::task::Poll;
 
+use anyhow::Context;
 use log::warn;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Would end the program without a word, and nobody means that by them. `SIGPIPE` is ignored by every Rust program.
@@ -45,6 +47,25 @@ impl Harmless {
             user_2: signal(SignalKind::user_defined2())?,
             meaningless: numbers.map(listen).collect::<io::Result<_>>()?,
         })
+    }
+}
+
+/// Runtime of the control path, in which signals end nothing from the first moment: a reload that
+/// is asked for while the configuration is read follows the start.
+pub(super) struct ControlRuntime {
+    pub(super) runtime: Runtime,
+    pub(super) harmless: Harmless,
+}
+
+impl ControlRuntime {
+    /// Starts no thread.
+    pub(super) fn new() -> anyhow::Result<ControlRuntime> {
+        let runtime = super::runtime()?;
+        let harmless = {
+            let _within = runtime.enter();
+            Harmless::new().context("cannot listen to signals")?
+        };
+        Ok(ControlRuntime { runtime, harmless })
     }
 }
 

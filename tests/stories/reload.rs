@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Nginx, Setup, TcpServer, Wrk, ask, connect, ping, stories, wait_for,
+    BalancerProcess, Loopback, Need, Nginx, Process, Setup, TcpServer, Wrk, ask, binary, connect, ping,
+    stories, wait_for,
 };
 use rustix::process::Signal;
 
@@ -14,6 +16,7 @@ stories!("reload":
     a_bad_file_changes_nothing_and_the_log_says_where_it_is_wrong,
     a_frontend_whose_port_is_busy_refuses_the_whole_file,
     a_hang_up_signal_reads_the_file_again,
+    signals_while_the_configuration_is_read_end_nothing,
     the_log_says_what_has_changed,
     a_new_frontend_listens_and_a_removed_one_lets_its_connections_go_on,
     an_address_can_be_added_to_a_frontend_and_taken_away,
@@ -250,4 +253,19 @@ fn second_frontend(lab: &Loopback, backend: &str) -> String {
 
 fn is_refused(lab: &Loopback) -> bool {
     TcpStream::connect(lab.second_vip()).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn signals_while_the_configuration_is_read_end_nothing() {
+    let lab = Loopback::new();
+    let silent = TcpListener::bind(lab.server(9)).unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let mut command = binary();
+    command.args(["--config", &format!("etcd://{}/lab", lab.server(9)), "--state-dir"]);
+    let mut convey = Process::spawn(command.arg(lab.directory().join("state")));
+    let _held = wait_for("convey to read", || silent.accept().ok());
+    // Pending signals are delivered by their number: the last one comes last.
+    for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::TERM] {
+        convey.signal(signal);
+    }
+    assert_eq!(convey.wait().signal(), Some(Signal::TERM.as_raw()));
 }
