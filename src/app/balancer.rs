@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use self::drain::{SIGTERM, Succession};
 use super::announce::{AnnounceNames, AnnounceParts, Announcer, HandedAnnouncement};
 use super::confine::Confined;
-use super::control_socket::BoundSocket;
+use super::control_socket::{BoundSocket, NotBound};
 use super::early::Early;
 use super::host::{Kernel, fit};
 use super::logs::{LogFiles, Logs};
@@ -100,7 +101,7 @@ fn run_after(mut handed: Option<Handed>, early: Early, show: &Show, log: &Log) -
     let reloads = Reloads { reload, reloads };
     let control = handed_or_bound(handed.as_mut(), control, socket.as_deref());
     #[rustfmt::skip]
-    let start = Start { loaded, kernel, file, source, reloads, open_files, manager, logs, program, handed, control };
+    let start = Start { loaded, kernel, file, source, reloads, open_files, manager, logs, program, handed, control, socket };
     Ok(runtime.block_on(start.run(show, &confined, harmless))?)
 }
 
@@ -129,7 +130,9 @@ struct Start {
     logs: Logs,
     program: Result<Program, String>,
     handed: Option<Handed>,
-    control: Result<Option<BoundSocket>, String>,
+    control: Result<Option<BoundSocket>, NotBound>,
+    /// Path of the control socket, if the command line names one.
+    socket: Option<PathBuf>,
 }
 
 impl Start {
@@ -212,7 +215,7 @@ impl RunningBalancer {
     /// Starts from the inside out: clients are let in last.
     async fn start(start: Start) -> anyhow::Result<Self> {
         #[rustfmt::skip]
-        let Start { loaded, kernel, file, source: config_source, reloads, open_files, manager, logs, program, mut handed, control } = start;
+        let Start { loaded, kernel, file, source: config_source, reloads, open_files, manager, logs, program, mut handed, control, socket } = start;
         let Reloads { reload, reloads } = reloads;
         let (log, cores, with_ports) = (logs.files(), cores(), with_ports(&loaded.config)?);
         let threads = Threads::new(&with_ports, cores, kernel.as_ref())?;
@@ -262,7 +265,7 @@ impl RunningBalancer {
             handing_over: false,
         };
         run_first(&mut task, loaded).await?;
-        let admin = admin.serve(source, requests)?;
+        let admin = admin.serve(source, requests, socket)?;
         let upgrades = Upgrades::new(program, calls, manager.clone(), event_log, announcing.state.clone());
         #[rustfmt::skip]
         let balancer = RunningBalancer {
@@ -385,6 +388,7 @@ impl RunningBalancer {
                     Asked::Release => _ = answer.send(Err("this process is not stopping".to_owned())),
                 },
                 successful = upgrades.success() => return Some(successful),
+                () = admin.retry_control() => {}
             }
         }
     }

@@ -1,20 +1,31 @@
-//! `convey clear`: takes away what a process that is gone has left on this host.
+//! `convey clear`: removes the addresses, filters and reserved ports of a process that is gone. It
+//! waits for one that is ending.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
+use tokio::time::sleep;
 
+use super::socket_owner::SocketOwner;
+use super::stale_addresses::{MarkedAddresses, OwnedAddress, announcers};
 use super::stale_filters::{self, Cleared, Kinds};
-use super::{Failure, print, runtime, stale_addresses};
-use crate::net::{HostAddresses, Netlink, ReservedPorts};
+use super::{Failure, print, print_error, runtime, stale_addresses};
+use crate::net::{self, HostAddresses, Netlink, ReservedPorts};
 
-/// Removes it, or addresses alone, and says what it was.
+/// Pauses for a process that is ending: five seconds in all.
+const PAUSES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Removes everything, or addresses alone, and prints a line for each.
 pub(super) fn run(addresses: bool) -> Result<ExitCode, Failure> {
     let clearing = async {
         let mut clearing = Clearing { is_clear: true, is_refused: false };
         clearing.addresses().await?;
         if !addresses {
+            clearing.wait_for_ending().await;
             clearing.filters().await?;
             clearing.ports();
         }
@@ -29,11 +40,41 @@ struct Clearing {
     is_refused: bool,
 }
 
+/// Processes that own something of convey and may be ending.
+#[derive(Default, PartialEq, Eq)]
+struct Ending {
+    known: BTreeSet<SocketOwner>,
+    /// Whether a socket has a process that cannot be seen: its descriptors are gone, or are another
+    /// user's.
+    has_unseen: bool,
+}
+
+impl Ending {
+    /// The processes of these sockets.
+    fn of(inodes: &[u64]) -> Ending {
+        let owners = SocketOwner::of_each(inodes);
+        let has_unseen = inodes.iter().any(|inode| !owners.contains_key(inode));
+        let known = owners.into_values().filter(SocketOwner::is_ending).collect();
+        Ending { known, has_unseen }
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Ending::default()
+    }
+
+    fn print(&self) {
+        match self.known.first() {
+            Some(owner) => print_error(format!("convey: waiting for the end of {owner}")),
+            None => print_error("convey: waiting for the end of a process that cannot be seen"),
+        }
+    }
+}
+
 impl Clearing {
     /// Those that a convey announced.
     async fn addresses(&mut self) -> anyhow::Result<()> {
         let addresses = HostAddresses::open().context("cannot ask the kernel for its addresses")?;
-        match stale_addresses::clear(&addresses).await {
+        match self.unowned_addresses(&addresses).await {
             Ok(removed) => {
                 self.is_clear &= removed.is_empty();
                 removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));
@@ -45,6 +86,39 @@ impl Clearing {
         Ok(())
     }
 
+    /// Removes them, and prints the owner of each that stays.
+    async fn unowned_addresses(&mut self, addresses: &HostAddresses) -> Result<Vec<String>, net::Error> {
+        let found = found_without_ending(addresses).await?;
+        for OwnedAddress { ip, interface, inodes } in &found.owned {
+            let stays = format!("the address {ip} stays on {interface}");
+            match SocketOwner::of(inodes) {
+                Some(owner) if owner.is_ending() => {
+                    self.refuse(format!(
+                        "{stays}: {owner} is ending; run `convey clear` again once it is gone"
+                    ));
+                }
+                Some(owner) => print(&format!("{stays}: {owner} announces it\n")),
+                None => print(&format!("{stays}: a process that cannot be seen announces it\n")),
+            }
+        }
+        stale_addresses::clear(addresses, found).await
+    }
+
+    /// Waits until no process of this network namespace that owns something of convey is ending.
+    async fn wait_for_ending(&mut self) {
+        for pause in 0..PAUSES {
+            let ending = Ending::of(&announcers().inodes());
+            if ending.known.is_empty() {
+                return;
+            }
+            if pause == 0 {
+                ending.print();
+            }
+            sleep(PAUSE).await;
+        }
+        self.refuse("a process that is ending still has filters or ports: run `convey clear` again");
+    }
+
     async fn filters(&mut self) -> anyhow::Result<()> {
         let netlink = Netlink::open().context("cannot ask the kernel for its interfaces")?;
         let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
@@ -53,7 +127,7 @@ impl Clearing {
                 Ok(Cleared { removed, in_use }) => {
                     self.is_clear &= removed.is_empty() && in_use.is_empty();
                     removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));
-                    in_use.iter().for_each(|line| eprintln!("convey: {line}"));
+                    in_use.iter().for_each(|line| print_error(format!("convey: {line}")));
                 }
                 Err(error) => {
                     self.refuse(format!("cannot remove what is left on {}: {error}", interface.name))
@@ -78,7 +152,7 @@ impl Clearing {
 
     fn refuse(&mut self, why: impl Display) {
         self.is_refused = true;
-        eprintln!("convey: {why}");
+        print_error(format!("convey: {why}"));
     }
 
     fn end(self, addresses: bool) -> ExitCode {
@@ -92,4 +166,23 @@ impl Clearing {
         }
         ExitCode::SUCCESS
     }
+}
+
+/// The announced addresses, once no process that announces one of them is ending.
+async fn found_without_ending(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
+    for pause in 0..PAUSES {
+        let found = stale_addresses::find(addresses).await?;
+        let inodes: Vec<u64> = found.owned.iter().flat_map(|address| &address.inodes).copied().collect();
+        let ending = Ending::of(&inodes);
+        if ending.is_empty() {
+            return Ok(found);
+        }
+        if pause == 0 {
+            ending.print();
+        }
+        // Their names are given up for the pause.
+        drop(found);
+        sleep(PAUSE).await;
+    }
+    stale_addresses::find(addresses).await
 }

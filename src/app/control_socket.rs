@@ -1,14 +1,17 @@
 //! The control socket: where it is, and who has it.
 //!
 //! It is bound before convey gives up the rights of root, so it may be in a folder of root's. At an upgrade the new process gets
-//! it from the old one. A file that nobody answers at is replaced, and so is that of a convey that is stopping.
+//! it from the old one. A socket that nobody answers at is replaced, and so is that of a convey
+//! that is stopping. While another process has it, convey serves clients without it and tries
+//! again.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use axum::Router;
@@ -27,8 +30,17 @@ const MODE: u32 = 0o660;
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// How long the process that answers at a path may take to say whether it is stopping.
+/// Upper bound for the answer of the process that listens at a path.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pauses of the start for a process that was killed and has not closed its socket yet: two seconds
+/// in all.
+const PAUSES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(50);
+
+const TAKEN: &str = "another convey answers there (another place: --socket)";
+const SILENT: &str = "a process that does not answer has it (another place: --socket)";
+const NO_SOCKET: &str = "this is no socket, so it stays as it is (another place: --socket)";
 
 /// The places where it may be: the one that is named, else that of the host, then that of this user's session.
 pub(super) fn places(named: Option<&Path>) -> Vec<PathBuf> {
@@ -58,27 +70,67 @@ struct SocketFile {
     id: Option<(u64, u64)>,
 }
 
+/// Reason for a missing control socket.
+#[derive(Debug)]
+pub(super) struct NotBound {
+    /// Operator-facing error message.
+    pub(super) why: String,
+    /// Whether another process has a place, which it may leave.
+    pub(super) is_taken: bool,
+}
+
 impl BoundSocket {
-    /// Binds it at the first place that this user may write to, for the user and the group `owner` if there is one. `None` if
-    /// it is at none.
+    /// Binds it at the first place that this user may write to, for the user and the group `owner`
+    /// if there is one. Waits a moment for a process that is ending. `None` if it is at none.
     ///
     /// # Errors
-    /// Why there is none: words for an operator.
+    /// No place can be had.
     pub(super) fn new(
         named: Option<&Path>,
         owner: Option<(u32, u32)>,
-    ) -> Result<Option<BoundSocket>, String> {
-        let mut failed = Vec::new();
+    ) -> Result<Option<BoundSocket>, NotBound> {
+        BoundSocket::at_first(named, |path| {
+            make_folder(path)?;
+            make_room(path)?;
+            bind(path, owner)
+        })
+    }
+
+    /// Binds it at the first place where no process listens, without a wait.
+    ///
+    /// # Errors
+    /// As [`BoundSocket::new`].
+    pub(super) fn where_nobody_listens(named: Option<&Path>) -> Result<Option<BoundSocket>, NotBound> {
+        BoundSocket::at_first(named, |path| match connect(path)? {
+            Some(_) => Err(in_use(TAKEN)),
+            None => {
+                remove_socket(path)?;
+                bind(path, None)
+            }
+        })
+    }
+
+    fn at_first(
+        named: Option<&Path>,
+        bind: impl Fn(&Path) -> io::Result<unix::UnixListener>,
+    ) -> Result<Option<BoundSocket>, NotBound> {
+        let (mut failed, mut is_taken) = (Vec::new(), false);
         for path in places(named) {
-            match bind(&path, owner) {
+            match bind(&path) {
                 Ok(listener) => {
                     let id = id(&path);
                     return Ok(Some(BoundSocket { listener, file: SocketFile { path, id } }));
                 }
-                Err(error) => failed.push(format!("{}: {error}", path.display())),
+                Err(error) => {
+                    is_taken |= error.kind() == io::ErrorKind::AddrInUse;
+                    failed.push(format!("{}: {error}", path.display()));
+                }
             }
         }
-        if failed.is_empty() { Ok(None) } else { Err(failed.join("; ")) }
+        match failed.is_empty() {
+            true => Ok(None),
+            false => Err(NotBound { why: failed.join("; "), is_taken }),
+        }
     }
 
     /// The one that another process has handed over.
@@ -139,17 +191,17 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Says why there is none.
-pub(super) fn tell_of_none(why: &str) {
-    warn!("no control socket, so commands such as `convey status` do not reach this process: {why}");
+/// Logs the reason for a missing control socket.
+pub(super) fn log_missing(missing: &NotBound) {
+    let then = if missing.is_taken { "; convey tries again until it can be had" } else { "" };
+    let why = &missing.why;
+    warn!("no control socket, so commands such as `convey status` do not reach this process: {why}{then}");
 }
 
 fn bind(path: &Path, owner: Option<(u32, u32)>) -> io::Result<unix::UnixListener> {
-    make_folder(path)?;
-    make_room(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Nobody is heard before the next step but one.
+    // Clients are refused until the last step.
     fs::set_permissions(path, Permissions::from_mode(MODE))?;
     if let Some((user, group)) = owner {
         chown(path, Some(user), Some(group))?;
@@ -170,39 +222,98 @@ fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the file of a process that is gone, or is going.
+/// Removes the socket of a process that is gone, is stopping, or ends while this waits.
 fn make_room(path: &Path) -> io::Result<()> {
-    match unix::UnixStream::connect(path) {
-        Ok(stream) if is_stopping(&stream) => {}
-        Ok(_) => {
-            let message = "another convey answers there (another place: --socket)";
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+    for _ in 0..PAUSES {
+        match Listener::at(path)? {
+            Listener::Absent | Listener::Stopping => return remove_socket(path),
+            Listener::Serving => return Err(in_use(TAKEN)),
+            Listener::Silent => break,
+            Listener::Ending => thread::sleep(PAUSE),
         }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
     }
-    fs::remove_file(path)
+    Err(in_use(SILENT))
 }
 
-/// Whether the process that answers takes no new connections.
-fn is_stopping(mut stream: &unix::UnixStream) -> bool {
-    const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: convey\r\nConnection: close\r\n\r\n";
-    let mut answer = || -> io::Result<String> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(ASK)?;
-        let mut answer = [0; 1 << 10];
-        let mut read = 0;
-        while read < answer.len() {
-            match stream.read(&mut answer[read..])? {
-                0 => break,
-                some => read += some,
+/// State of the process that listens at a path.
+enum Listener {
+    Absent,
+    Serving,
+    /// It takes no new connections.
+    Stopping,
+    /// It closed the connection before an answer, as the kernel does for a process that was killed.
+    Ending,
+    /// It takes the question and sends nothing.
+    Silent,
+}
+
+impl Listener {
+    fn at(path: &Path) -> io::Result<Listener> {
+        let Some(stream) = connect(path)? else { return Ok(Listener::Absent) };
+        Ok(match answer(&stream) {
+            Ok(answer) if answer.is_empty() => Listener::Ending,
+            Ok(answer) if answer.ends_with("\r\n\r\ndraining\n") => Listener::Stopping,
+            Ok(_) => Listener::Serving,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Listener::Silent
             }
+            Err(_) => Listener::Ending,
+        })
+    }
+}
+
+/// Connects to the socket. `None` if no process listens there.
+fn connect(path: &Path) -> io::Result<Option<unix::UnixStream>> {
+    match fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, NO_SOCKET));
         }
-        Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
-    };
-    answer().is_ok_and(|answer| answer.ends_with("\r\n\r\ndraining\n"))
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Else a full backlog would hold convey.
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => {
+            socket.set_nonblocking(false)?;
+            Ok(Some(OwnedFd::from(socket).into()))
+        }
+        Err(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::WouldBlock => Err(in_use(SILENT)),
+            _ => Err(error),
+        },
+    }
+}
+
+fn remove_socket(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn in_use(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, why)
+}
+
+/// Answer to the question whether the process serves.
+fn answer(mut stream: &unix::UnixStream) -> io::Result<String> {
+    const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: convey\r\nConnection: close\r\n\r\n";
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(ASK)?;
+    let mut answer = [0; 1 << 10];
+    let mut read = 0;
+    while read < answer.len() {
+        match stream.read(&mut answer[read..])? {
+            0 => break,
+            some => read += some,
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
 }
 
 /// Which file this is.
@@ -224,7 +335,7 @@ mod tests {
     }
 
     fn bind_at(path: &Path) -> Result<Option<BoundSocket>, String> {
-        BoundSocket::new(Some(path), None)
+        BoundSocket::new(Some(path), None).map_err(|missing| missing.why)
     }
 
     /// Who asks, after the question: its end would else be a reset.
@@ -276,8 +387,47 @@ mod tests {
     }
 
     #[test]
+    fn socket_of_an_ending_process_is_replaced_once_it_is_gone() {
+        let (_folder, path) = folder();
+        let ending = bind_at(&path).unwrap().unwrap();
+        let ends = thread::spawn(move || {
+            // The kernel answers for a killed process with the end of the connection.
+            for _ in 0..2 {
+                drop(accept(&ending));
+            }
+        });
+        assert!(bind_at(&path).unwrap().is_some());
+        ends.join().unwrap();
+    }
+
+    #[test]
+    fn retry_takes_only_a_socket_where_nobody_listens() {
+        let (_folder, path) = folder();
+        let living = bind_at(&path).unwrap().unwrap();
+        let refused = BoundSocket::where_nobody_listens(Some(&path)).unwrap_err();
+        assert!(refused.is_taken && refused.why.contains("another convey answers there"), "{refused:?}");
+        // Nobody accepts: the backlog is full.
+        let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
+        assert!(waiting.len() <= BACKLOG as usize + 1);
+        assert!(BoundSocket::where_nobody_listens(Some(&path)).unwrap_err().is_taken);
+        drop(living.listener);
+        assert!(BoundSocket::where_nobody_listens(Some(&path)).unwrap().is_some());
+    }
+
+    #[test]
+    fn files_other_than_sockets_stay_as_they_are() {
+        let (_folder, path) = folder();
+        fs::write(&path, "a letter").unwrap();
+        for missing in [BoundSocket::new(Some(&path), None), BoundSocket::where_nobody_listens(Some(&path))] {
+            let missing = missing.unwrap_err();
+            assert!(!missing.is_taken && missing.why.contains("no socket"), "{missing:?}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");
+    }
+
+    #[test]
     fn an_empty_path_means_none_and_a_file_in_the_way_is_told() {
-        assert!(BoundSocket::new(Some(Path::new("")), None).unwrap().is_none());
+        assert!(bind_at(Path::new("")).unwrap().is_none());
         let (_folder, path) = folder();
         let beyond = path.join("missing/control.sock");
         let why = bind_at(&beyond).unwrap_err();

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::confine::{self, Confined};
-use super::control_socket::BoundSocket;
+use super::control_socket::{BoundSocket, NotBound};
 use super::signals::ControlRuntime;
 use super::sources::{ConfigSource, Fetched, FileSource};
 use super::upgrade::{self, Predecessor};
@@ -26,10 +26,10 @@ pub(super) struct Early {
     pub(super) first_look: io::Result<FirstLook>,
     pub(super) loaded: Result<Loaded, LoadError>,
     pub(super) confined: Confined,
-    /// Where the control socket is to be, if the command line says so.
+    /// Path of the control socket, if the command line names one.
     pub(super) socket: Option<PathBuf>,
     /// The control socket, or why there is none. An upgrade has that of the other process.
-    pub(super) control: Result<Option<BoundSocket>, String>,
+    pub(super) control: Result<Option<BoundSocket>, NotBound>,
 }
 
 impl Early {

@@ -40,6 +40,7 @@ mod serving;
 mod show;
 mod signals;
 mod snat_ports;
+mod socket_owner;
 mod socket_store;
 mod sources;
 mod stale_addresses;

@@ -1,29 +1,35 @@
 //! Where operators ask: the statistics address and the control socket.
 
+use std::future::pending;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
 use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::control_socket::{BoundSocket, ControlSocket, tell_of_none};
+use super::control_socket::{BoundSocket, ControlSocket, NotBound, log_missing};
 use super::statistics::{Bound, Statistics};
 use super::upgrade::{AdminInUse, AdminSockets, Handed, Taken};
 use crate::admin::{self, StatsSource};
 use crate::control::OperatorRequest;
 
+/// Pause between two attempts to have a control socket that another process has.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
 /// Both are bound: clients that ask wait.
 pub(super) struct BoundAdmin {
     statistics: Bound,
-    control: Result<Option<BoundSocket>, String>,
+    control: Result<Option<BoundSocket>, NotBound>,
 }
 
 impl BoundAdmin {
     /// Binds the address, unless another process has handed its socket over.
     pub(super) async fn new(
         listen: SocketAddr,
-        control: Result<Option<BoundSocket>, String>,
+        control: Result<Option<BoundSocket>, NotBound>,
         handed: Option<&mut Handed>,
     ) -> anyhow::Result<BoundAdmin> {
         Ok(BoundAdmin { statistics: Bound::new(listen, handed).await?, control })
@@ -34,15 +40,27 @@ impl BoundAdmin {
         AdminInUse { statistics: self.statistics.is_handed(), control: matches!(self.control, Ok(Some(_))) }
     }
 
-    /// Answers from now on. To be called in the runtime.
+    /// Answers from now on. The control socket is bound again and again at `named` while another
+    /// process has it. To be called in the runtime.
     pub(super) fn serve(
         self,
         source: StatsSource,
         requests: mpsc::Sender<OperatorRequest>,
+        named: Option<PathBuf>,
     ) -> anyhow::Result<Admin> {
         let routes = admin::routes(source, requests).context("no thread for statistics")?;
         let statistics = self.statistics.serve(routes.clone());
-        Ok(Admin { statistics, control: served(self.control, routes) })
+        let mut admin = Admin { statistics, control: None, retry: None };
+        match self.control {
+            Err(missing) if missing.is_taken => {
+                log_missing(&missing);
+                let mut every = interval(RETRY_EVERY);
+                every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                admin.retry = Some(Retry { every, named, routes });
+            }
+            bound => admin.control = served(bound, routes),
+        }
+        Ok(admin)
     }
 }
 
@@ -51,12 +69,35 @@ pub(super) struct Admin {
     pub(super) statistics: Statistics,
     /// `None`: nobody wants it, or it cannot be had.
     pub(super) control: Option<ControlSocket>,
+    retry: Option<Retry>,
+}
+
+/// Attempts to have the control socket.
+struct Retry {
+    every: Interval,
+    named: Option<PathBuf>,
+    routes: Router,
 }
 
 impl Admin {
     /// Says where the control socket is.
     pub(super) fn tell(&self) {
         self.control.iter().for_each(ControlSocket::tell);
+    }
+
+    /// Binds the control socket once the process that had it is gone. Does nothing where there is
+    /// one.
+    pub(super) async fn retry_control(&mut self) {
+        let Some(retry) = &mut self.retry else { return pending().await };
+        retry.every.tick().await;
+        let bound = BoundSocket::where_nobody_listens(retry.named.as_deref());
+        if bound.as_ref().is_err_and(|missing| missing.is_taken) {
+            return;
+        }
+        if let Some(Retry { routes, .. }) = self.retry.take() {
+            self.control = served(bound, routes);
+            self.tell();
+        }
     }
 
     /// The sockets once more, for another process.
@@ -70,8 +111,10 @@ impl Admin {
         if taken.statistics {
             self.statistics.give_up().await;
         }
-        if taken.control
-            && let Some(mut control) = self.control.take()
+        self.retry = None;
+        // One that was not taken is closed with its file: commands are for the process that serves.
+        if let Some(mut control) = self.control.take()
+            && taken.control
         {
             control.give_up().await;
         }
@@ -81,9 +124,9 @@ impl Admin {
 /// The control socket of the process that hands over. One that is of an older version has none: then it is bound here.
 pub(super) fn handed_or_bound(
     handed: Option<&mut Handed>,
-    bound: Result<Option<BoundSocket>, String>,
+    bound: Result<Option<BoundSocket>, NotBound>,
     named: Option<&Path>,
-) -> Result<Option<BoundSocket>, String> {
+) -> Result<Option<BoundSocket>, NotBound> {
     let Some(handed) = handed.filter(|handed| handed.is_upgrade()) else { return bound };
     match handed.admin.control.take() {
         Some((path, socket)) => Ok(Some(BoundSocket::handed(path, socket))),
@@ -92,9 +135,10 @@ pub(super) fn handed_or_bound(
 }
 
 /// Without a control socket convey serves clients all the same.
-fn served(bound: Result<Option<BoundSocket>, String>, routes: Router) -> Option<ControlSocket> {
+fn served(bound: Result<Option<BoundSocket>, NotBound>, routes: Router) -> Option<ControlSocket> {
     let served = bound.and_then(|bound| {
-        bound.map(|bound| bound.serve(routes)).transpose().map_err(|error| error.to_string())
+        let served = bound.map(|bound| bound.serve(routes)).transpose();
+        served.map_err(|error| NotBound { why: error.to_string(), is_taken: false })
     });
-    served.inspect_err(|why| tell_of_none(why)).ok().flatten()
+    served.inspect_err(log_missing).ok().flatten()
 }

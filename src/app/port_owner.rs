@@ -2,13 +2,9 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
+use super::socket_owner::SocketOwner;
 use crate::model::{Endpoint, Protocol, overlap};
-
-/// The most descriptors of other processes that are looked at: a tenth of a second.
-const MAX_LOOKS: usize = 50_000;
 
 /// The state of a socket that listens, in `/proc/net/tcp` (`TCP_LISTEN` of Linux).
 const LISTENING: &str = "0A";
@@ -25,7 +21,7 @@ pub(super) fn describe(at: Endpoint) -> String {
 pub(super) fn owner(at: Endpoint) -> Option<(u32, String)> {
     let inodes: Vec<u64> =
         tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|one| one.inode).collect();
-    process_with(&inodes)
+    SocketOwner::of(&inodes).map(|SocketOwner { number, name }| (number, name))
 }
 
 /// The users, by number, whose sockets listen there.
@@ -71,35 +67,6 @@ fn address(text: &str) -> Option<SocketAddr> {
         Err(_) => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?)),
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
-}
-
-/// The first process that has one of these sockets, with its name.
-fn process_with(inodes: &[u64]) -> Option<(u32, String)> {
-    let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
-    if wanted.is_empty() {
-        return None;
-    }
-    let mut looks = 0;
-    for process in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(number) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
-        for descriptor in descriptors.flatten() {
-            looks += 1;
-            if looks > MAX_LOOKS {
-                return None;
-            }
-            if is_one_of(&descriptor.path(), &wanted) {
-                let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-                return Some((number, name.trim().to_owned()));
-            }
-        }
-    }
-    None
-}
-
-fn is_one_of(descriptor: &Path, wanted: &[String]) -> bool {
-    let Ok(target) = fs::read_link(descriptor) else { return false };
-    wanted.iter().any(|socket| target.as_os_str().as_bytes() == socket.as_bytes())
 }
 
 #[cfg(test)]

@@ -56,35 +56,58 @@ impl StaleAddress {
     }
 }
 
+/// An announced address, and the sockets of the processes that say that they announce it.
+pub(super) struct OwnedAddress {
+    pub(super) ip: IpAddr,
+    pub(super) interface: String,
+    pub(super) inodes: Vec<u64>,
+}
+
+/// The addresses of this host that a convey announced.
+#[derive(Default)]
+pub(super) struct MarkedAddresses {
+    stale: Vec<StaleAddress>,
+    /// Those that a process still announces.
+    pub(super) owned: Vec<OwnedAddress>,
+}
+
 /// All of them.
 ///
 /// # Errors
-/// The kernel does not tell.
-pub(super) async fn find(addresses: &HostAddresses) -> Result<Vec<StaleAddress>, net::Error> {
+/// The kernel does not list them.
+pub(super) async fn find(addresses: &HostAddresses) -> Result<MarkedAddresses, net::Error> {
     let announced: Vec<HostAddress> =
         addresses.all().await?.into_iter().filter(|address| address.is_announced).collect();
+    let mut found = MarkedAddresses::default();
     if announced.is_empty() {
-        return Ok(Vec::new());
+        return Ok(found);
     }
     let interfaces = addresses.interfaces().await?;
     let names: HashMap<u32, String> = interfaces.into_iter().map(|one| (one.index, one.name)).collect();
     let others = announcers();
-    let is_left = |address: &HostAddress| !others.contains(&name(address.ip));
-    let stale = announced.into_iter().filter(is_left).filter_map(|address| {
-        let name = own(address.ip).ok()?;
-        let interface = names.get(&address.interface)?.clone();
-        Some(StaleAddress { address, interface, _name: name })
-    });
-    Ok(stale.collect())
+    for address in announced {
+        let Some(interface) = names.get(&address.interface).cloned() else { continue };
+        let inodes = others.inodes_of(&name(address.ip)).to_vec();
+        match own(address.ip) {
+            Ok(name) if inodes.is_empty() => {
+                found.stale.push(StaleAddress { address, interface, _name: name });
+            }
+            _ => found.owned.push(OwnedAddress { ip: address.ip, interface, inodes }),
+        }
+    }
+    Ok(found)
 }
 
-/// Removes all of them; what was removed, a line each.
+/// Removes all that no process announces; a line for each.
 ///
 /// # Errors
 /// The kernel refuses.
-pub(super) async fn clear(addresses: &HostAddresses) -> Result<Vec<String>, net::Error> {
+pub(super) async fn clear(
+    addresses: &HostAddresses,
+    MarkedAddresses { stale, .. }: MarkedAddresses,
+) -> Result<Vec<String>, net::Error> {
     let mut removed = Vec::new();
-    for stale in find(addresses).await? {
+    for stale in stale {
         addresses.withdraw(&stale.address).await?;
         removed.push(stale.told());
     }
@@ -95,5 +118,5 @@ pub(super) async fn clear(addresses: &HostAddresses) -> Result<Vec<String>, net:
 pub(super) async fn diagnoses() -> Vec<Diagnosis> {
     let Ok(addresses) = HostAddresses::open() else { return Vec::new() };
     let found = find(&addresses).await.unwrap_or_default();
-    found.iter().map(StaleAddress::diagnosis).collect()
+    found.stale.iter().map(StaleAddress::diagnosis).collect()
 }

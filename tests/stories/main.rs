@@ -14,6 +14,7 @@ mod checks;
 mod cli;
 mod compression;
 mod config;
+mod control_socket;
 mod curl;
 mod dashboard;
 mod dashboard_steering;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         cli::stories(),
         compression::stories(),
         config::stories(),
+        control_socket::stories(),
         dashboard::stories(),
         dashboard_steering::stories(),
         demo::stories(),

@@ -45,8 +45,41 @@ pub(super) fn what_another_users_convey_announces_is_not_cleared() {
         let clear = || run(binary().args(["clear", "--addresses"])).stdout;
         let said = clear();
         assert!(said.contains("no address is left") && has("lo", VIP), "{said}");
+        let stays = format!("the address {VIP} stays on lo: python3 (process {}) announces it", owner.id());
+        assert!(said.contains(&stays), "{said}");
         drop(owner);
         wait_for("nobody's process to end", || (!names().contains("@convey announces")).then_some(()));
         assert!(clear().contains(&format!("removed the address {VIP}")));
+    });
+}
+
+/// A process that was killed keeps its sockets until its memory is freed; its threads may outlast
+/// the first one.
+pub(super) fn clear_waits_for_a_process_that_is_ending() {
+    in_namespace("announce::clear_waits_for_a_process_that_is_ending", "", || {
+        let lab = Loopback::new();
+        let server = TcpServer::named("a", lab.server(1));
+        let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
+        wait_until("lo", VIP, true);
+        // Ended by SIGKILL.
+        drop((balancer, server));
+        let program = format!(
+            "import ctypes, socket, threading, time\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+             s.bind('\\0convey announces {VIP} #1')\nthreading.Thread(target=time.sleep, args=[60]).start()\n\
+             ctypes.CDLL(None).pthread_exit(None)"
+        );
+        let owner = Process::spawn(Command::new("python3").args(["-c", &program]));
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", owner.id())).unwrap_or_default();
+        wait_for("the first thread to end", || stat().contains(") Z ").then_some(()));
+        let said = lab.directory().join("clear");
+        let output = std::fs::File::create(&said).unwrap();
+        let mut clear = Process::spawn(
+            binary().args(["clear", "--addresses"]).stdout(output.try_clone().unwrap()).stderr(output),
+        );
+        let said = || std::fs::read_to_string(&said).unwrap();
+        wait_for("clear to wait", || said().contains("waiting for the end of").then_some(()));
+        drop(owner);
+        assert_eq!(clear.wait().code(), Some(0), "{}", said());
+        assert!(said().contains(&format!("removed the address {VIP}")) && !has("lo", VIP), "{}", said());
     });
 }

@@ -22,7 +22,7 @@ use self::keepalived::{
     keepalived_has_the_address_while_a_server_is_up, of_two_hosts_the_one_that_can_serve_has_the_address,
 };
 use self::left_alone::{
-    what_another_users_convey_announces_is_not_cleared,
+    clear_waits_for_a_process_that_is_ending, what_another_users_convey_announces_is_not_cleared,
     while_the_interface_is_missing_an_address_is_where_it_was_as_long_as_it_can_serve,
 };
 
@@ -39,6 +39,7 @@ stories!("announce":
         [Need::Namespaces, MARKS],
     what_another_users_convey_announces_is_not_cleared
         [Need::Namespaces, MARKS, Need::PYTHON],
+    clear_waits_for_a_process_that_is_ending [Need::Namespaces, MARKS, Need::PYTHON],
     a_router_sends_clients_here_while_a_server_is_up
         [Need::Namespaces, MARKS, Need::CURL, Need::Tool("bird", "bird2")],
     a_router_hears_of_addresses_from_frr

@@ -110,7 +110,7 @@ impl OwnedName {
 /// What the processes of this network namespace own, whoever's they are. Anybody may bind a name, so it keeps nobody from owning the same;
 /// but what it says may be lived by, and is not to be taken away from its owner.
 #[derive(Debug, Default)]
-pub struct OwnedNames(HashSet<Vec<u8>>);
+pub struct OwnedNames(HashMap<Vec<u8>, Vec<u64>>);
 
 impl OwnedNames {
     /// All of them, those of this process among them.
@@ -119,13 +119,26 @@ impl OwnedNames {
     /// The kernel does not tell.
     pub fn read() -> io::Result<OwnedNames> {
         let sockets = named(b"\0convey ")?;
-        let names = sockets.iter().map(|socket| without_number(&socket.name[1..]).to_vec());
-        Ok(OwnedNames(names.collect()))
+        let mut names: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
+        for socket in sockets {
+            names.entry(without_number(&socket.name[1..]).to_vec()).or_default().push(socket.inode);
+        }
+        Ok(OwnedNames(names))
+    }
+
+    /// The inodes of all sockets that have such a name.
+    pub fn inodes(&self) -> Vec<u64> {
+        self.0.values().flatten().copied().collect()
+    }
+
+    /// The inodes of the sockets that have this name.
+    pub fn inodes_of(&self, name: &str) -> &[u64] {
+        self.0.get(format!("convey {name}").as_bytes()).map_or(&[], |inodes| inodes)
     }
 
     /// Whether somebody owns what the name says.
     pub fn contains(&self, name: &str) -> bool {
-        self.0.contains(format!("convey {name}").as_bytes())
+        !self.inodes_of(name).is_empty()
     }
 }
 

@@ -14,6 +14,8 @@ use super::KERNEL_TIMEOUT;
 pub struct UnixSocket {
     /// One of an abstract socket begins with a zero.
     pub name: Vec<u8>,
+    /// Its inode, which `/proc/PID/fd` has as well.
+    pub inode: u64,
     /// Whose it is, as numbered in our user namespace; `None` before Linux 5.3.
     pub uid: Option<u32>,
 }
@@ -84,6 +86,7 @@ fn message<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
 /// `None` if it has no name.
 fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
     let (mut name, mut uid) = (None, None);
+    let inode = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
     let mut rest = body.get(UNIX_DIAG_MSG..)?;
     while let (Some(len), Some(kind)) =
         (rest.first_chunk(), rest.get(2..).and_then(|rest| rest.first_chunk()))
@@ -97,11 +100,12 @@ fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    name.map(|name| UnixSocket { name, uid })
+    name.map(|name| UnixSocket { name, inode: inode.into(), uid })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -114,7 +118,11 @@ mod tests {
         let socket = UnixDatagram::bind_addr(&address).unwrap();
         let name = [b"\0", name.as_bytes()].concat();
         let uid = Some(rustix::process::geteuid().as_raw());
-        assert_eq!(named(&name).unwrap(), [UnixSocket { name: name.clone(), uid }]);
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+        let found = named(&name).unwrap();
+        let inode = found[0].inode;
+        assert_eq!(link.to_str(), Some(&*format!("socket:[{inode}]")));
+        assert_eq!(found, [UnixSocket { name: name.clone(), inode, uid }]);
         drop(socket);
         assert_eq!(named(&name).unwrap(), []);
     }

@@ -1,0 +1,111 @@
+//! Processes that have a socket: their number, their name and whether they are ending.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+/// The most descriptors of other processes that are looked at: a tenth of a second.
+const MAX_LOOKS: usize = 50_000;
+
+/// The flag of a task that ends (`PF_EXITING` of Linux).
+const EXITING: u64 = 4;
+
+/// A process that has a socket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SocketOwner {
+    pub(super) number: u32,
+    pub(super) name: String,
+}
+
+impl SocketOwner {
+    /// A process that has one of these sockets, as far as this user may see.
+    pub(super) fn of(inodes: &[u64]) -> Option<SocketOwner> {
+        SocketOwner::of_each(inodes).into_values().next()
+    }
+
+    /// The processes that have these sockets, by the inodes of the sockets. Those that this user may not see are missing.
+    pub(super) fn of_each(inodes: &[u64]) -> BTreeMap<u64, SocketOwner> {
+        let mut wanted: HashSet<u64> = inodes.iter().copied().collect();
+        let mut found = BTreeMap::new();
+        let Ok(processes) = fs::read_dir("/proc") else { return found };
+        let mut looks = 0;
+        for process in processes.flatten() {
+            if wanted.is_empty() {
+                break;
+            }
+            let Some(number) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+            for descriptor in descriptors.flatten() {
+                looks += 1;
+                if looks > MAX_LOOKS {
+                    return found;
+                }
+                let Some(inode) = inode(&descriptor.path()).filter(|inode| wanted.remove(inode)) else {
+                    continue;
+                };
+                let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+                found.insert(inode, SocketOwner { number, name: name.trim().to_owned() });
+            }
+        }
+        found
+    }
+
+    /// Whether the process was killed, or ends, and only has to be waited for.
+    pub(super) fn is_ending(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.number));
+        stat.map_or(true, |stat| is_ending(&stat))
+    }
+}
+
+impl std::fmt::Display for SocketOwner {
+    /// `nginx (process 123)`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (process {})", self.name, self.number)
+    }
+}
+
+/// Whether `/proc/PID/stat` is that of a process that ends: it is a zombie, exits, or `SIGKILL` waits for it.
+fn is_ending(stat: &str) -> bool {
+    // The name is in parentheses, and may have any byte.
+    let Some((_, after_name)) = stat.rsplit_once(')') else { return false };
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    // Numbered as in proc(5), where the state is the third field.
+    let number = |n: usize| fields.get(n - 3).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let is_dead = matches!(fields.first(), Some(&"Z" | &"X"));
+    is_dead || number(9) & EXITING != 0 || number(31) & (1 << (Signal::KILL.as_raw() - 1)) != 0
+}
+
+/// The inode of a descriptor's socket, if it is one.
+fn inode(descriptor: &Path) -> Option<u64> {
+    let target = fs::read_link(descriptor).ok()?;
+    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ending_processes_are_known_by_state_flags_and_pending_signals() {
+        let stat = |state: &str, flags: u64, pending: u64| {
+            let middle = vec!["0"; 21].join(" ");
+            format!("12 (a) Z 4) {state} 1 1 1 0 -1 {flags} {middle} {pending} 0 0 0\n")
+        };
+        for (expected, stat) in [
+            (false, stat("S", 0x40_0000, 0)),
+            (false, stat("R", 0, 1 << 14)),
+            (true, stat("Z", 0, 0)),
+            (true, stat("D", 0x40_0004, 0)),
+            (true, stat("R", 0, 1 << 8)),
+            (false, "12".to_owned()),
+        ] {
+            assert_eq!(is_ending(&stat), expected, "{stat}");
+        }
+        let own = SocketOwner { number: std::process::id(), name: String::new() };
+        assert!(!own.is_ending());
+    }
+}
