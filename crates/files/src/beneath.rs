@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fstat, openat, openat2, stat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fstat, openat, openat2, stat,
+    statat,
 };
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use crate::file_name;
-use crate::listing::{ListedFile, MAX_LISTED};
+use crate::listing::{ListedFile, Listing, MAX_LISTED};
 
 /// Whether a call may wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,12 +125,12 @@ pub fn read_whole(file: impl AsFd, len: usize, wait: DiskWait) -> rustix::io::Re
     Err(Errno::FBIG)
 }
 
-/// What a directory has, and whether that is more than is told. Dot files are told if they are served; what is neither a file nor a
-/// directory never is, nor what leads out of the root. To be called where waiting is right.
+/// Lists a directory. Dot files are listed if they are served. Devices, FIFOs, sockets and links
+/// that lead out of the directory never are. It may wait for a disk.
 ///
 /// # Errors
 /// The kernel's.
-pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<(Vec<ListedFile>, bool)> {
+pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<Listing> {
     let mut files = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -138,14 +139,21 @@ pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<(Ve
             continue;
         }
         if files.len() == MAX_LISTED {
-            return Ok((files, true));
+            return Ok(Listing::new(files, true));
         }
-        // A link that leads out of the directory is not told of: whether it leaves the root cannot be told from here.
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let Ok(found) = openat2(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) else {
-            continue;
+        let found = match entry.file_type() {
+            FileType::RegularFile | FileType::Directory => {
+                statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            }
+            // A link that leads out of the directory is left out: whether it leaves the root cannot
+            // be seen from here.
+            _ => {
+                let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+                let opened = openat2(directory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how);
+                opened.and_then(fstat)
+            }
         };
-        let (stamp, kind) = stamp(&found)?;
+        let Ok((stamp, kind)) = found.map(|found| of_stat(&found)) else { continue };
         if kind != FoundKind::Other {
             files.push(ListedFile {
                 name: name.to_vec(),
@@ -154,7 +162,7 @@ pub fn list(directory: &OwnedFd, with_dot_files: bool) -> rustix::io::Result<(Ve
             });
         }
     }
-    Ok((files, false))
+    Ok(Listing::new(files, false))
 }
 
 fn of_stat(found: &Stat) -> (FileStamp, FoundKind) {
@@ -183,6 +191,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::listing::PagePosition;
 
     fn text(root: &Path, name: &str) -> Result<String, Errno> {
         let file = open(root, name.as_bytes(), DiskWait::Allowed)?;
@@ -261,15 +270,12 @@ mod tests {
         rustix::fs::mkfifoat(CWD, at("fifo"), Mode::RUSR).unwrap();
         let names = |with_dot_files| {
             let opened = open(directory.path(), b"", DiskWait::Allowed).unwrap();
-            let (files, is_cut) = list(&opened, with_dot_files).unwrap();
-            assert!(!is_cut);
-            let mut names: Vec<_> =
-                files.into_iter().map(|file| (String::from_utf8(file.name).unwrap(), file.len)).collect();
-            names.sort();
-            names.retain(|(name, _)| name != "sub");
-            names
+            let (page, _) =
+                list(&opened, with_dot_files).unwrap().part(b"", &PagePosition::Start, usize::MAX);
+            let rows = page.lines().filter(|line| line.starts_with("<tr>"));
+            rows.filter_map(|row| row.split('"').nth(1)).map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(names(false), [("a".to_owned(), 5), ("link".to_owned(), 5)]);
-        assert_eq!(names(true).len(), 3);
+        assert_eq!(names(false), ["./sub/", "./a", "./link"]);
+        assert_eq!(names(true), ["./sub/", "./.hidden", "./a", "./link"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The page that lists a directory. Pure.
+//! The page that lists a directory, in parts. Pure.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ pub const MAX_LISTED: usize = 10_000;
 /// Characters of a name that stand in a link as they are (RFC 3986, section 2.3).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What a directory has.
+/// A file or directory of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFile {
-    /// Its name, which may be no text.
+    /// Its name, which may not be UTF-8.
     pub name: Vec<u8>,
     /// Whether it is a directory.
     pub is_directory: bool,
@@ -21,11 +21,84 @@ pub struct ListedFile {
     pub len: u64,
 }
 
-/// The page, in HTML. `directory` is its name as the root has it. Directories come first, each kind by name.
-pub fn page(directory: &[u8], mut files: Vec<ListedFile>, is_cut: bool) -> String {
-    files.sort_unstable_by(|a, b| (!a.is_directory, &a.name).cmp(&(!b.is_directory, &b.name)));
+/// Content of a directory, in the order of its page: directories first, each kind by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    files: Vec<ListedFile>,
+    is_cut: bool,
+}
+
+/// Position within the page of a directory. It stays valid for later listings of the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PagePosition {
+    /// Nothing of the page was written.
+    Start,
+    /// The row of this file was written last.
+    Behind {
+        /// Whether it is a directory.
+        is_directory: bool,
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// The page is complete.
+    End,
+}
+
+impl ListedFile {
+    fn key(&self) -> (bool, &[u8]) {
+        (!self.is_directory, &self.name)
+    }
+}
+
+impl Listing {
+    /// Sorts the files of a directory. `is_cut`: it has more of them.
+    pub fn new(mut files: Vec<ListedFile>, is_cut: bool) -> Listing {
+        files.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        Listing { files, is_cut }
+    }
+
+    /// Memory that the listing takes, in bytes.
+    pub fn memory(&self) -> usize {
+        let names: usize = self.files.iter().map(|file| file.name.capacity()).sum();
+        names + self.files.capacity() * size_of::<ListedFile>()
+    }
+
+    /// The next part of the page in HTML, and the position behind it. A part ends with the first
+    /// row that brings it to `enough` bytes. `directory` is the path below the root.
+    pub fn part(&self, directory: &[u8], from: &PagePosition, enough: usize) -> (String, PagePosition) {
+        let mut page = String::new();
+        let next = match from {
+            PagePosition::End => return (page, PagePosition::End),
+            PagePosition::Start => {
+                write_begin(&mut page, directory);
+                0
+            }
+            PagePosition::Behind { is_directory, name } => {
+                let last = (!is_directory, &name[..]);
+                self.files.partition_point(|file| file.key() <= last)
+            }
+        };
+        for (at, file) in self.files.iter().enumerate().skip(next) {
+            write_row(&mut page, file);
+            if page.len() >= enough && at + 1 < self.files.len() {
+                let ListedFile { name, is_directory, .. } = file.clone();
+                return (page, PagePosition::Behind { is_directory, name });
+            }
+        }
+        page.push_str("</table>\n");
+        if self.is_cut {
+            let _ = writeln!(page, "<p>There are more than these {MAX_LISTED}.</p>");
+        }
+        page.push_str("</body>\n</html>\n");
+        (page, PagePosition::End)
+    }
+}
+
+fn write_begin(page: &mut String, directory: &[u8]) {
     let title = escaped(&format!("/{}", String::from_utf8_lossy(directory)));
-    let mut page = format!(
+    // Writing to a string never fails.
+    let _ = write!(
+        page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>{title}</title>\n<style>\nbody {{ font-family: system-ui, sans-serif; margin: 2em; color-scheme: light dark; }}\n\
          td {{ padding: 0.1em 2em 0.1em 0; }}\ntd + td {{ text-align: right; }}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n<table>\n"
@@ -33,20 +106,13 @@ pub fn page(directory: &[u8], mut files: Vec<ListedFile>, is_cut: bool) -> Strin
     if !directory.is_empty() {
         page.push_str("<tr><td><a href=\"../\">../</a></td><td></td></tr>\n");
     }
-    for ListedFile { name, is_directory, len } in &files {
-        let slash = if *is_directory { "/" } else { "" };
-        let (link, text) = (percent_encode(name, UNRESERVED), escaped(&String::from_utf8_lossy(name)));
-        let len = if *is_directory { String::new() } else { len.to_string() };
-        // A text that is written in memory never fails.
-        let _ =
-            writeln!(page, "<tr><td><a href=\"./{link}{slash}\">{text}{slash}</a></td><td>{len}</td></tr>");
-    }
-    page.push_str("</table>\n");
-    if is_cut {
-        let _ = writeln!(page, "<p>There are more than these {MAX_LISTED}.</p>");
-    }
-    page.push_str("</body>\n</html>\n");
-    page
+}
+
+fn write_row(page: &mut String, ListedFile { name, is_directory, len }: &ListedFile) {
+    let slash = if *is_directory { "/" } else { "" };
+    let (link, text) = (percent_encode(name, UNRESERVED), escaped(&String::from_utf8_lossy(name)));
+    let len = if *is_directory { String::new() } else { len.to_string() };
+    let _ = writeln!(page, "<tr><td><a href=\"./{link}{slash}\">{text}{slash}</a></td><td>{len}</td></tr>");
 }
 
 fn escaped(text: &str) -> String {
@@ -66,10 +132,74 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn file(name: &[u8], is_directory: bool) -> ListedFile {
         ListedFile { name: name.to_vec(), is_directory, len: 7 }
+    }
+
+    fn page(directory: &[u8], files: Vec<ListedFile>, is_cut: bool) -> String {
+        let (page, end) = Listing::new(files, is_cut).part(directory, &PagePosition::Start, usize::MAX);
+        assert_eq!(end, PagePosition::End);
+        page
+    }
+
+    fn files() -> impl Strategy<Value = Vec<ListedFile>> {
+        let file = (any::<bool>(), 0..100_u64).prop_map(|(is_directory, len)| (is_directory, len));
+        prop::collection::btree_map("[a-z<]{1,3}", file, 0..60).prop_map(|files| {
+            let of = |(name, (is_directory, len)): (String, (bool, u64))| ListedFile {
+                name: name.into_bytes(),
+                is_directory,
+                len,
+            };
+            files.into_iter().map(of).collect()
+        })
+    }
+
+    fn links(page: &str) -> Vec<&str> {
+        page.split("href=\"./").skip(1).filter_map(|rest| rest.split('"').next()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn parts_of_a_page_are_bounded_and_make_the_whole(files in files(), enough in 0..4_000_usize, is_cut: bool) {
+            let (listing, mut at, mut parts) = (Listing::new(files.clone(), is_cut), PagePosition::Start, String::new());
+            while at != PagePosition::End {
+                let (part, next) = listing.part(b"docs", &at, enough);
+                prop_assert!(!part.is_empty() && part.len() < enough + 1_200, "{}", part.len());
+                parts.push_str(&part);
+                at = next;
+            }
+            prop_assert_eq!(parts, page(b"docs", files, is_cut));
+            prop_assert_eq!(listing.part(b"docs", &at, enough), (String::new(), PagePosition::End));
+        }
+
+        #[test]
+        fn files_that_stay_are_listed_once_while_others_come_and_go(
+            stay in files(),
+            others in prop::collection::vec(files(), 1..8),
+            enough in 0..2_000_usize,
+        ) {
+            let names: BTreeSet<&[u8]> = stay.iter().map(|file| &file.name[..]).collect();
+            let mut listings = others.iter().cycle().map(|others| {
+                let others = others.iter().filter(|other| !names.contains(&other.name[..]));
+                Listing::new(stay.iter().chain(others).cloned().collect(), false)
+            });
+            let (mut at, mut parts) = (PagePosition::Start, String::new());
+            while at != PagePosition::End {
+                let (part, next) = listings.next().unwrap().part(b"", &at, enough);
+                parts.push_str(&part);
+                at = next;
+            }
+            for file in &stay {
+                let link = percent_encode(&file.name, UNRESERVED).to_string() + if file.is_directory { "/" } else { "" };
+                prop_assert_eq!(links(&parts).iter().filter(|found| **found == link).count(), 1, "{}", parts);
+            }
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 pub(crate) mod client;
 mod held;
 pub(crate) mod server;
-mod unread;
+pub(crate) mod unread;
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -17,7 +17,7 @@ const STREAMS: u32 = 100;
 /// Most bytes of memory that such a connection may hold.
 const MOST: u64 = 5 << 20;
 
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u32).to_be_bytes();
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }

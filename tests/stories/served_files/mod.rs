@@ -1,6 +1,7 @@
 //! Files of a site: a backend of mode http that has a directory in place of servers.
 
 mod changed;
+mod listed;
 mod refused;
 mod within_tls;
 
@@ -20,6 +21,9 @@ use changed::{
     a_file_that_shrinks_while_it_is_sent_ends_its_connection,
     a_reload_serves_another_directory_while_a_download_goes_on,
     a_root_that_is_missing_is_told_and_a_reload_with_it_changes_nothing,
+};
+use listed::{
+    a_listing_of_many_names_is_whole_in_every_version, listings_that_nobody_takes_hold_little_memory,
 };
 use refused::{
     a_response_has_few_parts_whatever_is_asked_for, files_are_only_read,
@@ -41,6 +45,8 @@ stories!("served_files":
     a_client_gets_the_form_that_it_takes_unless_that_is_older_than_the_file,
     caches_are_told_what_the_rules_say_and_a_404_says_what_the_page_does,
     a_directory_is_listed_where_the_operator_says_so,
+    a_listing_of_many_names_is_whole_in_every_version,
+    listings_that_nobody_takes_hold_little_memory,
     a_large_file_is_whole_over_both_versions_and_small_ones_are_served_meanwhile,
     files_are_whole_within_tls_over_both_versions,
     a_download_within_tls_that_pauses_is_whole_and_small_files_are_served_meanwhile,

@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use convey_files::FileName;
-use convey_files::listing;
 use convey_http_core::{AcceptedEncodings, ContentCoding};
 use convey_model::FilesConfig;
 use rustix::io::Errno;
 
+use super::directory_page::{self, DirectoryPage};
 use super::store::{self, FileUser, LoadedFile, Opened};
 
 /// What a request is answered with.
 pub(super) struct Found {
-    /// The file; `None`: a page that is made of a directory.
-    pub(super) file: Option<Arc<LoadedFile>>,
-    /// That page.
-    pub(super) page: Bytes,
+    pub(super) content: FoundContent,
     /// What the operator has caches told of it.
     pub(super) cache_control: Option<Box<str>>,
     /// The form that the client gets.
@@ -24,6 +20,22 @@ pub(super) struct Found {
     /// Whether other clients may get other forms.
     pub(super) varies: bool,
     pub(super) content_type: &'static str,
+}
+
+/// A file, or a page that convey makes.
+pub(super) enum FoundContent {
+    File(Arc<LoadedFile>),
+    Page(DirectoryPage),
+}
+
+impl Found {
+    /// The file; `None`: a page of convey.
+    pub(super) fn file(&self) -> Option<&Arc<LoadedFile>> {
+        match &self.content {
+            FoundContent::File(file) => Some(file),
+            FoundContent::Page(_) => None,
+        }
+    }
 }
 
 /// Why there is none.
@@ -68,11 +80,8 @@ pub(super) async fn find(
             other => return other,
         }
     }
-    let (page, is_cut) = store::list(files, name.as_bytes()).await?;
-    let page = listing::page(name.as_bytes(), page, is_cut).into();
     Ok(Found {
-        file: None,
-        page,
+        content: FoundContent::Page(directory_page::find(files, name.as_bytes()).await?),
         cache_control: None,
         form: None,
         varies: false,
@@ -104,8 +113,7 @@ pub(super) async fn of_name(
         }
     }
     Ok(Found {
-        file: Some(found),
-        page: Bytes::new(),
+        content: FoundContent::File(found),
         cache_control: cache_control(files, name),
         form,
         varies,

@@ -2,12 +2,14 @@
 //!
 //! - `find` finds the file of a request, in the form that the client takes.
 //! - `store` keeps small files, and open ones, for each thread, and opens others.
+//! - `directory_page` makes the page of a directory, part by part.
 //! - `disk` has the threads that wait for disks.
 //! - `reply` decides what is said of a file: status, fields, parts.
 //! - `send` brings it to the client, `send_compressed` compresses it on the way.
 //! - `date` is the time as HTTP writes it.
 
 mod date;
+mod directory_page;
 mod disk;
 mod find;
 mod reply;
@@ -158,7 +160,7 @@ impl Forwarding<'_, '_> {
                 pool.live.traffic.add(core, Counter::BytesTx, bytes);
             },
         };
-        let file = found.file.as_deref();
+        let (file, client_stays) = (found.file().map(|file| &**file), reply.client_stays);
         let sent = match compression.is_on() {
             true => sending.send_compressed(reply, file, &mut compression).await,
             false => sending.send(reply, file).await,

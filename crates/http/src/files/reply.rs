@@ -8,7 +8,8 @@ use convey_http_core::{FieldRules, HttpMethod, RequestHead};
 use smallvec::{SmallVec, smallvec};
 
 use super::date;
-use super::find::Found;
+use super::directory_page::{DirectoryPage, PageInParts};
+use super::find::{Found, FoundContent};
 use super::store::LoadedFile;
 use crate::answer::{AnswerReason, OwnAnswer, phrase_of};
 
@@ -17,6 +18,18 @@ pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) head: Vec<u8>,
     pub(super) pieces: Pieces,
+    pub(super) framing: ReplyFraming,
+    /// Whether the client's connection stays open.
+    pub(super) client_stays: bool,
+}
+
+/// How the client knows where the body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplyFraming {
+    Length(u64),
+    Chunked,
+    /// The connection is closed: HTTP/1.0 has no chunks.
+    Close,
 }
 
 /// The parts of a body; most have one.
@@ -27,6 +40,8 @@ pub(super) type Pieces = SmallVec<[ReplyPiece; 1]>;
 pub(super) enum ReplyPiece {
     Bytes(Bytes),
     OfFile(Range<u64>),
+    /// The only piece of its body.
+    Page(PageInParts),
 }
 
 /// What it is to.
@@ -36,6 +51,7 @@ pub(super) struct ReplyTo<'a> {
     pub(super) fields: &'a FieldRules,
     /// 200, or 404 for a page that says so: that is sent whole, without conditions.
     pub(super) status: u16,
+    /// Whether the client's connection may stay open.
     pub(super) client_stays: bool,
 }
 
@@ -43,8 +59,7 @@ pub(super) struct ReplyTo<'a> {
 struct Parts {
     status: u16,
     pieces: Pieces,
-    /// Of the body.
-    len: u64,
+    framing: ReplyFraming,
     content_range: Option<String>,
     /// In place of the file's own.
     content_type: Option<String>,
@@ -53,24 +68,32 @@ struct Parts {
 impl Reply {
     /// The response with this file. An error is what convey says in its place.
     pub(super) fn of(found: &Found, to: &ReplyTo<'_>) -> Result<Reply, OwnAnswer> {
-        let parts = match &found.file {
-            None => Parts {
-                pieces: smallvec![ReplyPiece::Bytes(found.page.clone())],
-                ..Parts::none(200, found.page.len() as u64)
+        let parts = match &found.content {
+            FoundContent::Page(DirectoryPage::Whole(page)) => Parts {
+                pieces: smallvec![ReplyPiece::Bytes(page.clone())],
+                ..Parts::none(200, page.len() as u64)
             },
-            Some(file) if to.status == 200 => parts_of(file, found, to.head)?,
-            Some(file) => Parts::whole(to.status, file.len),
+            FoundContent::Page(DirectoryPage::InParts(page)) => Parts {
+                pieces: smallvec![ReplyPiece::Page(page.clone())],
+                framing: if to.head.is_http11() { ReplyFraming::Chunked } else { ReplyFraming::Close },
+                ..Parts::none(200, 0)
+            },
+            FoundContent::File(file) if to.status == 200 => parts_of(file, found, to.head)?,
+            FoundContent::File(file) => Parts::whole(to.status, file.len),
         };
+        let framing = parts.framing;
+        let client_stays = to.client_stays && framing != ReplyFraming::Close;
+        let head = write_head(found, &parts, to, client_stays);
         let is_head = to.head.method() == HttpMethod::Head;
-        let head = write_head(found, &parts, to);
         let pieces = if is_head { Pieces::new() } else { parts.pieces };
-        Ok(Reply { status: parts.status, head, pieces })
+        Ok(Reply { status: parts.status, head, pieces, framing, client_stays })
     }
 }
 
 impl Parts {
     fn none(status: u16, len: u64) -> Parts {
-        Parts { status, pieces: Pieces::new(), len, content_range: None, content_type: None }
+        let framing = ReplyFraming::Length(len);
+        Parts { status, pieces: Pieces::new(), framing, content_range: None, content_type: None }
     }
 
     fn whole(status: u16, len: u64) -> Parts {
@@ -154,15 +177,19 @@ impl HeadWriter<'_> {
     }
 }
 
-fn write_head(found: &Found, parts: &Parts, to: &ReplyTo<'_>) -> Vec<u8> {
+fn write_head(found: &Found, parts: &Parts, to: &ReplyTo<'_>, client_stays: bool) -> Vec<u8> {
     let mut head = HeadWriter { out: Vec::with_capacity(512), fields: to.fields };
-    let is_of_file = found.file.is_some() && parts.status != 404;
+    let is_of_file = found.file().is_some() && parts.status != 404;
     head.start_line(parts.status);
     head.field("Server", "convey");
-    head.validators(found.file.as_deref(), parts.status);
+    head.validators(found.file().map(|file| &**file), parts.status);
     if parts.status != 304 {
         head.field("Content-Type", parts.content_type.as_deref().unwrap_or(found.content_type));
-        head.field("Content-Length", itoa::Buffer::new().format(parts.len));
+        match parts.framing {
+            ReplyFraming::Length(len) => head.field("Content-Length", itoa::Buffer::new().format(len)),
+            ReplyFraming::Chunked => head.field("Transfer-Encoding", "chunked"),
+            ReplyFraming::Close => {}
+        }
         if let Some(form) = found.form {
             head.field("Content-Encoding", form.name());
         }
@@ -181,7 +208,7 @@ fn write_head(found: &Found, parts: &Parts, to: &ReplyTo<'_>) -> Vec<u8> {
         Some(value) => head.field("Cache-Control", value),
         None => {}
     }
-    match (to.client_stays, to.head.is_http11()) {
+    match (client_stays, to.head.is_http11()) {
         (false, _) => head.field("Connection", "close"),
         (true, false) => head.field("Connection", "keep-alive"),
         (true, true) => {}

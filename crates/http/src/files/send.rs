@@ -17,8 +17,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
+use super::directory_page::{PART, PageInParts};
 use super::disk::aside;
-use super::reply::{Reply, ReplyPiece};
+use super::reply::{Reply, ReplyFraming, ReplyPiece};
 use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::ends::{ClientEnd, End};
@@ -49,7 +50,7 @@ impl Sending<'_, '_> {
     /// # Errors
     /// Why the connection is over.
     pub(super) async fn send(mut self, reply: Reply, file: Option<&LoadedFile>) -> Result<(), Counter> {
-        let Reply { head, pieces, .. } = reply;
+        let Reply { head, pieces, framing, .. } = reply;
         self.time_limit.renew(self.idle);
         let content = file.map(|file| &file.content);
         let (mut pieces, mut before) = (pieces.into_iter().peekable(), &head[..]);
@@ -68,11 +69,30 @@ impl Sending<'_, '_> {
                     let was_there = self.send_range(opened, range.clone(), is_known).await?;
                     file.filter(|_| was_there).iter().for_each(|file| file.is_in_memory(range));
                 }
+                (ReplyPiece::Page(page), _) => {
+                    self.write(before, &[], More::Data).await?;
+                    return self.send_page(page.clone(), framing == ReplyFraming::Chunked).await;
+                }
                 (ReplyPiece::OfFile(_), None) => return Err(Counter::FileChanged),
             }
             before = &[];
         }
         self.write(before, &[], More::No).await
+    }
+
+    /// Sends the page of a directory. Each part is made once the client takes some of it.
+    async fn send_page(&mut self, mut page: PageInParts, is_chunked: bool) -> Result<(), Counter> {
+        while !page.is_complete() {
+            self.room(PART as u64).await?;
+            let Some(mut part) = page.next().await? else { break };
+            if is_chunked {
+                let end = if page.is_complete() { "\r\n0\r\n\r\n" } else { "\r\n" };
+                part = format!("{:x}\r\n{part}{end}", part.len());
+            }
+            let more = if page.is_complete() { More::No } else { More::Data };
+            self.write(part.as_bytes(), &[], more).await?;
+        }
+        Ok(())
     }
 
     /// Writes these, one behind the other.

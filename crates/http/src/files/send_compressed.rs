@@ -43,6 +43,12 @@ impl Sending<'_, '_> {
                 (ReplyPiece::OfFile(range), Some(FileContent::Open(opened))) => {
                     self.compress_range(opened, range.clone(), compression, &mut out).await?;
                 }
+                (ReplyPiece::Page(page), _) => {
+                    let mut page = page.clone();
+                    while let Some(part) = page.next().await? {
+                        self.compress(part.as_bytes(), compression, &mut out).await?;
+                    }
+                }
                 (ReplyPiece::OfFile(_), None) => return Err(Counter::FileChanged),
             }
         }

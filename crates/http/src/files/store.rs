@@ -12,16 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use convey_files::beneath::{self, DiskWait, FileStamp, FoundKind};
-use convey_files::listing::ListedFile;
 use convey_files::{BoundedCache, CacheBounds, Validators, content_type, is_compressible};
-use convey_model::FilesConfig;
 use convey_snapshot::PoolLive;
 use convey_snapshot::stats::Counter;
 use rustix::io::Errno;
 
-use super::date;
 use super::disk::aside;
-use super::find::Unfound;
+use super::{date, directory_page};
 
 /// Files up to this many bytes are kept in memory: what is longer costs less from the kernel's.
 pub(super) const MAX_SMALL: u64 = 32 * 1024;
@@ -120,6 +117,7 @@ pub(crate) fn sweep() {
         kept.small.expire(|file| file.opened + KEPT < now);
         kept.open.expire(|file| file.opened + KEPT < now);
     });
+    directory_page::sweep();
 }
 
 /// Which second it is, as this thread counts them from 1.
@@ -148,20 +146,6 @@ pub(super) async fn load(user: FileUser<'_>, root: &Path, name: &[u8]) -> Result
         user.count(Counter::FileCacheEvictions, evicted as u64);
     }
     Ok(opened)
-}
-
-/// What the directory with this name has, if it is to be told, and whether that is cut.
-pub(super) async fn list(files: &FilesConfig, name: &[u8]) -> Result<(Vec<ListedFile>, bool), Unfound> {
-    let (root, name, is_listed, dots) = (files.root.clone(), name.to_vec(), files.listing, files.dot_files);
-    let listed = aside(move || {
-        let directory = beneath::open(&root, &name, DiskWait::Allowed)?;
-        match beneath::stamp(&directory)?.1 {
-            FoundKind::Directory if is_listed => beneath::list(&directory, dots).map(Some),
-            FoundKind::Directory => Ok(None),
-            FoundKind::Regular | FoundKind::Other => Err(Errno::NOTDIR),
-        }
-    });
-    listed.await.ok_or(Unfound::Failed)??.ok_or(Unfound::Forbidden)
 }
 
 impl Kept {
@@ -276,7 +260,7 @@ impl LoadedFile {
 }
 
 /// Whether a file has not been changed for long enough that every further change shows.
-fn is_settled(stamp: FileStamp, (seconds, nanoseconds): (u64, u32)) -> bool {
+pub(super) fn is_settled(stamp: FileStamp, (seconds, nanoseconds): (u64, u32)) -> bool {
     let nanos =
         |seconds: i64, nanos: u32| seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos));
     let changed = nanos(stamp.changed.0, stamp.changed.1);
