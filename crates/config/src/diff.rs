@@ -229,7 +229,8 @@ fn quic_changes(old: Option<&QuicConfig>, new: Option<&QuicConfig>) -> Option<St
 
 fn health_check_changes(old: &HealthCheck, new: &HealthCheck) -> Vec<String> {
     // The last two are the backend's.
-    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _, tls: _ } = old;
+    let HealthCheck { kind, port, interval, timeout, rise, fall, via, send_proxy: _, tls: _, requests: _ } =
+        old;
     let mut changes = Vec::new();
     changes.extend(change("health check", probe(kind), probe(&new.kind)));
     if headers(kind) != headers(&new.kind) && probe(kind) == probe(&new.kind) {

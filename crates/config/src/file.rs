@@ -40,6 +40,7 @@ use super::document::INCLUDE;
 use super::include;
 use super::problem::{Place, Placed, Report};
 use super::reader::TomlTable;
+use super::requests;
 use super::values::{
     MILLISECOND, SECOND, ServerAddress, boolean, choice, integer, ip, name_server, network, port, seconds,
     snat_address, snat_ports, string,
@@ -237,7 +238,11 @@ impl ParsedFile {
         }
         let packets = frontends.iter().filter(|frontend| frontend.mode.forwards_packets());
         let gets_packets: HashSet<&str> = packets.flat_map(|frontend| frontend.backends()).collect();
-        let model = |backend: &ParsedBackend| backend.model(gets_packets.contains(&*backend.name));
+        let model = |backend: &ParsedBackend| {
+            let mut model = backend.model(gets_packets.contains(&*backend.name));
+            model.health_check.requests = requests::checked(&model, &frontends);
+            model
+        };
         Config {
             backends: self.backends.iter().map(model).collect(),
             frontends,

@@ -2,8 +2,8 @@
 
 use super::file::{ParsedBackend, ParsedFrontend, one_of};
 use super::problem::{Place, Placed, Report};
-use convey_http_core::{HostPattern, RouteTable};
-use convey_model::{Algorithm, HttpVersion, Mode, Protocol};
+use convey_http_core::{HeadLimits, HostPattern, RouteTable};
+use convey_model::{Algorithm, BackendConfig, CheckedRequests, FrontendConfig, HttpVersion, Mode, Protocol};
 
 /// Reports the keys of mode `http` in another mode. In this mode: a protocol without requests, and what no request could reach.
 pub(super) fn check(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
@@ -45,6 +45,21 @@ fn protocol(backend: &ParsedBackend, used: &[(&ParsedFrontend, Mode)], report: &
         );
         report.error(place, message);
     }
+}
+
+/// How a check of the backend's servers speaks and judges; `None`: not as requests do, because no
+/// frontend or a frontend of another mode uses the backend.
+pub(super) fn checked(backend: &BackendConfig, frontends: &[FrontendConfig]) -> Option<CheckedRequests> {
+    let mut response_head: Option<HeadLimits> = None;
+    for frontend in frontends.iter().filter(|frontend| frontend.backends().any(|name| name == backend.name)) {
+        if !frontend.mode.is_http() {
+            return None;
+        }
+        let HeadLimits { bytes, fields } = frontend.http_limits().response_head;
+        let most = response_head.get_or_insert(HeadLimits { bytes, fields });
+        *most = HeadLimits { bytes: most.bytes.max(bytes), fields: most.fields.max(fields) };
+    }
+    response_head.map(|response_head| CheckedRequests { version: backend.protocol, response_head })
 }
 
 /// Only mode `http` is asked for files.

@@ -109,7 +109,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey_http_core::RequestField;
+use convey_http_core::{HeadLimits, RequestField};
 
 /// A pool of servers and how one of them is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -375,6 +375,18 @@ pub struct HealthCheck {
     /// How the backend shakes hands with its servers. A check at another port than the server's does not; nor does one over HTTPS, which has
     /// its own settings.
     pub tls: Option<CheckTls>,
+    /// How a check over HTTP speaks and judges, where every client of the server is one of mode
+    /// `http`. A check at another port than the server's speaks HTTP/1.1.
+    pub requests: Option<CheckedRequests>,
+}
+
+/// How requests of mode `http` speak with a server, and which answers they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedRequests {
+    /// The version of the backend.
+    pub version: HttpVersion,
+    /// The largest limits of its frontends.
+    pub response_head: HeadLimits,
 }
 
 /// How a check shakes hands as clients' connections do.
@@ -398,7 +410,18 @@ impl HealthCheck {
             }
         };
         let (rise, fall, via) = (2, 3, ProbeVia::default());
-        HealthCheck { kind, port: None, interval, timeout, rise, fall, via, send_proxy: None, tls: None }
+        HealthCheck {
+            kind,
+            port: None,
+            interval,
+            timeout,
+            rise,
+            fall,
+            via,
+            send_proxy: None,
+            tls: None,
+            requests: None,
+        }
     }
 
     /// The PROXY header that goes before a check of a server at this address.
@@ -409,6 +432,12 @@ impl HealthCheck {
     /// How a check of a server at this address shakes hands; `None`: it does not, or as its own settings say.
     pub fn tls_at(&self, server: SocketAddr) -> Option<&CheckTls> {
         self.tls.as_ref().filter(|_| self.is_at_own_port(server))
+    }
+
+    /// How a check over HTTP of a server at this address speaks and judges as requests do; `None`:
+    /// it does not.
+    pub fn requests_at(&self, server: SocketAddr) -> Option<&CheckedRequests> {
+        self.requests.as_ref().filter(|_| self.is_at_own_port(server))
     }
 
     fn is_at_own_port(&self, server: SocketAddr) -> bool {
@@ -425,7 +454,8 @@ pub enum ProbeKind {
     Tcp,
     /// Send an empty UDP datagram; down if the server or a router refuses it, up if there is an answer or none.
     Udp,
-    /// `GET` over HTTP/1.1, with or without TLS; up if the status is one that is expected, and so is the body.
+    /// `GET` over HTTP/1.1, or over HTTP/2 where requests go over it, with or without TLS; up if
+    /// the status is one that is expected, and so is the body.
     Http(HttpCheck),
 }
 

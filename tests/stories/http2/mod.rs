@@ -1,5 +1,6 @@
 //! Mode http over HTTP/2, on both sides.
 
+mod checked;
 pub(crate) mod client;
 mod held;
 pub(crate) mod server;
@@ -16,6 +17,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use rustix::process::Signal;
 
 use super::curl::curl;
+use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use held::{
     closed_windows_hold_no_slot_of_a_server, streams_of_one_client_leave_connections_to_servers_for_others,
@@ -38,6 +40,7 @@ stories!("http2":
     a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory,
     closed_windows_hold_no_slot_of_a_server,
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
+    http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     cancelled_responses_end_no_connection,
     a_convey_that_stops_lets_streams_end,

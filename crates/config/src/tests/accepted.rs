@@ -51,6 +51,7 @@ fn a_small_file_is_filled_up_with_defaults() {
                 via: ProbeVia::Server,
                 send_proxy: None,
                 tls: None,
+                requests: None,
             },
             outlier_detection: None,
             slow_start: Duration::ZERO,
@@ -189,6 +190,7 @@ fn everything_that_can_be_set_arrives() {
         via: ProbeVia::default(),
         send_proxy: None,
         tls: None,
+        requests: None,
     };
     assert_eq!(backend.health_check, check);
     assert_eq!(backend.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["y", "z"]);

@@ -3,9 +3,10 @@
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
-use convey_http_core::{CompressionRules, ContentCoding, HostPattern, PathPrefix};
+use convey_http_core::{CompressionRules, ContentCoding, HeadLimits, HostPattern, PathPrefix};
 use convey_model::{
-    ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteCompression, RouteConfig,
+    CheckedRequests, ErrorPages, HttpVersion, Mode, Redirect, RequestRate, RouteAction, RouteCompression,
+    RouteConfig,
 };
 
 /// Lines 1 to 5, and behind them lines of the frontend.
@@ -157,6 +158,28 @@ fn a_frontend_says_what_becomes_of_requests() {
         of_frontend("protocol = 'udp'"),
         ["config.toml:5:12: frontends.web.protocol: found \"udp\"; in http mode allowed: tcp"]
     );
+}
+
+#[test]
+fn health_check_speaks_and_judges_as_requests_of_its_frontends() {
+    let of = |mode: &str, other: &str| {
+        let other =
+            other.replace("FRONTEND", "[frontends.other]\nlisten_addr = '127.0.0.1:81'\nbackend = 'site'\n");
+        format!(
+            "{}[frontends.web.http]\nmax_response_head_fields = 10\n{other}[backends.site]\nprotocol = 'h2'\n\
+             health_check.kind = 'http'\nservers.a.addr = '10.0.0.9:80'\n",
+            FRONTEND.replace("10.0.0.1:80", "127.0.0.1:80").replace("mode = 'http'", mode)
+        )
+    };
+    let requests = |text: &str| config(text).backends[0].health_check.requests;
+    let expected = |bytes, fields| {
+        Some(CheckedRequests { version: HttpVersion::H2, response_head: HeadLimits { bytes, fields } })
+    };
+    assert_eq!(requests(&of("mode = 'http'", "")), expected(65_535, 10));
+    let other = "FRONTENDmode = 'http'\n[frontends.other.http]\nmax_response_head_size = 2000\nmax_response_head_fields = 20\n";
+    assert_eq!(requests(&of("mode = 'http'", other)), expected(65_535, 20));
+    let mixed = of("mode = 'http'", "FRONTENDmode = 'proxy'\n").replace("protocol = 'h2'\n", "");
+    assert_eq!(requests(&mixed), None);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! Beside it, as pure: whether clients' failures count (`Doubt`), how long servers that fail clients stay out
 //! (`Ejection`), how they come back (`Warmup`).
 
+mod as_request;
 mod doubt;
 mod ejection;
 mod handshakes;

@@ -17,10 +17,12 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::Finding;
+use super::as_request::CheckRequest;
 use super::path::PathFault;
 use super::reading::{BodyVerdict, BoundedStream, MAX_HEAD, MAX_REST, ReadBudget, judge_body};
 use super::tls::{self, TlsError};
-use convey_model::{BodyPattern, CheckTls, HealthCheck, HttpCheck, ProbeKind};
+use convey_http_core::{Malformed, ServerFault};
+use convey_model::{BodyPattern, CheckTls, CheckedRequests, HealthCheck, HttpCheck, HttpVersion, ProbeKind};
 use convey_proxy_protocol::local;
 use convey_snapshot::is_shortage;
 use convey_tls::SpokenWithin;
@@ -42,6 +44,14 @@ pub(super) enum ProbeError {
     Udp(#[from] io::Error),
     #[error("HTTP failed: {0}")]
     Http(#[from] hyper::Error),
+    #[error("HTTP/2 failed: {0}")]
+    Http2(#[from] h2::Error),
+    #[error("HTTP failed: {0}")]
+    Broken(io::Error),
+    #[error("requests would get a 502 for this answer: {}", .0.label())]
+    Refused(ServerFault),
+    #[error("the request of the check is malformed: {}", .0.label())]
+    Own(Malformed),
     #[error("HTTP status {found}, expected {expected}")]
     Status { found: u16, expected: String },
     #[error("HTTP status {status}, but the body does not match {expected}{}", cut_words(*is_cut))]
@@ -54,6 +64,17 @@ pub(super) enum ProbeError {
     LongHead,
     #[error("the body does not match in the first {} KiB of the answer", MAX_REST >> 10)]
     LongBody,
+}
+
+impl From<ServerFault> for ProbeError {
+    fn from(fault: ServerFault) -> ProbeError {
+        match fault {
+            ServerFault::Closed => {
+                ProbeError::Broken(io::Error::other("the server closed before its answer was complete"))
+            }
+            fault => ProbeError::Refused(fault),
+        }
+    }
 }
 
 fn cut_words(is_cut: bool) -> &'static str {
@@ -69,6 +90,10 @@ impl ProbeError {
             ProbeError::Path(fault) => matches!(fault, PathFault::Ours(_)),
             ProbeError::Timeout(_)
             | ProbeError::Http(_)
+            | ProbeError::Http2(_)
+            | ProbeError::Broken(_)
+            | ProbeError::Refused(_)
+            | ProbeError::Own(_)
             | ProbeError::LongHead
             | ProbeError::LongBody
             | ProbeError::Status { .. }
@@ -101,7 +126,9 @@ pub(super) async fn probe(
             ProbeKind::None => Ok("not probed".to_owned()),
             ProbeKind::Tcp => tcp(target, header, check.tls_at(addr)).await,
             ProbeKind::Udp => udp(target, header, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
-            ProbeKind::Http(http_check) => http(target, header, http_check, check.tls_at(addr)).await,
+            ProbeKind::Http(http_check) => {
+                http(target, header, http_check, (check.tls_at(addr), check.requests_at(addr))).await
+            }
         };
         answer.map(|words| (Finding::Answer, words))
     };
@@ -198,23 +225,54 @@ async fn http(
     target: SocketAddr,
     header: &[u8],
     check: &HttpCheck,
-    of_backend: Option<&CheckTls>,
+    (of_backend, requests): (Option<&CheckTls>, Option<&CheckedRequests>),
 ) -> Result<String, ProbeError> {
-    let stream = connect(target, header).await?;
-    let ip = target.ip();
-    let (found, scheme) = match (check.tls, of_backend) {
-        (None, None) => (ask(stream, target, check).await?, "HTTP"),
-        (Some(tls), _) => (ask(tls::connect(stream, ip, check, tls).await?, target, check).await?, "HTTPS"),
+    let within = requests.map(|requests| match requests.version {
+        HttpVersion::H1 => SpokenWithin::Http1,
+        HttpVersion::H2 => SpokenWithin::Http2,
+        HttpVersion::Auto => SpokenWithin::Http,
+    });
+    let (ip, stream) = (target.ip(), connect(target, header).await?);
+    let stream = match (check.tls, of_backend) {
+        (None, None) => {
+            let found = ask(stream, target, check, (requests, false)).await?;
+            return Ok(format!("HTTP status {found}"));
+        }
+        (Some(tls), _) => {
+            tls::connect(stream, ip, check, (tls, within.unwrap_or(SpokenWithin::Bytes))).await?
+        }
         (None, Some(tls)) => {
-            let stream = tls::connect_as_backend(stream, ip, tls, SpokenWithin::Http1).await?;
-            (ask(stream, target, check).await?, "HTTPS")
+            tls::connect_as_backend(stream, ip, tls, within.unwrap_or(SpokenWithin::Http1)).await?
         }
     };
-    Ok(format!("{scheme} status {found}"))
+    let chose_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    Ok(format!("HTTPS status {}", ask(stream, target, check, (requests, chose_http2)).await?))
 }
 
-/// The status of the answer, which is one that is expected; and so is the body.
-async fn ask<S>(stream: S, target: SocketAddr, check: &HttpCheck) -> Result<u16, ProbeError>
+/// Status of the answer, if the check expects it and the body.
+async fn ask<S>(
+    stream: S,
+    target: SocketAddr,
+    check: &HttpCheck,
+    (requests, chose_http2): (Option<&CheckedRequests>, bool),
+) -> Result<u16, ProbeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let address = target.to_string();
+    let host = check.host.as_deref().unwrap_or(&address);
+    let Some(requests) = requests else { return ask_leniently(stream, host, check).await };
+    let request = CheckRequest { check, host, requests };
+    match requests.version {
+        HttpVersion::H2 => request.by_http2(stream).await,
+        HttpVersion::Auto if chose_http2 => request.by_http2(stream).await,
+        HttpVersion::H1 | HttpVersion::Auto => request.by_http1(stream).await,
+    }
+}
+
+/// Like `ask`, for servers whose clients read the answers themselves: they take more than requests
+/// of mode `http` do.
+async fn ask_leniently<S>(stream: S, host: &str, check: &HttpCheck) -> Result<u16, ProbeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -224,7 +282,7 @@ where
     let (mut sender, connection) = client.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
     // Both run in this task, so that a probe that times out takes its connection with it.
     let answer = async {
-        let response = sender.send_request(request(target, check)).await;
+        let response = sender.send_request(request(host, check)).await;
         let response = response.map_err(|error| budget.blame(ProbeError::LongHead, error))?;
         budget.set(MAX_REST);
         let status = response.status().as_u16();
@@ -257,8 +315,7 @@ impl ReadBudget {
     }
 }
 
-fn request(target: SocketAddr, check: &HttpCheck) -> Request<Empty<Bytes>> {
-    let host = check.host.clone().unwrap_or_else(|| target.to_string());
+pub(super) fn request(host: &str, check: &HttpCheck) -> Request<Empty<Bytes>> {
     let mut request = Request::get(&check.path)
         .header(hyper::header::HOST, host)
         .header(hyper::header::USER_AGENT, concat!("convey/", env!("CARGO_PKG_VERSION"), " health check"))

@@ -106,15 +106,12 @@ pub(super) async fn judge_body(
         let Some(frame) = frame else { break };
         beginning.add(frame?.data_ref().map_or(&[][..], |data| data));
     }
-    Ok(match pattern.matches(&beginning.bytes) {
-        true => BodyVerdict::Matches,
-        false => BodyVerdict::Differs { is_cut: beginning.is_cut },
-    })
+    Ok(beginning.verdict(pattern))
 }
 
 /// The part of a body that is matched.
 #[derive(Debug, Default)]
-struct BodyBeginning {
+pub(super) struct BodyBeginning {
     bytes: Vec<u8>,
     is_cut: bool,
     matched_len: usize,
@@ -122,14 +119,27 @@ struct BodyBeginning {
 }
 
 impl BodyBeginning {
-    fn add(&mut self, data: &[u8]) {
+    pub(super) fn add(&mut self, data: &[u8]) {
         let space = BodyPattern::MAX_BODY - self.bytes.len();
         self.is_cut = data.len() > space;
         self.bytes.extend_from_slice(&data[..data.len().min(space)]);
     }
 
+    /// Whether more has come than is matched.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The verdict on a body that has ended, or whose rest is not matched.
+    pub(super) fn verdict(&self, pattern: &BodyPattern) -> BodyVerdict {
+        match pattern.matches(&self.bytes) {
+            true => BodyVerdict::Matches,
+            false => BodyVerdict::Differs { is_cut: self.is_cut },
+        }
+    }
+
     /// Whether the pattern is found, whatever follows. Many small pieces are not matched one by one.
-    fn matches_already(&mut self, pattern: &BodyPattern) -> bool {
+    pub(super) fn matches_already(&mut self, pattern: &BodyPattern) -> bool {
         let grown = self.bytes.len() - self.matched_len;
         if grown == 0 || (self.matches >= MAX_EARLY_MATCHES && grown < self.matched_len / 16) {
             return false;

@@ -35,14 +35,14 @@ pub(super) async fn connect(
     stream: TcpStream,
     ip: IpAddr,
     check: &HttpCheck,
-    tls: TlsCheck,
+    (tls, within): (TlsCheck, SpokenWithin),
 ) -> Result<TlsStream<TcpStream>, TlsError> {
     let name = server_name(host(check), ip).map_err(TlsError::Name)?;
-    let config = match tls.skip_verify {
+    let connector = match tls.skip_verify {
         true => UNVERIFIED.clone().map_err(TlsError::Setup)?,
         false => verified().await?,
     };
-    shake_hands(stream, name, config).await
+    shake_hands(stream, name, connector.config(within)).await
 }
 
 /// The same as the backend shakes hands with its servers.
@@ -93,20 +93,20 @@ fn connector_of(settings: &Arc<BackendTls>) -> Result<Arc<TlsConnector>, TlsFaul
 }
 
 /// Trusts whom this host trusts. The authorities are read once, when the first check needs them.
-async fn verified() -> Result<Arc<ClientConfig>, TlsError> {
-    static VERIFIED: OnceCell<Arc<ClientConfig>> = OnceCell::const_new();
-    let config = VERIFIED.get_or_try_init(|| async {
+async fn verified() -> Result<Arc<TlsConnector>, TlsError> {
+    static VERIFIED: OnceCell<Arc<TlsConnector>> = OnceCell::const_new();
+    let connector = VERIFIED.get_or_try_init(|| async {
         let found = files::aside(convey_tls::authorities_of_host).await;
         let found = found.unwrap_or_else(|| Err(String::new())).map_err(TlsError::NoAuthority)?;
         settings(found.into(), false).map_err(TlsError::Setup)
     });
-    config.await.cloned()
+    connector.await.cloned()
 }
 
-static UNVERIFIED: LazyLock<Result<Arc<ClientConfig>, TlsFault>> =
+static UNVERIFIED: LazyLock<Result<Arc<TlsConnector>, TlsFault>> =
     LazyLock::new(|| settings(Arc::default(), true));
 
-fn settings(certificates: Arc<[Vec<u8>]>, skip_verify: bool) -> Result<Arc<ClientConfig>, TlsFault> {
+fn settings(certificates: Arc<[Vec<u8>]>, skip_verify: bool) -> Result<Arc<TlsConnector>, TlsFault> {
     let connector = TlsConnector::new(&BackendTls {
         authorities: Authorities { path: None, certificates },
         server_name: None,
@@ -114,7 +114,7 @@ fn settings(certificates: Arc<[Vec<u8>]>, skip_verify: bool) -> Result<Arc<Clien
         skip_verify,
         min_version: TlsVersion::default(),
     })?;
-    Ok(connector.config(SpokenWithin::Bytes))
+    Ok(Arc::new(connector))
 }
 
 #[cfg(test)]
