@@ -7,6 +7,7 @@ use convey_testkit::{BalancerProcess, Loopback, TestAuthority, TestHttpServer, T
 use http::Request;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Connection, Endpoint};
+use tokio::net::UdpSocket;
 
 use super::client::{Clients, read, uri};
 use super::{authority, site, with};
@@ -16,6 +17,7 @@ stories!("http3_hostile":
     clients_beyond_a_limit_are_refused_and_may_come_over_tcp,
     a_source_shakes_hands_so_many_times_at_once_and_proves_where_it_is,
     who_forges_addresses_fills_no_more_than_a_few_hundred_places,
+    single_initial_brings_at_most_three_times_its_bytes,
     empty_data_ends_no_request,
     a_head_that_is_too_long_ends_its_stream,
     a_head_that_never_comes_is_given_up,
@@ -145,6 +147,35 @@ fn who_forges_addresses_fills_no_more_than_a_few_hundred_places() {
         let open = balancer.stat("/frontends/web/current_connections").as_u64().unwrap();
         assert!((200..=most + 20).contains(&open), "{open}");
         drop(begun);
+    });
+}
+
+fn single_initial_brings_at_most_three_times_its_bytes() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &site(&lab, "handshake_timeout = 3"));
+    block_on(async {
+        let trap = UdpSocket::bind((lab.ip(98), 0)).await.unwrap();
+        let clients = Clients::trusting(&authority);
+        let begun = clients.begin(trap.local_addr().unwrap());
+        let mut first = [0; 2048];
+        let len = trap.recv(&mut first).await.unwrap();
+        drop(begun);
+        let forged = UdpSocket::bind((lab.ip(99), 0)).await.unwrap();
+        forged.send_to(&first[..len], lab.vip()).await.unwrap();
+        // convey sends its answer again and again until then.
+        while balancer.stat("/frontends/web/ended/tls_handshake_timeout") == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (mut sizes, mut answer) = (Vec::new(), [0; 2048]);
+        while let Ok(len) = forged.try_recv(&mut answer) {
+            sizes.push(len);
+        }
+        let sent: usize = sizes.iter().sum();
+        assert!(sent >= 1200 && sent <= 3 * len, "{len} bytes brought {sizes:?}");
+        assert_ne!(balancer.stat("/frontends/web/drops/unproven_address"), 0);
+        assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
     });
 }
 

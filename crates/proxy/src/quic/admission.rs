@@ -9,7 +9,8 @@ use log::debug;
 use quinn::{Connecting, Connection, ConnectionError, Incoming, ServerConfig, ZeroRttAccepted};
 use tokio::time::timeout;
 
-use super::settings;
+use super::settings::{self, ConnectionSettings};
+use super::unproven::UnprovenAddresses;
 use crate::client_stream::{ClientStream, ServeStream};
 use crate::contained::Contained;
 use crate::handshake::HandshakeSlot;
@@ -64,21 +65,18 @@ pub(super) struct Admission {
     /// Each handshake of the worker at this address has a copy.
     handshakes: Arc<()>,
     /// What the last client got, which the next one gets too unless a reload has changed the frontend.
-    last: Option<(Arc<TlsAcceptor>, HttpLimits, Arc<ServerConfig>)>,
+    last: Option<(Arc<TlsAcceptor>, HttpLimits, Arc<ConnectionSettings>)>,
+    unproven: Arc<UnprovenAddresses>,
 }
 
 impl Admission {
-    pub(super) fn new(vip: SocketAddr, context: Arc<Context>) -> Admission {
-        Admission { vip, context, handshakes: Arc::default(), last: None }
+    pub(super) fn new(vip: SocketAddr, context: Arc<Context>, unproven: Arc<UnprovenAddresses>) -> Admission {
+        Admission { vip, context, handshakes: Arc::default(), last: None, unproven }
     }
 
     /// Counts something at the frontend of the address, and in all.
     pub(super) fn count(&self, counter: Counter) {
-        let snapshot = self.context.snapshot();
-        if let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) {
-            frontend.live.traffic.add(self.context.core, counter, 1);
-        }
-        snapshot.totals.add(self.context.core, counter, 1);
+        count(&self.context, self.vip, counter);
     }
 
     /// Lets a client in, or refuses it. One that is refused comes over TCP, where it may wait.
@@ -88,13 +86,14 @@ impl Admission {
         let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) else {
             return incoming.refuse();
         };
-        let Some((config, http)) = self.config(frontend).zip(context.shared.http.clone()) else {
+        let Some((settings, http)) = self.settings(frontend).zip(context.shared.http.clone()) else {
             return incoming.refuse();
         };
         if context.shared.connections_left(&snapshot.totals) == 0 {
             self.count(Counter::DroppedNoResources);
             return incoming.refuse();
         }
+        let arrived = self.unproven.take_arrived(incoming.remote_address());
         let place = match self.handshake_place(frontend, &incoming) {
             Ok(place) => place,
             // Only who is at that address can answer, and nothing is kept until it does (RFC 9000, section 8.1.2).
@@ -103,6 +102,9 @@ impl Admission {
                 self.count(reason);
                 return incoming.refuse();
             }
+        };
+        let Some(config) = self.config(&incoming, &settings, arrived) else {
+            return drop(incoming.retry());
         };
         let Some(mut session) = TcpSession::new(incoming.remote_address(), self.vip, &context, &snapshot)
         else {
@@ -122,18 +124,33 @@ impl Admission {
         }
     }
 
-    /// The settings of a new connection.
-    fn config(&mut self, frontend: &Frontend) -> Option<Arc<ServerConfig>> {
+    /// Settings of one connection. `None`: its client has to prove its address first.
+    fn config(
+        &self,
+        incoming: &Incoming,
+        settings: &ConnectionSettings,
+        arrived: u64,
+    ) -> Option<Arc<ServerConfig>> {
+        let from = incoming.remote_address();
+        let client = match incoming.remote_address_validated() {
+            true => Some(self.unproven.begin_proven(from)),
+            false => self.unproven.begin(from, arrived),
+        };
+        client.map(|client| settings.of_client(client))
+    }
+
+    /// Settings of new connections.
+    fn settings(&mut self, frontend: &Frontend) -> Option<Arc<ConnectionSettings>> {
         let (acceptor, limits) = (frontend.tls.as_ref()?, frontend.config.http_limits());
-        if let Some((of, with, config)) = &self.last
+        if let Some((of, with, settings)) = &self.last
             && Arc::ptr_eq(of, acceptor)
             && *with == limits
         {
-            return Some(config.clone());
+            return Some(settings.clone());
         }
-        let config = Arc::new(settings::of_connections(acceptor, &limits)?);
-        self.last = Some((acceptor.clone(), limits, config.clone()));
-        Some(config)
+        let settings = Arc::new(settings::of_connections(acceptor, &limits)?);
+        self.last = Some((acceptor.clone(), limits, settings.clone()));
+        Some(settings)
     }
 
     /// Whether a client may come in that has not proved where it is. Forged ones take nothing that is counted by address, and no more than an
@@ -161,6 +178,15 @@ impl Admission {
         let of_source = HandshakeSlot::of_client(&self.context, frontend, client, most)?;
         Ok(HandshakePlace { is_proven, _of_worker: self.handshakes.clone(), _of_source: of_source })
     }
+}
+
+/// Counts something at the frontend of this address, and in all.
+pub(super) fn count(context: &Context, vip: SocketAddr, counter: Counter) {
+    let snapshot = context.snapshot();
+    if let Some(frontend) = snapshot.listener(&Endpoint::udp(vip)) {
+        frontend.live.traffic.add(context.core, counter, 1);
+    }
+    snapshot.totals.add(context.core, counter, 1);
 }
 
 /// Whether a client may come in now.

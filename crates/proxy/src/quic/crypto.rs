@@ -4,9 +4,11 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::crypto::{
-    ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session, UnsupportedVersion,
+    CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session,
+    UnsupportedVersion,
 };
 use quinn::rustls;
 use quinn::rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
@@ -14,6 +16,7 @@ use quinn::{ConnectionId, Side, TransportErrorCode};
 use quinn_proto::TransportError;
 use quinn_proto::transport_parameters::TransportParameters;
 
+use super::unproven::ClientAddress;
 use convey_tls::{SessionFacts, initial_suite};
 
 /// The version of QUIC that is spoken (RFC 9000).
@@ -22,8 +25,10 @@ pub(super) const QUIC_V1: u32 = 1;
 /// How a frontend shakes hands. What is not about one session, the library does.
 pub(super) struct QuicCrypto {
     tls: Arc<rustls::ServerConfig>,
-    library: QuicServerConfig,
+    library: Arc<QuicServerConfig>,
     initial: rustls::quic::Suite,
+    /// The address of the only client that has these settings.
+    client: Option<Arc<ClientAddress>>,
 }
 
 impl QuicCrypto {
@@ -32,8 +37,15 @@ impl QuicCrypto {
         let initial = initial_suite()?;
         // A session is begun where nothing can fail any more, so it is tried here.
         ServerConnection::new(tls.clone(), Version::V1, Vec::new()).ok()?;
-        let library = QuicServerConfig::with_initial(tls.clone(), initial).ok()?;
-        Some(QuicCrypto { tls, library, initial })
+        let library = Arc::new(QuicServerConfig::with_initial(tls.clone(), initial).ok()?);
+        Some(QuicCrypto { tls, library, initial, client: None })
+    }
+
+    /// The same for one client, whose first packet with a key of the handshake proves its address.
+    pub(super) fn of_client(&self, client: ClientAddress) -> QuicCrypto {
+        let QuicCrypto { tls, library, initial, .. } = self;
+        let (tls, library, initial) = (tls.clone(), library.clone(), *initial);
+        QuicCrypto { tls, library, initial, client: Some(Arc::new(client)) }
     }
 }
 
@@ -54,7 +66,8 @@ impl ServerConfig for QuicCrypto {
         parameters.write(&mut ours);
         let connection = ServerConnection::new(self.tls.clone(), Version::V1, ours)
             .expect("settings that have begun a session begin another");
-        Box::new(QuicSession { connection, initial: self.initial, next: None, is_told: false })
+        let client = self.client.clone();
+        Box::new(QuicSession { connection, initial: self.initial, next: None, is_told: false, client })
     }
 }
 
@@ -66,6 +79,7 @@ struct QuicSession {
     next: Option<Secrets>,
     /// Whether the library knows that the client's hello has come.
     is_told: bool,
+    client: Option<Arc<ClientAddress>>,
 }
 
 impl Session for QuicSession {
@@ -124,7 +138,13 @@ impl Session for QuicSession {
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
         let keys = match self.connection.write_hs(out)? {
-            KeyChange::Handshake { keys } => keys,
+            KeyChange::Handshake { keys } => {
+                let mut keys = both(keys.local, keys.remote);
+                if let Some(client) = self.client.take() {
+                    keys.packet.remote = Box::new(ProvingKey { key: keys.packet.remote, client });
+                }
+                return Some(keys);
+            }
             KeyChange::OneRtt { keys, next } => {
                 self.next = Some(next);
                 keys
@@ -151,6 +171,37 @@ impl Session for QuicSession {
         _: &[u8],
     ) -> Result<(), ExportKeyingMaterialError> {
         Err(ExportKeyingMaterialError)
+    }
+}
+
+/// A key that a client can use only after it has read what was sent to its address (RFC 9000,
+/// section 8.1).
+struct ProvingKey {
+    key: Box<dyn PacketKey>,
+    client: Arc<ClientAddress>,
+}
+
+impl PacketKey for ProvingKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        self.key.encrypt(packet, buf, header_len);
+    }
+
+    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
+        self.key.decrypt(packet, header, payload)?;
+        self.client.prove();
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        self.key.tag_len()
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.key.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.key.integrity_limit()
     }
 }
 

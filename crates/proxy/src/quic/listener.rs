@@ -16,6 +16,7 @@ use super::admission::Admission;
 use super::settings;
 use super::socket::{QuicSocket, SocketReading};
 use super::sockets::{BusyWorker, QuicPlace, WeakPlace};
+use super::unproven::UnprovenAddresses;
 use crate::worker::Context;
 use convey_model::Endpoint as Place;
 use convey_snapshot::stats::Counter;
@@ -39,12 +40,12 @@ impl QuicListener {
     pub(crate) fn start(vip: SocketAddr, place: QuicPlace, context: Arc<Context>) -> QuicListener {
         let (orders, received) = mpsc::unbounded_channel();
         let weak = place.downgrade();
-        let totals = context.snapshot().totals.clone();
-        let socket = Arc::new(QuicSocket::new(place.clone(), totals, context.core));
+        let unproven = UnprovenAddresses::new();
+        let socket = Arc::new(QuicSocket::new(place.clone(), unproven.clone(), (vip, context.clone())));
         let downgraded = Arc::downgrade(&socket);
         match endpoint(vip, &place, socket, &context) {
             Ok(endpoint) => {
-                let admission = Admission::new(vip, context);
+                let admission = Admission::new(vip, context, unproven);
                 let busy = Some(place.busy());
                 tokio::spawn(ListenerTask { endpoint, admission, place, until: None, busy }.run(received));
             }
@@ -110,7 +111,7 @@ fn endpoint(
     let first = settings::of_connections(acceptor, &frontend.config.http_limits());
     let first = first.ok_or_else(|| io::Error::other("its TLS is not for QUIC"))?;
     let config = settings::of_endpoint(place.ids());
-    Endpoint::new_with_abstract_socket(config, Some(first), socket, Arc::new(TokioRuntime))
+    Endpoint::new_with_abstract_socket(config, Some(first.config), socket, Arc::new(TokioRuntime))
 }
 
 struct ListenerTask {

@@ -15,6 +15,7 @@ mod settings;
 mod socket;
 mod sockets;
 mod steering;
+mod unproven;
 
 pub use admission::{PendingHandshake, QuicClient};
 pub(super) use late::{LatePlace, LatePlaces};

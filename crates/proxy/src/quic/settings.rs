@@ -9,6 +9,7 @@ use super::address_tokens;
 use super::connection_ids::WorkerIds;
 use super::crypto::{QUIC_V1, QuicCrypto};
 use super::steering::ConnectionIdLayout;
+use super::unproven::ClientAddress;
 use convey_model::HttpLimits;
 use convey_tls::TlsAcceptor;
 
@@ -44,9 +45,24 @@ pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
     config
 }
 
-/// Of connections that are let in from now on; `None`: the frontend has no HTTP/3.
-pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ServerConfig> {
-    let crypto = QuicCrypto::new(acceptor.quic()?)?;
+/// Settings of connections that are let in from now on.
+pub(super) struct ConnectionSettings {
+    pub(super) config: ServerConfig,
+    crypto: Arc<QuicCrypto>,
+}
+
+impl ConnectionSettings {
+    /// The same for one client. They last as long as its connection.
+    pub(super) fn of_client(&self, client: ClientAddress) -> Arc<ServerConfig> {
+        let mut config = self.config.clone();
+        config.crypto = Arc::new(self.crypto.of_client(client));
+        Arc::new(config)
+    }
+}
+
+/// Settings of connections that are let in from now on; `None`: the frontend has no HTTP/3.
+pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ConnectionSettings> {
+    let crypto = Arc::new(QuicCrypto::new(acceptor.quic()?)?);
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(limits.streams.into())
@@ -57,14 +73,14 @@ pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Opt
         .max_idle_timeout(IdleTimeout::try_from(MAX_SILENCE).ok())
         .keep_alive_interval(Some(KEEP_ALIVE))
         .datagram_receive_buffer_size(None);
-    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+    let mut config = ServerConfig::with_crypto(crypto.clone());
     config
         .transport_config(Arc::new(transport))
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size(INCOMING_BUFFER)
         .incoming_buffer_size_total(ALL_INCOMING_BUFFERS);
     address_tokens::apply(&mut config);
-    Some(config)
+    Some(ConnectionSettings { config, crypto })
 }
 
 /// What a connection is closed with in order (`H3_NO_ERROR`, RFC 9114, section 8.1).

@@ -12,10 +12,13 @@ use quinn::udp::{RecvMeta, Transmit, UdpSockRef};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 
+use super::admission::count;
 use super::predecessor;
 use super::sockets::{QuicPlace, WorkerPlace};
 use super::steering::QuicDestination;
-use convey_snapshot::stats::{Counter, Traffic};
+use super::unproven::UnprovenAddresses;
+use crate::worker;
+use convey_snapshot::stats::Counter;
 
 /// Times that nothing but datagrams of others are read before the thread's other work gets a turn.
 const MAX_FOREIGN_READS: usize = 8;
@@ -24,9 +27,10 @@ const MAX_FOREIGN_READS: usize = 8;
 pub(super) struct QuicSocket {
     place: QuicPlace,
     reading: AtomicU8,
-    /// Where it counts what it drops, and in which column.
-    totals: Arc<Traffic>,
-    core: usize,
+    unproven: Arc<UnprovenAddresses>,
+    /// Its address, and where it counts what it drops.
+    vip: SocketAddr,
+    context: Arc<worker::Context>,
 }
 
 /// Whether a socket is read.
@@ -42,8 +46,12 @@ pub(super) enum SocketReading {
 }
 
 impl QuicSocket {
-    pub(super) fn new(place: QuicPlace, totals: Arc<Traffic>, core: usize) -> QuicSocket {
-        QuicSocket { place, reading: AtomicU8::new(SocketReading::On as u8), totals, core }
+    pub(super) fn new(
+        place: QuicPlace,
+        unproven: Arc<UnprovenAddresses>,
+        (vip, context): (SocketAddr, Arc<worker::Context>),
+    ) -> QuicSocket {
+        QuicSocket { place, reading: AtomicU8::new(SocketReading::On as u8), unproven, vip, context }
     }
 
     /// From now on the socket is read, or is not.
@@ -86,9 +94,19 @@ impl QuicSocket {
             return false;
         }
         if !place.arrivals.push(*meta, bytes) {
-            self.totals.add(self.core, Counter::DroppedNoResources, 1);
+            count(&self.context, self.vip, Counter::DroppedNoResources);
         }
         true
+    }
+
+    /// Counts datagrams that have come, for addresses that nobody has proved.
+    fn count_unproven(&self, rooms: &[IoSliceMut<'_>], metas: &[RecvMeta]) {
+        /// The flag of a packet that may begin a connection, or comes soon after one that does.
+        const LONG: u8 = 0x80;
+        for (room, meta) in rooms.iter().zip(metas) {
+            let begins = room[..meta.len].first().is_some_and(|first| first & LONG != 0);
+            self.unproven.received(meta.addr, meta.len, begins);
+        }
     }
 
     /// What the next process gives back.
@@ -127,7 +145,21 @@ impl AsyncUdpSocket for QuicSocket {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let WorkerPlace { socket, state, .. } = self.here();
-        socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), transmit))
+        let &Transmit { destination, ecn, contents, segment_size, src_ip } = transmit;
+        let fits = whole_datagrams(contents.len(), segment_size, self.unproven.left(destination));
+        if fits < contents.len() {
+            count(&self.context, self.vip, Counter::DroppedUnproven);
+        }
+        if fits == 0 {
+            return Ok(());
+        }
+        // The rest is lost on the way, for the library: it sends that again once more has come from
+        // there.
+        let contents = &contents[..fits];
+        let transmit = Transmit { destination, ecn, contents, segment_size, src_ip };
+        socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), &transmit))?;
+        self.unproven.sent(destination, fits);
+        Ok(())
     }
 
     fn poll_recv(
@@ -141,9 +173,11 @@ impl AsyncUdpSocket for QuicSocket {
         arrivals.reader.register(cx.waker());
         let taken = arrivals.take(rooms, metas);
         if taken > 0 {
+            self.count_unproven(rooms, &metas[..taken]);
             return Poll::Ready(Ok(taken));
         }
         if let Poll::Ready(given) = self.poll_given_back(cx, rooms, metas) {
+            self.count_unproven(rooms, &metas[..given]);
             return Poll::Ready(Ok(given));
         }
         if self.reading.load(Ordering::Relaxed) != SocketReading::On as u8 {
@@ -156,6 +190,7 @@ impl AsyncUdpSocket for QuicSocket {
             // An error of a socket that is connected to nobody is about one datagram.
             let ours = received.map_or(0, |received| self.keep_ours(rooms, metas, received));
             if ours > 0 {
+                self.count_unproven(rooms, &metas[..ours]);
                 return Poll::Ready(Ok(ours));
             }
         }
@@ -186,6 +221,14 @@ impl fmt::Debug for QuicSocket {
     }
 }
 
+/// How many bytes of these datagrams may go, of which each is so long: those of whole ones.
+fn whole_datagrams(len: usize, each: Option<usize>, most: u64) -> usize {
+    match usize::try_from(most) {
+        Ok(most) if most < len => each.map_or(0, |each| most / each.max(1) * each),
+        _ => len,
+    }
+}
+
 /// Waits until a socket takes more; each connection has one.
 struct WritePoller {
     socket: Arc<QuicSocket>,
@@ -207,5 +250,24 @@ impl UdpPoller for WritePoller {
 impl fmt::Debug for WritePoller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WritePoller").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_beyond_a_budget_are_cut_off_whole() {
+        for (len, each, most, expected) in [
+            (1200, None, u64::MAX, 1200),
+            (1200, None, 1200, 1200),
+            (1200, None, 1199, 0),
+            (4000, Some(1200), 4000, 4000),
+            (4000, Some(1200), 3999, 3600),
+            (4000, Some(1200), 1199, 0),
+        ] {
+            assert_eq!(whole_datagrams(len, each, most), expected, "{len} {each:?} {most}");
+        }
     }
 }

@@ -118,6 +118,9 @@ pub enum Counter {
     DroppedNotUnicast,
     /// Datagrams dropped: the way out had no room, or did not take them.
     DroppedUnsent,
+    /// Datagrams dropped, or several at once: the address has got three times what came from it,
+    /// and no client has proved it (QUIC).
+    DroppedUnproven,
     /// Datagrams dropped by the kernel: they came faster than we took them.
     DroppedOverrun,
     /// Refused: the client is denied. Connections and datagrams; packets in packet modes.
@@ -249,7 +252,7 @@ impl Counter {
     ];
 
     /// Why datagrams are dropped (UDP in proxy mode), with the label that metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 11] = [
+    pub const DROPS: [(Counter, &'static str); 12] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
@@ -260,6 +263,7 @@ impl Counter {
         (Counter::DroppedProxyHeader, "proxy_header_invalid"),
         (Counter::DroppedNotUnicast, "not_unicast"),
         (Counter::DroppedUnsent, "transmit_failed"),
+        (Counter::DroppedUnproven, "unproven_address"),
         (Counter::DroppedOverrun, "receive_overrun"),
     ];
 

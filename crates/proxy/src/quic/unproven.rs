@@ -1,0 +1,313 @@
+//! Bytes for addresses that no client has proved: at most three times as many as have come from
+//! there (RFC 9000, section 8.1). The library sends a whole datagram as long as one byte of its own
+//! budget is left.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+
+/// Bytes of a first packet, at least (RFC 9000, section 14.1).
+const MIN_INITIAL: u64 = 1200;
+
+/// How many bytes may be sent for each that has come.
+const FACTOR: u64 = 3;
+
+/// Most addresses whose first packets have come, and that are not let in yet. An evicted address
+/// has the budget of one packet.
+const MAX_ARRIVING: NonZeroUsize = NonZeroUsize::new(256).expect("it is not zero");
+
+/// Most addresses with handshakes under way. Further clients have to prove their addresses first.
+const MAX_SHAKING: usize = 2048;
+
+/// Most addresses that stay limited after their handshakes have ended without a proof.
+const MAX_ENDED: NonZeroUsize = NonZeroUsize::new(1024).expect("it is not zero");
+
+/// Addresses of one worker's clients that have proved nothing yet.
+pub(super) struct UnprovenAddresses {
+    /// Those that are limited.
+    limited: AtomicUsize,
+    addresses: Mutex<Addresses>,
+}
+
+struct Addresses {
+    /// Bytes that have come from addresses that are not let in yet.
+    arriving: LruCache<SocketAddr, u64>,
+    /// Addresses with handshakes under way.
+    shaking: HashMap<SocketAddr, Budget>,
+    /// Addresses whose handshakes have ended without a proof.
+    ended: LruCache<SocketAddr, Budget>,
+    /// Connections of clients that have proved their address. Nobody else can have these addresses
+    /// limited.
+    proven: HashMap<SocketAddr, usize>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Budget {
+    received: u64,
+    sent: u64,
+    handshakes: usize,
+}
+
+impl Budget {
+    fn left(&self) -> u64 {
+        (FACTOR * self.received).saturating_sub(self.sent)
+    }
+}
+
+/// The address of one connection's client. Dropped, the connection is over.
+pub(super) struct ClientAddress {
+    of: Arc<UnprovenAddresses>,
+    address: SocketAddr,
+    is_proven: AtomicBool,
+}
+
+impl UnprovenAddresses {
+    pub(super) fn new() -> Arc<UnprovenAddresses> {
+        let addresses = Addresses {
+            arriving: LruCache::new(MAX_ARRIVING),
+            shaking: HashMap::new(),
+            ended: LruCache::new(MAX_ENDED),
+            proven: HashMap::new(),
+        };
+        Arc::new(UnprovenAddresses { limited: AtomicUsize::new(0), addresses: Mutex::new(addresses) })
+    }
+
+    /// Counts bytes of datagrams that have come. `begins`: they may be the first of a client.
+    pub(super) fn received(&self, from: SocketAddr, bytes: usize, begins: bool) {
+        if !begins && self.limited.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let (mut addresses, bytes) = (self.lock(), bytes as u64);
+        let Addresses { arriving, shaking, ended, .. } = &mut *addresses;
+        match shaking.get_mut(&from).or_else(|| ended.peek_mut(&from)) {
+            Some(budget) => budget.received += bytes,
+            None if begins => *arriving.get_or_insert_mut(from, || 0) += bytes,
+            None => {}
+        }
+    }
+
+    /// How many bytes may be sent to an address now.
+    pub(super) fn left(&self, to: SocketAddr) -> u64 {
+        if self.limited.load(Ordering::Relaxed) == 0 {
+            return u64::MAX;
+        }
+        let addresses = self.lock();
+        let budget = addresses.shaking.get(&to).or_else(|| addresses.ended.peek(&to));
+        budget.map_or(u64::MAX, Budget::left)
+    }
+
+    /// Counts bytes that were sent.
+    pub(super) fn sent(&self, to: SocketAddr, bytes: usize) {
+        if self.limited.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut addresses = self.lock();
+        let Addresses { shaking, ended, .. } = &mut *addresses;
+        if let Some(budget) = shaking.get_mut(&to).or_else(|| ended.peek_mut(&to)) {
+            budget.sent += bytes as u64;
+        }
+    }
+
+    /// Bytes of the first packets of a client, which is let in or refused now. Nothing is kept of
+    /// them.
+    pub(super) fn take_arrived(&self, from: SocketAddr) -> u64 {
+        self.lock().arriving.pop(&from).unwrap_or(0).max(MIN_INITIAL)
+    }
+
+    /// The address of a client that has proved it before its connection begins.
+    pub(super) fn begin_proven(self: &Arc<Self>, address: SocketAddr) -> ClientAddress {
+        let address = ClientAddress { of: self.clone(), address, is_proven: AtomicBool::new(false) };
+        address.prove();
+        address
+    }
+
+    /// Limits an address from now on, unless another connection has proved it: a handshake begins,
+    /// of which so many bytes have arrived. `None`: too many handshakes are under way.
+    pub(super) fn begin(self: &Arc<Self>, address: SocketAddr, arrived: u64) -> Option<ClientAddress> {
+        let mut addresses = self.lock();
+        let Addresses { shaking, ended, proven, .. } = &mut *addresses;
+        if !proven.contains_key(&address) {
+            if shaking.len() >= MAX_SHAKING {
+                return None;
+            }
+            let budget = shaking.entry(address).or_insert_with(|| {
+                ended.pop(&address).unwrap_or(Budget { received: arrived, ..Budget::default() })
+            });
+            budget.handshakes += 1;
+            self.count(&addresses);
+        }
+        Some(ClientAddress { of: self.clone(), address, is_proven: AtomicBool::new(false) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, addresses: &Addresses) {
+        self.limited.store(addresses.shaking.len() + addresses.ended.len(), Ordering::Relaxed);
+    }
+}
+
+impl ClientAddress {
+    /// The client is at its address: it has read what was sent there.
+    pub(super) fn prove(&self) {
+        if self.is_proven.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut addresses = self.of.lock();
+        *addresses.proven.entry(self.address).or_default() += 1;
+        addresses.shaking.remove(&self.address);
+        addresses.ended.pop(&self.address);
+        self.of.count(&addresses);
+    }
+}
+
+impl Drop for ClientAddress {
+    fn drop(&mut self) {
+        let mut addresses = self.of.lock();
+        if *self.is_proven.get_mut() {
+            let Some(connections) = addresses.proven.get_mut(&self.address) else { return };
+            *connections -= 1;
+            if *connections == 0 {
+                addresses.proven.remove(&self.address);
+            }
+            return;
+        }
+        let Some(budget) = addresses.shaking.get_mut(&self.address) else { return };
+        budget.handshakes -= 1;
+        if budget.handshakes == 0
+            && let Some(budget) = addresses.shaking.remove(&self.address)
+        {
+            addresses.ended.push(self.address, budget);
+        }
+        self.of.count(&addresses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(n: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, (n >> 8) as u8], 1000 + (n & 255)))
+    }
+
+    fn begin(all: &Arc<UnprovenAddresses>, address: SocketAddr) -> ClientAddress {
+        let arrived = all.take_arrived(address);
+        all.begin(address, arrived).unwrap()
+    }
+
+    #[test]
+    fn unproven_address_gets_three_times_what_came_from_it() {
+        let all = UnprovenAddresses::new();
+        all.received(address(1), 1200, true);
+        all.received(address(1), 1252, true);
+        all.received(address(1), 60, false);
+        assert_eq!(all.left(address(1)), u64::MAX, "no handshake has begun");
+        let handshake = begin(&all, address(1));
+        assert_eq!(all.left(address(1)), 3 * 2452);
+        all.sent(address(1), 7000);
+        assert_eq!(all.left(address(1)), 356);
+        all.received(address(1), 100, false);
+        assert_eq!(all.left(address(1)), 656);
+        assert_eq!(all.left(address(2)), u64::MAX);
+        handshake.prove();
+        assert_eq!(all.left(address(1)), u64::MAX);
+        drop(handshake);
+        assert_eq!(all.left(address(1)), u64::MAX);
+    }
+
+    #[test]
+    fn address_stays_limited_after_a_handshake_without_proof() {
+        let all = UnprovenAddresses::new();
+        let handshakes = [begin(&all, address(1)), begin(&all, address(1))];
+        all.sent(address(1), 3600);
+        drop(handshakes);
+        assert_eq!(all.left(address(1)), 0);
+        let again = begin(&all, address(1));
+        assert_eq!(all.left(address(1)), 0, "a new handshake has the budget of the ended one");
+        drop(again);
+        for n in 2..3_000 {
+            drop(begin(&all, address(n)));
+        }
+        assert_eq!(all.left(address(1)), u64::MAX, "the oldest one was evicted");
+        assert_eq!(all.left(address(2_999)), 3600);
+        assert_eq!(all.limited.load(Ordering::Relaxed), MAX_ENDED.get());
+    }
+
+    #[test]
+    fn address_of_a_proven_connection_is_limited_by_nobody() {
+        let all = UnprovenAddresses::new();
+        drop(begin(&all, address(1)));
+        assert_eq!(all.left(address(1)), 3600, "it has ended without a proof");
+        let proven = [all.begin_proven(address(1)), begin(&all, address(1))];
+        proven[1].prove();
+        proven[1].prove();
+        let forged = begin(&all, address(1));
+        assert_eq!(all.left(address(1)), u64::MAX);
+        drop(forged);
+        assert_eq!(all.left(address(1)), u64::MAX);
+        drop(proven);
+        assert!(all.lock().proven.is_empty());
+        let later = begin(&all, address(1));
+        assert_eq!(all.left(address(1)), 3600);
+        drop(later);
+    }
+
+    #[test]
+    fn handshakes_with_unproven_addresses_are_bounded() {
+        let all = UnprovenAddresses::new();
+        let open: Vec<_> = (0..MAX_SHAKING as u16).map(|n| begin(&all, address(n))).collect();
+        assert!(all.begin(address(60_000), MIN_INITIAL).is_none());
+        open[7].prove();
+        assert!(all.begin(address(60_000), MIN_INITIAL).is_some());
+    }
+
+    #[test]
+    fn arriving_addresses_are_bounded() {
+        let all = UnprovenAddresses::new();
+        for n in 0..10_000 {
+            all.received(address(n), 5_000, true);
+        }
+        assert_eq!(all.lock().arriving.len(), MAX_ARRIVING.get());
+        let (_evicted, _known) = (begin(&all, address(0)), begin(&all, address(9_999)));
+        assert_eq!((all.left(address(0)), all.left(address(9_999))), (3 * MIN_INITIAL, 15_000));
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_of_events_sends_more_than_three_times(
+            events in prop::collection::vec((0..4_u8, 0..3_u16, 1..3_000_usize), 0..100)
+        ) {
+            let (all, mut open) = (UnprovenAddresses::new(), Vec::new());
+            let (mut received, mut sent) = ([0_u64; 3], [0_u64; 3]);
+            for (kind, n, bytes) in events {
+                let at = n as usize;
+                match kind {
+                    0 => {
+                        received[at] += bytes as u64;
+                        all.received(address(n), bytes, false);
+                    }
+                    1 => {
+                        received[at] += 1200;
+                        all.received(address(n), 1200, true);
+                        open.push(begin(&all, address(n)));
+                    }
+                    2 if !open.is_empty() => drop(open.swap_remove(bytes % open.len())),
+                    _ if received[at] >= 1200 && bytes as u64 <= all.left(address(n)) && all.left(address(n)) < u64::MAX => {
+                        sent[at] += bytes as u64;
+                        all.sent(address(n), bytes);
+                    }
+                    _ => {}
+                }
+                prop_assert!(sent[at] <= 3 * received[at]);
+            }
+        }
+    }
+}
