@@ -6,7 +6,7 @@ use convey_testkit::{BalancerProcess, Loopback, TestHttpServer, stories, wait_fo
 use http::Request;
 
 use super::client::{Client, Clients, read, uri};
-use super::{authority, site};
+use super::{authority, site, with};
 use crate::http2::block_on;
 
 stories!("http3_early":
@@ -14,6 +14,7 @@ stories!("http3_early":
     what_would_change_something_waits_for_the_handshake,
     nothing_comes_early_unless_the_operator_says_so,
     a_ticket_is_good_for_one_early_request,
+    early_request_from_a_forged_address_reaches_no_server,
 );
 
 /// A client that returns, once it has what it needs for that.
@@ -104,4 +105,35 @@ fn a_ticket_is_good_for_one_early_request() {
     });
     let once = server.seen().iter().filter(|seen| seen.line.contains("/once")).count();
     assert_eq!(once, 1);
+}
+
+/// The sender of forged datagrams cannot read the answers.
+fn early_request_from_a_forged_address_reaches_no_server() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let server = TestHttpServer::named("a", lab.server(1));
+    let forged = lab.ip(99);
+    let lines = format!("trusted_proxies = [\"{forged}\"]");
+    let setup = with(&lab, &lines, "early_data = true\nhandshake_timeout = 1").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    block_on(async {
+        let clients = Clients::trusting(&authority);
+        let client = clients.connect(lab.vip()).await;
+        let on_the_way = super::recorder::Recorder::at(forged, lab.vip()).await;
+        on_the_way.be_mute();
+        let (early, _accepted) = loop {
+            assert_eq!(client.get("/first").await.status, 200);
+            if let Some(early) = clients.connect_early(on_the_way.addr()).await {
+                break early;
+            }
+        };
+        let request = Request::get(uri("/forged")).header("x-forwarded-for", "6.6.6.6").body(()).unwrap();
+        let mut call = early.begin(request).await.unwrap();
+        call.finish().await.unwrap();
+        while balancer.stat("/frontends/web/ended/tls_handshake_timeout") == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert_eq!(client.get("/last").await.status, 200);
+    });
+    assert!(server.seen().iter().all(|seen| !seen.line.contains("/forged")));
 }

@@ -1,6 +1,6 @@
 //! Somebody between a client and convey who records what the client sends, and sends it again.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,12 +18,17 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) async fn before(to: SocketAddr) -> Recorder {
+        Recorder::at(Ipv4Addr::LOCALHOST.into(), to).await
+    }
+
+    /// Its datagrams come to convey from this address.
+    pub(crate) async fn at(ip: IpAddr, to: SocketAddr) -> Recorder {
         let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
         let (addr, sent) = (socket.local_addr().unwrap(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
         let (record, is_mute) = (sent.clone(), Arc::<AtomicBool>::default());
         let mute = is_mute.clone();
         tokio::spawn(async move {
-            let beyond = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+            let beyond = Arc::new(UdpSocket::bind((ip, 0)).await.unwrap());
             let (mut client, mut datagram, mut answer) = (None, [0; 2048], [0; 2048]);
             loop {
                 tokio::select! {
