@@ -91,7 +91,8 @@ pub enum Command {
     /// Tries what a start does: addresses, ports, privileges, descriptors, offload. Exit code 0 means that convey would start.
     /// A port that a running convey has is taken, too.
     Check {
-        /// Look at the file alone: for another host than this one, or beside a convey that runs
+        /// Look at the configuration and the files that it names, such as keys and lists, but not
+        /// at this host: for another host that has these files, or beside a convey that runs
         #[arg(long)]
         syntax: bool,
     },

@@ -99,7 +99,7 @@ impl Checked {
         print(&self.at_home(text.to_owned()));
     }
 
-    /// Looks at the file alone.
+    /// Looks at the configuration and the files that it names.
     pub(super) fn syntax(&self) -> Result<ExitCode, Failure> {
         self.look_at_file().map_err(|failure| self.failure(failure))
     }
@@ -165,7 +165,7 @@ impl Checked {
         for obstacle in obstacles {
             print_error(self.at_home(format!("error: {obstacle}")));
         }
-        let advice = "`check --syntax` looks at the file alone";
+        let advice = "`check --syntax` does not look at this host";
         let why = format!("convey: {path} is valid, but would not start here now ({advice})");
         print_error(self.at_home(why));
         Ok(ExitCode::FAILURE)

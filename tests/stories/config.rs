@@ -9,7 +9,7 @@ stories!("config":
     a_valid_file_is_described,
     every_mistake_is_reported_at_once_with_its_place,
     check_fails_where_a_start_would_and_says_whose_port_it_is,
-    check_of_the_syntax_looks_at_the_file_alone,
+    syntax_check_reads_named_files_and_not_the_host,
     values_come_from_the_environment_and_from_included_files,
     a_file_written_for_the_original_loads_unchanged,
     a_file_written_for_the_original_runs_unchanged,
@@ -108,7 +108,7 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
         assert!(line.starts_with(&format!("error: {told}")) && line.ends_with(&owner), "{line}");
     }
     assert!(
-        lines[2].ends_with("would not start here now (`check --syntax` looks at the file alone)"),
+        lines[2].ends_with("would not start here now (`check --syntax` does not look at this host)"),
         "{checked:?}"
     );
     // A start says the same of the first. By then it may not look into other processes any more.
@@ -135,7 +135,7 @@ fn check_fails_where_a_start_would_and_says_whose_port_it_is() {
     assert!(checked.stderr.contains("(`ip addr add 192.0.2.77/32 dev INTERFACE`)"), "{checked:?}");
 }
 
-fn check_of_the_syntax_looks_at_the_file_alone() {
+fn syntax_check_reads_named_files_and_not_the_host() {
     let lab = Loopback::new();
     let elsewhere = "192.0.2.77:80".parse().unwrap();
     let setup = Setup::new(&lab).listen(&[elsewhere]).server("a", "no-such-host.invalid:80", "");
@@ -148,6 +148,12 @@ fn check_of_the_syntax_looks_at_the_file_alone() {
     let setup = Setup::new(&lab).listen(&[elsewhere]).server("a", "192.0.2.78:80", "");
     let dsr = convey_check(&lab, &["--syntax", "--dsr"], &setup.to_string());
     assert_eq!(dsr.code, Some(0), "no address of this host is asked for: {dsr:?}");
+    let key = setup.frontend("tls = { certificate = \"c.pem\", key = \"k.pem\" }").to_string();
+    let missing = convey_check(&lab, &["--syntax"], &key);
+    assert_eq!(missing.code, Some(1), "{missing:?}");
+    assert!(missing.stderr.contains("frontends.web.tls.key: cannot read k.pem"), "{missing:?}");
+    let help = run(binary().args(["check", "--help"]));
+    assert!(help.stdout.contains("files that it names"), "{}", help.stdout);
     let wrong = convey_check(&lab, &["--syntax"], "mode = \"prxy\"");
     assert_eq!(wrong.code, Some(1));
     assert!(wrong.stderr.contains("error: check.toml:1:8: mode: found \"prxy\"; "), "{wrong:?}");
