@@ -8,8 +8,8 @@ use convey_config::Annotations;
 use convey_model::{KubernetesService, SourceSettings};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Service;
-use kube::Api;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::{Api, Client};
 use tokio::time::{sleep, timeout_at};
 
 use crate::bounds::now;
@@ -24,12 +24,10 @@ pub(crate) async fn watch(
 ) -> Infallible {
     let (mut annotations, mut pauses) = (Annotations::default(), DefaultBackoff::default());
     loop {
-        let refusal = watch_once(service, |found| {
-            let all = found.and_then(|service| service.metadata.annotations.as_ref());
-            annotations.take(all.into_iter().flatten().map(|(name, text)| (&**name, &**text)));
-            tell(annotations.settings(), annotations.problems());
-        })
-        .await;
+        let refusal = match connect(&service.cluster).await {
+            Ok(client) => watch_service(client, service, &mut annotations, &mut tell).await,
+            Err(_) => None,
+        };
         // The watch of slices tells of an API server that is gone.
         if let Some(why) = refusal {
             let note = format!("its annotations cannot be read, they stay as they were: {why}");
@@ -40,11 +38,19 @@ pub(crate) async fn watch(
 }
 
 /// Lists and watches the one Service until something fails. Returns why, if we may not.
-async fn watch_once(
+pub(crate) async fn watch_service(
+    client: Client,
     service: &KubernetesService,
-    mut tell: impl FnMut(Option<&Service>) + Send,
+    annotations: &mut Annotations,
+    tell: &mut (impl FnMut(SourceSettings, BTreeSet<String>) + Send),
 ) -> Option<String> {
-    let client = connect(&service.cluster).await.ok()?;
+    let mut tell = |found: Option<&Service>| {
+        let all = found.and_then(|service| service.metadata.annotations.as_ref());
+        annotations.take(all.into_iter().flatten().map(|(name, text)| (&**name, &**text)));
+        // An API server may send anything as the value of an annotation.
+        let problems = annotations.problems().iter().map(|problem| bounded(problem)).collect();
+        tell(annotations.settings(), problems);
+    };
     let services: Api<Service> = Api::namespaced(client, &service.namespace);
     let wanted =
         watcher::Config::default().fields(&format!("metadata.name={}", service.name)).timeout(WATCH_SECONDS);

@@ -8,12 +8,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
+use crate::cluster::bounded;
 use convey_model::{DiscoveredServer, Protocol, ServicePort};
 
 /// How many slices of a Service are looked at. A slice has 100 endpoints as Kubernetes makes it.
 const MAX_SLICES: usize = 256;
 /// How many endpoints of a slice are looked at: the API allows no more.
 const MAX_ENDPOINTS: usize = 1_000;
+/// Bytes of the longest name that Kubernetes gives an object.
+const MAX_NAME: usize = 253;
 
 /// The slices of a Service, and what they stand for at one of its ports.
 #[derive(Debug)]
@@ -119,8 +122,10 @@ impl Endpoints {
 
 impl Slice {
     fn read(name: &str, slice: &EndpointSlice, meant: (&ServicePort, Option<Protocol>)) -> Slice {
-        let note =
-            |why: String| Slice { note: Some(format!("EndpointSlice {name} {why}")), ..Slice::default() };
+        let note = |why: String| Slice {
+            note: Some(bounded(&format!("EndpointSlice {name} {why}"))),
+            ..Slice::default()
+        };
         if !matches!(&*slice.address_type, "IPv4" | "IPv6") {
             return note(format!("has addresses of type {:?}: they are no servers", slice.address_type));
         }
@@ -197,8 +202,15 @@ fn found(endpoint: &Endpoint, port: u16) -> Option<Found> {
     let ip: IpAddr = endpoint.addresses.first()?.parse().ok()?;
     let addr = SocketAddr::new(ip, port);
     let pod = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
-    let name = pod.and_then(|pod| pod.name.clone()).unwrap_or_else(|| addr.to_string());
-    Some(Found { name, terminates, addr, zone: endpoint.zone.clone() })
+    let name = pod.and_then(|pod| pod.name.clone()).filter(|name| is_object_name(name));
+    let name = name.unwrap_or_else(|| addr.to_string());
+    Some(Found { name, terminates, addr, zone: endpoint.zone.clone().filter(|zone| is_object_name(zone)) })
+}
+
+/// Whether Kubernetes could call an object so. The name of a server reaches logs, metrics and paths of the control API.
+fn is_object_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Api;
 use kube::core::Status;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::{Api, Client};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::bounds::now;
@@ -34,14 +34,14 @@ const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why there is no watch any more.
 #[derive(Debug, PartialEq, Eq)]
-enum WatchEnd {
+pub(crate) enum WatchEnd {
     /// Slices that were left out have room now.
     HasRoom,
     Failed(WatchFailure),
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct WatchFailure {
+pub(crate) struct WatchFailure {
     /// In words for an operator.
     why: String,
     /// Whether the API server has answered the list.
@@ -52,7 +52,7 @@ struct WatchFailure {
 
 /// What is known, and what is told of one attempt after the other. Pure.
 #[derive(Debug, Default)]
-struct Attempts {
+pub(crate) struct Attempts {
     known: DiscoveryState,
     failures_in_a_row: u32,
     /// Whether the last one has listed, and then failed to watch.
@@ -61,7 +61,7 @@ struct Attempts {
 
 impl Attempts {
     /// These are the slices; if it is settled, a watch has begun.
-    fn on_slices(&mut self, endpoints: &Endpoints, is_settled: bool) -> DiscoveryState {
+    pub(crate) fn on_slices(&mut self, endpoints: &Endpoints, is_settled: bool) -> DiscoveryState {
         if is_settled {
             (self.failures_in_a_row, self.has_failed_to_watch) = (0, false);
         }
@@ -73,7 +73,7 @@ impl Attempts {
         self.known.clone()
     }
 
-    fn on_failure(&mut self, failure: WatchFailure) -> DiscoveryState {
+    pub(crate) fn on_failure(&mut self, failure: WatchFailure) -> DiscoveryState {
         self.known.failures += 1;
         self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
         self.has_failed_to_watch = failure.has_listed;
@@ -116,13 +116,22 @@ pub(crate) async fn watch(
 
 /// Lists, and watches until something fails. Has `tell` see the slices after the list and after each change, and hear whether the
 /// watch is known to have begun.
-async fn watch_once(service: &KubernetesService, mut tell: impl FnMut(&Endpoints, bool) + Send) -> WatchEnd {
-    let end =
-        |why: String, has_listed| WatchEnd::Failed(WatchFailure { why, has_listed, is_watch_refused: false });
+async fn watch_once(service: &KubernetesService, tell: impl FnMut(&Endpoints, bool) + Send) -> WatchEnd {
     let client = match connect(&service.cluster).await {
         Ok(client) => client,
-        Err(why) => return end(why, false),
+        Err(why) => return WatchEnd::Failed(WatchFailure { why, ..WatchFailure::default() }),
     };
+    watch_slices(client, service, tell).await
+}
+
+/// Lists and watches with a connected client, until something fails.
+pub(crate) async fn watch_slices(
+    client: Client,
+    service: &KubernetesService,
+    mut tell: impl FnMut(&Endpoints, bool) + Send,
+) -> WatchEnd {
+    let end =
+        |why: String, has_listed| WatchEnd::Failed(WatchFailure { why, has_listed, is_watch_refused: false });
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
     let wanted = watcher::Config::default()
         .labels(&format!("kubernetes.io/service-name={}", service.name))

@@ -228,3 +228,17 @@ fn slices_and_their_endpoints_are_bounded() {
     cut.end_list();
     assert_eq!((cut.servers().len(), cut.has_room(), cut.notes().len()), (MAX_SLICES, false, 0));
 }
+
+#[test]
+fn names_and_notes_of_any_api_server_are_short_and_printable() {
+    let long = "x".repeat(MAX_NAME + 1);
+    for name in ["", "a/b", "a\nb", "\u{e9}", &long] {
+        let mut odd = slice("a", ("http", 80), &["web-1 10.0.0.1 zone=z"]);
+        odd.endpoints[0].target_ref.as_mut().unwrap().name = Some(name.into());
+        odd.endpoints[0].zone = Some(name.into());
+        assert_eq!(servers(&[odd]), ["10.0.0.1:80 10.0.0.1:80"], "{name:?}");
+    }
+    let name = "a\nb".repeat(1_000);
+    let notes = all(&[slice(&name, ("other", 80), &["web-1 10.0.0.1"])], http()).notes();
+    assert!(notes.iter().all(|note| note.len() < 400 && !note.contains('\n')), "{notes:?}");
+}
