@@ -100,7 +100,8 @@ impl Show {
         Show {
             watch,
             generation: source.snapshot.load().generation,
-            until: wanted.timeout.map(|timeout| now + timeout),
+            // A time beyond what the clock can hold is no limit.
+            until: wanted.timeout.and_then(|timeout| now.checked_add(timeout)),
             shown: 0,
             allowance: f64::from(wanted.rate),
             allowed_at: now,

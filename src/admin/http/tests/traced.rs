@@ -163,3 +163,12 @@ async fn who_watches_takes_nobodys_place() {
     admin.trace.tell(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
     assert_eq!(lines.await.unwrap().len(), 3);
 }
+
+#[tokio::test]
+async fn trace_with_a_timeout_beyond_the_clock_has_none() {
+    let admin = admin();
+    let lines = watch(&admin, "/v1/trace?count=1&timeout=18446744073709551615s");
+    until_watched(&admin).await;
+    admin.trace.tell(|| event(&admin, TraceStep::Connection(ConnectionStep::Accepted)));
+    assert_eq!(lines.await.unwrap().len(), 3);
+}
