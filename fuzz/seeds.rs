@@ -64,6 +64,10 @@ fn main() -> io::Result<()> {
     write("config_file", &texts(&[("sample", include_str!("../config.toml")), ("small", SMALL_FILE)]))?;
     write("etcd_answer", &texts(&ETCD_ANSWERS))?;
     write("dns_answer", &dns_answers())?;
+    write("kubernetes_answers", &kubernetes_answers())?;
+    write("control_api", &control_requests())?;
+    write("http2_server", &http2_servers())?;
+    write("udp_table", &udp_calls())?;
 
     // As `handle_frame` reads it: how packets are forwarded; then what happens (0: a client's packet, 5: a server's,
     // 10: a router's error, 13: time passes, 15: any bytes; 16 times how it is sent: 2 in fragments), who, flags, a
@@ -138,6 +142,104 @@ fn dns_answers() -> Vec<(String, Vec<u8>)> {
         ("aaaa".to_owned(), answer(28, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2])),
         ("srv".to_owned(), answer(33, &service)),
         ("hosts".to_owned(), b"10.0.0.2 a.test b # c\n::1 localhost\n".to_vec()),
+    ]
+}
+
+/// As `kubernetes_answers` reads them: the port and the cut, then a list and lines of watches.
+fn kubernetes_answers() -> Vec<(String, Vec<u8>)> {
+    const SLICE: &str = r#"{"metadata":{"name":"web-1","resourceVersion":"7"},"addressType":"IPv4","ports":[{"name":"http","port":80}],"endpoints":[{"addresses":["10.0.0.2"],"conditions":{"ready":true},"zone":"z1","targetRef":{"kind":"Pod","name":"web-a"}},{"addresses":["10.0.0.3"],"conditions":{"serving":true,"terminating":true}}]}"#;
+    const SERVICE: &str =
+        r#"{"metadata":{"name":"web","annotations":{"convey.dev/weight":"3","convey.dev/slow-start":"1m"}}}"#;
+    let list = |next: &str, item: &str| {
+        format!(r#"8{{"metadata":{{"resourceVersion":"7","continue":"{next}"}},"items":[{item}]}}"#)
+    };
+    let event = |kind: &str, object: &str| format!(r#"{{"type":"{kind}","object":{object}}}"#);
+    let gone = r#"{"kind":"Status","message":"too old","reason":"Expired","code":410}"#;
+    let bookmark = event("BOOKMARK", r#"{"metadata":{"resourceVersion":"9"}}"#);
+    let watch =
+        ["8", &event("MODIFIED", SLICE), "\n", &bookmark, "\n", &event("DELETED", SLICE), "\n"].concat();
+    let texts = [
+        ("list-and-watch", [&list("", SLICE), &*watch].join("\0")),
+        ("pages", [&list("more", SLICE), &*list("", SLICE)].join("\0")),
+        ("gone", [&list("", SLICE), &*format!("8{}\n", event("ERROR", gone)), &list("", "")].join("\0")),
+        ("refused", format!("={gone}")),
+        ("service", [&list("", SERVICE), &*format!("8{}\n", event("MODIFIED", SERVICE))].join("\0")),
+    ];
+    texts.map(|(name, text)| (name.to_owned(), [&[0xf0], text.as_bytes()].concat())).to_vec()
+}
+
+/// As `control_api` reads them: who asks, then a request.
+fn control_requests() -> Vec<(String, Vec<u8>)> {
+    let requests = [
+        ("status", "GET /v1/status"),
+        ("stats", "GET /stats"),
+        ("metrics", "GET /metrics"),
+        ("ready", "GET /readyz"),
+        ("backend", "GET /v1/backends/app"),
+        ("server", "GET /v1/backends/app/servers/a"),
+        ("events", "GET /v1/events?since=7"),
+        (
+            "flows",
+            "GET /v1/flows?client=192.0.2.0/24&older_than=1h&min_bytes=1&limit=9&sort=age&count_by=client",
+        ),
+        ("kill", "DELETE /v1/flows/p0.1f.9a3c"),
+        ("explain", "GET /v1/explain?client=192.0.2.1:99&frontend=web&url=http://a/b"),
+        ("overlays", "GET /v1/overlays"),
+        ("reset", "DELETE /v1/overlays?backend=app&server=a"),
+        ("drain", "PATCH /v1/backends/app/servers/a\n\n{\"state\":\"drain\",\"weight\":0,\"force\":true}"),
+        ("all", "PATCH /v1/backends/app\n\n{\"weight\":7}"),
+        (
+            "add",
+            "PUT /v1/backends/app/servers/b\n\n{\"addr\":\"10.0.0.2:80\",\"backup\":true,\"max_connections\":9}",
+        ),
+        ("remove", "DELETE /v1/backends/app/servers/a?force=true"),
+        ("log", "PUT /v1/log-level\n\n{\"level\":\"debug\"}"),
+        ("reload", "POST /v1/reload\nAuthorization: Bearer no"),
+        ("trace", "GET /v1/trace?client=192.0.2.1&server=app/a&drops=any&sample=2&rate=9&count=3&timeout=5s"),
+        ("host", "GET /v1/access\nHost: b.example"),
+    ];
+    let each = requests.into_iter().flat_map(|(name, text)| [0, 1, 2, 6].map(|who: u8| (name, who, text)));
+    each.map(|(name, who, text)| (format!("{name}-{who}"), [&[who], text.as_bytes()].concat())).collect()
+}
+
+/// As `http2_server` reads them: the request and how bytes arrive, then frames by type, flags, stream and length.
+fn http2_servers() -> Vec<(String, Vec<u8>)> {
+    const HEAD: &[u8] = b"\x01\x04\x01\x01\x88";
+    const LENGTH: &[u8] = b"\x01\x04\x01\x13\x88\0\x0econtent-length\x015";
+    const INTERIM: &[u8] = b"\x01\x04\x01\x0d\0\x07:status\x03103";
+    const DATA: &[u8] = b"\0\0\x01\x02he";
+    const LAST: &[u8] = b"\0\x01\x01\x03llo";
+    const TRAILERS: &[u8] = b"\x01\x05\x01\x0f\0\x0bgrpc-status\x010";
+    let kinds = [
+        ("whole", [HEAD, DATA, LAST].concat()),
+        ("length", [LENGTH, DATA, LAST].concat()),
+        ("too-short", [LENGTH, LAST].concat()),
+        ("interim", [INTERIM, HEAD, LAST].concat()),
+        ("trailers", [HEAD, DATA, TRAILERS].concat()),
+        ("padded", [HEAD, b"\0\x09\x01\x05\x02hi\0\0"].concat()),
+        ("continued", [&b"\x01\0\x01\x01\x88"[..], b"\x09\x05\x01\0", LAST].concat()),
+        ("reset", [HEAD, DATA, b"\x03\0\x01\x04\0\0\0\x08"].concat()),
+        ("going-away", b"\x07\0\0\x08\0\0\0\0\0\0\0\0".to_vec()),
+        ("settings", [b"\x04\0\0\x06\0\x03\0\0\0\x01", HEAD, LAST].concat()),
+        ("window", [b"\x08\0\x01\x04\0\0\xff\xff", HEAD, LAST].concat()),
+        ("ping", [b"\x06\0\0\x08ping-bit", HEAD, LAST].concat()),
+        ("raw", b"\xffany bytes".to_vec()),
+    ];
+    let each = kinds.iter().flat_map(|(name, frames)| (0..4u8).map(move |how| (name, how | 0xe0, frames)));
+    each.map(|(name, how, frames)| (format!("{name}-{}", how & 3), [&[how], &frames[..]].concat())).collect()
+}
+
+/// As `udp_table` reads them: the call (0 the client sends, 4 its server does, 7 and 8 a table is full, 9 to 11 a client or a source makes
+/// room, 12 time is over, 15 it passes), a client and an address, a number.
+fn udp_calls() -> Vec<(String, Vec<u8>)> {
+    let stream = [[0, 4, 1], [4, 4, 0], [0, 4, 0], [15, 0, 20]];
+    let crowd: Vec<[u8; 3]> = (0..16).map(|client| [0, client << 2, client & 1]).collect();
+    let rest = [[7, 0, 0], [8, 1, 0], [9, 0, 0], [10, 4, 0], [11, 4, 0], [12, 0, 9], [13, 0, 0], [14, 0, 0]];
+    let handed_over = [[0, 4, 7], [0, 8, 3], [15, 0, 11], [11, 4, 0]];
+    vec![
+        ("stream".to_owned(), [&stream[..], &rest].concat().concat()),
+        ("crowd".to_owned(), [&crowd, &stream[..], &rest].concat().concat()),
+        ("handed-over".to_owned(), [&handed_over[..], &stream].concat().concat()),
     ]
 }
 

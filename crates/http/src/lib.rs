@@ -43,7 +43,7 @@ pub use answer::{AnswerReason, OwnAnswer};
 pub use connection::HttpServer;
 pub use files::{MIN_DISK_THREADS, start_disk_threads};
 #[cfg(feature = "test-util")]
-pub use http2::request_from_http2;
+pub use http2::{ServedResponse, request_from_http2, response_from_http2};
 #[cfg(feature = "test-util")]
 pub use http3::{FilteredStream, filter_http3};
 pub use request::{Decision, HttpRequest};

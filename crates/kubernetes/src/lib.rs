@@ -12,7 +12,11 @@ mod bounds;
 mod cluster;
 mod endpoints;
 mod source;
+#[cfg(feature = "test-util")]
+mod testing;
 mod watch;
 
 pub use endpoints::Endpoints;
 pub use source::Kubernetes;
+#[cfg(feature = "test-util")]
+pub use testing::{ApiAnswer, annotations_from, slices_from};

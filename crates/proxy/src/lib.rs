@@ -63,6 +63,8 @@ pub use source::reason as excess_counter;
 pub use standing::{ClientShortage, ClientStanding};
 pub use stream::More;
 pub use udp::Sessions;
+#[cfg(any(test, feature = "test-util"))]
+pub use udp::exercise_session_table;
 pub use upstream::{Attempts, Downstream, Permit, ServerAnswer, Unavailable};
 pub use worker::{Descriptors, Reserved, WorkersShared};
 

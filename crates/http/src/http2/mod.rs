@@ -8,12 +8,17 @@ mod kept;
 mod outgoing;
 mod servers;
 mod stream;
+#[cfg(feature = "test-util")]
+mod testing;
 
 #[cfg(feature = "test-util")]
 use convey_http_core::{HeadLimits, Malformed, RequestHead};
 
 pub(crate) use client::{has_preface, serve};
 pub(crate) use outgoing::OutgoingStream;
+#[cfg(feature = "test-util")]
+pub use testing::{ServedResponse, response_from_http2};
+
 pub(crate) use servers::{FoundStream, OpeningConnection, connect, sweep, take};
 
 /// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.

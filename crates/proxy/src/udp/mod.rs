@@ -18,6 +18,8 @@ mod table;
 pub(super) use listener::UdpListener;
 pub(super) use relay::{kill, look};
 pub(super) use sockets::{Listening, UdpSockets, receive_buffer};
+#[cfg(any(test, feature = "test-util"))]
+pub use table::exercise_session_table;
 
 use convey_model::Slots;
 

@@ -1,6 +1,8 @@
 //! Which session a datagram belongs to, and which session is over or gives way to another. Pure.
 
 mod evict;
+#[cfg(any(test, feature = "test-util"))]
+mod exercise;
 mod lists;
 mod look;
 
@@ -11,6 +13,8 @@ use std::time::Duration;
 use slab::Slab;
 
 use convey_model::{Prefix, Timestamp};
+#[cfg(any(test, feature = "test-util"))]
+pub use exercise::exercise_session_table;
 use lists::{ListKind, SessionLinks, SessionList};
 pub(super) use look::SessionSight;
 

@@ -180,6 +180,15 @@ fn an_address_that_closes_takes_its_sessions_along() {
     assert!(table.groups.is_empty() && table.of_frontends.is_empty());
 }
 
+proptest! {
+    #[test]
+    fn lists_agree_with_the_sessions_after_any_calls(
+        calls in prop::collection::vec(any::<[u8; 3]>(), 1..300),
+    ) {
+        exercise_session_table(&calls.concat());
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Send(u16),

@@ -1,0 +1,94 @@
+//! A server in memory that sends any frames, for the fuzzer.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2::client::Builder;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::kept::KeptConnection;
+use super::outgoing::OutgoingStream;
+
+/// Polls of one stream. A server that sends a few kilobytes needs far fewer.
+const MAX_TURNS: usize = 10_000;
+
+/// The response of a server, as a request sees it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ServedResponse {
+    /// The bytes that arrived, in HTTP/1.1.
+    pub bytes: Vec<u8>,
+    /// Whether the response ended in order.
+    pub is_whole: bool,
+}
+
+/// Sends a request over HTTP/2 to a server that sends these bytes and closes the connection. Reads the response with buffers of
+/// `read` bytes; the connection delivers `arrive` bytes at a time.
+///
+/// # Panics
+/// The stream neither ends nor fails.
+pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: usize) -> ServedResponse {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut response = ServedResponse { bytes: Vec::new(), is_whole: false };
+    let io = ServerBytes { left: server, arrive };
+    let mut handshake = std::pin::pin!(Builder::new().enable_push(false).handshake::<_, Bytes>(io));
+    let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
+    let place = (0, ([10, 0, 0, 2], 80).into(), 0);
+    let mut kept = KeptConnection::new(place, send, Arc::new(Notify::new()));
+    let mut stream = OutgoingStream::new(kept.another(None));
+    if !matches!(stream.poll_write(cx, request), Poll::Ready(Ok(len)) if len == request.len()) {
+        return response;
+    }
+    let (mut buffer, mut is_over) = (vec![0; read], false);
+    for _ in 0..MAX_TURNS {
+        match stream.poll_read(cx, &mut buffer) {
+            Poll::Ready(Ok(0)) => {
+                response.is_whole = true;
+                return response;
+            }
+            Poll::Ready(Ok(len)) => response.bytes.extend_from_slice(&buffer[..len]),
+            Poll::Ready(Err(_)) => return response,
+            Poll::Pending if is_over => panic!("the connection is over and its stream waits"),
+            Poll::Pending => is_over = Pin::new(&mut connection).poll(cx).is_ready(),
+        }
+    }
+    panic!("the response has no end");
+}
+
+/// The connection of a server: bytes that arrive, and nothing that it reads.
+struct ServerBytes<'a> {
+    left: &'a [u8],
+    arrive: usize,
+}
+
+impl AsyncRead for ServerBytes<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let len = self.left.len().min(self.arrive).min(buffer.remaining());
+        let (now, later) = self.left.split_at(len);
+        buffer.put_slice(now);
+        self.left = later;
+        cx.waker().wake_by_ref();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ServerBytes<'_> {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

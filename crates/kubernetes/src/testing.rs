@@ -1,0 +1,83 @@
+//! An API server in memory that gives any answers, for the fuzzer.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use convey_config::Annotations;
+use convey_model::{DiscoveryState, KubernetesService, SourceSettings};
+use futures_util::stream::iter;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use kube::Client;
+use kube::client::Body;
+use tower_service::Service;
+
+use crate::annotations;
+use crate::bounds::bounded_client;
+use crate::watch::{Attempts, WatchEnd, watch_slices};
+
+/// One answer of the API server.
+#[derive(Debug, Clone)]
+pub struct ApiAnswer {
+    /// The status of HTTP.
+    pub status: u16,
+    /// The body, in the pieces in which it arrives.
+    pub pieces: Vec<Bytes>,
+}
+
+/// The states that one attempt reports, where the API server gives these answers to its requests.
+pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<DiscoveryState> {
+    let (mut attempts, mut states) = (Attempts::default(), Vec::new());
+    let end = watch_slices(client(answers), service, |endpoints, is_settled| {
+        states.push(attempts.on_slices(endpoints, is_settled));
+    })
+    .await;
+    if let WatchEnd::Failed(failure) = end {
+        states.push(attempts.on_failure(failure));
+    }
+    states
+}
+
+/// The settings and notes that one attempt reads from annotations, where the API server gives these answers to its requests.
+pub async fn annotations_from(
+    service: &KubernetesService,
+    answers: Vec<ApiAnswer>,
+) -> Vec<(SourceSettings, BTreeSet<String>)> {
+    let (mut annotations, mut seen) = (Annotations::default(), Vec::new());
+    let mut tell = |settings, notes| seen.push((settings, notes));
+    let refusal = annotations::watch_service(client(answers), service, &mut annotations, &mut tell).await;
+    seen.extend(refusal.map(|why| (annotations.settings(), BTreeSet::from([why]))));
+    seen
+}
+
+fn client(answers: Vec<ApiAnswer>) -> Client {
+    bounded_client(Client::new(AnswersInTurn(answers.into()), "default"), None)
+}
+
+struct AnswersInTurn(VecDeque<ApiAnswer>);
+
+type Pieces = futures_util::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;
+
+impl Service<Request<Body>> for AnswersInTurn {
+    type Response = Response<StreamBody<Pieces>>;
+    type Error = &'static str;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        let Some(ApiAnswer { status, pieces }) = self.0.pop_front() else {
+            return ready(Err("the connection is closed"));
+        };
+        let frames: Vec<_> = pieces.into_iter().map(|piece| Ok(Frame::data(piece))).collect();
+        let mut response = Response::new(StreamBody::new(iter(frames)));
+        *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
+        ready(Ok(response))
+    }
+}
