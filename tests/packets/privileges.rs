@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{binary, wait_for};
+use convey_testkit::{binary, copy_program, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -55,7 +55,7 @@ fn an_ordinary_user_needs_little_locked_memory_and_no_file_system_of_bpf(case: C
     let _server = network.nginx(1);
     fs::set_permissions(network.path(""), Permissions::from_mode(0o755)).unwrap();
     let program = network.path("convey");
-    fs::copy(binary().get_program(), &program).unwrap();
+    copy_program(binary().get_program(), &program);
     let mut command = network.lab.command(Role::Balancer, "unshare");
     command.args(["--mount", "sh", "-c", "umount -l /sys/fs/bpf 2>/dev/null; exec \"$@\"", "sh"]);
     command.args(["prlimit", "--memlock=65536:131072", "setpriv", "--reuid", "65534", "--regid", "65534"]);

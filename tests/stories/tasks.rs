@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, binary, run, stories};
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, TcpServer, binary, copy_program, run, stories};
 
 use crate::http::client::Client;
 
@@ -59,7 +59,7 @@ fn check_and_start_name_the_tasks_that_are_missing() {
     fs::write(&file, setup.to_string()).unwrap();
     fs::set_permissions(lab.directory(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = lab.directory().join("convey");
-    fs::copy(binary().get_program(), &program).unwrap();
+    copy_program(binary().get_program(), &program);
     for command in [&["check"][..], &[]] {
         let mut limited = std::process::Command::new("prlimit");
         limited.args(["--nproc=2", "setpriv", "--reuid", USER, "--regid", USER, "--clear-groups"]);

@@ -1,5 +1,6 @@
 //! Upgrades: another process takes the place of the one that runs, and no client notices.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,8 +14,8 @@ use std::thread;
 
 use convey_testkit::{
     BalancerProcess, Loopback, Need, Process, Ran, Setup, SlowReader, TcpServer, UdpClient, UdpServer, ask,
-    binary, binary_of_upgrade, check_to_end, connect, connect_from, ping, run, send, stories, wait_for,
-    was_reset,
+    binary, binary_of_upgrade, check_to_end, connect, connect_from, copy_program, ping, run, send, stories,
+    wait_for, was_reset,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -338,7 +339,7 @@ fn stop_after_the_new_process_may_serve_ends_both() {
     let lab = Loopback::new();
     let _server = TcpServer::named("a", lab.server(1));
     let program = lab.directory().join("convey");
-    copy(&binary_of_upgrade(0), &program);
+    copy_program(binary_of_upgrade(0), &program);
     let setup = Setup::new(&lab).server("a", lab.server(1), "");
     let mut first = BalancerProcess::start_with(&lab, &setup, Command::new(&program));
     let this = std::env::current_exe().unwrap();
@@ -462,10 +463,12 @@ pub(crate) struct Upgraded<'a> {
 }
 
 impl<'a> Upgraded<'a> {
-    pub(crate) fn start(lab: &'a Loopback, setup: &Setup) -> Upgraded<'a> {
+    pub(crate) fn start(lab: &'a Loopback, setup: &impl Display) -> Upgraded<'a> {
         let program = lab.directory().join("convey");
-        copy(&binary_of_upgrade(0), &program);
+        copy_program(binary_of_upgrade(0), &program);
         let socket = lab.directory().join("notify");
+        // A lab may have had another one.
+        let _ = fs::remove_file(&socket);
         let manager = UnixDatagram::bind(&socket).unwrap();
         let hears = manager.try_clone().unwrap();
         thread::spawn(move || while hears.recv(&mut [0; 4096]).is_ok_and(|len| len > 0) {});
@@ -478,7 +481,7 @@ impl<'a> Upgraded<'a> {
     /// Installs a program again, another build if there is one: another file of the same name.
     pub(crate) fn replace_program(&self) {
         let new = self.lab.directory().join("convey.new");
-        copy(&binary_of_upgrade(self.replaced.fetch_add(1, Ordering::Relaxed) + 1), &new);
+        copy_program(binary_of_upgrade(self.replaced.fetch_add(1, Ordering::Relaxed) + 1), &new);
         fs::rename(new, &self.program).unwrap();
     }
 
@@ -540,18 +543,12 @@ impl Drop for Upgraded<'_> {
     }
 }
 
-/// By another process: one that a thread beside us starts would inherit the file that is being written, and nobody may run a file
-/// that somebody could write.
-fn copy(from: &Path, to: &Path) {
-    assert_eq!(run(Command::new("cp").args([from, to])).code, Some(0));
-}
-
 /// Installs a shell script in the place of a program.
 fn replace_by_script(lab: &Loopback, program: &Path, line: &str) {
     let [script, new] = ["script", "convey.new"].map(|name| lab.directory().join(name));
     fs::write(&script, format!("#!/bin/sh\n{line}\n")).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    copy(&script, &new);
+    copy_program(&script, &new);
     fs::rename(new, program).unwrap();
 }
 

@@ -39,7 +39,7 @@ pub use namespace::{TestNamespace, in_namespace};
 pub use need::{Need, raise_file_limit, run_trials, run_trials_in_turns, tool, trial, trials};
 pub use nginx::Nginx;
 pub use pattern::{SlowReader, check_to_end, send};
-pub use process::{Process, Ran, run};
+pub use process::{Process, Ran, copy_program, run};
 pub use server::TcpServer;
 pub use setup::Setup;
 pub use tls::{TestAuthority, TestCertificate, TlsClient, TlsSettings};

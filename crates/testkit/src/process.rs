@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -34,6 +35,13 @@ pub(crate) fn run_up_to(patience: Duration, command: &mut Command) -> Ran {
     command.stdin(Stdio::null()).stdout(stdout.try_clone().unwrap()).stderr(stderr.try_clone().unwrap());
     let code = Process::spawn(command).wait_up_to(patience).code();
     Ran { code, stdout: read(stdout), stderr: read(stderr) }
+}
+
+/// Copies a program that a test is about to run. Another process writes it: one that a thread beside us starts would inherit the file
+/// that is being written, and the kernel runs no file that somebody could write.
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let ran = run(Command::new("cp").arg(from.as_ref()).arg(to));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 /// A running process; dropping it kills it. Should the tests themselves be killed, the kernel does it.

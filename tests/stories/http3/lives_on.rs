@@ -305,12 +305,8 @@ fn restart_serves_tcp_at_once_and_http3_when_the_old_process_has_drained() {
         slow.finish().await.unwrap();
         until(|| server.seen().len() == 1).await;
         old.signal(Signal::TERM);
-        loop {
-            // It takes no more connections: it drains.
-            if std::net::TcpStream::connect(lab.vip()).is_err() {
-                break;
-            }
-        }
+        // It takes no more connections: it drains.
+        until(|| std::net::TcpStream::connect(lab.vip()).is_err()).await;
         let checked = run(old.command().args(["check", "--config"]).arg(old.config()));
         assert!(!checked.stderr.contains("cannot listen on"), "{checked:?}");
         let mut command = old.command();
