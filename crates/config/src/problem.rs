@@ -367,7 +367,9 @@ impl<'a> Report<'a> {
         let name = path.display().to_string();
         match read.map(|bytes| encoding::decode(&name, bytes)) {
             Ok(Ok(text)) => return Some(text),
-            Ok(Err(problem)) => self.errors.borrow_mut().push(Problem { key: place.key.clone(), ..problem }),
+            Ok(Err(problem)) => {
+                self.errors.borrow_mut().push(Problem { key: one_line(&place.key), ..problem })
+            }
             Err(error) => self.error(place, format!("cannot read {name}: {error}")),
         }
         None
@@ -460,6 +462,10 @@ mod tests {
             r"a\nb.toml:1:1: backends.x\ry: cannot read {path}: No such file or directory (os error 2)"
         );
         assert_eq!(lines, [file.as_str(), list]);
+        let report = Report::new(&texts);
+        assert_eq!(report.decoded(&place, Path::new("no\ntext"), Ok(vec![b'a', 0xff])), None);
+        let problem = report.finish().unwrap_err()[0].to_string();
+        assert!(problem.contains("backends.x\\ry") && !problem.contains(['\n', '\r']), "{problem}");
     }
 
     #[test]
