@@ -2,10 +2,10 @@
 
 mod features;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,15 +22,29 @@ use crate::cli::{Options, Service};
 use crate::config::Config;
 use crate::control::{ConfigFile, health};
 use crate::doctor::balancer::{
-    self, CheckWords, FileLimits, Host, Running, RunningStatus, TakenPort, TargetServer,
+    self, AcceptQueue, CheckWords, Explained, FileLimits, Host, Running, RunningStatus, TakenPort,
+    TargetServer, reported,
 };
-use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server};
-use crate::model::{BackendConfig, DsrKind, Endpoint, FrontendConfig, Mode, ProbeKind, Protocol};
+use crate::doctor::{Diagnosis, Examination, Unseen, as_json, as_text, dsr_path, server, statistics};
+use crate::model::{
+    BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
+    ProbeKind, Protocol,
+};
 use crate::operator::Client;
 use crate::proxy::{self, BindError};
 
 /// Something was found.
 const FOUND: u8 = 3;
+
+/// Bound of a request to a server of mode http: slow pages are none of doctor's business.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Times that the running convey is asked while servers are down for no reason that doctor finds.
+const LOOKS: u32 = 7;
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Ports of a range that are tried.
+const PORTS_OF_RANGE: u32 = 8;
 
 /// The width of text where there is no terminal.
 const USUAL_WIDTH: usize = 80;
@@ -83,7 +97,14 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         None => runtime.block_on(host::ask()).context("cannot ask the kernel for its routes")?,
     };
     let (config, obstacle) = of_packets(config, &kernel);
-    let running = asked.map(|(client, status)| runtime.block_on(running(&client, status, &config)));
+    let asked = asked.map(|(client, status)| (Source::Socket(client), status)).or_else(|| {
+        let source = Source::Statistics(config.stats.listen);
+        let status = runtime.block_on(source.status())?;
+        status.is_of(&file.absolute()).then_some((source, status))
+    });
+    let (source, status) = asked.unzip();
+    let running = source.as_ref().zip(status);
+    let running = running.map(|(source, status)| runtime.block_on(with_process(source, status, &config)));
     let (ports, unseen) = taken_ports(&config, running.as_ref());
     let host = Host {
         file: &file.path,
@@ -93,6 +114,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         network: &kernel.network,
         servers: servers(&config),
         ports,
+        queues: accept_queues(&config),
         programs: runtime.block_on(kernel.netlink.xdp_programs()).unwrap_or_default(),
         filters: runtime.block_on(features::foreign_filters(&kernel)),
         names,
@@ -113,6 +135,10 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         Diagnosis::error("name-unresolved", fault, why)
     }));
     found.findings.extend(runtime.block_on(stale_addresses::diagnoses()));
+    if let (Some(source), Some(running)) = (&source, &host.running) {
+        let reported = runtime.block_on(reported(source, &running.status, &found.findings, &explained));
+        found.findings.extend(reported);
+    }
     found.not_looked_at.extend(unseen);
     found.file = Some(file.absolute());
     Ok((found, title))
@@ -155,13 +181,61 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
     };
     let first_port = frontends.iter().flat_map(|one| &one.listen).map(|listen| listen.first().port()).next();
     let servers = backend.servers.iter().filter(|server| server.settings.weight > 0);
+    let listens: Vec<Listen> = frontends
+        .iter()
+        .filter(|frontend| frontend.protocol == Protocol::Tcp)
+        .flat_map(|frontend| frontend.listen.clone())
+        .collect();
+    let request = request(backend, &frontends);
     servers.map(move |server| TargetServer {
         name: format!("{}/{}", backend.name, server.name),
         addr: server.addr_for(first_port.unwrap_or_default()),
         check: backend.check_of(server),
         takes_tcp,
         keeps_vip,
+        more_ports: if takes_tcp && server.keeps_port() { sample(&listens) } else { Vec::new() },
+        request: request.clone().map(|request| HealthCheck { tls: backend.check_of(server).tls, ..request }),
     })
+}
+
+/// Request to servers of mode http whose health check sends none: any status is an answer.
+fn request(backend: &BackendConfig, frontends: &[&FrontendConfig]) -> Option<HealthCheck> {
+    let check = &backend.health_check;
+    let sends_none = matches!(check.kind, ProbeKind::None | ProbeKind::Tcp);
+    let is_http = !frontends.is_empty() && frontends.iter().all(|frontend| frontend.mode.is_http());
+    let is_asked = sends_none && is_http && backend.protocol != HttpVersion::H2 && backend.files.is_none();
+    is_asked.then(|| {
+        let any = HttpCheck { expected_status: vec![100..=599], ..HttpCheck::default() };
+        let kind = ProbeKind::Http(any);
+        HealthCheck { kind, port: None, timeout: ANSWER_TIMEOUT, ..check.clone() }
+    })
+}
+
+/// Some ports of ranges, the first and the last of each among them.
+fn sample(listens: &[Listen]) -> Vec<u16> {
+    let of_listen = |listen: &Listen| {
+        let (first, last) = listen.ports().into_inner();
+        let steps = u32::from(last - first).min(PORTS_OF_RANGE - 1);
+        let step = move |n: u32| first + (u32::from(last - first) * n).checked_div(steps).unwrap_or(0) as u16;
+        (0..=steps).map(step)
+    };
+    let ports: BTreeSet<u16> = listens.iter().flat_map(of_listen).collect();
+    ports.into_iter().collect()
+}
+
+/// Accept queues of the frontends in modes with sockets.
+fn accept_queues(config: &Config) -> Vec<AcceptQueue> {
+    let most = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
+    let most = most.trim().parse().unwrap_or_default();
+    let mut names: BTreeMap<SocketAddr, &str> = BTreeMap::new();
+    for frontend in config.frontends_where(Mode::is_proxied) {
+        names.extend(frontend.endpoints().map(|at| (at.addr, &*frontend.name)));
+    }
+    let queues = port_owner::accept_queues().into_iter().filter_map(|(at, waiting)| {
+        let frontend = (*names.get(&at)?).to_owned();
+        Some(AcceptQueue { at, frontend, waiting, most })
+    });
+    queues.collect()
 }
 
 /// What their health checks say, all at once.
@@ -194,14 +268,52 @@ fn judged_file(options: &Options, running: Option<&RunningStatus>) -> (ConfigFil
     (file, title)
 }
 
-/// The same, with what the kernel says of its process.
-async fn running(client: &Client, status: RunningStatus, config: &Config) -> Running {
+/// Where the running convey answers.
+enum Source {
+    Socket(Client),
+    /// Users who may not connect to the control socket read the statistics.
+    Statistics(SocketAddr),
+}
+
+impl Source {
+    async fn status(&self) -> Option<RunningStatus> {
+        match self {
+            Source::Socket(client) => client.get("/v1/status").await.ok(),
+            Source::Statistics(listen) => statistics::read(*listen).ok(),
+        }
+    }
+}
+
+/// Faults that the running convey reports. A server that has just come back may pass its checks meanwhile.
+async fn reported(
+    source: &Source,
+    first: &RunningStatus,
+    known: &[Diagnosis],
+    explained: &Explained,
+) -> Vec<Diagnosis> {
+    let mut looks = 0;
+    loop {
+        let latest = source.status().await;
+        let found = reported::look((first, latest.as_ref().unwrap_or(first)), known, explained);
+        looks += 1;
+        if looks == LOOKS || !found.iter().any(reported::may_pass) {
+            return found;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The running convey, with the descriptors of its process.
+async fn with_process(source: &Source, status: RunningStatus, config: &Config) -> Running {
     // After an upgrade the socket still says who was there first. The statistics are of the process that serves.
     let of_statistics =
         port_owner::owner(Endpoint::tcp(config.stats.listen)).filter(|(_, name)| is_convey(name));
     let process = match of_statistics {
         Some((process, _)) => Some(process),
-        None => client.process().await,
+        None => match source {
+            Source::Socket(client) => client.process().await,
+            Source::Statistics(_) => status.process,
+        },
     };
     Running { process, descriptors: process.and_then(descriptors), status }
 }

@@ -29,6 +29,19 @@ pub(super) fn users(at: Endpoint) -> Vec<u32> {
     tables(at.protocol).iter().flat_map(|table| listeners(table, at)).map(|listener| listener.user).collect()
 }
 
+/// Length of the accept queue of each listening TCP socket of this host, by its address.
+pub(super) fn accept_queues() -> Vec<(SocketAddr, u32)> {
+    tables(Protocol::Tcp).iter().flat_map(|table| table.lines()).filter_map(accept_queue).collect()
+}
+
+fn accept_queue(line: &str) -> Option<(SocketAddr, u32)> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, local, _, LISTENING, queues, ..] = fields[..] else { return None };
+    // Of a socket that listens the second number is the accept queue.
+    let (_, waiting) = queues.split_once(':')?;
+    Some((address(local)?, u32::from_str_radix(waiting, 16).ok()?))
+}
+
 fn tables(protocol: Protocol) -> [String; 2] {
     let name = protocol.name();
     [format!("/proc/self/net/{name}"), format!("/proc/self/net/{name}6")]
@@ -85,6 +98,17 @@ mod tests {
         assert_eq!(describe(Endpoint::udp(at)), "");
         drop(listener);
         assert_eq!(describe(Endpoint::tcp(at)), "");
+    }
+
+    #[test]
+    fn accept_queue_of_a_socket_is_read() {
+        let listener = std::net::TcpListener::bind("127.0.93.8:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let waiting =
+            || accept_queues().into_iter().find(|(addr, _)| *addr == at).map(|(_, waiting)| waiting);
+        assert_eq!(waiting(), Some(0));
+        let _client = std::net::TcpStream::connect(at).unwrap();
+        assert_eq!(waiting(), Some(1));
     }
 
     #[test]

@@ -11,5 +11,6 @@ mod frames;
 mod iproute;
 pub mod ruleset;
 pub mod server;
+pub mod statistics;
 
 pub use diagnosis::{Diagnosis, Examination, Severity, Unseen, as_json, as_text};

@@ -18,8 +18,10 @@ mod config;
 mod diagnose;
 mod dns;
 mod doctor_balancer;
+mod doctor_faults;
 mod doctor_host;
 mod doctor_server;
+mod doctor_status;
 mod drain;
 mod ends;
 mod explain;
@@ -76,8 +78,10 @@ const OF_TYPICAL_CASES: &[&str] = &[
     "diagnose",
     "dns",
     "doctor_balancer",
+    "doctor_faults",
     "doctor_host",
     "doctor_server",
+    "doctor_status",
     "explain",
     "steering",
 ];
@@ -122,7 +126,9 @@ fn main() -> ExitCode {
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
         ("doctor_balancer", doctor_balancer::stories()),
+        ("doctor_faults", doctor_faults::stories()),
         ("doctor_host", doctor_host::stories()),
+        ("doctor_status", doctor_status::stories()),
         ("l2", l2::stories()),
         ("access_log", access_log::stories()),
         ("trace", trace::stories()),
@@ -151,7 +157,9 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
         "xdp" => &[Need::Namespaces, Need::ETHTOOL],
         _ if case.is_dsr() => &[Need::Namespaces, Need::NFT],
         // Doctor looks at the rules of nftables.
-        "doctor_balancer" | "doctor_host" => &[Need::Namespaces, Need::NFT],
+        "doctor_balancer" | "doctor_faults" | "doctor_host" | "doctor_status" => {
+            &[Need::Namespaces, Need::NFT]
+        }
         _ => &[Need::Namespaces],
     }
 }

@@ -1,7 +1,7 @@
 //! Connects to servers, and learns how they fail: from the error, and from the ICMP message behind it.
 
-use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, ErrorKind, IoSliceMut, Read};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
@@ -13,6 +13,9 @@ use super::servers::Reached;
 
 /// How many are under way at once.
 const AT_ONCE: usize = 32;
+
+/// Wait for the end of a connection that a server has accepted.
+const END_TIMEOUT: Duration = Duration::from_millis(250);
 
 // Origins of errors, from include/uapi/linux/errqueue.h.
 const FROM_ICMP: u8 = 2;
@@ -48,7 +51,7 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
     let Err(error) = socket.connect_timeout(&target.into(), patience) else {
         // A reset instead of a close: nothing waits for the end.
         let _ = socket.set_linger(Some(Duration::ZERO));
-        return Reached::Opened;
+        return after_opening(socket.into());
     };
     let message = icmp(&socket);
     match (message, error.kind()) {
@@ -64,6 +67,19 @@ fn one(target: SocketAddr, patience: Duration, own: &[IpAddr]) -> Reached {
             Reached::Unreachable("a rule of this host forbids it".to_owned())
         }
         (None, _) => Reached::NotTried(error.to_string()),
+    }
+}
+
+/// Waits a moment for a server that ends the connection before the client has sent anything.
+fn after_opening(mut stream: TcpStream) -> Reached {
+    if stream.set_read_timeout(Some(END_TIMEOUT)).is_err() {
+        return Reached::Opened;
+    }
+    match stream.read(&mut [0]) {
+        Ok(0) => Reached::Ended { is_reset: false },
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Reached::Ended { is_reset: true },
+        // It has sent a greeting, or waits for the client.
+        Ok(_) | Err(_) => Reached::Opened,
     }
 }
 

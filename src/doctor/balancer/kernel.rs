@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 
 use super::Host;
 use super::vip::{holder, vips};
-use crate::doctor::Diagnosis;
-use crate::model::Mode;
+use crate::doctor::{Diagnosis, iproute};
+use crate::model::{Listen, Mode};
 
 /// What `/proc` says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,7 +70,11 @@ pub(super) fn judge(
 ) -> Vec<Diagnosis> {
     let mut found: Vec<Diagnosis> = Vec::new();
     let matters = is_a_server_silent || host.config.frontends_where(Mode::is_proxied).next().is_some();
-    found.extend(reverse_path(before, after).filter(|_| matters));
+    let dropped = reverse_path(before, after).filter(|_| matters);
+    if dropped.is_none() {
+        found.extend(second_leg(host, after, leaves_by));
+    }
+    found.extend(dropped);
     found.extend(unanswered(host, after));
     found.extend(after.conntrack.and_then(|(count, max)| conntrack(count, max)));
     found
@@ -93,6 +98,44 @@ fn reverse_path(before: &KernelFacts, after: &KernelFacts) -> Option<Diagnosis> 
     let settings: Vec<String> =
         names.iter().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
     Some(Diagnosis::error("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
+}
+
+/// Interface by which this host sends answers from a VIP to an address.
+fn leaves_by(vip: IpAddr, to: IpAddr) -> Option<String> {
+    let found = iproute::ip(&["route", "get", &to.to_string(), "from", &vip.to_string()]).ok()?;
+    Some(found.first()?["dev"].as_str()?.to_owned())
+}
+
+/// Interfaces with a VIP and a strict rp_filter, from which answers to clients on other networks do
+/// not leave.
+fn second_leg(
+    host: &Host<'_>,
+    facts: &KernelFacts,
+    leaves_by: impl Fn(IpAddr, IpAddr) -> Option<String>,
+) -> Option<Diagnosis> {
+    let far = super::FAR.into_iter().find(IpAddr::is_ipv4)?;
+    let mut found: BTreeMap<&str, (IpAddr, String)> = BTreeMap::new();
+    for frontend in host.config.frontends_where(Mode::is_proxied) {
+        for vip in frontend.listen.iter().filter(|listen| listen.is_ipv4()).map(Listen::ip) {
+            let Some(link) = holder(&host.tables.interfaces, vip) else { continue };
+            let is_strict = facts.rp_filter.get(&link.name) == Some(&1);
+            if !is_strict || link.loopback || link.mac.is_none() || found.contains_key(&*link.name) {
+                continue;
+            }
+            if let Some(exit) = leaves_by(vip, far).filter(|exit| *exit != link.name) {
+                found.insert(&link.name, (vip, exit));
+            }
+        }
+    }
+    let (name, (vip, exit)) = found.first_key_value()?;
+    let seen = format!(
+        "rp_filter is strict on {name}, which has the VIP {vip}, and answers to clients on other networks leave by {exit}"
+    );
+    let why = "The kernel drops packets of these clients if they come in by the interface of the VIP. Where clients have two ways to this \
+               host, rp_filter has to be loose (2).";
+    let settings: Vec<String> =
+        found.keys().map(|name| format!("net.ipv4.conf.{name}.rp_filter=2")).collect();
+    Some(Diagnosis::warning("rp-filter", seen, why).mend(format!("sysctl -w {}", settings.join(" "))))
 }
 
 /// VIPs whose interface answers no ARP at all.

@@ -14,7 +14,7 @@ use crate::doctor::ruleset::within;
 use crate::model::Interface;
 
 /// The addresses of interfaces with the lengths of their prefixes, by the name of the interface.
-type Networks = BTreeMap<String, Vec<(IpAddr, u8)>>;
+pub(super) type Networks = BTreeMap<String, Vec<(IpAddr, u8)>>;
 
 /// More addresses are not listed.
 const MAX_TOLD: usize = 4;

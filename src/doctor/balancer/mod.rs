@@ -3,21 +3,27 @@
 //! The program hands over what it knows of the host ([`Host`]); [`look`] asks the rest: links, servers, rules, `/proc`. What is
 //! wrong is for functions without side effects to say, a file for each group of checks.
 
+mod accept_queue;
 mod clock;
 mod connect;
 mod echo;
 pub mod features;
+mod ipv6_off;
 mod kernel;
 mod links_down;
+mod misplaced;
 mod neighbours;
 mod overheard;
+mod own_address;
 mod path_mtu;
 mod ports;
 mod probing;
 mod programs;
+pub mod reported;
 mod rules;
 mod running;
 mod servers;
+mod status;
 mod steered;
 mod vip;
 
@@ -29,6 +35,7 @@ use std::time::SystemTime;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use self::kernel::KernelFacts;
+use self::misplaced::ArpFacts;
 use self::neighbours::LinkSeen;
 use self::rules::RulesSeen;
 use super::{Diagnosis, Examination, Unseen};
@@ -36,9 +43,11 @@ use crate::config::Config;
 use crate::model::{Listen, NetworkTables, NextHops};
 use crate::net::{BpfFilter, XdpProgram};
 
+pub use self::accept_queue::AcceptQueue;
 pub use self::ports::TakenPort;
-pub use self::running::{FileLimits, Running, RunningStatus};
+pub use self::running::{FileLimits, Running};
 pub use self::servers::{Reached, TargetServer};
+pub use self::status::RunningStatus;
 
 /// Addresses of nobody (RFC 5737, RFC 3849): the way to them is the way to clients far away.
 const FAR: [IpAddr; 2] =
@@ -60,6 +69,8 @@ pub struct Host<'a> {
     pub servers: Vec<TargetServer>,
     /// Places to listen that cannot be had.
     pub ports: Vec<TakenPort>,
+    /// Accept queues of frontends.
+    pub queues: Vec<AcceptQueue>,
     /// The XDP programs on all interfaces.
     pub programs: Vec<XdpProgram>,
     /// BPF filters of others on the ingress of interfaces, by name.
@@ -89,11 +100,17 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     let mut seen = Examination::default();
     let before = KernelFacts::read();
     let mut explained = Explained::default();
-    seen.findings.extend(links_down::down(host, &links_down::networks(), &mut explained));
-    seen.findings.extend(vip::missing(host, &explained.vips, is_local));
-    seen.findings.extend(ports::taken(&host.ports));
-    let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
+    let networks = links_down::networks();
+    seen.findings.extend(links_down::down(host, &networks, &mut explained));
     let passed = interfaces(host);
+    seen.findings.extend(ipv6_off::look(host, ipv6_off::read().as_ref(), &passed, &mut explained));
+    seen.findings.extend(vip::missing(host, &explained.vips, is_local));
+    seen.findings.extend(own_address::look(host, &networks, &mut explained));
+    seen.findings.extend(ports::taken(&host.ports));
+    seen.findings.extend(accept_queue::full(&host.queues));
+    let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();
+    let facts = ArpFacts { arp_ignore: &before.arp_ignore, passed: &passed };
+    seen.findings.extend(misplaced::look(host, &networks, &facts));
     let foreign = programs::foreign(&host.programs, &passed, &own);
     let filters: Vec<_> = host.filters.iter().filter(|(interface, _)| passed.contains(interface)).collect();
     let taken =
@@ -117,7 +134,12 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     seen.findings.extend(clock::wall_clock(host.now, &files(host)));
     seen.not_looked_at.extend(way_to_clients(host));
     match &host.running {
-        Some(running) => seen.findings.extend(of_running(host, running)),
+        Some(running) => {
+            let needs = "root, or the user of convey".to_owned();
+            let is_unseen = running.descriptors.is_none();
+            seen.not_looked_at.extend(is_unseen.then_some(Unseen { check: "descriptors", needs }));
+            seen.findings.extend(of_running(host, running));
+        }
         None => seen.not_looked_at.extend(["descriptors", "table-full"].map(|check| Unseen {
             check,
             needs: "a convey that runs and answers at its control socket".to_owned(),
@@ -142,7 +164,7 @@ fn way_to_clients(host: &Host<'_>) -> Option<Unseen> {
 /// What the convey that runs has too little of, and what it believes for too long.
 fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let upgrade = format!("convey upgrade --config {}", host.file.display());
-    let old = clock::of_records(&running.names(), &host.names, &upgrade);
+    let old = clock::of_records(&running.status.addresses_of_names(), &host.names, &upgrade);
     let steered = running.steered();
     running::used_up(host, running).into_iter().chain(old).chain(steered).collect()
 }

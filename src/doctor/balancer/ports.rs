@@ -37,7 +37,10 @@ fn diagnosis(TakenPort { at, purpose, owner }: &TakenPort) -> Diagnosis {
             Diagnosis::error("port-taken", seen, format!("{why} {unit}")).mend(format!("kill {id}"))
         }
         None => {
-            let look = format!("As root, `ss -lnp 'sport = :{}'` shows which.", at.addr.port());
+            let look = format!(
+                "It is another user's, perhaps a convey that does not answer. As root, `ss -lnp 'sport = :{}'` shows which.",
+                at.addr.port()
+            );
             Diagnosis::error("port-taken", seen, format!("{why} {look}"))
         }
     }

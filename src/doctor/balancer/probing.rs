@@ -10,7 +10,7 @@ use super::overheard::Overheard;
 use super::path_mtu::{self, PathSize};
 use super::servers::{self, Hints, Reached, TargetServer};
 use super::{CheckWords, Host, connect, may_send_raw};
-use crate::doctor::{Examination, Unseen};
+use crate::doctor::{Diagnosis, Examination, Unseen};
 use crate::model::ProbeKind;
 
 /// How long a server may take to answer: a lost SYN is repeated, and the kernel asks for a neighbour for three seconds.
@@ -21,6 +21,9 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// More servers than this are not looked at.
 const MAX_SERVERS: usize = 128;
+
+/// More ports of ranges than this are not tried.
+const MAX_PORTS: usize = 256;
 
 /// Looks at the servers. Of whoever is `explained` by another finding nothing is said if it is silent. Returns whether one is.
 pub(super) fn look(
@@ -62,8 +65,11 @@ pub(super) fn look(
         let hints = Hints { is_there: is_there(server.addr.ip()), open_ports, file };
         seen.findings.extend(servers::judge(server, reached, &hints));
     }
+    let is_open = |server: &&TargetServer| reached.get(&server.name) == Some(&Reached::Opened);
+    seen.findings.extend(closed_ports(some.iter().filter(is_open), &own));
+    seen.findings.extend(mute(some.iter().filter(is_open), &check));
     let is_checked = |server: &&TargetServer| match server.check.kind {
-        ProbeKind::Http(_) => reached.get(&server.name) == Some(&Reached::Opened),
+        ProbeKind::Http(_) => is_open(server),
         ProbeKind::Udp => !explained.contains(&server.addr.ip()),
         ProbeKind::None | ProbeKind::Tcp => false,
     };
@@ -72,6 +78,37 @@ pub(super) fn look(
         seen.findings.extend(words.err().map(|words| servers::wrong_reply(server, &words)));
     }
     is_silent
+}
+
+/// Servers that refuse ports of ranges.
+fn closed_ports<'a>(servers: impl Iterator<Item = &'a TargetServer>, own: &[IpAddr]) -> Vec<Diagnosis> {
+    let all = servers.flat_map(|server| server.more_ports.iter().map(move |port| (server, *port)));
+    let all: Vec<(&TargetServer, u16)> = all.take(MAX_PORTS).collect();
+    let targets: Vec<SocketAddr> =
+        all.iter().map(|(server, port)| (server.addr.ip(), *port).into()).collect();
+    let reached = connect::all(&targets, SHORT_PATIENCE, own);
+    let mut by_server: BTreeMap<&str, (&TargetServer, Vec<u16>, usize)> = BTreeMap::new();
+    for ((server, port), reached) in all.into_iter().zip(reached) {
+        let (_, refused, tried) = by_server.entry(&server.name).or_insert((server, Vec::new(), 0));
+        *tried += 1;
+        refused.extend((reached == Reached::Refused).then_some(port));
+    }
+    let found = by_server.into_values();
+    found.filter_map(|(server, refused, tried)| servers::closed_ports(server, &refused, tried)).collect()
+}
+
+/// Servers of mode http that answer no request, where no health check sends one.
+fn mute<'a>(
+    servers: impl Iterator<Item = &'a TargetServer>,
+    check: impl Fn(&[TargetServer]) -> Vec<CheckWords>,
+) -> Vec<Diagnosis> {
+    let asked = servers.filter_map(|server| {
+        let request = server.request.clone()?;
+        Some(TargetServer { check: request, ..server.clone() })
+    });
+    let asked: Vec<TargetServer> = asked.collect();
+    let answers = asked.iter().zip(check(&asked));
+    answers.filter_map(|(server, words)| Some(servers::mute(server, &words.err()?))).collect()
 }
 
 /// Whether the file has this address as it is: it may be in one that it includes, or stand for a name.

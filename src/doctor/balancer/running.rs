@@ -1,102 +1,14 @@
-//! What the convey that runs says of itself, and what is used up. Pure.
+//! The running convey, and the resources that it has used up. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 
-use serde::Deserialize;
-
-use super::Host;
-use super::steered::{self, RunningBackend, RunningOverlay};
-use crate::config::ListSettings;
-use crate::control::ConfigFile;
+use super::status::RunningStatus;
+use super::{Host, steered};
 use crate::doctor::Diagnosis;
-use crate::forward::{FlowState, View};
-use crate::model::{Listen, Mode};
+use crate::model::Mode;
 
-/// What of `/v1/status` is looked at.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct RunningStatus {
-    config: RunningConfig,
-    frontends: BTreeMap<String, RunningFrontend>,
-    backends: BTreeMap<String, RunningBackend>,
-    overlays: Vec<RunningOverlay>,
-    names: BTreeMap<String, RunningName>,
-    packets: Option<RunningPackets>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RunningConfig {
-    file: PathBuf,
-    default_mode: Option<String>,
-    list: Option<RunningList>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct RunningList {
-    listen: SocketAddr,
-    stats: SocketAddr,
-}
-
-impl RunningStatus {
-    /// The file that it goes by, and how it reads that.
-    pub fn config_file(&self) -> Option<ConfigFile> {
-        let RunningConfig { file, default_mode, list } = &self.config;
-        let list = list.map(|RunningList { listen, stats }| ListSettings { listen, stats });
-        let mode = Mode::ALL.into_iter().find(|mode| Some(mode.name()) == default_mode.as_deref());
-        file.is_absolute().then(|| ConfigFile { list, mode, ..ConfigFile::new(file.clone()) })
-    }
-
-    /// Whether it forwards packets for this VIP.
-    pub fn forwards(&self, vip: IpAddr) -> bool {
-        self.listens(Mode::forwards_packets).any(|listen| listen.ip() == vip)
-    }
-
-    /// Where its frontends in modes of this kind listen.
-    fn listens(&self, kind: fn(Mode) -> bool) -> impl Iterator<Item = Listen> {
-        let is_of_kind = move |frontend: &&RunningFrontend| {
-            Mode::ALL.into_iter().any(|mode| kind(mode) && mode.name() == frontend.mode)
-        };
-        let texts = self.frontends.values().filter(is_of_kind).flat_map(|frontend| &frontend.listen_addr);
-        texts.filter_map(|text| text.parse().ok())
-    }
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RunningFrontend {
-    mode: String,
-    backend: String,
-    listen_addr: Vec<String>,
-    accept_backoffs: u64,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RunningPackets {
-    flows: BTreeMap<String, u64>,
-    offload: BTreeMap<String, String>,
-    snat_ports_in_use: u64,
-}
-
-impl RunningPackets {
-    /// Flows but for those that are over: they give way to new ones at once.
-    fn kept_flows(&self) -> u64 {
-        let over = FlowState::ALL.into_iter().filter(|state| state.is_over(View::BothSides));
-        let over: Vec<&str> = over.map(FlowState::name).collect();
-        self.flows.iter().filter(|(state, _)| !over.contains(&&***state)).map(|(_, flows)| flows).sum()
-    }
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RunningName {
-    addresses: BTreeSet<String>,
-}
-
-/// A convey that answers at its control socket.
+/// A convey that answers at its control socket, or at the address of its statistics.
 #[derive(Debug, Clone, Default)]
 pub struct Running {
     /// Its process.
@@ -119,16 +31,9 @@ pub struct FileLimits {
 }
 
 impl Running {
-    /// The addresses that it goes by for each name.
-    pub(super) fn names(&self) -> BTreeMap<String, BTreeSet<String>> {
-        self.status.names.iter().map(|(name, of)| (name.clone(), of.addresses.clone())).collect()
-    }
-
-    /// What operators have said, as far as it keeps something from clients.
+    /// Servers and backends that operators have taken out.
     pub(super) fn steered(&self) -> Vec<Diagnosis> {
-        let mut backends = self.status.backends.clone();
-        backends.retain(|name, _| self.status.frontends.values().any(|frontend| frontend.backend == *name));
-        steered::look(&backends, &self.status.overlays)
+        steered::look(&self.status.used_backends().collect(), &self.status.overlays)
     }
 
     /// Where its frontends in modes with sockets listen.
@@ -268,24 +173,6 @@ mod tests {
         let status = serde_json::from_str(r#"{ "frontends": { "web": { "accept_backoffs": 3 } } }"#).unwrap();
         let unseen = descriptors_of(Running { status, ..Running::default() }).unwrap();
         assert!(unseen.mend.is_empty(), "as another user its process is not seen");
-    }
-
-    #[test]
-    fn flows_that_are_over_fill_no_table() {
-        let text = r#"{ "flows": { "closing": 30, "time_wait": 9, "closed": 1, "established": 2, "udp_stream": 3 } }"#;
-        let packets: RunningPackets = serde_json::from_str(text).unwrap();
-        assert_eq!(packets.kept_flows(), 5);
-    }
-
-    #[test]
-    fn the_file_of_the_convey_that_runs_is_read_as_that_one_reads_it() {
-        let file = |text: &str| serde_json::from_str::<RunningStatus>(text).unwrap().config_file();
-        let plain = file(r#"{ "config": { "file": "/etc/a.toml", "default_mode": "dsr" } }"#).unwrap();
-        assert_eq!((plain.path, plain.mode, plain.list), ("/etc/a.toml".into(), Some(Mode::Dsr), None));
-        let list = r#"{ "config": { "file": "/l", "list": { "listen": "0.0.0.0:80", "stats": "127.0.0.1:7000" } } }"#;
-        let [listen, stats] = ["0.0.0.0:80", "127.0.0.1:7000"].map(|addr| addr.parse().unwrap());
-        assert_eq!(file(list).unwrap().list, Some(ListSettings { listen, stats }));
-        assert!(file("{}").is_none(), "an older version does not say");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::config::listed;
 use crate::doctor::Diagnosis;
 use crate::model::HealthCheck;
 
@@ -18,6 +19,10 @@ pub struct TargetServer {
     pub takes_tcp: bool,
     /// Whether it has the VIP (dsr = "l2").
     pub keeps_vip: bool,
+    /// Further ports that clients reach it at, as frontends with ranges do. Of many some.
+    pub more_ports: Vec<u16>,
+    /// Request that it must answer in some way, where its health check sends none. Mode http only.
+    pub request: Option<HealthCheck>,
 }
 
 impl TargetServer {
@@ -37,6 +42,11 @@ impl TargetServer {
 pub enum Reached {
     /// It was opened.
     Opened,
+    /// It was opened, and the server ended it at once: by a reset, or by a close.
+    Ended {
+        /// Whether by a reset.
+        is_reset: bool,
+    },
     /// The server has reset it.
     Refused,
     /// Somebody has rejected it by ICMP.
@@ -69,11 +79,46 @@ pub(super) struct Hints {
 pub(super) fn judge(server: &TargetServer, reached: &Reached, hints: &Hints) -> Option<Diagnosis> {
     match reached {
         Reached::Opened | Reached::NotTried(_) => None,
+        Reached::Ended { is_reset } => Some(ended(server, *is_reset)),
         Reached::Refused => Some(refused(server, hints)),
         Reached::Rejected { by, how } => Some(rejected(server, *by, how)),
         Reached::Silent => Some(silent(server, hints)),
         Reached::Unreachable(why) => Some(unreachable(server, why)),
     }
+}
+
+fn ended(server: &TargetServer, is_reset: bool) -> Diagnosis {
+    let does = if is_reset { "resets" } else { "closes" };
+    let port = server.probed().port();
+    let seen = format!("{} accepts connections to port {port}, and {does} them at once", server.told());
+    let why = "The service serves nobody, or not this host: a program that fails, a limit of connections, or a list of allowed addresses. \
+               Look at the log of the service.";
+    Diagnosis::error("server-ends", seen, why).on(server.told())
+}
+
+/// A server of mode http that takes connections and answers no request.
+pub(super) fn mute(server: &TargetServer, words: &str) -> Diagnosis {
+    let seen = format!("{} accepts connections, and answers no HTTP request: {words}", server.told());
+    let why = "Clients of mode http get an error. Look at the log of the service. A health check with `kind = \"http\"` takes such a \
+               server out of rotation.";
+    Diagnosis::error("server-mute", seen, why).on(server.told())
+}
+
+/// A server that refuses ports of a range. `tried` counts the ports that doctor tried.
+pub(super) fn closed_ports(server: &TargetServer, refused: &[u16], tried: usize) -> Option<Diagnosis> {
+    if refused.is_empty() {
+        return None;
+    }
+    let seen = format!(
+        "{} refuses connections to {} of {tried} ports that were tried of its frontends: {}",
+        server.told(),
+        refused.len(),
+        listed(refused.iter(), 4)
+    );
+    let why = "Nothing listens there, and clients of these ports are refused. Ports that a service opens on demand, as FTP does, look the \
+               same. On the server, `ss -ltn` shows what listens where.";
+    let found = if refused.len() == tried { Diagnosis::error } else { Diagnosis::warning };
+    Some(found("range-refused", seen, why.to_owned()).on(server.told()))
 }
 
 fn refused(server: &TargetServer, hints: &Hints) -> Diagnosis {
@@ -190,6 +235,8 @@ mod tests {
             check: HealthCheck::new(ProbeKind::Tcp),
             takes_tcp: true,
             keeps_vip: false,
+            more_ports: Vec::new(),
+            request: None,
         }
     }
 
@@ -206,6 +253,7 @@ mod tests {
         let rejected = Reached::Rejected { by, how: "port unreachable".to_owned() };
         for (reached, hints, expected) in [
             (Reached::Refused, &there, ("server-refused", Vec::new())),
+            (Reached::Ended { is_reset: true }, &there, ("server-ends", Vec::new())),
             (Reached::Silent, &there, ("server-silent", accept.clone())),
             (Reached::Silent, &Hints::default(), ("server-silent", Vec::new())),
             (rejected, &there, ("server-rejected", accept)),
@@ -215,6 +263,15 @@ mod tests {
         }
         assert_eq!(judge(&server(), &Reached::Opened, &there), None);
         assert_eq!(judge(&server(), &Reached::NotTried("no descriptor".to_owned()), &there), None);
+    }
+
+    #[test]
+    fn range_without_listeners_is_an_error_and_one_with_some_a_warning() {
+        use crate::doctor::Severity;
+        let found = |refused: &[u16]| closed_ports(&server(), refused, 3).map(|found| found.severity);
+        assert_eq!(found(&[]), None);
+        assert_eq!(found(&[81]), Some(Severity::Warning));
+        assert_eq!(found(&[81, 82, 83]), Some(Severity::Error));
     }
 
     #[test]

@@ -2,49 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
+use super::status::{RunningBackend, RunningOverlay, RunningServer};
 use crate::doctor::Diagnosis;
 use crate::model::AdminState;
 
-/// A backend, as the convey that runs has it.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct RunningBackend {
-    servers: BTreeMap<String, RunningServer>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RunningServer {
-    addr: String,
-    state: String,
-    up: bool,
-    health: RunningHealth,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct RunningHealth {
-    reason: String,
-}
-
-/// What an operator has said.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct RunningOverlay {
-    backend: Option<String>,
-    server: Option<String>,
-    added: Option<serde_json::Value>,
-    by: String,
-}
-
 /// Backends and servers that are taken out, and servers that were added and do not serve.
 pub(super) fn look(
-    backends: &BTreeMap<String, RunningBackend>,
+    backends: &BTreeMap<&String, &RunningBackend>,
     overlays: &[RunningOverlay],
 ) -> Vec<Diagnosis> {
-    let of_backend = |(name, backend): (&String, &RunningBackend)| {
+    let of_backend = |(name, backend): (&&String, &&RunningBackend)| {
         let is_out = |server: &RunningServer| server.state != AdminState::Ready.name();
         let out = backend.servers.iter().filter(|(_, server)| is_out(server));
         let out: Vec<(&String, &RunningServer)> = out.collect();
@@ -71,7 +38,7 @@ fn one_out(backend: &str, server: &str, state: &str) -> Diagnosis {
 }
 
 /// The file does not have it, so nothing else looks at it.
-fn added(backends: &BTreeMap<String, RunningBackend>, said: &RunningOverlay) -> Option<Diagnosis> {
+fn added(backends: &BTreeMap<&String, &RunningBackend>, said: &RunningOverlay) -> Option<Diagnosis> {
     said.added.as_ref()?;
     let (backend, name) = (said.backend.as_ref()?, said.server.as_ref()?);
     let server = backends.get(backend)?.servers.get(name).filter(|server| !server.up)?;
@@ -93,9 +60,9 @@ mod tests {
     use super::*;
 
     fn found(backends: serde_json::Value, overlays: serde_json::Value) -> Vec<(&'static str, String)> {
-        let backends = serde_json::from_value(backends).unwrap();
+        let backends: BTreeMap<String, RunningBackend> = serde_json::from_value(backends).unwrap();
         let overlays: Vec<RunningOverlay> = serde_json::from_value(overlays).unwrap();
-        let found = look(&backends, &overlays);
+        let found = look(&backends.iter().collect(), &overlays);
         found.into_iter().map(|found| (found.check, found.mend[0].clone())).collect()
     }
 

@@ -1,0 +1,77 @@
+//! `convey doctor` beside `convey status`: doctor names each fault that the running convey reports.
+
+use std::fs;
+
+use convey_lab::Role;
+use convey_testkit::{run, wait_for};
+
+use crate::case::{Case, Family, Story, stories};
+use crate::doctor_balancer::Patient;
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when |case| case.is_passthrough() && case.family == Family::V4 && case.is_cached() =>
+        convey_that_is_not_ready_is_named [NGINX],
+        server_that_only_convey_calls_down_is_named [NGINX],
+        reload_that_was_refused_is_named [NGINX],
+        backend_of_a_route_that_was_taken_out_is_named [NGINX],
+    ]
+}
+
+fn status(patient: &Patient) -> String {
+    run(patient.command().arg("status")).stdout
+}
+
+/// The server itself is well.
+fn convey_that_is_not_ready_is_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    patient.serves();
+    assert_eq!(run(patient.command().args(["server", "weight", "pool/s1", "0"])).code, Some(0));
+    assert!(status(&patient).contains("NOT READY: "), "{}", status(&patient));
+    let finding = patient.is_mended("not-ready", Role::Balancer);
+    assert!(finding["seen"].as_str().unwrap().contains("of weight 0"), "{finding:#}");
+    patient.is_well();
+    patient.serves();
+}
+
+/// The server is there again, and has not passed enough checks.
+fn server_that_only_convey_calls_down_is_named(case: Case) {
+    let patient = Patient::proxy(case);
+    patient.change("fall = 2\nrise = 1\n", "fall = 1\nrise = 1000\n");
+    let patient = patient.started();
+    wait_for("the server to be down", || status(&patient).contains("0 of 1 up").then_some(()));
+    let _server = patient.network.nginx(1);
+    let finding = patient.has("server-down");
+    assert!(finding["seen"].as_str().unwrap().contains("pool/s1 ("), "{finding:#}");
+}
+
+fn reload_that_was_refused_is_named(case: Case) {
+    let patient = Patient::proxy(case).started();
+    let _server = patient.network.nginx(1);
+    patient.serves();
+    let config = patient.network.path("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, "no = configuration").unwrap();
+    assert_ne!(run(patient.command().arg("reload")).code, Some(0));
+    fs::write(&config, text).unwrap();
+    patient.is_mended("reload-refused", Role::Balancer);
+    patient.is_well();
+}
+
+fn backend_of_a_route_that_was_taken_out_is_named(case: Case) {
+    let patient = Patient::proxy(case);
+    let server = patient.network.address(Role::Server(1));
+    patient.change("mode = \"proxy\"", "mode = \"http\"");
+    patient.change(
+        "backend = \"pool\"\n",
+        "backend = \"pool\"\nroutes = [{ path = \"/b\", backend = \"other\" }]\n",
+    );
+    patient
+        .change("[passthrough]", &format!("[backends.other.servers.s1]\naddr = \"{server}\"\n[passthrough]"));
+    let patient = patient.started();
+    let _server = patient.network.nginx(1);
+    patient.serves();
+    assert_eq!(run(patient.command().args(["backend", "maint", "other"])).code, Some(0));
+    patient.is_mended("backend-taken-out", Role::Balancer);
+    patient.is_well();
+}
