@@ -14,6 +14,7 @@ use crate::network::{Network, PORT};
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![when Case::is_dsr =>
         doctor_finds_nothing_on_a_healthy_server [NGINX],
+        balancer_accepts_rules_that_leave_out_the_vip [NGINX],
         doctor_names_a_gateway_that_is_nobody_s_address [NGINX],
         doctor_names_a_gateway_that_is_no_router [NGINX],
         doctor_names_nat_that_is_missing_or_of_another_port_or_interface [NGINX],
@@ -62,6 +63,22 @@ fn doctor_finds_nothing_on_a_healthy_server(case: Case) {
         let unseen = "nothing found\nnot looked at [client-route]: needs a default route of IPv";
         assert!(text.code == Some(0) && text.stdout.starts_with(unseen), "{text:?}");
     }
+}
+
+/// Such rules leave the address of the server in answers to the VIP.
+fn balancer_accepts_rules_that_leave_out_the_vip(case: Case) {
+    let clinic = Clinic::open(case, false);
+    let balancers = format!("{} {}", case.family.address(Role::Balancer), clinic.network.vip().ip());
+    clinic.script("down", &[]);
+    clinic.script("up", &[("BALANCERS", &balancers)]);
+    clinic.is_served();
+    let handshakes =
+        |name: &str| clinic.network.stat(&format!("/backends/pool/servers/s1/handshakes/{name}")).as_u64();
+    wait_for("the handshake to be counted", || {
+        (handshakes("completed") > Some(0) && handshakes("in_vain") == Some(0)).then_some(())
+    });
+    clinic.balancer_says(None);
+    clinic.close();
 }
 
 fn doctor_names_a_gateway_that_is_nobody_s_address(case: Case) {
@@ -309,12 +326,24 @@ impl Clinic {
             self.network.inside(Role::Client(1), || !is_answered(self.network.vip())),
             "{check} does no harm"
         );
+        if leg == Some(RETURN) {
+            self.await_failed_client();
+        }
         self.balancer_says(leg);
         let findings = self.findings();
         assert_eq!(checks(&findings), [check], "{findings:#}");
         self.mend(&findings);
         self.is_healthy();
         findings[0]["seen"].as_str().unwrap().to_owned()
+    }
+
+    /// Handshakes are counted once a second, and none is in vain in a second with a complete one.
+    fn await_failed_client(&self) {
+        wait_for("a handshake in vain to be counted", || {
+            self.network.inside(Role::Client(1), || is_answered(self.network.vip()));
+            let in_vain = self.network.stat("/backends/pool/servers/s1/handshakes/in_vain");
+            (in_vain.as_u64() > Some(0)).then_some(())
+        });
     }
 
     /// Runs the commands.
@@ -389,7 +418,9 @@ impl Clinic {
 
 /// Whether a check of the balancer is about one server.
 fn is_of_a_way(check: &str) -> bool {
-    check.starts_with("dsr-") || check.starts_with("server-") || check == "vip-duplicate"
+    let is_of_status = check == "server-down";
+    let is_of_server = check.starts_with("server-") && !is_of_status;
+    check.starts_with("dsr-") || is_of_server || check == "vip-duplicate"
 }
 
 /// Exit code 3 says that there are some.

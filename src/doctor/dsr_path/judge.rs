@@ -44,12 +44,55 @@ enum PathLeg {
     Return,
 }
 
-/// The leg that failed, if one did. `in_vain`: handshakes that clients have begun with the server since they last completed one.
-pub(super) fn diagnosis(target: &PathTarget, seen: SeenOnPath, in_vain: u64) -> Option<Diagnosis> {
+/// Handshakes of clients with a server, as the running convey counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ClientHandshakes {
+    /// Completed since the start.
+    pub(super) completed: u64,
+    /// Completed while doctor looked on.
+    pub(super) completed_meanwhile: u64,
+    /// Begun since one was last completed.
+    pub(super) in_vain: u64,
+}
+
+impl ClientHandshakes {
+    /// Whether clients reach the server now, whatever doctor's own connection met.
+    fn are_served(self) -> bool {
+        self.completed_meanwhile > 0
+    }
+
+    /// Whether the last client that tried was served.
+    fn was_last_served(self) -> bool {
+        self.completed > 0 && self.in_vain == 0
+    }
+}
+
+/// The leg that failed, if one did.
+pub(super) fn diagnosis(
+    target: &PathTarget,
+    seen: SeenOnPath,
+    clients: ClientHandshakes,
+) -> Option<Diagnosis> {
     let (own, vip) = (target.server, target.vip);
+    let in_vain = clients.in_vain;
     let found = |leg, seen: String, why: &str| Some(finding(target, leg, &seen, why));
     match seen {
         SeenOnPath::NotTried => None,
+        SeenOnPath::HasVip => {
+            let mut found = finding(
+                target,
+                PathLeg::Forward,
+                &format!("answers ARP requests for {}", vip.ip()),
+                "Clients and routers then send to it instead of this host. Its ARP is not silenced.",
+            );
+            if clients.are_served() {
+                found.severity = Severity::Warning;
+            }
+            Some(found)
+        }
+        _ if clients.are_served() => None,
+        // Rules of the server may leave out the VIP, which doctor's connection comes from.
+        SeenOnPath::Answer(VipAnswer::WrongSource { .. }) if clients.was_last_served() => None,
         SeenOnPath::Answer(VipAnswer::Accepted) => {
             if in_vain < FEW {
                 return None;
@@ -66,11 +109,6 @@ pub(super) fn diagnosis(target: &PathTarget, seen: SeenOnPath, in_vain: u64) -> 
             PathLeg::Forward,
             "no host answers for its address on the link".to_owned(),
             "Nothing can be sent to it. It is down, or it has another address.",
-        ),
-        SeenOnPath::HasVip => found(
-            PathLeg::Forward,
-            format!("answers ARP requests for {}", vip.ip()),
-            "Clients and routers then send to it instead of this host. Its ARP is not silenced.",
         ),
         SeenOnPath::Answer(VipAnswer::WrongSource { from }) => found(
             PathLeg::Return,
@@ -186,7 +224,7 @@ mod tests {
             (SeenOnPath::Silence(Some(ErrorKind::TimedOut)), "dsr-forward-leg", "nor on its own address"),
         ] {
             for dsr in DsrKind::ALL {
-                let found = diagnosis(&target(dsr), seen.clone(), 0).unwrap();
+                let found = diagnosis(&target(dsr), seen.clone(), ClientHandshakes::default()).unwrap();
                 assert_eq!(found.check, check);
                 assert!(found.seen.starts_with("server pool/s1 (10.77.0.11:80), leg "), "{}", found.seen);
                 assert!(found.seen.contains(text), "{}", found.seen);
@@ -200,10 +238,30 @@ mod tests {
     fn a_server_that_accepts_is_fine_unless_clients_complete_nothing_of_late() {
         let told = |in_vain| {
             let accepted = SeenOnPath::Answer(VipAnswer::Accepted);
-            diagnosis(&target(DsrKind::L3), accepted, in_vain).map(|found| found.check)
+            let clients = ClientHandshakes { in_vain, ..ClientHandshakes::default() };
+            diagnosis(&target(DsrKind::L3), accepted, clients).map(|found| found.check)
         };
-        assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::NotTried, 9), None);
+        let clients = ClientHandshakes { in_vain: 9, ..ClientHandshakes::default() };
+        assert_eq!(diagnosis(&target(DsrKind::L2), SeenOnPath::NotTried, clients), None);
         assert_eq!([told(0), told(4)], [None; 2]);
         assert_eq!([told(5), told(100)], [Some("dsr-return-leg"); 2]);
+    }
+    #[test]
+    fn server_is_not_broken_while_clients_complete_handshakes() {
+        let from = target(DsrKind::L3).server;
+        let wrong = SeenOnPath::Answer(VipAnswer::WrongSource { from });
+        let severity = |seen: &SeenOnPath, [completed, completed_meanwhile, in_vain]: [u64; 3]| {
+            let clients = ClientHandshakes { completed, completed_meanwhile, in_vain };
+            diagnosis(&target(DsrKind::L3), seen.clone(), clients).map(|found| found.severity)
+        };
+        for seen in [&wrong, &SeenOnPath::Silence(None), &SeenOnPath::Answer(VipAnswer::Accepted)] {
+            assert_eq!(severity(seen, [9, 1, 5]), None);
+            assert_eq!(severity(seen, [9, 0, 5]), Some(Severity::Error));
+        }
+        assert_eq!(severity(&SeenOnPath::HasVip, [9, 1, 0]), Some(Severity::Warning), "an error soon");
+        assert_eq!(severity(&wrong, [9, 0, 0]), None, "the last client was served");
+        assert_eq!(severity(&wrong, [9, 0, 1]), Some(Severity::Error));
+        assert_eq!(severity(&wrong, [0, 0, 0]), Some(Severity::Error), "no client has tried");
+        assert_eq!(severity(&SeenOnPath::Silence(None), [9, 0, 0]), Some(Severity::Error));
     }
 }

@@ -6,6 +6,7 @@ mod judge;
 mod probe;
 
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
 use std::time::Duration;
 
 use super::Diagnosis;
@@ -15,7 +16,7 @@ use crate::model::{
     DsrKind, Interface, NetworkTables, NextHop, NextHops, Protocol, Unreachable, WantedNeighbour,
 };
 use crate::net::Netlink;
-use judge::PathTarget;
+use judge::{ClientHandshakes, PathTarget};
 
 /// Connections that are under way at once: each has a port of this host.
 const AT_ONCE: usize = 256;
@@ -23,6 +24,9 @@ const AT_ONCE: usize = 256;
 /// How often the kernel is asked whether it has found a neighbour; it gives up after 3 seconds.
 const LOOKS: u32 = 35;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Longer than the running convey takes from one count of handshakes to the next.
+const COUNTED_EVERY: Duration = Duration::from_millis(1_200);
 
 /// What keeps servers of mode `dsr` from answering clients. Servers that are `known` to have another fault are left out, and so is
 /// what a fault of this host explains. Where the VIP is not on this host nothing can be tried.
@@ -39,10 +43,23 @@ pub fn check(config: &Config, known: &[Diagnosis], explained: &Explained) -> Vec
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(ways) = runtime.and_then(|runtime| runtime.block_on(ways(&targets))) else { return Vec::new() };
     let seen: Vec<_> = ways.chunks(AT_ONCE).flat_map(probe::all).collect();
-    // Only now: they are counted once a second.
-    let running = probe::running(config.stats.listen);
-    let ways = ways.iter().zip(seen);
-    ways.filter_map(|(way, seen)| judge::diagnosis(&way.target, seen, running.in_vain(&way.target))).collect()
+    let tried: Vec<_> = ways.iter().map(|way| &way.target).zip(seen).collect();
+    let judge = |clients: &dyn Fn(&PathTarget) -> ClientHandshakes| -> Vec<Diagnosis> {
+        let found =
+            tried.iter().map(|(target, seen)| judge::diagnosis(target, seen.clone(), clients(target)));
+        found.flatten().collect()
+    };
+    let count = || {
+        thread::sleep(COUNTED_EVERY);
+        probe::running(config.stats.listen)
+    };
+    let now = probe::running(config.stats.listen);
+    let found = judge(&|target| ClientHandshakes { completed: 0, ..now.clients(&now, target) });
+    if found.is_empty() {
+        return found;
+    }
+    let (before, after) = (count(), count());
+    judge(&|target| after.clients(&before, target))
 }
 
 /// A server, and how its packets get there.

@@ -1,7 +1,7 @@
 //! Sends the SYNs and listens for the answers: with packet sockets, for the host's own stack knows nothing of them.
 
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -13,8 +13,9 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use super::PathToServer;
-use super::judge::{PathTarget, SeenOnPath};
+use super::judge::{ClientHandshakes, PathTarget, SeenOnPath};
 use crate::doctor::frames::{CAPTURE_TIMEOUT, open, send};
+use crate::doctor::statistics;
 use crate::model::{DsrKind, NextHop};
 use crate::wire::{VipAnswer, VipProbe};
 
@@ -22,11 +23,8 @@ use crate::wire::{VipAnswer, VipProbe};
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: u8 = 3;
 
-/// How long a server may take to accept a connection to its own address, and convey to answer.
+/// How long a server may take to accept a connection to its own address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The most bytes of statistics that are read.
-const MAX_STATISTICS: u64 = 16 << 20;
 
 /// A connection under way. The port stays taken until it is dropped.
 struct Probing<'a> {
@@ -185,24 +183,25 @@ fn has_vip(one: &Probing, frame: &[u8]) -> bool {
 /// What the convey that runs has counted; nothing if none does.
 pub(super) struct RunningStatistics(Value);
 
-pub(super) fn running(statistics: SocketAddr) -> RunningStatistics {
-    let read = || -> std::io::Result<Value> {
-        let mut stream = TcpStream::connect_timeout(&statistics, CONNECT_TIMEOUT)?;
-        stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
-        stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
-        write!(stream, "GET /stats HTTP/1.0\r\nHost: {statistics}\r\n\r\n")?;
-        let mut text = String::new();
-        stream.take(MAX_STATISTICS).read_to_string(&mut text)?;
-        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        Ok(serde_json::from_str(body)?)
-    };
-    RunningStatistics(read().unwrap_or_default())
+pub(super) fn running(listen: SocketAddr) -> RunningStatistics {
+    RunningStatistics(statistics::read(listen).unwrap_or_default())
 }
 
 impl RunningStatistics {
-    /// Handshakes that clients have begun with a server since they last completed one.
-    pub(super) fn in_vain(&self, target: &PathTarget) -> u64 {
+    /// Handshakes of clients with a server, beside an earlier count.
+    pub(super) fn clients(&self, before: &RunningStatistics, target: &PathTarget) -> ClientHandshakes {
+        let completed = self.count(target, "completed");
+        let is_known = before.0.is_object();
+        let earlier = if is_known { before.count(target, "completed") } else { completed };
+        ClientHandshakes {
+            completed,
+            completed_meanwhile: completed.saturating_sub(earlier),
+            in_vain: self.count(target, "in_vain"),
+        }
+    }
+
+    fn count(&self, target: &PathTarget, name: &str) -> u64 {
         let of = &self.0["backends"][&target.backend]["servers"][&target.server_name];
-        of["handshakes"]["in_vain"].as_u64().unwrap_or(0)
+        of["handshakes"][name].as_u64().unwrap_or(0)
     }
 }

@@ -30,6 +30,8 @@ fn read(text: &str, interface: &str) -> Vec<SourceRule> {
     let mut rules: Vec<SourceRule> = Vec::new();
     for (vip, server) in vips {
         let of = |filter: &&TcFilter| filter.server == Some(server);
+        // One without a source is for all servers.
+        let spares = |filter: &&TcFilter| filter.server.is_none() || of(filter);
         let rewriting =
             || filters.iter().filter(of).filter(|filter| filter.vip == Some(vip) && filter.port.is_some());
         let rule = SourceRule {
@@ -39,7 +41,7 @@ fn read(text: &str, interface: &str) -> Vec<SourceRule> {
             vip,
             ports: unique(rewriting().filter_map(|filter| filter.port).map(|port| port.to_string())),
             protocols: unique(rewriting().filter_map(|filter| filter.protocol).map(str::to_owned)),
-            spared: filters.iter().filter(of).filter_map(|filter| filter.balancer).collect(),
+            spared: filters.iter().filter(spares).filter_map(|filter| filter.balancer).collect(),
         };
         if !rules.contains(&rule) {
             rules.push(rule);
@@ -69,7 +71,10 @@ fn filter(text: &str) -> TcFilter {
             }
         }
         if let Some((_, rest)) = line.split_once("nat egress ") {
-            filter.vip = rest.split_whitespace().nth(1).and_then(|ip| ip.parse().ok());
+            let mut words = rest.split_whitespace();
+            let old = words.next().and_then(|old| old.strip_suffix("/32")).and_then(|ip| ip.parse().ok());
+            filter.server = filter.server.or(old);
+            filter.vip = words.next().and_then(|ip| ip.parse().ok());
         }
     }
     filter
@@ -120,5 +125,7 @@ filter parent c0e7: protocol ip pref 2 u32 chain 0 fh 801::800 order 2048 key ht
             }]
         );
         assert_eq!(read("", "eth0"), []);
+        let without_source = SHOWN.replace("  match 0a4d000b/ffffffff at 12\n", "");
+        assert_eq!(read(&without_source, "eth0"), read(SHOWN, "eth0"), "rules may leave out the source");
     }
 }
