@@ -141,7 +141,10 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         }
         Some(Command::Reload) => ask::steer(&cli.options, &Wanted::Reload.into(), None),
         Some(Command::Generate { kind }) => generated(*kind),
-        Some(Command::Upgrade) => upgrade::run(&file(&cli.options), cli.options.socket.as_deref()),
+        Some(Command::Upgrade) => {
+            let is_named = !cli.options.names_no_file();
+            upgrade::run(&file(&cli.options), is_named, cli.options.socket.as_deref())
+        }
     }
 }
 

@@ -37,6 +37,7 @@ stories!("upgrade":
     a_process_that_was_upgraded_ends_at_once_if_it_is_interrupted_twice,
     an_upgrade_takes_up_what_only_a_restart_could,
     of_several_processes_the_control_socket_names_the_one_to_be_upgraded,
+    upgrade_of_a_file_reaches_its_process_and_no_other,
     a_process_that_stops_lets_the_next_one_have_its_statistics,
 );
 
@@ -449,6 +450,26 @@ fn of_several_processes_the_control_socket_names_the_one_to_be_upgraded() {
     let ran = run(binary().arg("upgrade").arg("--socket").arg(&nobody));
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains(&nobody.display().to_string()), "{ran:?}");
+}
+
+fn upgrade_of_a_file_reaches_its_process_and_no_other() {
+    let (lab, other, nobody) = (Loopback::new(), Loopback::new(), Loopback::new());
+    let setup = |lab: &Loopback| Setup::new(lab).server("a", lab.server(1), "");
+    let other = BalancerProcess::start(&other, &setup(&other));
+    let mut upgraded = Upgraded::start(&lab, &setup(&lab));
+    let upgrade = |file: &Path| run(binary().arg("upgrade").arg("--config").arg(file));
+    // The address of the statistics has changed in the file.
+    upgraded.first.save(&setup(&nobody));
+    let ran = upgrade(&upgraded.first.config());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    upgraded.wait_for_process();
+
+    let unused = nobody.directory().join("unused.toml");
+    fs::write(&unused, setup(&Loopback::new()).to_string()).unwrap();
+    let ran = upgrade(&unused);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("no convey runs with {}", unused.display())), "{ran:?}");
+    assert!(!other.log().contains("upgraded"), "{}", other.log());
 }
 
 /// A balancer whose program is a file of its own, and the processes that have taken its place: a service manager hears of each, so

@@ -1,10 +1,11 @@
 //! `convey upgrade`: asks a process that runs to hand over to a new one.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as unix;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,10 @@ use serde::Deserialize;
 
 use super::control::{Asked, PREFIX};
 use crate::app::{Failure, port_owner, print, runtime};
+use crate::config::listed;
 use crate::control::ConfigFile;
+use crate::doctor::balancer::RunningStatus;
+use crate::doctor::statistics;
 use crate::model::Endpoint;
 use crate::net::unix_sockets;
 use crate::operator::{Client, Refused};
@@ -25,6 +29,9 @@ const UPGRADE: Duration = Duration::from_secs(120);
 
 /// A process that stops answers at once.
 const RELEASE: Duration = Duration::from_secs(5);
+
+/// Most processes that an error names.
+const MAX_NAMED: usize = 8;
 
 /// The longest answer.
 const MAX_ANSWER: usize = 64 << 10;
@@ -38,27 +45,58 @@ struct Running {
     statistics: String,
 }
 
-/// Has the process upgraded that answers at `socket` if one is named, else the one that serves the configuration, or the only one
-/// there is.
-pub(in crate::app) fn run(file: &ConfigFile, socket: Option<&Path>) -> Result<ExitCode, Failure> {
+/// Upgrades the process that answers at `socket`, if one is named. Otherwise upgrades the process
+/// that runs with `file`, or the only process unless the file `is_named`.
+pub(in crate::app) fn run(
+    file: &ConfigFile,
+    is_named: bool,
+    socket: Option<&Path>,
+) -> Result<ExitCode, Failure> {
     let running = running(geteuid().as_raw()).context("cannot ask the kernel which convey runs")?;
     let socket = socket.filter(|path| !path.as_os_str().is_empty());
     let one = match (&running[..], socket) {
         (_, Some(socket)) => at_socket(&running, socket)?,
         ([], None) => return Err(anyhow!("no convey of this user runs in this network namespace").into()),
+        (some, None) if is_named => of_file(some, file)?,
         ([one], None) => one,
-        (several, None) => {
-            let statistics = file.load().map_err(Failure::Config)?.config.stats.listen.to_string();
-            let mut those = several.iter().filter(|one| one.statistics == statistics);
-            match (those.next(), those.next()) {
-                (Some(one), None) => one,
-                _ => return Err(anyhow!("{}", choose(several)).into()),
-            }
-        }
+        // The usual file may be there, and may be that of one of them.
+        (several, None) => match of_file(several, file) {
+            Ok(one) => one,
+            Err(_) => return Err(anyhow!("{}", choose(several)).into()),
+        },
     };
     let done = ask(one, Asked::Upgrade, UPGRADE)?;
     print(&format!("{done}\n"));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The process that runs with a file, or that serves statistics where the file has them served.
+fn of_file<'a>(running: &'a [Running], file: &ConfigFile) -> Result<&'a Running, Failure> {
+    let path = file.absolute();
+    let files: Vec<Option<PathBuf>> = running.iter().map(Running::config_file).collect();
+    let is_it = |of: &Option<PathBuf>| of.as_ref().is_some_and(|of| is_same(of, &path));
+    let mut those = running.iter().zip(&files).filter(|(_, of)| is_it(of)).map(|(one, _)| one);
+    match (those.next(), those.next()) {
+        (Some(one), None) => return Ok(one),
+        (Some(_), Some(_)) => return Err(anyhow!("{}", choose(running)).into()),
+        (None, _) => {}
+    }
+    // The configuration is in etcd, or the statistics cannot be read from here.
+    if let ([one], [None]) = (running, &files[..]) {
+        return Ok(one);
+    }
+    let statistics = file.load().map_err(Failure::Config)?.config.stats.listen.to_string();
+    let mut those = running.iter().filter(|one| one.statistics == statistics);
+    if let (Some(one), None) = (those.next(), those.next()) {
+        return Ok(one);
+    }
+    let others = listed(running.iter().map(Running::described), MAX_NAMED);
+    Err(anyhow!("no convey runs with {}; running: {others}", path.display()).into())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| Some(one) == real(other))
 }
 
 /// The process that answers at a control socket.
@@ -93,10 +131,9 @@ pub(in crate::app) fn release(statistics: SocketAddr) -> bool {
 }
 
 fn choose(several: &[Running]) -> String {
-    let at: Vec<&str> = several.iter().map(|one| one.statistics.as_str()).collect();
+    let all = listed(several.iter().map(Running::described), MAX_NAMED);
     format!(
-        "several convey processes run (statistics on {}): name the control socket of one with --socket, or its configuration with --config",
-        at.join(", ")
+        "several convey processes run ({all}): name the control socket of one with --socket, or its configuration with --config"
     )
 }
 
@@ -118,6 +155,18 @@ impl Running {
         let name = std::str::from_utf8(socket.strip_prefix(b"\0")?).ok()?;
         let (statistics, _) = name.strip_prefix(PREFIX)?.split_once(" #")?;
         Some(Running { name: name.to_owned(), statistics: statistics.to_owned() })
+    }
+
+    /// The file that the process runs with, as far as its statistics can be read.
+    fn config_file(&self) -> Option<PathBuf> {
+        let status: RunningStatus = statistics::read(self.statistics.parse().ok()?).ok()?;
+        Some(status.config_file()?.path)
+    }
+
+    /// `/etc/convey/config.toml with statistics on 127.0.0.1:7000`, or without the file.
+    fn described(&self) -> String {
+        let file = self.config_file().map(|path| format!("{} with ", path.display()));
+        format!("{}statistics on {}", file.unwrap_or_default(), self.statistics)
     }
 
     /// The number of the process that answers.
@@ -226,7 +275,7 @@ mod tests {
         let several =
             ["a #1", "b #2"].map(|name| Running::named(format!("\0{PREFIX}{name}").as_bytes()).unwrap());
         assert!(
-            choose(&several).contains("statistics on a, b): name the control socket"),
+            choose(&several).contains("(statistics on a, statistics on b): name the control socket"),
             "{}",
             choose(&several)
         );
