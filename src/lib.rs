@@ -7,6 +7,7 @@ pub mod cli;
 pub mod demo;
 pub mod doctor;
 pub mod explain;
+mod heap;
 pub mod logging;
 pub mod operator;
 

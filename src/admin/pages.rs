@@ -8,6 +8,7 @@ use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{ProcessMetrics, StatsReport, StatsSource, render};
+use crate::heap;
 
 /// A page that takes time to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,9 @@ pub(super) type Rendered = Result<Bytes, String>;
 /// How many renderings of pages may be on their way to slow readers, megabytes each with thousands of servers. While there are
 /// more, who asks gets the last one again: it is as old as the slowest reader's connection, at most.
 const MAX_RENDERINGS: usize = 8;
+
+/// Bytes of a page whose rendering takes much memory: several times as much.
+const LARGE: usize = 1 << 20;
 
 /// Where pages are asked for. The thread ends when this is dropped.
 pub(super) struct Pages(mpsc::Sender<PageRequest>);
@@ -91,6 +95,9 @@ impl Renderer {
             return Ok(shared(&self.sent[last].1));
         }
         let text = Arc::new(text(page, &self.source)?);
+        if text.len() >= LARGE {
+            heap::note_peak();
+        }
         self.sent.retain(|(sent, text)| *sent != page || Arc::strong_count(text) > 1);
         self.sent.push((page, text.clone()));
         Ok(shared(&text))

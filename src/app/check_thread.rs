@@ -1,12 +1,13 @@
-//! The thread in which health checks run: their answers come from servers that may be hostile.
+//! The thread in which health checks run: their answers come from servers that may be hostile. It
+//! also gives memory back to the kernel.
 
-use std::future::pending;
 use std::thread;
 
 use anyhow::Context;
 use tokio::runtime::Handle;
 
 use super::runtime;
+use crate::heap;
 
 /// Starts the thread, which lasts as long as the process. Returns its runtime.
 ///
@@ -16,7 +17,7 @@ pub(super) fn start() -> anyhow::Result<Handle> {
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
     let begun =
-        thread::Builder::new().name("checks".to_owned()).spawn(move || runtime.block_on(pending::<()>()));
+        thread::Builder::new().name("checks".to_owned()).spawn(move || runtime.block_on(heap::give_back()));
     begun.context("no thread for health checks")?;
     Ok(handle)
 }

@@ -18,6 +18,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAd
 use sd_notify::NotifyState;
 
 use crate::control::Supervisor;
+use crate::heap;
 use crate::snapshot::Snapshot;
 
 /// How long a message waits that may not be lost: the service manager would end or keep waiting for a convey that is well.
@@ -214,6 +215,7 @@ impl Supervisor for ServiceManager {
     }
 
     fn reload_ends(&self) {
+        heap::note_peak();
         self.tell_surely(&[NotifyState::Ready]);
     }
 
