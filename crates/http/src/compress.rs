@@ -70,7 +70,8 @@ impl<'a> Compression<'a> {
         }))
     }
 
-    fn new(offer: Option<CompressionOffer<'a>>) -> Compression<'a> {
+    /// With this offer; `None`: nothing is compressed.
+    pub(crate) fn new(offer: Option<CompressionOffer<'a>>) -> Compression<'a> {
         Compression { offer, ..Compression::default() }
     }
 

@@ -5,12 +5,17 @@ use std::io;
 use std::task::{Context, Poll};
 
 use convey_proxy::{ByteStream, More, ServerStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::http2::OutgoingStream;
 use crate::streams::IncomingStream;
+
+/// Upper bound for the bytes that a TLS session has read of its socket and nobody has read of the
+/// session.
+const MAX_WITHIN_TLS: u64 = 64 * 1024;
 
 /// A side, as bytes of HTTP/1.1.
 pub(crate) trait End {
@@ -35,8 +40,13 @@ pub(crate) trait End {
     }
 
     /// Waits until the other side resets a stream. A socket reports that when it is read or written.
-    fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<io::Error> {
         Poll::Pending
+    }
+
+    /// State of a socket that nobody reads; `None`: it is a stream.
+    fn unread(&self) -> Option<UnreadSocket> {
+        None
     }
 
     /// Whether a write has begun that is to be repeated with the same bytes.
@@ -58,6 +68,32 @@ pub(crate) enum ClientEnd<'a> {
 pub(crate) enum ServerEnd {
     Socket(ServerStream),
     Stream(Box<OutgoingStream>),
+}
+
+/// State of a socket that nobody reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnreadSocket {
+    /// Whether the connection is broken.
+    pub(crate) is_reset: bool,
+    /// Whether the other side has closed a plain connection.
+    pub(crate) is_closed: bool,
+    /// Bytes that can still be read, at most.
+    pub(crate) bytes: u64,
+}
+
+impl UnreadSocket {
+    fn of(stream: &ByteStream) -> UnreadSocket {
+        let (tcp, is_plain) = (stream.tcp(), stream.plain().is_some());
+        let mut polled = [PollFd::new(tcp, PollFlags::RDHUP)];
+        let _ = poll(&mut polled, Some(&Timespec::default()));
+        let state = polled[0].revents();
+        let bytes = ioctl_fionread(tcp).unwrap_or_default() + if is_plain { 0 } else { MAX_WITHIN_TLS };
+        UnreadSocket {
+            is_reset: state.contains(PollFlags::ERR),
+            is_closed: is_plain && state.contains(PollFlags::RDHUP),
+            bytes,
+        }
+    }
 }
 
 impl ClientEnd<'_> {
@@ -124,10 +160,17 @@ impl End for ClientEnd<'_> {
         matches!(self, ClientEnd::Stream(_))
     }
 
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match self {
             ClientEnd::Socket(_) => Poll::Pending,
-            ClientEnd::Stream(stream) => stream.poll_reset(cx).map(drop),
+            ClientEnd::Stream(stream) => stream.poll_reset(cx),
+        }
+    }
+
+    fn unread(&self) -> Option<UnreadSocket> {
+        match self {
+            ClientEnd::Socket(socket) => Some(UnreadSocket::of(socket)),
+            ClientEnd::Stream(_) => None,
         }
     }
 
@@ -165,6 +208,24 @@ impl End for ServerEnd {
         }
     }
 
+    fn is_stream(&self) -> bool {
+        matches!(self, ServerEnd::Stream(_))
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self {
+            ServerEnd::Socket(_) => Poll::Pending,
+            ServerEnd::Stream(stream) => stream.poll_reset(cx),
+        }
+    }
+
+    fn unread(&self) -> Option<UnreadSocket> {
+        match self {
+            ServerEnd::Socket(server) => Some(UnreadSocket::of(server.bytes())),
+            ServerEnd::Stream(_) => None,
+        }
+    }
+
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             ServerEnd::Socket(server) => server.stream().poll_shutdown(cx).map(drop),
@@ -185,6 +246,10 @@ impl End for ByteStream {
 
     fn socket(&self) -> Option<&TcpStream> {
         self.plain()
+    }
+
+    fn unread(&self) -> Option<UnreadSocket> {
+        Some(UnreadSocket::of(self))
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -1,9 +1,11 @@
 //! A request on its way: a server, a connection to it, and another one where the request may be repeated.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+mod broken;
 mod head;
 mod held;
 mod stall;
+mod unread;
 
 use std::future::poll_fn;
 use std::io;
@@ -12,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use convey_http_core::{Exchange, ExchangeEnd, ServerFault};
+use convey_http_core::{Exchange, ExchangeEnd};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
 use convey_proxy::{
     Attempts, ClientStream, Downstream, HeldServer, Permit, ServerAnswer, ServerStream, ServerWatch,
@@ -35,8 +37,10 @@ use crate::request::HttpRequest;
 use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Outgoing, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
+use broken::timed_out;
 use head::missing;
 use stall::StallLimit;
+use unread::UnreadCheck;
 
 /// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
 /// go there.
@@ -142,7 +146,7 @@ impl Forwarding<'_, '_> {
                 Ok(permit) => permit,
                 Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
             };
-            let Ok(held) = self.hold_server(&permit) else {
+            let Ok(held) = self.hold_server() else {
                 return unanswered(AnswerReason::QueueTimeout);
             };
             self.record.tries(&permit, self.client.address_of(&permit));
@@ -349,8 +353,9 @@ impl Forwarding<'_, '_> {
         if let ServerEnd::Stream(_) = server {
             transfer.keep_body();
         }
-        let mut stall = StallLimit::new(&self.timeouts);
-        self.time_limit.renew(stall.of(&transfer));
+        transfer.hold_response(self.end.is_stream().then(|| self.request.client().ip()));
+        let (mut stall, mut unread) = (StallLimit::new(&self.timeouts), UnreadCheck::default());
+        self.time_limit.renew(stall.bound());
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let end = &mut *self.end;
@@ -364,7 +369,7 @@ impl Forwarding<'_, '_> {
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
             if stall.has_changed(&transfer) || (rx, tx, body) != (0, 0, 0) {
-                time_limit.renew(stall.of(&transfer));
+                time_limit.renew(stall.bound());
             }
             if (rx, tx, body) != (0, 0, 0) {
                 if !is_counted {
@@ -380,7 +385,7 @@ impl Forwarding<'_, '_> {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
                 Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
-                Poll::Pending => time_limit.poll_over(cx).map(|()| None),
+                Poll::Pending => unread.poll(cx, &transfer, &Ends { client: end, server }, time_limit),
             }
         })
         .await;
@@ -398,67 +403,6 @@ impl Forwarding<'_, '_> {
             self.record.took_back(len);
         }
         Transferred { end, exchange, status, is_clean, sent, rest }
-    }
-
-    /// The transfer ended before the client had the whole response.
-    fn broken(
-        &self,
-        end: TransferEnd,
-        exchange: &Exchange,
-        (permit, is_kept): (&Permit, bool),
-        attempts: &mut Attempts,
-    ) -> Attempt {
-        let reason = match end {
-            TransferEnd::ClientGone => return Attempt::Over(RequestEnd::Broken(Counter::ClientReset)),
-            TransferEnd::ClientFault(fault) => {
-                return Attempt::Over(match exchange.has_answered() {
-                    true => RequestEnd::Broken(Counter::ClientReset),
-                    false => unanswered(AnswerReason::Malformed(fault)),
-                });
-            }
-            TransferEnd::CompressionFailed => {
-                return Attempt::Over(RequestEnd::Broken(Counter::CompressionFailed));
-            }
-            TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
-                AnswerReason::ServerReset
-            }
-            TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
-            TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
-                // No fault: it ends its connection in order.
-                return Attempt::Again(AnswerReason::ServerReset);
-            }
-            TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
-                attempts.repeat();
-                return Attempt::Again(AnswerReason::ServerReset);
-            }
-            TransferEnd::ServerReset
-            | TransferEnd::ServerRefused
-            | TransferEnd::ServerBusy
-            | TransferEnd::ServerDown
-            | TransferEnd::Whole => AnswerReason::ServerReset,
-        };
-        if exchange.has_answered() {
-            let is_down = end == TransferEnd::ServerDown;
-            let reason = if is_down { Counter::ServerGone } else { Counter::ServerReset };
-            return Attempt::Over(RequestEnd::Broken(reason));
-        }
-        attempts.repeat();
-        let is_broken_off = reason == AnswerReason::ServerReset;
-        let was_closed = is_kept && is_broken_off && end != TransferEnd::ServerDown;
-        if end == TransferEnd::ServerDown {
-            // Health knows.
-            attempts.pass_over(permit);
-        } else if was_closed {
-            // The server had closed it before: no fault, and no other of these is better.
-            idle::forget(self.place(permit));
-        } else {
-            permit.reset(self.client.failures());
-            attempts.pass_over(permit);
-        }
-        if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
-            return if was_closed { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
-        }
-        Attempt::Over(unanswered(reason))
     }
 
     fn may_go_twice(&self) -> bool {
@@ -511,14 +455,5 @@ fn reason_of(unavailable: Unavailable) -> AnswerReason {
         Unavailable::Full => AnswerReason::QueueTimeout,
         Unavailable::NoLocalPort => AnswerReason::NoLocalPort,
         Unavailable::Failed | Unavailable::NoResources => AnswerReason::ConnectFailed,
-    }
-}
-
-/// Nothing has moved for too long. `awaits_server`: it has the whole request, or does not take what has come of it.
-fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
-    match (exchange.has_answered(), awaits_server) {
-        (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
-        (false, true) => unanswered(AnswerReason::ServerTimeout),
-        (false, false) => unanswered(AnswerReason::RequestTimeout),
     }
 }

@@ -12,6 +12,7 @@
 //! - `http2` and `http3` are the connections that have `streams`, each a request.
 //! - `files` answers with files, where a backend has these in place of servers.
 //! - `budgets` limit how many requests are repeated.
+//! - `held_responses` bounds the memory of responses that wait for their clients.
 //! - `pace` finds clients that send a body too slowly.
 //! - `idle` keeps connections to servers for the next request.
 //! - `linger` ends a client's connection so that the last bytes arrive.
@@ -27,6 +28,7 @@ mod connection;
 mod ends;
 mod files;
 mod forward;
+mod held_responses;
 mod http2;
 mod http3;
 mod idle;

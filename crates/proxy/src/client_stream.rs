@@ -385,6 +385,11 @@ impl ServerStream {
         &mut self.leg.stream
     }
 
+    /// The connection as bytes, of which nothing is read or written.
+    pub fn bytes(&self) -> &ByteStream {
+        &self.leg.stream
+    }
+
     /// The socket, if the kernel may move bytes between it and others.
     pub fn plain(&self) -> Option<&TcpStream> {
         self.leg.stream.plain()

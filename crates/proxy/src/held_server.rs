@@ -1,4 +1,5 @@
-//! Connections to servers that streams of one client hold beside the one that comes with each connection of a client.
+//! Servers that streams of one client hold beside the one that comes with each connection of a
+//! client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::client_stream::ClientStream;
 use super::clients::{Clients, Counted};
 
-/// A connection to a server, counted for its client for as long as this lives.
+/// A connection to a server, or a stream of one over HTTP/2, counted for its client for as long as
+/// this lives.
 #[derive(Debug)]
 pub struct HeldServer {
     of_connection: Arc<AtomicUsize>,
@@ -15,8 +17,9 @@ pub struct HeldServer {
 }
 
 impl ClientStream {
-    /// Counts a connection to a server that a stream is about to take. The first one at once comes with the client's connection,
-    /// and each further one counts in the client's share as a connection does. `None`: the client has its share.
+    /// Counts a connection or a stream to a server that a client's stream is about to take. The
+    /// first one at once comes with the client's connection, and each further one counts in the
+    /// client's share as a connection does. `None`: the client has its share.
     pub fn hold_server(&self) -> Option<HeldServer> {
         let of_connection = self.held_servers();
         let is_first = of_connection.fetch_add(1, Ordering::Relaxed) == 0;

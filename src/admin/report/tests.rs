@@ -74,7 +74,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         "drops": {
             "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
             "proxy_untrusted": 0, "proxy_header_invalid": 0, "not_unicast": 0, "transmit_failed": 0,
-            "unproven_address": 0, "receive_overrun": 0,
+            "unproven_address": 0, "receive_overrun": 0, "idle_timeout": 0,
         },
         "refused": { "access_denied": 3, "source_connections": 0, "source_rate": 0 },
         "uncounted_sources": 0,

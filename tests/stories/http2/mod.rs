@@ -20,7 +20,9 @@ use super::curl::curl;
 use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use held::{
-    closed_windows_hold_no_slot_of_a_server, streams_of_one_client_leave_connections_to_servers_for_others,
+    closed_windows_hold_no_server_of_longer_responses, closed_windows_hold_no_slot_of_a_server,
+    streams_of_http2_servers_count_in_the_share_of_their_client,
+    streams_of_one_client_leave_connections_to_servers_for_others,
 };
 use server::EchoServer;
 use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
@@ -39,6 +41,8 @@ stories!("http2":
     who_reads_a_stream_slowly_slows_its_server_alone,
     a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory,
     closed_windows_hold_no_slot_of_a_server,
+    closed_windows_hold_no_server_of_longer_responses,
+    streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,

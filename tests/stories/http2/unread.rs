@@ -15,7 +15,7 @@ const CONNECTIONS: usize = 8;
 const STREAMS: u32 = 100;
 
 /// Most bytes of memory that such a connection may hold.
-const MOST: u64 = 5 << 20;
+const MOST: u64 = 12 << 20;
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u32).to_be_bytes();

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use super::client::{Clients, read, uri};
 use super::{authority, site, with};
 use crate::curl::curl;
+use crate::http_faults::one_end::deaf_server;
 use crate::http2::block_on;
 use crate::http2::server::EchoServer;
 
@@ -21,6 +22,7 @@ stories!("http3_requests":
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
     clients_over_tcp_are_told_of_it [Need::CURL],
     a_response_that_breaks_off_is_reset_and_never_looks_whole,
+    reset_of_a_request_alone_frees_a_server_that_reads_nothing,
     files_are_served_over_it,
     answers_are_compressed_over_it_too,
 );
@@ -214,6 +216,31 @@ fn a_response_that_breaks_off_is_reset_and_never_looks_whole() {
         assert!(client.connection.close_reason().is_none());
     });
     balancer.wait_for_stat("/frontends/web/requests/total", 1);
+}
+
+fn reset_of_a_request_alone_frees_a_server_that_reads_nothing() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = deaf_server(&lab);
+    let balancer = BalancerProcess::start(
+        &lab,
+        &with(&lab, "", "").health("kind = \"none\"").server("a", lab.server(1), ""),
+    );
+    block_on(async {
+        let clients = Clients::trusting(&authority);
+        let client = clients.connect(lab.vip()).await;
+        let mut call = client.begin(Request::put(uri("/")).body(()).unwrap()).await.unwrap();
+        let part = Bytes::from(vec![b'x'; 65_536]);
+        // Until all buffers on the way are full.
+        while tokio::time::timeout(Duration::from_millis(500), call.send_data(part.clone())).await.is_ok() {}
+        assert_eq!(balancer.stat("/backends/pool/current_connections"), 1);
+        // No STOP_SENDING comes with it: the response is still awaited.
+        call.stop_stream(h3::error::Code::H3_REQUEST_CANCELLED);
+        while balancer.stat("/backends/pool/current_connections") != 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(client.connection.close_reason().is_none());
+    });
 }
 
 fn files_are_served_over_it() {

@@ -2,6 +2,7 @@
 //! guide's table of faults has the same rows.
 
 mod clients;
+pub(super) mod one_end;
 mod outcome;
 mod server_down;
 
@@ -17,6 +18,11 @@ use convey_testkit::{BalancerProcess, Loopback, Setup, TcpServer, reset, stories
 use super::http::HTTP;
 use super::http::client::read_head;
 use clients::*;
+use one_end::{
+    reset_of_a_server_is_noticed_while_the_client_reads_nothing,
+    reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing,
+    upload_that_its_server_does_not_read_ends_with_its_client,
+};
 use outcome::{Outcome, Version, ask};
 use server_down::*;
 
@@ -39,6 +45,9 @@ stories!("http_faults":
     what_a_client_sends_behind_its_body_is_no_request,
     a_client_that_never_reads_is_not_waited_for_long,
     a_client_that_leaves_while_it_waits_for_a_slot_gives_its_place_up,
+    upload_that_its_server_does_not_read_ends_with_its_client,
+    reset_of_a_server_is_noticed_while_the_client_reads_nothing,
+    reset_of_a_server_stream_is_noticed_while_the_client_reads_nothing,
 );
 
 /// How a server fails, once it has the head of a request.

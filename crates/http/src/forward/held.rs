@@ -1,25 +1,25 @@
-//! Connections to servers that a client's streams hold.
+//! Servers that a client's streams hold.
 
 use std::future::poll_fn;
 use std::task::Poll;
 
-use convey_proxy::{HeldServer, More, Permit};
+use convey_proxy::{HeldServer, More};
 use convey_snapshot::stats::Counter;
 
 use super::Forwarding;
 use crate::ends::End;
 use crate::transfer::Outgoing;
 
-/// A client's streams hold as many connections to servers as they may.
+/// A client's streams hold as many servers as they may.
 pub(super) struct ClientHasShare;
 
 impl Forwarding<'_, '_> {
-    /// Counts the connection that a stream takes to the server of the permit. Streams over HTTP/2 share theirs.
+    /// Counts the server that a stream takes.
     ///
     /// # Errors
-    /// The client has its share of connections.
-    pub(super) fn hold_server(&self, permit: &Permit) -> Result<Option<HeldServer>, ClientHasShare> {
-        if !self.end.is_stream() || self.speaks_http2(permit) {
+    /// The client has its share.
+    pub(super) fn hold_server(&self) -> Result<Option<HeldServer>, ClientHasShare> {
+        if !self.end.is_stream() {
             return Ok(None);
         }
         let held = self.client.hold_server();

@@ -13,7 +13,7 @@ use http::{Response, StatusCode, header};
 
 use super::kept::StreamPlace;
 use super::stream::broken;
-use crate::streams::body::{BodyIn, BodyOut};
+use crate::streams::body::{BodyIn, BodyOut, DataSink};
 use crate::streams::heads;
 
 /// A stream to a server, as a connection of HTTP/1.1 for one request.
@@ -111,6 +111,14 @@ impl OutgoingStream {
                     };
                 }
             }
+        }
+    }
+
+    /// Waits until the server resets the stream.
+    pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match &mut self.request {
+            Request::Body(body) => DataSink::poll_reset(body.stream(), cx),
+            Request::Head { .. } => Poll::Pending,
         }
     }
 

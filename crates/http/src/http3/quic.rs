@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -55,16 +55,41 @@ pub(super) struct StreamNotes {
     pub(super) stopped: Stopped,
 }
 
-/// Tells once that the client has all that was sent, or wants no more of it.
-pub(super) struct Stopped(Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>);
+/// Reports once that the client has all that was sent, wants no more of it, or has reset its
+/// request.
+pub(super) struct Stopped(Option<(Pin<Box<dyn Future<Output = ()> + Send + Sync>>, SharedReceive)>);
 
 impl Stopped {
     /// Waits for that. Nothing is to be sent then.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let Some(waiting) = &mut self.0 else { return Poll::Pending };
-        ready!(waiting.as_mut().poll(cx));
+        let Some((stopped, request)) = &mut self.0 else { return Poll::Pending };
+        if stopped.as_mut().poll(cx).is_pending() {
+            ready!(request.poll_reset(cx));
+        }
         self.0 = None;
         Poll::Ready(io::ErrorKind::ConnectionReset.into())
+    }
+}
+
+/// A stream's direction from the client: one side reads it, another one waits for its reset while
+/// nobody reads.
+#[derive(Clone)]
+struct SharedReceive(Arc<Mutex<quinn::RecvStream>>);
+
+impl SharedReceive {
+    fn lock(&self) -> MutexGuard<'_, quinn::RecvStream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the client resets the direction, also before data that nobody has read.
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut stream = self.lock();
+        let reset = pin!(stream.received_reset());
+        match ready!(reset.poll(cx)) {
+            // It has come whole.
+            Ok(None) => Poll::Pending,
+            Ok(Some(_)) | Err(_) => Poll::Ready(()),
+        }
     }
 }
 
@@ -129,7 +154,7 @@ impl Connection<Bytes> for QuicConnection {
             is_early,
             unread: receiving.unread.clone(),
             fault: receiving.fault.clone(),
-            stopped: Stopped(Some(Box::pin(async { _ = stopped.await }))),
+            stopped: Stopped(Some((Box::pin(async { _ = stopped.await }), receiving.stream.clone()))),
         };
         let _ = self.notes.send(notes);
         Poll::Ready(Ok(BothWays { sending: SendingStream::new(send), receiving }))
@@ -171,7 +196,7 @@ impl OpenStreams<Bytes> for QuicOpener {
 
     /// There are three of them, at the begin of a connection: a client that takes fewer breaks the protocol (RFC 9114, section 6.2).
     fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendingStream, StreamErrorIncoming>> {
-        let opened = std::pin::pin!(self.0.open_uni());
+        let opened = pin!(self.0.open_uni());
         let opened = ready!(opened.poll(cx)).map_err(|error| of_stream(of_connection(&error)))?;
         Poll::Ready(Ok(SendingStream::new(opened)))
     }
@@ -236,7 +261,7 @@ impl RecvStream for BothWays {
 
 /// The direction from the client.
 pub(super) struct ReceivingStream {
-    stream: quinn::RecvStream,
+    stream: SharedReceive,
     filter: FrameFilter,
     unread: Arc<AtomicUsize>,
     fault: Arc<OnceLock<Malformed>>,
@@ -244,6 +269,7 @@ pub(super) struct ReceivingStream {
 
 impl ReceivingStream {
     fn new(stream: quinn::RecvStream, filter: FrameFilter) -> ReceivingStream {
+        let stream = SharedReceive(Arc::new(Mutex::new(stream)));
         ReceivingStream { stream, filter, unread: Arc::default(), fault: Arc::default() }
     }
 }
@@ -260,7 +286,7 @@ impl RecvStream for ReceivingStream {
         let mut room = [MaybeUninit::uninit(); READ];
         loop {
             let mut room = ReadBuf::uninit(&mut room);
-            let result = ready!(self.stream.poll_read_buf(cx, &mut room));
+            let result = ready!(self.stream.lock().poll_read_buf(cx, &mut room));
             result.map_err(|error| of_read(&error))?;
             if room.filled().is_empty() {
                 let rest = self.filter.end();
@@ -274,7 +300,7 @@ impl RecvStream for ReceivingStream {
                 Ok(passed) => passed,
                 Err(_) => {
                     let code = Code::H3_EXCESSIVE_LOAD.value();
-                    let _ = self.stream.stop(number(code));
+                    let _ = self.stream.lock().stop(number(code));
                     return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code: code }));
                 }
             };
@@ -286,11 +312,11 @@ impl RecvStream for ReceivingStream {
     }
 
     fn stop_sending(&mut self, code: u64) {
-        let _ = self.stream.stop(number(code));
+        let _ = self.stream.lock().stop(number(code));
     }
 
     fn recv_id(&self) -> StreamId {
-        id(self.stream.id())
+        id(self.stream.lock().id())
     }
 }
 

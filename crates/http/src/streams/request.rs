@@ -52,6 +52,9 @@ pub(crate) async fn serve<S: DecideRequest>(
     }
     if let Some(reason) = broken {
         record.broke(reason);
+        if reason == Counter::IdleTimeout {
+            client.count(Counter::DroppedIdle, 1);
+        }
         stream.reset(if reason == Counter::ClientReset {
             StreamFault::Cancelled
         } else {

@@ -1,5 +1,6 @@
 //! A transfer's way to the client: the response, compressed where it is to be.
 
+use std::net::IpAddr;
 use std::task::{Context, Poll, ready};
 
 use convey_http_core::BodyPiece;
@@ -14,12 +15,9 @@ use crate::ends::End;
 /// Bytes that a head usually gets longer by.
 const ADDED: usize = 256;
 
-/// Most bytes that are read at once of a response for which its client's stream has no room now. They are kept.
+/// Most bytes that are read at once of a response for which its client's stream has no room, and
+/// which may not wait there.
 const WITHOUT_ROOM: usize = 2 * 1024;
-
-/// Bytes of a response that are kept for a client's stream before the server is no longer read. A response that ends within them needs
-/// no server until its client takes it.
-const MAX_HELD: usize = 8 * 1024;
 
 impl Transfer<'_> {
     /// Towards the client.
@@ -28,6 +26,7 @@ impl Transfer<'_> {
         cx: &mut Context<'_>,
         ends: &mut Ends<'_, C, S>,
     ) -> Poll<Result<Step, TransferEnd>> {
+        self.reads_server = false;
         let (before, more) = (self.to_client.left(), self.after_the_last());
         let flushed = self.to_client.poll_flush(cx, ends.client, more);
         self.moved.1 += (before - self.to_client.left()) as u64;
@@ -35,12 +34,12 @@ impl Transfer<'_> {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(_)) => return Poll::Ready(Err(TransferEnd::ClientGone)),
             Poll::Pending
-                if self.may_hold(ends.client)
+                if self.waiting_client().is_some()
                     && (self.exchange.is_response_whole() || self.server_is_done) =>
             {
                 return Poll::Ready(Ok(Step::Over));
             }
-            Poll::Pending if self.may_hold(ends.client) && self.to_client.left() < MAX_HELD => {}
+            Poll::Pending if self.held_room() > 0 => {}
             Poll::Pending => return Poll::Pending,
         }
         match ready!(self.down.poll_drain(cx, ends.client.socket())) {
@@ -66,10 +65,14 @@ impl Transfer<'_> {
             self.exchange.passed_from_server(taken);
             return Poll::Ready(Ok(Step::Moved));
         }
+        if self.to_client.left() > 0 {
+            let room = self.held_room();
+            return self.poll_server(cx, ends, room);
+        }
         let room = match ends.client.poll_room(cx, buffer::SIZE) {
             Poll::Ready(room) => room.map_err(|_| TransferEnd::ClientGone)?,
             // The end of a body needs none.
-            Poll::Pending => WITHOUT_ROOM,
+            Poll::Pending => Some(self.held_room()).filter(|room| *room > 0).unwrap_or(WITHOUT_ROOM),
         };
         self.poll_server(cx, ends, room)
     }
@@ -83,7 +86,10 @@ impl Transfer<'_> {
     ) -> Poll<Result<Step, TransferEnd>> {
         buffer::with(|buffer| {
             let n = match ends.server.poll_read(cx, &mut buffer[..room]) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.reads_server = true;
+                    return Poll::Pending;
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(server_broke(&error))),
                 Poll::Ready(Ok(0)) => return Poll::Ready(self.server_closed()),
                 Poll::Ready(Ok(n)) => n,
@@ -109,9 +115,14 @@ impl Transfer<'_> {
         })
     }
 
-    /// Whether a response may wait for its client without its server: a stream has its head, and nothing else changes the body.
-    fn may_hold(&self, client: &impl End) -> bool {
-        client.is_stream() && self.status.is_some() && !self.goes_in_pieces() && !self.exchange.has_changed()
+    /// The client for which a response may wait without its server: a stream has its head.
+    fn waiting_client(&self) -> Option<IpAddr> {
+        self.stream_of.filter(|_| self.status.is_some() && !self.exchange.has_changed())
+    }
+
+    /// How many more bytes of the response may wait for its client.
+    fn held_room(&mut self) -> usize {
+        self.waiting_client().map_or(0, |client| self.to_client.room(client))
     }
 
     /// Whether the client gets the body in another framing than the server sends.
@@ -119,19 +130,27 @@ impl Transfer<'_> {
         self.compression.is_on() || self.exchange.removes_chunks()
     }
 
-    /// The same of a body that gets another framing, once the client has taken all that was ready. When the server pauses, the client
-    /// gets all that has come.
+    /// Has a body in another framing move towards the client. When the server pauses, a client that
+    /// waits gets all that has come.
     fn poll_pieces<C: End, S: End>(
         &mut self,
         cx: &mut Context<'_>,
         ends: &mut Ends<'_, C, S>,
     ) -> Poll<Result<Step, TransferEnd>> {
-        buffer::with(|buffer| match ends.server.poll_read(cx, &mut buffer[..PIECE]) {
-            Poll::Pending => match self.compression.flush(&mut self.to_client.bytes) {
-                Ok(true) => Poll::Ready(Ok(Step::Moved)),
-                Ok(false) => Poll::Pending,
-                Err(fault) => Poll::Ready(Err(fault.into())),
-            },
+        let is_behind = self.to_client.left() > 0;
+        let room = if is_behind { self.held_room().min(PIECE) } else { PIECE };
+        buffer::with(|buffer| match ends.server.poll_read(cx, &mut buffer[..room]) {
+            Poll::Pending => {
+                self.reads_server = true;
+                if is_behind {
+                    return Poll::Pending;
+                }
+                match self.compression.flush(&mut self.to_client.bytes) {
+                    Ok(true) => Poll::Ready(Ok(Step::Moved)),
+                    Ok(false) => Poll::Pending,
+                    Err(fault) => Poll::Ready(Err(fault.into())),
+                }
+            }
             Poll::Ready(Err(error)) => Poll::Ready(Err(server_broke(&error))),
             Poll::Ready(Ok(0)) => Poll::Ready(self.server_closed()),
             Poll::Ready(Ok(n)) => {

@@ -3,8 +3,10 @@
 mod down;
 mod end;
 mod outgoing;
+mod unread;
 mod up;
 
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
@@ -53,6 +55,12 @@ pub(crate) struct Transfer<'a> {
     pub(crate) awaits_client: bool,
     /// Whether something came behind the response.
     pub(crate) has_surplus: bool,
+    /// The client, if it is one of several streams.
+    stream_of: Option<IpAddr>,
+    /// Whether the transfer waits for bytes of the client, and so notices its end.
+    reads_client: bool,
+    /// Whether the transfer waits for bytes of the server.
+    reads_server: bool,
     /// What was taken of the client's body, as long as another server might have to get it.
     kept: Option<BytesMut>,
     to_server: Outgoing,
@@ -105,8 +113,11 @@ impl<'a> Transfer<'a> {
             status: None,
             awaits_client: false,
             has_surplus: false,
+            stream_of: None,
+            reads_client: false,
+            reads_server: false,
             kept: None,
-            to_server: Outgoing { bytes: head, sent: 0 },
+            to_server: Outgoing::new(head),
             to_client: Outgoing::default(),
             down: Bulk::default(),
             up: Bulk::default(),
@@ -120,6 +131,16 @@ impl<'a> Transfer<'a> {
     /// Keeps the beginning of the body: the server may refuse a request after it has begun to take it.
     pub(crate) fn keep_body(&mut self) {
         self.kept = Some(BytesMut::new());
+    }
+
+    /// Lets the response to a stream of this client wait without its server; `None`: it is no stream.
+    pub(crate) fn hold_response(&mut self, stream_of: Option<IpAddr>) {
+        self.stream_of = stream_of;
+    }
+
+    /// Whether bytes of the response wait for the client.
+    pub(crate) fn is_client_behind(&self) -> bool {
+        self.to_client.left() > 0 || !self.down.is_empty()
     }
 
     /// Puts what the server was sent of the body back to what the client has sent. Returns its length; `None`: not all of that was kept.
@@ -152,7 +173,7 @@ impl<'a> Transfer<'a> {
 
     /// Whether the client has got a part of what waits for it, and cannot get another answer.
     pub(crate) fn is_torn(&self, client: &impl End) -> bool {
-        (self.to_client.sent > 0 || client.is_writing()) && self.to_client.left() > 0
+        self.to_client.is_torn() || client.is_writing() && self.to_client.left() > 0
     }
 
     /// Moves what there is to move, until the client has the whole response, or cannot have it. A stream's client has it too if the rest
@@ -184,10 +205,7 @@ impl<'a> Transfer<'a> {
                     return Poll::Ready(TransferEnd::Whole);
                 }
                 (Some(Step::Moved), _) | (_, Some(Step::Moved)) => {}
-                (None | Some(Step::Over), None | Some(Step::Over)) => {
-                    // A direction that waits for the server does not read the client.
-                    return ends.client.poll_reset(cx).map(|()| TransferEnd::ClientGone);
-                }
+                (None | Some(Step::Over), None | Some(Step::Over)) => return self.poll_reset(cx, ends),
             }
         }
         cx.waker().wake_by_ref();
@@ -196,140 +214,4 @@ impl<'a> Transfer<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-    use std::io;
-
-    use convey_http_core::{HeadLimits, HeadReader};
-    use convey_proxy::{ByteStream, More};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// Both ends of a connection.
-    async fn connection() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let (ours, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
-        (ours.unwrap(), accepted.unwrap().0)
-    }
-
-    /// Whether a server that answers at once has the whole request, of which it may read so many bytes before.
-    async fn is_with_server(body: usize, reads: usize) -> bool {
-        let ((client, mut browser), (server, mut app)) = (connection().await, connection().await);
-        let (mut client, mut server) = (ByteStream::from(client), ByteStream::from(server));
-        let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
-        let mut received = BytesMut::from(&head[..]);
-        let head = HeadReader::default().request(&mut received, &HeadLimits::default()).unwrap().unwrap();
-        received.extend(std::iter::repeat_n(b'x', body));
-        let fields = FieldRules::default();
-        let (exchange, none) = (Exchange::new(&head), Compression::default());
-        let mut transfer = Transfer::new(exchange, b"head".to_vec(), &mut received, &fields, none);
-        let answers = async {
-            let mut some = vec![0; reads];
-            app.read_exact(&mut some).await.unwrap();
-            app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
-        };
-        let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
-        let (end, ()) = tokio::join!(moves, answers);
-        assert_eq!((end, transfer.exchange.is_request_whole()), (TransferEnd::Whole, true));
-        let mut answer = [0; 2];
-        browser.read_exact(&mut answer).await.unwrap();
-        transfer.is_with_server()
-    }
-
-    /// A stream whose client takes a head and no byte of a body.
-    struct ClosedWindow {
-        head: usize,
-        is_reset: bool,
-    }
-
-    impl End for ClosedWindow {
-        fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
-            Poll::Pending
-        }
-
-        fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8], _: More) -> Poll<io::Result<usize>> {
-            match bytes.windows(4).position(|end| end == b"\r\n\r\n").filter(|_| self.head == 0) {
-                Some(end) => {
-                    self.head = end + 4;
-                    Poll::Ready(Ok(self.head))
-                }
-                None => Poll::Pending,
-            }
-        }
-
-        fn poll_room(&mut self, _: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
-            if self.head == 0 { Poll::Ready(Ok(most)) } else { Poll::Pending }
-        }
-
-        fn is_stream(&self) -> bool {
-            true
-        }
-
-        fn poll_reset(&mut self, _: &mut Context<'_>) -> Poll<()> {
-            if self.is_reset { Poll::Ready(()) } else { Poll::Pending }
-        }
-
-        fn socket(&self) -> Option<&TcpStream> {
-            None
-        }
-
-        fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<()> {
-            Poll::Ready(())
-        }
-    }
-
-    fn read_head(received: &mut BytesMut) -> Exchange {
-        Exchange::new(&HeadReader::default().request(received, &HeadLimits::default()).unwrap().unwrap())
-    }
-
-    #[tokio::test]
-    async fn short_response_needs_no_server_while_its_client_reads_nothing() {
-        for parts in [vec![2], vec![1_000, 1_000, 4_000]] {
-            let (server, mut app) = connection().await;
-            let (mut client, mut server) =
-                (ClosedWindow { head: 0, is_reset: false }, ByteStream::from(server));
-            let mut received = BytesMut::from("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-            let (exchange, fields) = (read_head(&mut received), FieldRules::default());
-            let none = Compression::default();
-            let mut transfer = Transfer::new(exchange, b"head".to_vec(), &mut received, &fields, none);
-            let len: usize = parts.iter().sum();
-            let answers = async {
-                app.read_exact(&mut [0; 4]).await.unwrap();
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n");
-                app.write_all(head.as_bytes()).await.unwrap();
-                for part in &parts {
-                    app.write_all(&vec![b'x'; *part]).await.unwrap();
-                    tokio::task::yield_now().await;
-                }
-            };
-            let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
-            let (end, ()) = tokio::join!(moves, answers);
-            assert_eq!((end, transfer.is_with_server()), (TransferEnd::Whole, true));
-            assert_eq!(transfer.take_rest().left(), len);
-        }
-    }
-
-    #[tokio::test]
-    async fn reset_is_noticed_while_the_server_reads_nothing() {
-        let (server, _app) = connection().await;
-        let (mut client, mut server) = (ClosedWindow { head: 0, is_reset: true }, ByteStream::from(server));
-        let body = 64 << 20;
-        let head = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {body}\r\n\r\n");
-        let mut received = BytesMut::from(&head[..]);
-        let (exchange, fields) = (read_head(&mut received), FieldRules::default());
-        received.extend(std::iter::repeat_n(b'x', body - 1));
-        let none = Compression::default();
-        let mut transfer = Transfer::new(exchange, b"head".to_vec(), &mut received, &fields, none);
-        let moves = poll_fn(|cx| transfer.poll(cx, Ends { client: &mut client, server: &mut server }));
-        assert_eq!(moves.await, TransferEnd::ClientGone);
-    }
-
-    #[tokio::test]
-    async fn a_server_that_answers_before_it_has_the_request_gets_no_other_one() {
-        assert!(is_with_server(1_000, 1_004).await);
-        assert!(!is_with_server(64 << 20, 4).await, "the kernel takes no 64 MiB");
-    }
-}
+mod tests;

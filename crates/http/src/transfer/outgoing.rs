@@ -1,29 +1,53 @@
-//! What one side of a transfer has not taken yet.
+//! Bytes that one side of a transfer has not taken yet.
 
 use std::io;
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use convey_proxy::More;
 
 use crate::ends::End;
+use crate::held_responses::{ALWAYS_HELD, HeldResponse, MAX_HELD};
 
 /// Bytes that the other side has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub(super) bytes: Vec<u8>,
-    pub(super) sent: usize,
+    sent: usize,
+    /// Whether the other side has taken a part of the bytes.
+    has_sent_part: bool,
+    /// Right to more than [`ALWAYS_HELD`] bytes.
+    place: Option<HeldResponse>,
 }
 
 impl Outgoing {
+    pub(super) fn new(bytes: Vec<u8>) -> Outgoing {
+        Outgoing { bytes, ..Outgoing::default() }
+    }
+
     pub(crate) fn left(&self) -> usize {
         self.bytes.len() - self.sent
+    }
+
+    /// Whether the other side has taken a part alone.
+    pub(super) fn is_torn(&self) -> bool {
+        self.has_sent_part && self.left() > 0
+    }
+
+    /// How many more bytes may wait for this client.
+    pub(super) fn room(&mut self, client: IpAddr) -> usize {
+        if self.left() >= ALWAYS_HELD && self.place.is_none() {
+            self.place = HeldResponse::take(client);
+        }
+        let most = if self.place.is_some() { MAX_HELD } else { ALWAYS_HELD };
+        most.saturating_sub(self.left())
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes what is left. Its memory is given back with the last of it.
+    /// Writes the bytes that are left. Their memory is freed as they go.
     pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -32,14 +56,27 @@ impl Outgoing {
     ) -> Poll<io::Result<()>> {
         while self.sent < self.bytes.len() {
             match to.poll_write(cx, &self.bytes[self.sent..], more) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.forget_sent();
+                    return Poll::Pending;
+                }
                 Poll::Ready(sent) => self.sent += sent?,
             }
+            self.has_sent_part = true;
         }
         if self.sent > 0 {
             *self = Outgoing::default();
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Frees bytes that are sent, once they are as many as those that are left: others may be put
+    /// behind them without end.
+    fn forget_sent(&mut self) {
+        if self.sent >= self.left() {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
     }
 
     /// Writes these bytes, where nothing is left, and keeps what the other side does not take. Returns how many it took.

@@ -19,7 +19,7 @@ impl Transfer<'_> {
         cx: &mut Context<'_>,
         ends: &mut Ends<'_, C, S>,
     ) -> Poll<Result<Step, TransferEnd>> {
-        self.awaits_client = false;
+        (self.awaits_client, self.reads_client) = (false, false);
         if !self.server_takes_nothing {
             match self.to_server.poll_flush(cx, &mut *ends.server, More::No) {
                 Poll::Ready(Ok(())) => {}
@@ -61,7 +61,7 @@ impl Transfer<'_> {
         buffer::with(|buffer| {
             let n = match ends.client.poll_read(cx, buffer) {
                 Poll::Pending => {
-                    self.awaits_client = !self.exchange.has_changed();
+                    (self.awaits_client, self.reads_client) = (!self.exchange.has_changed(), true);
                     return Poll::Pending;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(client_broke(&error))),
@@ -88,7 +88,10 @@ impl Transfer<'_> {
             return Poll::Ready(Ok(Step::Over));
         }
         buffer::with(|buffer| match client.poll_read(cx, &mut buffer[..MAX_AHEAD]) {
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => {
+                self.reads_client = true;
+                Poll::Pending
+            }
             Poll::Ready(Err(_)) => Poll::Ready(Err(TransferEnd::ClientGone)),
             // It may have closed its side alone, and still waits for the response.
             Poll::Ready(Ok(0)) => {

@@ -123,6 +123,8 @@ pub enum Counter {
     DroppedUnproven,
     /// Datagrams dropped by the kernel: they came faster than we took them.
     DroppedOverrun,
+    /// Streams over HTTP/2 and HTTP/3 that we reset because nothing moved in time (mode http).
+    DroppedIdle,
     /// Refused: the client is denied. Connections and datagrams; packets in packet modes.
     RefusedAccess,
     /// The same: its source has as many connections as it may have.
@@ -251,8 +253,9 @@ impl Counter {
         (Counter::Evicted, "evicted"),
     ];
 
-    /// Why datagrams are dropped (UDP in proxy mode), with the label that metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 12] = [
+    /// Why datagrams are dropped (UDP in proxy mode), and streams (mode http), with the label that
+    /// metrics and logs use.
+    pub const DROPS: [(Counter, &'static str); 13] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
@@ -265,6 +268,7 @@ impl Counter {
         (Counter::DroppedUnsent, "transmit_failed"),
         (Counter::DroppedUnproven, "unproven_address"),
         (Counter::DroppedOverrun, "receive_overrun"),
+        (Counter::DroppedIdle, "idle_timeout"),
     ];
 
     /// Why a frontend turns clients away at the door, in every mode, with the label that metrics and logs use.

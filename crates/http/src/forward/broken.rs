@@ -1,0 +1,83 @@
+//! Attempts that end before the client has the whole response.
+
+use convey_http_core::{Exchange, ServerFault};
+use convey_proxy::{Attempts, Permit};
+use convey_snapshot::stats::Counter;
+
+use super::{Attempt, Forwarding, RequestEnd, unanswered};
+use crate::answer::AnswerReason;
+use crate::idle;
+use crate::transfer::TransferEnd;
+
+impl Forwarding<'_, '_> {
+    /// The transfer ended before the client had the whole response.
+    pub(super) fn broken(
+        &self,
+        end: TransferEnd,
+        exchange: &Exchange,
+        (permit, is_kept): (&Permit, bool),
+        attempts: &mut Attempts,
+    ) -> Attempt {
+        let reason = match end {
+            TransferEnd::ClientGone => return Attempt::Over(RequestEnd::Broken(Counter::ClientReset)),
+            TransferEnd::ClientFault(fault) => {
+                return Attempt::Over(match exchange.has_answered() {
+                    true => RequestEnd::Broken(Counter::ClientReset),
+                    false => unanswered(AnswerReason::Malformed(fault)),
+                });
+            }
+            TransferEnd::CompressionFailed => {
+                return Attempt::Over(RequestEnd::Broken(Counter::CompressionFailed));
+            }
+            TransferEnd::ServerFault(ServerFault::Closed) if exchange.has_sent_nothing_back() => {
+                AnswerReason::ServerReset
+            }
+            TransferEnd::ServerFault(fault) => AnswerReason::ServerFault(fault),
+            TransferEnd::ServerRefused if exchange.may_be_sent_elsewhere() && attempts.was_refused() => {
+                // No fault: it ends its connection in order.
+                return Attempt::Again(AnswerReason::ServerReset);
+            }
+            TransferEnd::ServerBusy if exchange.may_be_sent_elsewhere() && !attempts.are_over() => {
+                attempts.repeat();
+                return Attempt::Again(AnswerReason::ServerReset);
+            }
+            TransferEnd::ServerReset
+            | TransferEnd::ServerRefused
+            | TransferEnd::ServerBusy
+            | TransferEnd::ServerDown
+            | TransferEnd::Whole => AnswerReason::ServerReset,
+        };
+        if exchange.has_answered() {
+            let is_down = end == TransferEnd::ServerDown;
+            let reason = if is_down { Counter::ServerGone } else { Counter::ServerReset };
+            return Attempt::Over(RequestEnd::Broken(reason));
+        }
+        attempts.repeat();
+        let is_broken_off = reason == AnswerReason::ServerReset;
+        let was_closed = is_kept && is_broken_off && end != TransferEnd::ServerDown;
+        if end == TransferEnd::ServerDown {
+            // Health knows.
+            attempts.pass_over(permit);
+        } else if was_closed {
+            // The server had closed it before: no fault, and no other of these is better.
+            idle::forget(self.place(permit));
+        } else {
+            permit.reset(self.client.failures());
+            attempts.pass_over(permit);
+        }
+        if is_broken_off && exchange.may_be_repeated() && !attempts.are_over() {
+            return if was_closed { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
+        }
+        Attempt::Over(unanswered(reason))
+    }
+}
+
+/// Nothing has moved for too long. `awaits_server`: it has the whole request, or does not take what
+/// has come of it.
+pub(super) fn timed_out(exchange: &Exchange, awaits_server: bool) -> RequestEnd {
+    match (exchange.has_answered(), awaits_server) {
+        (true, _) => RequestEnd::Broken(Counter::IdleTimeout),
+        (false, true) => unanswered(AnswerReason::ServerTimeout),
+        (false, false) => unanswered(AnswerReason::RequestTimeout),
+    }
+}

@@ -1,0 +1,54 @@
+//! Sockets that a transfer does not read: no event reports their end, so they are looked at now and
+//! then.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::ends::{ClientEnd, ServerEnd};
+use crate::time_limit::TimeLimit;
+use crate::transfer::{Ends, Transfer, TransferEnd};
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Timer of the looks. A transfer that reads both sides needs none.
+#[derive(Default)]
+pub(super) struct UnreadCheck(Option<Pin<Box<Sleep>>>);
+
+impl UnreadCheck {
+    /// Waits until a socket that the transfer does not read has ended, or its time is over (`None`).
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        transfer: &Transfer<'_>,
+        ends: &Ends<'_, ClientEnd<'_>, ServerEnd>,
+        time_limit: &mut TimeLimit,
+    ) -> Poll<Option<TransferEnd>> {
+        if transfer.has_unread_socket(ends)
+            && let Poll::Ready(end) = self.poll_end(cx, transfer, ends)
+        {
+            return Poll::Ready(Some(end));
+        }
+        time_limit.poll_over(cx).map(|()| None)
+    }
+
+    fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        transfer: &Transfer<'_>,
+        ends: &Ends<'_, ClientEnd<'_>, ServerEnd>,
+    ) -> Poll<TransferEnd> {
+        loop {
+            let timer = self.0.get_or_insert_with(|| Box::pin(sleep(PERIOD)));
+            ready!(timer.as_mut().poll(cx));
+            timer.as_mut().reset(Instant::now() + PERIOD);
+            if let Some(end) = transfer.unread_end(ends) {
+                return Poll::Ready(end);
+            }
+        }
+    }
+}
