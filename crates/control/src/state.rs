@@ -26,7 +26,9 @@ use super::draining::DrainDeadlines;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
 use super::overlays::Overlays;
-use crate::health::{self, Confirmation, Doubt, Ejection, HandshakeRow, HealthTransition, Warmup};
+use crate::health::{
+    self, Confirmation, Doubt, Ejection, Finding, HandshakeRow, HealthTransition, ProbeOutcome, Warmup,
+};
 use convey_config::{Config, LeftOut};
 use convey_model::{
     self as model, AdminState, BackendConfig, DiscoverySource, DiscoveryState, Endpoint, HealthCheck, Lookup,
@@ -335,6 +337,23 @@ impl ControlState {
         self.outlasting = self.config.iter().flat_map(repeatable).collect();
         self.config = None;
         self.snapshot()
+    }
+
+    /// Takes the outcome of a probe, unless a reload has replaced the check that asked for it: such a probe may have asked for something
+    /// else, and a server without a check would stay down for good.
+    pub(crate) fn on_outcome(&mut self, outcome: ProbeOutcome, now: Timestamp) {
+        let ProbeOutcome { server, check, finding, reason, confirms } = outcome;
+        let is_current = self.servers.get(&server).is_some_and(|entry| entry.check == check);
+        if confirms {
+            let finding = if is_current { finding } else { Finding::Nothing };
+            return self.on_confirmation(&server, finding, now);
+        }
+        if is_current {
+            if finding == Finding::Answer {
+                self.note_answer(&server, now);
+            }
+            self.on_probe(&server, finding != Finding::Failure, reason, now);
+        }
     }
 
     /// Takes the outcome of a probe. Nothing is published before [`ControlState::take_update`].

@@ -25,7 +25,7 @@ use super::{
     ConfigLoads, ControlState, Digest, DiscoveryBoard, EventKind, EventLog, NameBoard, NameQuestion,
     Supervisor,
 };
-use crate::health::{Finding, ProbeOutcome, Schedule};
+use crate::health::{ProbeOutcome, Schedule};
 use crate::own_addresses;
 use convey_config::watch::NamedFiles;
 use convey_config::{
@@ -259,7 +259,7 @@ impl<D: DataPath> Task<D> {
             let time = until(due, (self.now)());
             tokio::select! {
                 () = time => self.on_time(),
-                Some(outcome) = events.outcomes.recv() => self.on_outcome(outcome),
+                Some(outcome) = events.outcomes.recv() => self.state.on_outcome(outcome, (self.now)()),
                 Some(failures) = events.failures.recv() => self.on_failures(failures),
                 () = heartbeat.due() => self.supervisor.is_alive(),
                 Some(()) = events.reloads.recv() => {
@@ -289,7 +289,7 @@ impl<D: DataPath> Task<D> {
             }
             // Further events that have arrived are decided together: a table is built once for all of them.
             while let Ok(outcome) = events.outcomes.try_recv() {
-                self.on_outcome(outcome);
+                self.state.on_outcome(outcome, (self.now)());
             }
             while let Ok(failures) = events.failures.try_recv() {
                 self.on_failures(failures);
@@ -414,18 +414,6 @@ impl<D: DataPath> Task<D> {
         let mut network = self.state.network().update_all(table);
         network.recycle((self.now)());
         self.state.set_network(network);
-    }
-
-    fn on_outcome(&mut self, outcome: ProbeOutcome) {
-        let ProbeOutcome { server, finding, reason, confirms } = outcome;
-        if confirms {
-            return self.state.on_confirmation(&server, finding, (self.now)());
-        }
-        let now = (self.now)();
-        if finding == Finding::Answer {
-            self.state.note_answer(&server, now);
-        }
-        self.state.on_probe(&server, finding != Finding::Failure, reason, now);
     }
 
     fn on_failures(&mut self, failures: ConnectFailures) {

@@ -31,6 +31,8 @@ const CONFIRM_UDP: Duration = Duration::from_secs(1);
 pub struct ProbeOutcome {
     /// The server that was probed.
     pub server: ServerKey,
+    /// The check that asked for the probe. A reload may have replaced it since.
+    pub check: HealthCheck,
     /// What it found. Only a probe that confirms finds nothing at all.
     pub finding: Finding,
     /// The same in words for an operator.
@@ -216,7 +218,8 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
         };
         told &= outcome.is_none();
         if let Some((finding, reason)) = outcome {
-            let outcome = ProbeOutcome { server: server.clone(), finding, reason, confirms: false };
+            let (server, check) = (server.clone(), check.clone());
+            let outcome = ProbeOutcome { server, check, finding, reason, confirms: false };
             if outcomes.send(outcome).await.is_err() {
                 return;
             }
@@ -258,6 +261,7 @@ async fn confirm(
     outcomes: mpsc::Sender<ProbeOutcome>,
     budget: Arc<ProbeBudget>,
 ) {
+    let asked_by = check.clone();
     if check.kind == ProbeKind::Udp {
         check.timeout = check.timeout.min(CONFIRM_UDP);
     }
@@ -275,7 +279,7 @@ async fn confirm(
             }
         }
     };
-    let _ = outcomes.send(ProbeOutcome { server, finding, reason, confirms: true }).await;
+    let _ = outcomes.send(ProbeOutcome { server, check: asked_by, finding, reason, confirms: true }).await;
 }
 
 /// Probes `from` an address with random bytes that a refusal has to quote.

@@ -79,6 +79,25 @@ fn a_server_that_fails_its_probe_gets_no_new_connections_until_it_answers() {
 }
 
 #[test]
+fn probe_of_a_replaced_check_decides_nothing() {
+    let before = two_servers();
+    let a = key_of(&before, 0);
+    let mut state = ControlState::new(1);
+    state.configure(before.clone(), Timestamp(0));
+    let check = state.probes()[&a].clone();
+    let mut after = before;
+    after.backends[0].health_check.kind = ProbeKind::None;
+    state.configure(after, Timestamp(1));
+    for confirms in [false, true] {
+        let (server, check, reason) = (a.clone(), check.clone(), "connect refused".to_owned());
+        let outcome = ProbeOutcome { server, check, finding: Finding::Failure, reason, confirms };
+        state.on_outcome(outcome, Timestamp(2));
+        state.take_update();
+        assert_eq!(chosen(&state.snapshot()), ["a", "b"]);
+    }
+}
+
+#[test]
 fn a_server_that_is_down_shows_why_its_latest_probe_failed() {
     let config = two_servers();
     let a = key_of(&config, 0);
