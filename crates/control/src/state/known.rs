@@ -8,7 +8,7 @@ use super::{ControlState, ServerEntry};
 use crate::discoveries::KnownSource;
 use crate::health::{self, Ejection, Warmup};
 use crate::names::KnownName;
-use convey_model::{HealthCheck, Overlay, SaidLogLevel, ServerKey, Timestamp};
+use convey_model::{HealthCheck, Overlay, ProbeKind, SaidLogLevel, ServerKey, Timestamp};
 use convey_snapshot::ServerLive;
 
 /// The state of servers and backends.
@@ -99,16 +99,23 @@ impl Unused {
     ) -> Option<ServerEntry> {
         let known = self.servers.remove(server)?;
         let since = |at: Timestamp| at.min(now);
-        Some(ServerEntry {
-            state: health::HealthState::known(known.up, known.proven, known.against),
-            has_answered: known.has_answered,
-            reason: known.reason,
-            since: since(known.since),
+        let entry = ServerEntry {
             ejection: Ejection::known(known.ejected_until, known.ejections, since(known.returned)),
             ejected_for: known.ejected_for,
             // Without an end here: the configuration's is looked at next.
             warmup: known.warmup_since.map(|began| Warmup::known(since(began))),
             ..ServerEntry::new(live, check.clone(), now)
+        };
+        // Without a check no probe would bring it back.
+        if check.kind == ProbeKind::None {
+            return Some(entry);
+        }
+        Some(ServerEntry {
+            state: health::HealthState::known(known.up, known.proven, known.against),
+            has_answered: known.has_answered,
+            reason: known.reason,
+            since: since(known.since),
+            ..entry
         })
     }
 
