@@ -55,6 +55,7 @@ mod proxy_shares;
 mod pseudo_terminal;
 mod quic;
 mod reload;
+mod reload_equals_start;
 mod routes_seen;
 mod served_files;
 mod servers;
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
         proxy_shares::stories(),
         quic::stories(),
         reload::stories(),
+        reload_equals_start::stories(),
         routes_seen::stories(),
         served_files::stories(),
         servers::stories(),

@@ -275,7 +275,7 @@ fn a_name_with_a_thousand_silent_servers_leaves_descriptors_for_clients() {
 
 /// What a name server does with questions for AAAA records.
 #[derive(Clone, Copy, PartialEq)]
-enum ForAaaa {
+pub(crate) enum ForAaaa {
     Drop,
     SayNone,
 }
@@ -348,7 +348,7 @@ fn name_servers_of_the_system_are_followed_when_they_change() {
 }
 
 /// A name server that answers questions for A records with this address, to be believed for a day.
-fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
+pub(crate) fn answer_for_a(at: SocketAddr, address: IpAddr, for_aaaa: ForAaaa) {
     let IpAddr::V4(address) = address else { panic!("{address} is no address of an A record") };
     let socket = UdpSocket::bind(at).unwrap();
     thread::spawn(move || {

@@ -546,6 +546,11 @@ impl<'a> Upgraded<'a> {
         wait_for("the processes between to end", || (self.still_running() == 1).then_some(()));
     }
 
+    /// Waits until all processes behind the first have ended.
+    pub(crate) fn wait_for_all(&self) {
+        wait_for("the processes to end", || (self.still_running() == 0).then_some(()));
+    }
+
     /// How many of the processes after the first are there.
     pub(crate) fn still_running(&self) -> usize {
         // Who adopts them may be slow to hear of their ends.
