@@ -32,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long the program waits at its end for addresses to be withdrawn.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the log says where the kernel permits no address.
-const PRIVILEGE: &str = " (it takes CAP_NET_ADMIN, from a start on; with the Debian package: /usr/share/convey/systemd/announce.conf)";
+/// Advice for a process that may not add addresses.
+pub(super) const PRIVILEGE: &str = " (it takes CAP_NET_ADMIN, from a start on; with the Debian package: /usr/share/convey/systemd/announce.conf)";
 
 /// What the task goes by.
 pub(super) struct AnnounceParts {

@@ -64,9 +64,9 @@ impl Early {
             let confined = Confined::by(&early.file, &loaded.config);
             early.confined = confined.inspect_err(refuse)?;
             let privileges = &loaded.config.privileges;
-            // A reload must be able to read it, too.
+            // A reload must be able to read it, too. For a start every certificate has to be usable.
             if (privileges.user.is_some() || privileges.landlock)
-                && let Err(unreadable) = early.file.load()
+                && let Err(unreadable) = early.file.unloaded().load()
             {
                 early.loaded = Err(unreadable);
             }

@@ -66,7 +66,7 @@ use self::show::Show;
 use self::signals::ControlRuntime;
 
 use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
-use crate::config::LoadError;
+use crate::config::{self, LoadError};
 use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
 use crate::logging::Log;
@@ -81,6 +81,7 @@ pub struct Begun(Option<Early>);
 /// # Errors
 /// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
+    config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
     match cli.command {
         None => {
             let source = sources::of(&cli.options, &cli.options.state_dir);

@@ -24,6 +24,7 @@ mod drain;
 mod ecmp;
 mod etcd;
 mod explain;
+mod file_rights;
 mod files;
 mod flows;
 mod forged;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         ecmp::stories(),
         etcd::stories(),
         explain::stories(),
+        file_rights::stories(),
         files::stories(),
         flows::stories(),
         forged::stories(),

@@ -10,6 +10,8 @@ use std::thread;
 use rustix::fs::OFlags;
 use tokio::sync::oneshot;
 
+use crate::rights::{explained, with_rights};
+
 /// The most that is read of a file. A configuration with 100,000 servers has as much; people write a thousandth of it.
 pub(crate) const MAX_SIZE: u64 = 16 << 20;
 
@@ -28,6 +30,8 @@ pub struct ReadFile {
     pub content: Option<Vec<u8>>,
     /// Whether it has networks, a line each.
     pub is_access_list: bool,
+    /// Whether it was read as a certificate or a key, with rights that convey has for these alone.
+    pub is_secret: bool,
 }
 
 /// Reads a file to its end, if it is a regular one that is not too long. Never waits for a writer.
@@ -38,15 +42,25 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_checked(path, check)
 }
 
-/// The same of a file with a secret: others may neither read nor write it.
+/// Reads a file of certificates. convey may hold the right to read those of other users.
+///
+/// # Errors
+/// The kernel refuses to open it, or it is no regular file, or too long.
+pub(crate) fn read_certificates(path: &Path) -> io::Result<Vec<u8>> {
+    with_rights(|| read(path))
+}
+
+/// Reads a file with a secret, which others may neither read nor write. convey may hold the right
+/// to read those of other users.
 ///
 /// # Errors
 /// If it cannot be read, or should not be: the text says why.
 pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
-    read_checked(path, |found| {
+    let check = |found: &Metadata| {
         check(found)?;
         check_mode(found.permissions().mode() & 0o7777)
-    })
+    };
+    with_rights(|| read_checked(path, check))
 }
 
 /// The same of a file that should have a private key. One without is no secret; that it has none is its fault.
@@ -55,19 +69,24 @@ pub(crate) fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
 /// As [`read_secret`].
 pub(crate) fn read_key(path: &Path) -> io::Result<Vec<u8>> {
     let has_key = |bytes: &[u8]| bytes.windows(KEY.len()).any(|part| part == KEY);
-    read_secret(path).or_else(|refused| match read(path) {
+    read_secret(path).or_else(|refused| match read_certificates(path) {
         Ok(bytes) if !has_key(&bytes) => Ok(bytes),
         _ => Err(refused),
     })
 }
 
-/// The names in a folder, sorted, one in a line. Names that are not UTF-8 are left out.
+/// Lists the names in a folder of certificates, sorted, one in a line. Names that are not UTF-8 are
+/// left out.
 ///
 /// # Errors
 /// It cannot be read, or is no folder.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<u8>> {
+    with_rights(|| list_plainly(path))
+}
+
+fn list_plainly(path: &Path) -> io::Result<Vec<u8>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(path)?.take(MAX_ENTRIES) {
+    for entry in fs::read_dir(path).map_err(|error| explained(path, error))?.take(MAX_ENTRIES) {
         names.extend(entry?.file_name().into_string().ok().filter(|name| !name.contains('\n')));
     }
     names.sort();
@@ -75,10 +94,12 @@ pub(crate) fn list(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn read_checked(path: &Path, check: impl Fn(&Metadata) -> io::Result<()>) -> io::Result<Vec<u8>> {
+    let explained = |error| explained(path, error);
     // To open a FIFO or a device may have effects already.
-    check(&fs::metadata(path)?)?;
+    check(&fs::metadata(path).map_err(explained)?)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(explained)?;
     // By now another one may be in its place.
     check(&file.metadata()?)?;
     read_all(file)

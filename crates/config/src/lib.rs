@@ -28,6 +28,7 @@ mod reader;
 mod reload;
 mod requests;
 mod resolved;
+mod rights;
 mod roots;
 mod sni;
 mod steered;
@@ -53,6 +54,7 @@ pub use privileges::Privileges;
 pub use problem::{LoadError, Problem};
 pub use reload::Diff;
 pub use resolved::{FoundBySource, FoundServers, LeftOut, Resolved};
+pub use rights::lower_rights;
 pub use steered::{ServerChange, check_server_address};
 pub use token::AdminToken;
 
@@ -199,8 +201,11 @@ pub fn load_with_lists(
     let text = read(path)?;
     let patterns = include::patterns(&text);
     let mut texts = Texts::one(&path.display().to_string(), &text);
-    let included = include::files(path, &patterns)
-        .map_err(|error| LoadError::Unreadable { path: error.path().to_owned(), source: error.into() })?;
+    let included = include::files(path, &patterns).map_err(|error| {
+        let path = error.path().to_owned();
+        let source = rights::explained(&path, error.into());
+        LoadError::Unreadable { path, source }
+    })?;
     for (count, file) in included.iter().enumerate() {
         let text = read(file)?;
         if count >= include::MAX_FILES || (texts.len() + text.len()) as u64 > files::MAX_SIZE {

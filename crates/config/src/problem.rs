@@ -262,14 +262,22 @@ impl<'a> Report<'a> {
 
     /// The same of a file that is no text, or need not be.
     pub(super) fn read_bytes(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
-        let (path, bytes) = self.try_bytes(place, path);
-        match bytes {
+        let path = self.beside(place, path);
+        match self.read_once(&path, false) {
             Ok(bytes) => Some((path, bytes)),
             Err(error) => {
                 self.error(place, format!("cannot read {}: {error}", path.display()));
                 None
             }
         }
+    }
+
+    /// Reads a file of certificates that is named at `place`.
+    pub(super) fn read_certificates(&self, place: &Place, path: &str) -> Option<(PathBuf, Vec<u8>)> {
+        let (path, bytes) = self.try_certificates(place, path);
+        let bytes =
+            bytes.map_err(|error| self.error(place, format!("cannot read {}: {error}", path.display())));
+        Some((path, bytes.ok()?))
     }
 
     /// The same of a file with a secret, which others must neither read nor write; and where it is.
@@ -298,10 +306,10 @@ impl<'a> Report<'a> {
         (path, key)
     }
 
-    /// The same of a file that is no text, or need not be.
-    pub(super) fn try_bytes(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
+    /// Reads a file of certificates, for a caller that reports itself why it cannot be read.
+    pub(super) fn try_certificates(&self, place: &Place, path: &str) -> (PathBuf, io::Result<Vec<u8>>) {
         let path = self.beside(place, path);
-        let bytes = self.read_once(&path, false);
+        let bytes = self.read_named(&path, files::read_certificates);
         (path, bytes)
     }
 
@@ -343,24 +351,30 @@ impl<'a> Report<'a> {
 
     fn read_once(&self, path: &Path, is_access_list: bool) -> io::Result<Vec<u8>> {
         let mut lists = self.lists.borrow_mut();
-        if let Some(known) = lists.iter_mut().find(|list| list.path == path)
+        if let Some(known) = lists.iter_mut().find(|list| list.path == path && !list.is_secret)
             && let Some(content) = &known.content
         {
             known.is_access_list |= is_access_list;
             return Ok(content.clone());
         }
         drop(lists);
-        let read = self.read_named(path, files::read);
-        self.lists.borrow_mut().last_mut().expect("it was read").is_access_list = is_access_list;
+        let read = files::read(path);
+        self.watch(path, &read, is_access_list, false);
         read
     }
 
-    /// A file that cannot be read may come later: whoever watches watches it, too.
+    /// Reads a secret, a file of certificates, or a folder of them.
     fn read_named(&self, path: &Path, read: fn(&Path) -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
         let read = read(path);
-        let content = read.as_ref().ok().cloned();
-        self.lists.borrow_mut().push(ReadFile { path: path.to_owned(), content, is_access_list: false });
+        self.watch(path, &read, false, true);
         read
+    }
+
+    /// Notes a file to be watched, also if it cannot be read: it may come later.
+    fn watch(&self, path: &Path, read: &io::Result<Vec<u8>>, is_access_list: bool, is_secret: bool) {
+        let content = read.as_ref().ok().cloned();
+        let read = ReadFile { path: path.to_owned(), content, is_access_list, is_secret };
+        self.lists.borrow_mut().push(read);
     }
 
     fn decoded(&self, place: &Place, path: &Path, read: io::Result<Vec<u8>>) -> Option<String> {

@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 
 use super::Loaded;
 use super::problem::{Placed, Problem, Report};
+use super::rights::explained;
 
 /// Opens each of them, as it will be when a request comes.
 ///
@@ -21,7 +22,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Vec<Problem>> {
     {
         if let Err(error) = open(&files.root) {
             let root = files.root.display();
-            report.error(place, format!("cannot serve {root}: {error}{}", remedy(&error)));
+            report.error(place, format!("cannot serve {root}: {error}"));
         }
     }
     report.finish().map(drop)
@@ -29,14 +30,6 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Vec<Problem>> {
 
 fn open(root: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(root).map(drop)
-}
-
-fn remedy(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "; the user of convey needs to read it, and with privileges.landlock a directory that was not served before needs a restart"
-        }
-        _ => "",
-    }
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(root);
+    opened.map(drop).map_err(|error| explained(root, error))
 }

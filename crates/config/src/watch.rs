@@ -16,6 +16,7 @@ use crate::file::access;
 use crate::files::{self, ReadFile};
 use crate::include;
 use crate::pairs_before::PairsBefore;
+use crate::rights::RaisedRights;
 
 /// From one look to the next. A changed file is read once it has stayed the same for so long: the save is over then.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -131,6 +132,8 @@ pub fn watch(
     let FirstLook(mut watched) = first;
     let (stop, stopped) = channel();
     thread::Builder::new().name("config-watch".to_owned()).spawn(move || {
+        // Certificates are read with the rights of the code that loads them. This thread only compares.
+        let _rights = RaisedRights::raise();
         let mut others = Vec::new();
         while !is_stopped(&stopped) {
             lists.follow(&mut others, brought_into.as_deref());

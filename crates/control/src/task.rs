@@ -112,6 +112,12 @@ impl ConfigFile {
         ConfigFile { path, list: None, mode: None, lists: NamedFiles::default(), brought_into: None }
     }
 
+    /// This file before its first load.
+    #[must_use]
+    pub fn unloaded(&self) -> ConfigFile {
+        ConfigFile { lists: NamedFiles::default(), ..self.clone() }
+    }
+
     /// Where it is, seen from the root.
     pub fn absolute(&self) -> PathBuf {
         std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone())

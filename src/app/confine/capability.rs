@@ -45,6 +45,7 @@ impl Needed {
         Needed { by_modes, gains_none: config.privileges.no_new_privileges }
     }
 
+    /// The capabilities of the modes.
     pub(super) fn by_modes(self) -> CapabilitySet {
         self.by_modes
     }
@@ -54,14 +55,17 @@ impl Needed {
     /// # Errors
     /// Why it has more: words for an operator.
     pub(super) fn keep(self) -> Result<String, String> {
-        let wanted = if User::is_root() { self.by_modes | OF_ROOT } else { self.by_modes };
+        let wanted = self.by_modes | if User::is_root() { OF_ROOT } else { HELD_BACK };
         let has_more = |error: Errno| format!("convey has more capabilities than its modes need: {error}");
         let sets = capabilities(None).map_err(has_more)?;
         let bounded = bound(wanted);
         let held = sets.permitted & wanted;
         // The ambient set follows these.
-        let kept =
-            CapabilitySets { effective: held, permitted: held, inheritable: sets.inheritable & wanted };
+        let kept = CapabilitySets {
+            effective: held - HELD_BACK,
+            permitted: held,
+            inheritable: sets.inheritable & wanted,
+        };
         set_capabilities(None, kept).map_err(has_more)?;
         match bounded {
             Err(error) if !self.gains_none => {
@@ -76,6 +80,10 @@ impl Needed {
 /// left, pipes beyond `fs.pipe-user-pages-soft`.
 const OF_ROOT: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::SYS_RESOURCE);
+
+/// Capability that a service may have to read certificates and keys of root. It is in force while
+/// convey reads these.
+const HELD_BACK: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// Has no program that is started get any but these.
 pub(super) fn bound(wanted: CapabilitySet) -> Result<(), Errno> {
@@ -93,6 +101,12 @@ pub(super) fn bound(wanted: CapabilitySet) -> Result<(), Errno> {
 pub(super) fn names(set: CapabilitySet) -> String {
     let names: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     if names.is_empty() { "no capabilities".to_owned() } else { names.join(", ") }
+}
+
+/// The capabilities of a list as systemd prints it: `cap_net_raw cap_bpf`.
+pub(super) fn parse(list: &str) -> CapabilitySet {
+    let named = |word: &str| CapabilitySet::from_name(word.strip_prefix("cap_")?.to_uppercase().as_str());
+    list.split_whitespace().filter_map(named).collect()
 }
 
 fn knows_bpf_capability() -> bool {

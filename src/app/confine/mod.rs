@@ -7,6 +7,7 @@
 mod capability;
 mod files;
 mod rehearsal;
+mod service_unit;
 mod syscalls;
 mod user;
 
@@ -156,7 +157,7 @@ fn become_user(name: &str, needed: Needed, drops: bool) -> Result<Result<String,
         )));
     }
     let held = user
-        .become_it(needed)
+        .become_it(needed.by_modes())
         .map_err(|error| format!("cannot become the user {name} (privileges.user): {error:#}"))?;
     Ok(Ok(format!("user {name} with {}", capability::names(held))))
 }

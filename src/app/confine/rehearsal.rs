@@ -2,10 +2,16 @@
 
 use std::thread;
 
+use rustix::thread::CapabilitySet;
+
 use super::Confined;
-use crate::app::{acme, logs};
-use crate::config::Config;
+use super::service_unit::ServiceUnit;
+use super::user::User;
+use crate::app::announce::PRIVILEGE;
+use crate::app::{acme, logs, privileges};
+use crate::config::{self, Config};
 use crate::control::ConfigFile;
+use crate::model::Mode;
 
 /// What `convey check` says of privileges.
 #[derive(Debug, Default)]
@@ -16,11 +22,14 @@ pub(in crate::app) struct Rehearsed {
     pub(in crate::app) warnings: Vec<String>,
 }
 
-/// Gives up in a thread what a start would, and reads and writes there what convey reads and writes later.
+/// Gives up in a thread what a start would, and reads and writes there what convey reads and writes
+/// later. Root does this as the user of the unit that runs the file, with the capabilities of that
+/// unit.
 pub(in crate::app) fn rehearse(file: &ConfigFile, config: &Config) -> Rehearsed {
+    let unit = User::is_root().then(|| ServiceUnit::of(&file.absolute())).flatten();
     let tried = thread::scope(|scope| {
         let actor = thread::Builder::new().name("check".to_owned());
-        match actor.spawn_scoped(scope, || act(file, config)) {
+        match actor.spawn_scoped(scope, || act(file, config, unit.as_ref())) {
             Ok(actor) => actor.join().unwrap_or_else(|_| Err("trying it out has failed".to_owned())),
             Err(error) => Err(format!("no thread to try it out: {error}")),
         }
@@ -31,15 +40,42 @@ pub(in crate::app) fn rehearse(file: &ConfigFile, config: &Config) -> Rehearsed 
     }
 }
 
-fn act(file: &ConfigFile, config: &Config) -> Result<Rehearsed, String> {
+fn act(file: &ConfigFile, config: &Config, unit: Option<&ServiceUnit>) -> Result<Rehearsed, String> {
+    let mut of_unit = unit.map(|unit| act_as(unit, config)).transpose()?.unwrap_or_default();
     let confined = Confined::this_thread(file, config)?;
     let mut obstacles = logs::obstacles(config);
     obstacles.extend(acme::obstacle(config));
+    // At a start every certificate has to be usable; a reload may keep the one before.
+    let file = file.unloaded();
     if let Err(error) = file.load() {
         let problems = super::super::Failure::Config(error);
-        let user = config.privileges.user.as_deref();
-        let user = user.map_or(String::new(), |user| format!(" as user {user}"));
+        let user = match (unit, &config.privileges.user) {
+            (Some(unit), _) => format!(" as {}", unit.described()),
+            (None, Some(user)) => format!(" as user {user}"),
+            (None, None) => String::new(),
+        };
         obstacles.push(format!("convey could not read its configuration{user}: {problems}"));
     }
-    Ok(Rehearsed { obstacles, warnings: confined.kept })
+    let named: Vec<_> = file.lists.paths().into_iter().chain([file.absolute()]).collect();
+    obstacles.extend(unit.iter().flat_map(|unit| unit.hidden(&named)));
+    of_unit.obstacles.extend(obstacles);
+    of_unit.warnings.extend(confined.kept);
+    Ok(of_unit)
+}
+
+/// Has this thread become the user of the unit, with its capabilities. Returns which of them the
+/// configuration lacks.
+fn act_as(unit: &ServiceUnit, config: &Config) -> Result<Rehearsed, String> {
+    let user = User::find(&unit.user)?;
+    user.become_it(unit.held).map_err(|error| format!("cannot become {}: {error:#}", unit.described()))?;
+    config::lower_rights().map_err(|error| error.to_string())?;
+    let of_unit = |what: String| format!("as {}: {what}", unit.described());
+    let packets = config.frontends_where(Mode::forwards_packets).next().is_some();
+    let obstacle = packets.then(privileges::check).and_then(Result::err);
+    let announces_none = config.announce.is_some() && !unit.held.contains(CapabilitySet::NET_ADMIN);
+    let warning = announces_none.then(|| of_unit(format!("no address can be announced{PRIVILEGE}")));
+    Ok(Rehearsed {
+        obstacles: obstacle.into_iter().map(|why| of_unit(why.to_string())).collect(),
+        warnings: warning.into_iter().collect(),
+    })
 }

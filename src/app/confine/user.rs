@@ -10,7 +10,7 @@ use rustix::thread::{
     set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-use super::capability::{Needed, bound};
+use super::capability::bound;
 use crate::net::ReservedPorts;
 
 /// A user of this host.
@@ -67,8 +67,7 @@ impl User {
 
     /// Has this thread, and those that it starts, become this user for good, with no capabilities but these. Programs that
     /// convey starts (`nft`, `ip`) have them, too. Returns those that root had, for in a container it may lack some.
-    pub(super) fn become_it(&self, needed: Needed) -> anyhow::Result<CapabilitySet> {
-        let needed = needed.by_modes();
+    pub(super) fn become_it(&self, needed: CapabilitySet) -> anyhow::Result<CapabilitySet> {
         let held = capabilities(None)?.permitted & needed;
         // Without CAP_SETPCAP it stays: then no program has more than root had.
         let _ = bound(needed);

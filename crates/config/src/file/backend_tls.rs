@@ -60,7 +60,7 @@ pub(crate) fn authorities(
     report: &Report<'_>,
 ) -> Option<Authorities> {
     let Some(Placed { value, place }) = ca else { return authorities_of_host(place, report) };
-    let (path, pem) = report.read_bytes(&place, &value)?;
+    let (path, pem) = report.read_certificates(&place, &value)?;
     match convey_tls::certificates_of(&pem) {
         Ok(certificates) => Some(Authorities { path: Some(path), certificates: certificates.into() }),
         Err(fault) => {

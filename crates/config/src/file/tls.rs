@@ -227,7 +227,8 @@ fn usable_pair(
     before: &PairsBefore,
     report: &Report<'_>,
 ) -> Option<ReadPair> {
-    let [(key_path, key), (chain_path, chain)] = [report.try_key(place, key), report.try_bytes(place, chain)];
+    let [(key_path, key), (chain_path, chain)] =
+        [report.try_key(place, key), report.try_certificates(place, chain)];
     let cannot_read = |path: &Path, error: std::io::Error| format!("cannot read {}: {error}", path.display());
     let read = key.map_err(|error| cannot_read(&key_path, error));
     let read = read.and_then(|key| Ok((key, chain.map_err(|error| cannot_read(&chain_path, error))?)));
@@ -253,7 +254,7 @@ fn usable_pair(
 /// Reads a chain and its key.
 fn pair(chain: (&str, &Place), key: (&str, &Place), report: &Report<'_>) -> Option<ReadPair> {
     let (key_path, key_bytes) = report.read_key(key.1, key.0)?;
-    let (chain_path, chain_bytes) = report.read_bytes(chain.1, chain.0)?;
+    let (chain_path, chain_bytes) = report.read_certificates(chain.1, chain.0)?;
     let pair = CertificatePair { chain_path, key_path, chain: chain_bytes.into(), key: key_bytes.into() };
     Some(ReadPair { pair, chain_place: chain.1.clone(), key_place: key.1.clone() })
 }
@@ -275,7 +276,7 @@ fn client_ca(table: &mut TomlTable<'_>, report: &Report<'_>) -> Option<ClientCa>
         report.error(&wanted.place, "needs client_ca: the authorities that issue the certificates");
     }
     let Placed { value: path, place } = ca?;
-    let (path, certificates) = report.read_bytes(&place, &path)?;
+    let (path, certificates) = report.read_certificates(&place, &path)?;
     let is_required = value(&wanted) != Some(ClientCertificate::Optional);
     Some(ClientCa { path, certificates: certificates.into(), is_required })
 }

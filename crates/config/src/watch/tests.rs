@@ -209,7 +209,12 @@ fn a_list_that_the_file_names_is_noticed_also_if_it_changed_since_it_was_loaded(
     let first = FirstLook::new(&config).expect("a directory");
     let _watch = watch(first, lists.clone(), None, move || _ = tell.send(())).expect("it can be watched");
     fs::write(&list, "newer").expect("writable");
-    lists.set(vec![ReadFile { path: list.clone(), content: Some(b"older".to_vec()), is_access_list: false }]);
+    lists.set(vec![ReadFile {
+        path: list.clone(),
+        content: Some(b"older".to_vec()),
+        is_access_list: false,
+        is_secret: false,
+    }]);
     told.recv_timeout(PATIENCE).expect("told of what came between");
     fs::write(&list, "newest").expect("writable");
     told.recv_timeout(PATIENCE).expect("told of a save");
@@ -233,6 +238,7 @@ fn a_file_that_is_brought_is_not_watched() {
         path: path.clone(),
         content: Some(b"old".to_vec()),
         is_access_list: false,
+        is_secret: false,
     });
     [&list, &brought].iter().for_each(|path| fs::write(path, "old").expect("writable"));
     lists.set(read.into());
@@ -247,7 +253,12 @@ fn a_file_that_is_brought_is_not_watched() {
 #[test]
 fn a_list_that_a_reload_finds_empty_is_told_with_what_it_had() {
     let file = |text: &str, is_access_list| {
-        vec![ReadFile { path: "list.txt".into(), content: Some(text.into()), is_access_list }]
+        vec![ReadFile {
+            path: "list.txt".into(),
+            content: Some(text.into()),
+            is_access_list,
+            is_secret: false,
+        }]
     };
     let read = |text: &str| file(text, true);
     let lists = NamedFiles::default();

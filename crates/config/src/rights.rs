@@ -1,0 +1,184 @@
+//! Rights to read files: the capability that convey raises for certificates and keys alone, and why
+//! the kernel refuses a file.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+/// Reads files of all users.
+const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
+
+/// Advice where a certificate or a key of another user cannot be read.
+const ADVICE: &str = "; with the Debian package, /usr/share/convey/systemd/certificates.conf lets the service read certificates and \
+                      keys of root (docs/guides/tls.md)";
+
+/// The reason where modes allow access: Linux asks security modules as well.
+const BY_MODULE: &str = "its mode allows it, and Landlock (privileges.landlock) or another security module does not. With \
+                         landlock = true convey reads only folders that it knew at its start: restart convey";
+
+/// Most symbolic links that are followed to explain a refusal.
+const MAX_LINKS: usize = 8;
+
+/// Lowers `CAP_DAC_READ_SEARCH` in this thread, and in those that it starts from now on. They may
+/// raise it where they hold it. Root keeps it: it reads all files anyway.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn lower_rights() -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let sets = capabilities(None)?;
+    if sets.effective.contains(READ_ALL) {
+        set_capabilities(None, CapabilitySets { effective: sets.effective - READ_ALL, ..sets })?;
+    }
+    Ok(())
+}
+
+/// `CAP_DAC_READ_SEARCH` in force in this thread, until it is dropped.
+pub(crate) struct RaisedRights(CapabilitySets);
+
+impl RaisedRights {
+    /// Raises the capability; `None`: this thread does not hold it, or it is in force anyway.
+    pub(crate) fn raise() -> Option<RaisedRights> {
+        let sets = capabilities(None).ok()?;
+        if !sets.permitted.contains(READ_ALL) || sets.effective.contains(READ_ALL) {
+            return None;
+        }
+        set_capabilities(None, CapabilitySets { effective: sets.effective | READ_ALL, ..sets }).ok()?;
+        Some(RaisedRights(sets))
+    }
+}
+
+impl Drop for RaisedRights {
+    fn drop(&mut self) {
+        let _ = set_capabilities(None, self.0);
+    }
+}
+
+/// A refusal by the mode of a file or of a folder on the way to it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct RefusedByMode(String);
+
+/// Reads a certificate or a key as this user, and with the raised capability if the kernel refuses
+/// that.
+pub(crate) fn with_rights<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let refused = match read() {
+        Err(refused) if refused.kind() == ErrorKind::PermissionDenied => refused,
+        done => return done,
+    };
+    if let Some(_raised) = RaisedRights::raise() {
+        return read();
+    }
+    let is_by_mode = refused.get_ref().is_some_and(|error| error.is::<RefusedByMode>());
+    Err(if is_by_mode { io::Error::new(refused.kind(), format!("{refused}{ADVICE}")) } else { refused })
+}
+
+/// The error with its reason, if the kernel refuses access to the file: a folder on the way, its
+/// mode, or a security module.
+pub(crate) fn explained(path: &Path, error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(Errno::ACCESS.raw_os_error()) {
+        return error;
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let why = match refusing_folder(path, MAX_LINKS) {
+        Some(folder) => format!("user {user} may not enter {}", folder.display()),
+        None if is_refused(path, Access::READ_OK) => format!("user {user} may not read it"),
+        None => return io::Error::new(ErrorKind::PermissionDenied, format!("{error}: {BY_MODULE}")),
+    };
+    io::Error::new(ErrorKind::PermissionDenied, RefusedByMode(format!("{error}: {why}")))
+}
+
+/// The first folder on the way to a file that this user may not enter.
+fn refusing_folder(path: &Path, links: usize) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).ok()?;
+    let mut folders: Vec<&Path> = absolute.ancestors().skip(1).collect();
+    folders.reverse();
+    if let Some(refusing) = folders.into_iter().find(|folder| is_refused(folder, Access::EXEC_OK)) {
+        return Some(refusing.to_owned());
+    }
+    let target = absolute.read_link().ok()?;
+    refusing_folder(&absolute.parent()?.join(target), links.checked_sub(1)?)
+}
+
+/// Whether the modes of a file and its folders refuse access. Linux does not ask Landlock here.
+fn is_refused(path: &Path, access: Access) -> bool {
+    accessat(CWD, path, access, AtFlags::EACCESS) == Err(Errno::ACCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::thread;
+
+    use rustix::thread::{Gid, Uid, set_keep_capabilities, set_thread_res_gid, set_thread_res_uid};
+
+    use super::*;
+    use crate::files;
+
+    /// A file in a folder that its owner alone may enter, and a link to it, as certbot makes them.
+    fn lab() -> (tempfile::TempDir, PathBuf) {
+        let lab = tempfile::tempdir().unwrap();
+        let at = |name: &str| lab.path().join(name);
+        for folder in ["archive", "live"] {
+            fs::create_dir(at(folder)).unwrap();
+        }
+        fs::write(at("archive/key1.pem"), "key").unwrap();
+        fs::set_permissions(at("archive/key1.pem"), Permissions::from_mode(0o600)).unwrap();
+        symlink("../archive/key1.pem", at("live/key.pem")).unwrap();
+        for (folder, mode) in [("archive", 0o700), ("live", 0o755), ("", 0o755)] {
+            fs::set_permissions(at(folder), Permissions::from_mode(mode)).unwrap();
+        }
+        let link = at("live/key.pem");
+        (lab, link)
+    }
+
+    /// Acts as another user with these capabilities; `None` unless this is root.
+    fn as_other<T: Send>(held: CapabilitySet, act: impl FnOnce() -> T + Send) -> Option<T> {
+        rustix::process::geteuid().is_root().then(|| {
+            let acted = thread::scope(|scope| {
+                let other = scope.spawn(|| {
+                    set_keep_capabilities(true).unwrap();
+                    let (uid, gid) = (Uid::from_raw(65_533), Gid::from_raw(65_533));
+                    set_thread_res_gid(gid, gid, gid).unwrap();
+                    set_thread_res_uid(uid, uid, uid).unwrap();
+                    let none = CapabilitySet::empty();
+                    let sets = CapabilitySets { effective: held, permitted: held, inheritable: none };
+                    set_capabilities(None, sets).unwrap();
+                    act()
+                });
+                other.join()
+            });
+            acted.unwrap()
+        })
+    }
+
+    #[test]
+    fn refusal_names_the_folder_that_the_user_may_not_enter() {
+        let (lab, link) = lab();
+        let Some(refused) = as_other(CapabilitySet::empty(), || files::read_secret(&link)) else { return };
+        let said = refused.unwrap_err().to_string();
+        let folder = lab.path().join("live/../archive");
+        let expected =
+            format!("(os error 13): user 65533 may not enter {}; with the Debian", folder.display());
+        assert!(said.contains(&expected), "{said}");
+    }
+
+    #[test]
+    fn held_capability_reads_keys_and_nothing_else() {
+        let (_lab, link) = lab();
+        let read = as_other(READ_ALL, || {
+            lower_rights().unwrap();
+            let key = files::read_secret(&link).unwrap();
+            let others = [files::read(&link).is_err(), capabilities(None).unwrap().effective.is_empty()];
+            (key, files::read_certificates(&link).is_ok(), others)
+        });
+        let Some((key, certificates, others)) = read else { return };
+        assert_eq!((key.as_slice(), certificates, others), (&b"key"[..], true, [true, true]));
+    }
+}

@@ -1,0 +1,124 @@
+//! The systemd unit that runs a configuration: its user, its capabilities and the folders that it
+//! hides.
+
+use std::path::{Path, PathBuf};
+
+use rustix::thread::CapabilitySet;
+
+use super::capability;
+use crate::cli::HOST_CONFIG;
+use crate::programs;
+
+/// The unit of the package.
+const NAME: &str = "convey.service";
+
+/// Properties that `systemctl show` prints, a line each.
+const PROPERTIES: &str =
+    "--property=User,AmbientCapabilities,CapabilityBoundingSet,ProtectHome,PrivateTmp,ExecStart";
+
+/// A unit that runs convey as a user of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ServiceUnit {
+    pub(super) user: String,
+    /// Capabilities of its processes.
+    pub(super) held: CapabilitySet,
+    /// Each setting that hides folders from it, with the folders.
+    hides: Vec<(&'static str, &'static [&'static str])>,
+}
+
+impl ServiceUnit {
+    /// The unit of this host, if systemd knows it, it has a user of its own, and it runs this
+    /// configuration.
+    pub(super) fn of(file: &Path) -> Option<ServiceUnit> {
+        let shown = programs::command("systemctl").args(["show", PROPERTIES, NAME]).output().ok()?;
+        let shown = String::from_utf8(shown.stdout).ok().filter(|_| shown.status.success())?;
+        ServiceUnit::parse(&shown, file)
+    }
+
+    fn parse(shown: &str, file: &Path) -> Option<ServiceUnit> {
+        let property = |name: &str| {
+            let lines = shown.lines().filter_map(|line| line.split_once('='));
+            lines.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or_default()
+        };
+        let user = Some(property("User")).filter(|user| !["", "root", "0"].contains(user))?;
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if real(&configuration(property("ExecStart"))?) != real(file) {
+            return None;
+        }
+        let capabilities = |name| capability::parse(property(name));
+        let hides = [
+            ("ProtectHome", &["/home", "/root", "/run/user"][..], &["yes", "tmpfs"][..]),
+            ("PrivateTmp", &["/tmp", "/var/tmp"], &["yes", "disconnected"]),
+        ];
+        let hides = hides.into_iter().filter(|(name, _, values)| values.contains(&property(name)));
+        Some(ServiceUnit {
+            user: user.to_owned(),
+            held: capabilities("AmbientCapabilities") & capabilities("CapabilityBoundingSet"),
+            hides: hides.map(|(name, folders, _)| (name, folders)).collect(),
+        })
+    }
+
+    /// A line for each of the files that the unit hides from its processes.
+    pub(super) fn hidden(&self, files: &[PathBuf]) -> Vec<String> {
+        let of = |file: &PathBuf| {
+            let within = |folders: &[&str]| folders.iter().any(|folder| file.starts_with(folder));
+            let (setting, _) = self.hides.iter().find(|(_, folders)| within(folders))?;
+            Some(format!("{setting}= of {NAME} hides {} from convey", file.display()))
+        };
+        files.iter().filter_map(of).collect()
+    }
+
+    /// The user, as messages name it.
+    pub(super) fn described(&self) -> String {
+        format!("user {} (User= of {NAME})", self.user)
+    }
+}
+
+/// The configuration that a command line of `ExecStart=` names, as systemd prints it.
+fn configuration(exec_start: &str) -> Option<PathBuf> {
+    let (_, words) = exec_start.split_once("argv[]=")?;
+    let (words, _) = words.split_once(" ;")?;
+    let mut words = words.split(' ').skip(1);
+    while let Some(word) = words.next() {
+        if let Some(path) = word.strip_prefix("--config=") {
+            return Some(path.into());
+        }
+        if word == "--config" {
+            return words.next().map(PathBuf::from);
+        }
+    }
+    Some(HOST_CONFIG.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOWN: &str = "ExecStart={ path=/usr/bin/convey ; argv[]=/usr/bin/convey --config /etc/convey/config.toml ; ignore_errors=no ; start_time=[n/a] ; pid=0 }\n\
+        CapabilityBoundingSet=cap_dac_read_search cap_net_bind_service\n\
+        AmbientCapabilities=cap_dac_read_search cap_net_bind_service\n\
+        User=convey\nPrivateTmp=yes\nProtectHome=yes\n";
+
+    #[test]
+    fn unit_is_read_as_systemd_shows_it() {
+        let unit = ServiceUnit::parse(SHOWN, Path::new("/etc/convey/config.toml")).unwrap();
+        assert_eq!(unit.user, "convey");
+        assert_eq!(unit.held, CapabilitySet::DAC_READ_SEARCH | CapabilitySet::NET_BIND_SERVICE);
+        let files = ["/home/a/key.pem", "/etc/key.pem", "/var/tmp/list"].map(PathBuf::from);
+        let hidden = [
+            "ProtectHome= of convey.service hides /home/a/key.pem from convey",
+            "PrivateTmp= of convey.service hides /var/tmp/list from convey",
+        ];
+        assert_eq!(unit.hidden(&files), hidden);
+    }
+
+    #[test]
+    fn unit_of_root_or_of_another_file_judges_nothing() {
+        let parse = |shown: &str, file: &str| ServiceUnit::parse(shown, Path::new(file));
+        assert_eq!(parse(SHOWN, "/etc/convey/other.toml"), None);
+        assert_eq!(parse(&SHOWN.replace("User=convey", "User="), "/etc/convey/config.toml"), None);
+        let equals = SHOWN.replace("--config ", "--config=");
+        assert!(parse(&equals, "/etc/convey/config.toml").is_some());
+        assert!(parse(&SHOWN.replace(" --config /etc/convey/config.toml", ""), HOST_CONFIG).is_some());
+    }
+}
