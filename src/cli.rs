@@ -123,7 +123,8 @@ pub enum Command {
     Upgrade,
     /// Say how the convey that runs fares, on one screen
     ///
-    /// Exit code 0 means that convey is ready (/readyz), 3 that it is not, and 1 that no convey answers.
+    /// Exit code 0 means that convey is ready (/readyz), 3 that it is not or that a frontend has no valid certificate, and 1 that no
+    /// convey answers.
     Status {
         /// Print all there is to say, as JSON
         #[arg(long)]

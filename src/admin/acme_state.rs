@@ -23,6 +23,8 @@ pub struct AcmeName {
     pub next_order: Option<i64>,
     /// Orders that have failed since the last one that has not.
     pub failures: u32,
+    /// When this process has first seen that they fail.
+    pub failing_since: Option<i64>,
     /// Why the last of them has.
     pub error: Option<String>,
 }

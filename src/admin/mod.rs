@@ -7,6 +7,7 @@
 mod acme_state;
 mod announce_state;
 mod api;
+mod certificates;
 mod config;
 mod dashboard;
 mod discoveries;
@@ -33,6 +34,7 @@ mod wrong_tokens;
 
 pub use acme_state::{AcmeName, AcmeState};
 pub use announce_state::{AnnounceState, AnnouncedAddress};
+pub(crate) use certificates::CertificateView;
 pub use config::{ConfigReport, ListReport};
 pub use discoveries::DiscoveryReport;
 pub use events::EventReport;

@@ -4,32 +4,42 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::certificates::CertificateView;
 use crate::model::{AdminState, AnnounceConfig, Target};
 use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
 /// A line for each reason why this convey should get no traffic; none if it should get some.
 ///
 /// One backend that cannot serve is no reason, unless a frontend needs it or no other backend can serve.
-pub(super) fn obstacles(snapshot: &Snapshot, is_draining: bool) -> Vec<String> {
+pub(super) fn obstacles(
+    snapshot: &Snapshot,
+    certificates: Option<&CertificateView>,
+    is_draining: bool,
+) -> Vec<String> {
     if is_draining || snapshot.stopping {
         return vec!["draining: convey is about to stop".to_owned()];
     }
     if snapshot.frontends.is_empty() {
         return vec!["starting: no frontend serves yet".to_owned()];
     }
-    let all = snapshot.frontends.iter().map(|frontend| (&**frontend, Unserved::of(frontend, 0, None)));
+    let frontends = snapshot.frontends.iter();
+    let all = frontends.map(|frontend| (&**frontend, Unserved::of(frontend, 0, None, certificates)));
     obstacles_of(&all.collect::<Vec<_>>())
 }
 
 /// Why a frontend can serve none of its clients, or lacks a backend of `ready_needs`.
-pub(super) fn obstacle(frontend: &Frontend) -> Option<String> {
-    let unserved = Unserved::of(frontend, 0, None);
+pub(super) fn obstacle(frontend: &Frontend, certificates: Option<&CertificateView>) -> Option<String> {
+    let unserved = Unserved::of(frontend, 0, None, certificates);
     unserved.needed(frontend).or_else(|| unserved.whole())
 }
 
 /// The backends of a frontend that cannot serve, each with the reason.
 pub(super) fn unserved(frontend: &Frontend) -> BTreeMap<String, String> {
-    Unserved::of(frontend, 0, None).backends.into_iter().map(|(name, why)| (name.to_owned(), why)).collect()
+    Unserved::of(frontend, 0, None, None)
+        .backends
+        .into_iter()
+        .map(|(name, why)| (name.to_owned(), why))
+        .collect()
 }
 
 /// The addresses that are to be announced, each with the reason why not now, if there is one.
@@ -38,12 +48,16 @@ pub(crate) type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
 /// The addresses that this convey announces while frontends at them can serve. `without`: as if
 /// these servers were gone. A backend with fewer than `announce.min_servers` servers counts as one
 /// without.
-pub(crate) fn announced_addresses(snapshot: &Snapshot, without: Option<&Target>) -> AnnouncedAddresses {
+pub(crate) fn announced_addresses(
+    snapshot: &Snapshot,
+    without: Option<&Target>,
+    certificates: Option<&CertificateView>,
+) -> AnnouncedAddresses {
     let Some(config) = &snapshot.announce else { return BTreeMap::new() };
     let mut frontends: BTreeMap<IpAddr, Vec<(&Frontend, Unserved<'_>)>> = BTreeMap::new();
     for frontend in &snapshot.frontends {
         for ip in AnnounceConfig::addresses([&frontend.config]) {
-            let unserved = Unserved::of(frontend, config.min_servers as usize, without);
+            let unserved = Unserved::of(frontend, config.min_servers as usize, without, certificates);
             frontends.entry(ip).or_default().push((&**frontend, unserved));
         }
     }
@@ -52,8 +66,8 @@ pub(crate) fn announced_addresses(snapshot: &Snapshot, without: Option<&Target>)
 
 /// The announced addresses that convey would withdraw without these servers.
 pub(super) fn withdrawn_without(snapshot: &Snapshot, target: &Target) -> Vec<IpAddr> {
-    let now = announced_addresses(snapshot, None);
-    let without = announced_addresses(snapshot, Some(target));
+    let now = announced_addresses(snapshot, None, None);
+    let without = announced_addresses(snapshot, Some(target), None);
     let is_withdrawn = |(ip, obstacle): (IpAddr, Option<String>)| {
         (obstacle.is_some() && now.get(&ip).is_some_and(Option::is_none)).then_some(ip)
     };
@@ -90,12 +104,19 @@ fn obstacles_of(all: &[(&Frontend, Unserved<'_>)]) -> Vec<String> {
 /// The part of a frontend that cannot be served.
 struct Unserved<'a> {
     backends: Vec<(&'a str, String)>,
+    /// Reason why no client accepts a certificate of it, though convey has ordered some for long.
+    certificate: Option<String>,
     /// Whether another backend can serve.
     serves: bool,
 }
 
 impl<'a> Unserved<'a> {
-    fn of(frontend: &'a Frontend, min_servers: usize, without: Option<&Target>) -> Unserved<'a> {
+    fn of(
+        frontend: &'a Frontend,
+        min_servers: usize,
+        without: Option<&Target>,
+        certificates: Option<&CertificateView>,
+    ) -> Unserved<'a> {
         let pools = frontend.pools();
         let too_few = |pool: &Arc<Pool>| {
             let left = known_to_serve(pool);
@@ -117,8 +138,10 @@ impl<'a> Unserved<'a> {
         };
         let backends: Vec<_> = pools.iter().filter_map(why).collect();
         let is_file = |name: &str| !pools.iter().any(|pool| pool.config.name == name);
-        let serves = backends.len() < pools.len() || frontend.config.backends().any(is_file);
-        Unserved { backends, serves }
+        let certificate = certificates.and_then(|view| view.fault(frontend)).filter(|fault| fault.is_lasting);
+        let certificate = certificate.map(|fault| fault.why);
+        let can_serve = backends.len() < pools.len() || frontend.config.backends().any(is_file);
+        Unserved { backends, serves: can_serve && certificate.is_none(), certificate }
     }
 
     fn needed(&self, frontend: &Frontend) -> Option<String> {
@@ -128,7 +151,8 @@ impl<'a> Unserved<'a> {
 
     /// Why no backend can serve.
     fn whole(&self) -> Option<String> {
-        self.backends.first().filter(|_| !self.serves).map(|(_, why)| why.clone())
+        let backend = self.backends.first().filter(|_| !self.serves).map(|(_, why)| why);
+        self.certificate.as_ref().or(backend).cloned()
     }
 }
 
@@ -210,7 +234,7 @@ mod tests {
         let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
         let snapshot =
             Snapshot { announce: Some(Arc::new(config)), ..fixture::snapshot(frontends.to_vec(), vec![]) };
-        announced_addresses(&snapshot, None)[&ip.parse().unwrap()].clone()
+        announced_addresses(&snapshot, None, None)[&ip.parse().unwrap()].clone()
     }
 
     #[test]
@@ -286,7 +310,7 @@ mod tests {
         let unprobed = fixture::pool("late", vec![(a.clone(), unproven()), (b.clone(), unproven())]);
         let half_probed = fixture::pool("half", vec![(a, unproven()), (b, fixture::up())]);
         let frontend = |name: &str, pool| fixture::frontend(name, &["127.0.0.1:80"], pool);
-        let ready = |frontends| obstacles(&fixture::snapshot(frontends, vec![up.clone()]), false);
+        let ready = |frontends| obstacles(&fixture::snapshot(frontends, vec![up.clone()]), None, false);
         assert_eq!(ready(vec![frontend("web", &up)]), [""; 0]);
         let dead = || vec![frontend("api", &down), frontend("new", &named), frontend("late", &unprobed)];
         let whys = [
@@ -300,8 +324,8 @@ mod tests {
         Arc::get_mut(&mut needed).unwrap().config.ready_needs = vec!["app".to_owned()];
         assert_eq!(ready(vec![frontend("web", &up), needed]), whys[..1]);
         assert_eq!(unserved(&frontend("api", &down)).keys().collect::<Vec<_>>(), ["app"]);
-        assert_eq!(obstacles(&Snapshot::empty(1), false), ["starting: no frontend serves yet"]);
+        assert_eq!(obstacles(&Snapshot::empty(1), None, false), ["starting: no frontend serves yet"]);
         let serving = fixture::snapshot(vec![frontend("web", &up)], vec![up.clone()]);
-        assert_eq!(obstacles(&serving, true), ["draining: convey is about to stop"]);
+        assert_eq!(obstacles(&serving, None, true), ["draining: convey is about to stop"]);
     }
 }

@@ -22,6 +22,7 @@ pub(super) use self::files::FileCacheReport;
 pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
+use super::CertificateView;
 use super::ready::{obstacle, obstacles, unserved};
 use super::{
     AcmeState, AnnounceState, ConfigReport, DiscoveryReport, NameReport, OverlayReport, PacketReport,
@@ -336,7 +337,7 @@ impl StatsReport {
             total_packets_tx: totals.packets_tx,
             log_lines_dropped: 0,
             access_log_lines_dropped: 0,
-            not_ready: obstacles(snapshot, false),
+            not_ready: obstacles(snapshot, None, false),
             config: ConfigReport::new(ConfigLoad::default(), started),
             frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
@@ -370,6 +371,19 @@ impl StatsReport {
         StatsReport { acme: AcmeReport::new(state), ..self }
     }
 
+    /// The report with the frontends that have no certificate that clients accept.
+    pub(super) fn with_certificates(mut self, snapshot: &Snapshot, certificates: &CertificateView) -> Self {
+        self.not_ready = obstacles(snapshot, Some(certificates), false);
+        for frontend in &snapshot.frontends {
+            let Some(report) = self.frontends.get_mut(&frontend.config.name) else { continue };
+            report.not_ready = obstacle(frontend, Some(certificates));
+            if let Some(tls) = &mut report.tls {
+                tls.fault = certificates.fault(frontend).map(|fault| fault.why);
+            }
+        }
+        self
+    }
+
     /// The same with the addresses that convey announces.
     pub(super) fn with_announced(self, state: &AnnounceState) -> Self {
         StatsReport { announced: announce::reports(state), ..self }
@@ -382,7 +396,7 @@ impl StatsReport {
 
     /// The same, of a program that drains.
     pub fn draining(self, snapshot: &Snapshot) -> Self {
-        StatsReport { not_ready: obstacles(snapshot, true), ..self }
+        StatsReport { not_ready: obstacles(snapshot, None, true), ..self }
     }
 
     /// The same with what has become of the log and the access log.
@@ -419,7 +433,7 @@ impl FrontendReport {
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone().unwrap_or_default(),
             routes: routes.collect(),
-            not_ready: obstacle(frontend),
+            not_ready: obstacle(frontend, None),
             unserved: unserved(frontend),
             backends: frontend.config.backends().map(str::to_owned).collect(),
             max_connections: frontend.config.max_connections,

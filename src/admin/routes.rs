@@ -66,7 +66,9 @@ async fn alive(State(answers): State<Arc<ApiContext>>) -> &'static str {
 /// For who decides whether this convey gets traffic: VRRP trackers, orchestrators.
 async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
-    let obstacles = ready::obstacles(&source.snapshot.load(), source.is_draining());
+    let snapshot = source.snapshot.load();
+    let certificates = source.certificates(&snapshot);
+    let obstacles = ready::obstacles(&snapshot, Some(&certificates), source.is_draining());
     if obstacles.is_empty() {
         return "ready\n".into_response();
     }

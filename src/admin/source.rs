@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey_access_log::AccessLog;
@@ -10,7 +10,8 @@ use convey_trace::TraceHub;
 
 use super::network_search::search_network;
 use super::{
-    AcmeState, AnnounceState, BackendReport, FlowSources, OverlayReport, RemoteState, StatsReport, report,
+    AcmeState, AnnounceState, BackendReport, CertificateView, FlowSources, OverlayReport, RemoteState,
+    StatsReport, report,
 };
 use crate::control::{ConfigLoads, EventLog};
 use crate::dataplane::Sight;
@@ -75,11 +76,19 @@ impl StatsSource {
     pub(super) fn report(&self) -> StatsReport {
         let snapshot = self.snapshot.load();
         let report = StatsReport::new(&snapshot, self.started, (self.now)());
+        let report = report.with_acme(&self.acme).with_certificates(&snapshot, &self.certificates(&snapshot));
         let report = if self.is_draining() { report.draining(&snapshot) } else { report };
-        let report =
-            report.with_packets(self.packets.as_deref()).with_load(self.loads.now()).with_acme(&self.acme);
+        let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         let report = report.with_announced(&self.announce).with_remote(&self.remote, self.started);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
+    }
+
+    /// State of certificates now, for readiness.
+    pub(super) fn certificates(&self, snapshot: &Snapshot) -> CertificateView {
+        let now = self.started + Duration::from_nanos((self.now)().0);
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        CertificateView::of_readiness(self.acme.names(), now, snapshot)
     }
 
     /// One backend; else the names of all.

@@ -140,11 +140,17 @@ impl AcmeTask {
             let failure = unsaved.get(name).cloned().or(saved);
             schedule.found(name, store.certificate(name), failure, fastrand::f64);
         }
+        let before = self.state.names();
+        let failing_since = |name: &str| {
+            let known = before.iter().find(|before| before.name == name);
+            known.and_then(|known| known.failing_since).unwrap_or(now)
+        };
         let names = schedule.names().map(|(name, certificate, failure)| AcmeName {
             name: name.to_owned(),
             not_after: certificate.map(|validity| validity.until),
             next_order: schedule.due(name).map(|at| at.max(0)),
             failures: failure.map_or(0, |failure| failure.count),
+            failing_since: failure.map(|_| failing_since(name)),
             error: failure.map(|failure| failure.error.clone()),
         });
         self.state.set(names.collect());

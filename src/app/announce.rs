@@ -18,7 +18,9 @@ use tokio::time::{sleep, timeout};
 use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all};
-use crate::admin::{AnnounceState, AnnouncedAddress, AnnouncedAddresses, announced_addresses};
+use crate::admin::{
+    AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, announced_addresses,
+};
 use crate::control::{
     AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
 };
@@ -44,6 +46,7 @@ pub(super) struct AnnounceParts {
     pub(super) changed: Arc<Notify>,
     pub(super) events: Arc<EventLog>,
     pub(super) state: Arc<AnnounceState>,
+    pub(super) acme: Arc<AcmeState>,
     /// Addresses of the process before an upgrade.
     pub(super) known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
@@ -87,7 +90,7 @@ impl AnnounceNames {
             let taken = if is_upgrade { OwnedName::beside(name(ip)) } else { own(ip) };
             Some((ip, taken.ok()?))
         };
-        AnnounceNames(announced_addresses(snapshot, None).into_keys().filter_map(take).collect())
+        AnnounceNames(announced_addresses(snapshot, None, None).into_keys().filter_map(take).collect())
     }
 }
 
@@ -229,7 +232,9 @@ impl AnnounceTask {
             }
         };
         self.has_work |= seen.addresses.iter().any(|address| address.is_announced);
-        let wanted = announced_addresses(&snapshot, None);
+        let names = self.parts.acme.names();
+        let certificates = CertificateView::of_addresses(names, clock::unix_seconds(), &snapshot);
+        let wanted = announced_addresses(&snapshot, None, Some(&certificates));
         self.forget_unwanted(&wanted);
         if let Some(config) = &config {
             self.take_names(&wanted, &seen);

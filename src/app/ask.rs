@@ -64,17 +64,15 @@ pub(super) fn status(options: &Options, json: bool, events: bool) -> Result<Exit
         let client = Client::find(&places(options.socket.as_deref())).await?;
         let (readiness, obstacles) = client.text("/readyz").await?;
         let obstacles: Vec<String> = obstacles.lines().map(str::to_owned).collect();
+        let status: Status = client.get("/v1/status").await?;
         let is_ready = readiness == StatusCode::OK;
         let text = match (events, json) {
             (true, true) => client.text("/v1/events").await?.1,
             (false, true) => client.text("/v1/status").await?.1,
             (true, false) => past(&client.get::<Vec<PastEvent>>("/v1/events").await?),
-            (false, false) => {
-                let status: Status = client.get("/v1/status").await?;
-                overview(&status, if is_ready { &[] } else { &obstacles }, wall_clock())
-            }
+            (false, false) => overview(&status, if is_ready { &[] } else { &obstacles }, wall_clock()),
         };
-        Ok((text, is_ready))
+        Ok((text, is_ready && status.certificate_faults().is_empty()))
     });
     let (text, is_ready) = asked.map_err(refused)?;
     print(&text);

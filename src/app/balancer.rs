@@ -325,6 +325,7 @@ impl RunningBalancer {
             changed: self.announcing.changed.clone(),
             events: self.task.events.clone(),
             state: self.announcing.state.clone(),
+            acme: self.acme.clone(),
         }
     }
 

@@ -34,16 +34,24 @@ pub(super) async fn watch(snapshot: Arc<ArcSwap<Snapshot>>, events: Arc<EventLog
     }
 }
 
-/// Those of a configuration that expire soon or have expired, a line each.
+/// Certificates of a configuration that expire soon or have expired, a line each.
 pub(super) fn expiring(config: &Config) -> Vec<String> {
+    expiries(config).iter().map(|expiry| told(expiry).1).collect()
+}
+
+/// Certificates of a configuration that have expired, a line each.
+pub(super) fn expired(config: &Config) -> Vec<String> {
+    expiries(config).iter().filter(|expiry| expiry.days_left.is_none()).map(|expiry| told(expiry).1).collect()
+}
+
+fn expiries(config: &Config) -> Vec<Expiry> {
     let acceptors = config.frontends.iter().filter_map(|frontend| {
         let settings = frontend.tls.as_deref()?;
         Some((frontend.name.as_str(), settings, TlsAcceptor::new(settings, None).ok()?))
     });
     let all: Vec<_> =
         acceptors.flat_map(|(name, settings, acceptor)| named(name, settings, &acceptor)).collect();
-    let expiries = ExpiryWatch::default().look(&all, clock::unix_seconds());
-    expiries.iter().map(|expiry| told(expiry).1).collect()
+    ExpiryWatch::default().look(&all, clock::unix_seconds())
 }
 
 /// How bad it is, and what an operator is told.

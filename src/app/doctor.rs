@@ -17,7 +17,10 @@ use super::ask::width;
 use super::check::LookedUp;
 use super::control_socket::places;
 use super::host::{self, Kernel};
-use super::{Failure, check, clock, cores, file, packet_plan, port_owner, print, runtime, stale_addresses};
+use super::{
+    Failure, certificates, check, clock, cores, file, packet_plan, port_owner, print, runtime,
+    stale_addresses,
+};
 use crate::cli::{Options, Service};
 use crate::config::Config;
 use crate::control::{ConfigFile, health};
@@ -106,6 +109,8 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     let running = source.as_ref().zip(status);
     let running = running.map(|(source, status)| runtime.block_on(with_process(source, status, &config)));
     let (ports, unseen) = taken_ports(&config, running.as_ref());
+    // The running convey reports its own.
+    let expired = if running.is_some() { Vec::new() } else { certificates::expired(&config) };
     let host = Host {
         file: &file.path,
         is_list: file.list.is_some(),
@@ -139,6 +144,10 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         let reported = runtime.block_on(reported(source, &running.status, &found.findings, &explained));
         found.findings.extend(reported);
     }
+    found.findings.extend(expired.into_iter().map(|line| {
+        let why = "Clients that ask for its names do not trust it. Renew the file.";
+        Diagnosis::error("certificate", line, why)
+    }));
     found.not_looked_at.extend(unseen);
     found.file = Some(file.absolute());
     Ok((found, title))

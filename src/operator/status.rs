@@ -75,11 +75,18 @@ struct Frontend {
     backend: String,
     routes: Vec<Route>,
     unserved: BTreeMap<String, String>,
+    tls: Option<FrontendTls>,
     total_connections: u64,
     current_connections: u64,
     refused: BTreeMap<String, u64>,
     drops: BTreeMap<String, u64>,
     accept_backoffs: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FrontendTls {
+    fault: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -200,6 +207,16 @@ pub fn past(events: &[PastEvent]) -> String {
     events.iter().map(line).collect()
 }
 
+impl Status {
+    /// Frontends without a certificate that is valid now, each with the reason.
+    pub fn certificate_faults(&self) -> Vec<String> {
+        let fault = |(name, frontend): (&String, &Frontend)| {
+            Some(format!("frontend {name}: {}", frontend.tls.as_ref()?.fault.as_ref()?))
+        };
+        self.frontends.iter().filter_map(fault).collect()
+    }
+}
+
 /// The screen. `obstacles` are the lines of `/readyz`, of which there are none while convey should get traffic.
 pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> String {
     let up = time(Duration::from_secs(status.uptime_seconds));
@@ -211,11 +228,17 @@ pub fn overview(status: &Status, obstacles: &[String], now: SystemTime) -> Strin
             let unserved = status.frontends.iter().flat_map(|(name, frontend)| {
                 frontend.unserved.values().map(move |why| format!("NOT SERVED: frontend {name}: {why}\n"))
             });
-            let unserved: String = unserved.collect();
+            let certificates = status.certificate_faults();
+            let certificates = certificates.iter().map(|fault| format!("NO VALID CERTIFICATE: {fault}\n"));
+            let unserved: String = unserved.chain(certificates).collect();
             screen += if unserved.is_empty() { "ready: every frontend can serve\n" } else { "ready\n" };
             screen += &unserved;
         }
-        some => some.iter().for_each(|line| screen += &format!("NOT READY: {line}\n")),
+        some => {
+            some.iter().for_each(|line| screen += &format!("NOT READY: {line}\n"));
+            let faults = status.certificate_faults().into_iter().filter(|fault| !some.contains(fault));
+            faults.for_each(|fault| screen += &format!("NO VALID CERTIFICATE: {fault}\n"));
+        }
     }
     screen += &of_frontends(status);
     for (name, backend) in &status.backends {

@@ -37,7 +37,7 @@ impl AcmeReport {
     /// `None`: none are ordered.
     pub(super) fn new(state: &AcmeState) -> Option<AcmeReport> {
         let (names, [failures, orders]) = (state.names(), state.orders());
-        let name = |AcmeName { name, not_after, next_order, failures, error }| {
+        let name = |AcmeName { name, not_after, next_order, failures, error, .. }| {
             let time = |at: Option<i64>| at.map(super::tls::time);
             let (not_after, next_order) = (time(not_after), time(next_order));
             (name, AcmeNameReport { not_after, next_order, failures, error })

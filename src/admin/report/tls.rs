@@ -17,6 +17,9 @@ pub struct TlsReport {
     pub resumed: u64,
     /// In the order of the configuration; clients that ask for no name get the first.
     pub certificates: Vec<CertificateReport>,
+    /// Why clients accept none of them; `None`: one is valid now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// A certificate.
@@ -54,6 +57,7 @@ impl TlsReport {
             handshakes: traffic.sum(Counter::TlsHandshakes),
             resumed: traffic.sum(Counter::TlsResumed),
             certificates: certificates.collect(),
+            fault: None,
         })
     }
 }

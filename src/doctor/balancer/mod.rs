@@ -4,6 +4,7 @@
 //! wrong is for functions without side effects to say, a file for each group of checks.
 
 mod accept_queue;
+mod certificates;
 mod clock;
 mod connect;
 mod echo;
@@ -166,7 +167,8 @@ fn of_running(host: &Host<'_>, running: &Running) -> Vec<Diagnosis> {
     let upgrade = format!("convey upgrade --config {}", host.file.display());
     let old = clock::of_records(&running.status.addresses_of_names(), &host.names, &upgrade);
     let steered = running.steered();
-    running::used_up(host, running).into_iter().chain(old).chain(steered).collect()
+    let certificates = running.certificates(host.now);
+    running::used_up(host, running).into_iter().chain(old).chain(steered).chain(certificates).collect()
 }
 
 /// Files of the past, with the time when they were saved: the configuration and the program.

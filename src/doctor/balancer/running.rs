@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use super::status::RunningStatus;
-use super::{Host, steered};
+use super::{Host, certificates, steered};
 use crate::doctor::Diagnosis;
 use crate::model::Mode;
 
@@ -31,6 +32,13 @@ pub struct FileLimits {
 }
 
 impl Running {
+    /// Certificates that clients do not accept, and orders that fail.
+    pub(super) fn certificates(&self, now: SystemTime) -> Vec<Diagnosis> {
+        let RunningStatus { frontends, acme, .. } = &self.status;
+        let with_tls = frontends.iter().filter_map(|(name, one)| Some((name, one.tls.as_ref()?)));
+        certificates::look(with_tls, acme.as_ref(), now)
+    }
+
     /// Servers and backends that operators have taken out.
     pub(super) fn steered(&self) -> Vec<Diagnosis> {
         steered::look(&self.status.used_backends().collect(), &self.status.overlays)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::certificates::{RunningAcme, RunningTls};
 use crate::config::ListSettings;
 use crate::control::ConfigFile;
 use crate::forward::{FlowState, View};
@@ -27,6 +28,7 @@ pub struct RunningStatus {
     pub(super) announced: BTreeMap<String, RunningAnnounced>,
     pub(super) etcd: Option<RunningEtcd>,
     pub(super) packets: Option<RunningPackets>,
+    pub(super) acme: Option<RunningAcme>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -68,6 +70,7 @@ pub(super) struct RunningFrontend {
     pub(super) unserved: BTreeMap<String, String>,
     pub(super) listen_addr: Vec<String>,
     pub(super) accept_backoffs: u64,
+    pub(super) tls: Option<RunningTls>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use convey_testkit::{
-    BalancerProcess, Loopback, Need, Setup, TestAuthority, TestHttpServer, TlsClient, TlsSettings, stories,
-    wait_for,
+    BalancerProcess, Loopback, Need, Setup, TestAuthority, TestHttpServer, TlsClient, TlsSettings,
+    in_namespace, run, stories, wait_for,
 };
 
 use self::pebble::{Habits, NAMES, PEBBLE, Pebble};
@@ -26,6 +26,8 @@ stories!("acme":
     a_node_that_is_killed_goes_on_with_its_order [PEBBLE, NAMES, Need::CURL],
     an_account_is_bound_to_one_elsewhere [PEBBLE, NAMES, Need::CURL],
     a_confined_user_orders_and_renews [PEBBLE, NAMES, Need::CURL, Need::Other(not_root)],
+    first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it
+        [PEBBLE, NAMES, Need::CURL, Need::Namespaces, Need::Kernel(5, 18, "marks of addresses")],
     what_cannot_be_written_keeps_convey_from_starting,
     nothing_is_kept_where_everybody_could_put_other_keys,
 );
@@ -282,6 +284,41 @@ fn a_confined_user_orders_and_renews() {
     let ran = convey_testkit::run(convey_testkit::binary().arg("check").arg("--config").arg(&other));
     assert!(ran.code != Some(0), "{}", ran.stdout);
     assert!(ran.stderr.contains("has to own it: `chown -R 65532"), "{}", ran.stderr);
+}
+
+fn first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it() {
+    const VIP: &str = "10.9.9.1";
+    let name = "acme::first_order_arrives_at_an_announced_address_and_failed_orders_withdraw_it";
+    in_namespace(name, "", || {
+        let lab = Loopback::new();
+        let _server = TestHttpServer::named("a", lab.server(1));
+        let pebble = Pebble::start(&lab, &Habits { names_are_at: Some(VIP), ..Habits::default() });
+        let acme = pebble.table("challenge = \"http-01\"") + "[announce]\nhold = 1\n";
+        let plain = format!("{VIP}:{}", lab.second_vip().port()).parse().unwrap();
+        let config = site(&lab, &state(&lab), plain, &acme);
+        let config = config.replace(&lab.vip().to_string(), &format!("{VIP}:{}", lab.vip().port()));
+        let balancer = BalancerProcess::start(&lab, &config);
+        wait_for_certificate(&balancer);
+        assert!(balancer.stat("/frontends/plain/requests/answered/acme_challenge").as_u64().unwrap() >= 1);
+        balancer.wait_for_stat(&format!("/announced/{VIP}/announced"), true);
+        assert_eq!(balancer.page("/readyz").0, 200);
+
+        // No authority answers the next process, and nothing is kept of the last one.
+        drop((balancer, pebble));
+        fs::remove_dir_all(state(&lab)).unwrap();
+        let balancer = BalancerProcess::start(&lab, &config);
+        balancer.wait_for_log("acme: no certificate for site.example");
+        balancer.wait_for_stat(&format!("/announced/{VIP}/announced"), false);
+        let (code, why) = balancer.page("/readyz");
+        let expected = "frontend web: it has no certificate; the last order for site.example failed: ";
+        assert!(code == 503 && why.starts_with(expected), "{why}");
+        let status = run(balancer.command().arg("status"));
+        assert!(status.code == Some(3) && status.stdout.contains(expected), "{status:?}");
+        let metrics = balancer.page("/metrics").1;
+        assert!(metrics.contains("convey_frontend_certificate_valid{frontend=\"web\"} 0"), "{metrics}");
+        let doctor = run(balancer.command().arg("doctor").arg("--config").arg(balancer.config()));
+        assert!(doctor.code == Some(3) && doctor.stdout.contains("error [certificate]"), "{doctor:?}");
+    });
 }
 
 fn what_cannot_be_written_keeps_convey_from_starting() {

@@ -26,6 +26,8 @@ pub(super) struct Habits {
     pub(super) refused_nonces: u32,
     /// Most seconds that it takes to look; 0: none.
     pub(super) slow: u32,
+    /// The address of all names; `None`: the network's first host.
+    pub(super) names_are_at: Option<&'static str>,
     /// It takes only those who have an account elsewhere: the number and the key of one.
     pub(super) external_account: Option<(&'static str, &'static str)>,
 }
@@ -61,7 +63,8 @@ impl Pebble {
         fs::write(directory.join("config.json"), config.to_string()).unwrap();
         let log = || fs::File::create(directory.join("log")).unwrap();
         let mut names = Command::new("pebble-challtestsrv");
-        names.args(["-defaultIPv4", &lab.ip(1).to_string(), "-defaultIPv6", ""]);
+        let names_are_at = habits.names_are_at.map_or_else(|| lab.ip(1).to_string(), str::to_owned);
+        names.args(["-defaultIPv4", &names_are_at, "-defaultIPv6", ""]);
         names.args(["-dnsserver", &at(8_053).to_string(), "-management", &at(8_055).to_string()]);
         names.args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", ""]);
         let names = Process::spawn(names.stdout(Stdio::null()).stderr(Stdio::null()));

@@ -19,6 +19,7 @@ stories!("tls_certificates":
     a_broken_pair_of_a_folder_is_refused_alone_and_the_old_one_stays,
     a_key_that_others_may_read_is_refused,
     operators_are_told_of_certificates_that_expire,
+    expired_certificate_is_named_and_keeps_the_frontend_ready,
 );
 
 /// The frontend with the certificates of this network's folder.
@@ -204,4 +205,30 @@ fn operators_are_told_of_certificates_that_expire() {
     assert!(!balancer.log().contains("new.pem of"), "{}", balancer.log());
     let events = balancer.page("/v1/events").1;
     assert!(events.contains("\"certificate\""), "{events}");
+}
+
+fn expired_certificate_is_named_and_keeps_the_frontend_ready() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let authority = authority(&lab);
+    authority.issue_for(&["site.example"], -2).save(lab.directory(), "site");
+    let balancer = BalancerProcess::start(&lab, &https(&lab, ""));
+    let named = "NO VALID CERTIFICATE: frontend web: certificate ";
+    let status = run(balancer.command().arg("status"));
+    assert!(status.code == Some(3) && status.stdout.contains(named), "{status:?}");
+    assert!(status.stdout.contains("site.pem expired 1 day ago"), "{status:?}");
+    let metric = |value: &str| {
+        let line = format!("convey_frontend_certificate_valid{{frontend=\"web\"}} {value}");
+        assert!(balancer.page("/metrics").1.contains(&line), "{line}");
+    };
+    metric("0");
+    wait_for("readiness", || (balancer.page("/readyz").0 == 200).then_some(()));
+    let doctor = run(balancer.command().arg("doctor").arg("--config").arg(balancer.config()));
+    assert!(doctor.stdout.contains("error [certificate]: frontend web: "), "{doctor:?}");
+
+    authority.issue(&["site.example"]).save(lab.directory(), "site");
+    wait_for("the renewed certificate", || {
+        (run(balancer.command().arg("status")).code == Some(0)).then_some(())
+    });
+    metric("1");
 }
