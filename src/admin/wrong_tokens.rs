@@ -1,4 +1,4 @@
-//! Wrong tokens at the statistics address: after some, no more are looked at for a while, right or wrong. Pure.
+//! Wrong tokens at the statistics address: an address that sends many gets 429 for further ones, and the log no line of each. Pure.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -45,7 +45,7 @@ pub(super) enum Blame {
 }
 
 impl WrongTokens {
-    /// How long tokens from there are not looked at; `None`: they are.
+    /// How long wrong tokens of this address get 429; `None`: they get 401.
     pub(super) fn refuses(&self, from: IpAddr, now: Timestamp) -> Option<Duration> {
         let Window { since, wrong } = self.sources.get(&source(from))?;
         let left = WINDOW.checked_sub(now.since(*since)).filter(|left| !left.is_zero())?;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_too_often_waits_until_a_minute_after_the_first_guess() {
+    fn address_of_ten_wrong_tokens_is_refused_for_the_rest_of_a_minute() {
         let mut wrong = WrongTokens::default();
         for second in 0..u64::from(MAX_WRONG) {
             assert_eq!(wrong.refuses(ip("10.0.0.9"), at(second)), None);

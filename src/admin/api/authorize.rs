@@ -74,13 +74,14 @@ fn wrong_host(request: &Request) -> Option<String> {
 }
 
 fn check(context: &ApiContext, from: IpAddr, is_right: bool) -> Result<(), Failure> {
+    // Wrong tokens of somebody else at the same address lock no operator out.
+    if is_right {
+        return Ok(());
+    }
     let now = (context.source.now)();
     let mut wrong_tokens = context.wrong_tokens.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(time) = wrong_tokens.refuses(from, now) {
         return Err(Failure::TooManyTokens(time));
-    }
-    if is_right {
-        return Ok(());
     }
     if let Blame::Told { untold } = wrong_tokens.take(from, now) {
         let line = format!(
