@@ -150,8 +150,9 @@ pub(super) fn check_source(sources: ExplainSources<'_>, place: &AskedPlace, step
 /// How fast its source may send the request that is asked about.
 pub(super) fn check_requests(sources: ExplainSources<'_>, place: &AskedPlace, steps: &mut Steps) {
     let (ip, limits) = (place.client.ip, place.asked.as_ref().map_or(&[][..], |asked| &asked.limits));
-    if !limits.is_empty() && place.frontend.config.trusts_client(ip) {
-        return steps.note("requests", format!("{ip} is in trusted_clients: it may send any number"));
+    if !limits.is_empty() && place.frontend.config.trusts(ip) {
+        let says = format!("{ip} is in {}: it may send any number", trusting(place));
+        return steps.note("requests", says);
     }
     for AskedLimit { of, limit } in limits {
         let Some(rate) = limit.rate() else { continue };

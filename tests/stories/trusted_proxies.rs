@@ -62,6 +62,9 @@ fn client_behind_trusted_proxies_is_the_client_for_access_limits_hash_and_log() 
     });
     assert!(text.lines().any(|line| line == expected), "{text}");
 
+    // The proxy's own requests, such as its health checks, have no limit.
+    assert_eq!([(); 6].map(|()| get(&mut proxy, "").status), [200; 6]);
+
     // Fields of an untrusted peer change nothing.
     let mut stranger = Client(connect_from(lab.ip(5), lab.vip()).unwrap());
     assert_eq!(get(&mut stranger, "X-Forwarded-For: 192.0.2.66\r\n").status, 200);

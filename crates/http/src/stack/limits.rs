@@ -34,7 +34,7 @@ fn is_within_rate(request: &HttpRequest) -> bool {
     let (client, now) = (request.client().ip(), request.came());
     let of_frontend = request.frontend().http.as_ref().and_then(|http| http.limit.as_ref());
     let of_route = request.route().and_then(|route| route.limit.as_ref());
-    if of_frontend.or(of_route).is_none() || request.frontend().config.trusts_client(client) {
+    if of_frontend.or(of_route).is_none() || has_no_limit(request) {
         return true;
     }
     if of_route.is_some_and(|limit| !limit.take(client, now)) {
@@ -45,6 +45,14 @@ fn is_within_rate(request: &HttpRequest) -> bool {
         limit.give_back(client);
     }
     is_within
+}
+
+/// Whether the request is that of a trusted client, or of a trusted proxy that names no client: a proxy has no share of its own.
+fn has_no_limit(request: &HttpRequest) -> bool {
+    let config = &request.frontend().config;
+    let names_no_client = request.named().is_none();
+    config.trusts_client(request.client().ip())
+        || names_no_client && config.is_http_proxy(request.peer().ip())
 }
 
 fn slow_down() -> OwnAnswer {
