@@ -7,13 +7,14 @@ pub enum Malformed {
     BareLineEnd,
     /// The request line or the status line is none.
     StartLine,
-    /// A version other than 1.0 and 1.1.
+    /// A version other than 1.0 and 1.1, or than the one agreed within TLS (ALPN, RFC 7301).
     Version,
     /// A field's name has other characters than those of a token, such as a space before the colon (RFC 9112, section 5.1).
     FieldName,
     /// A field's value has control characters, or goes on in the next line (RFC 9112, section 5.2).
     FieldValue,
-    /// A pseudo-header field stands there twice, is missing, unknown, or behind other fields (RFC 9114, section 4.3).
+    /// A pseudo-header field stands there twice, is missing, unknown, or behind other fields, or the scheme is none of HTTP (RFC 9114,
+    /// section 4.3).
     PseudoField,
     /// A head of HTTP/3 that the library of HTTP/3 refuses: a name, a value or an encoding that is none (RFC 9114, section 4.1.2).
     Http3Message,

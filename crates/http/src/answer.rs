@@ -25,6 +25,8 @@ pub enum AnswerReason {
     NoRoute,
     /// The client that a trusted proxy names may not come in.
     AccessDenied,
+    /// The host has another certificate than the one that the client's handshake was for.
+    Misdirected,
     /// The client's source has sent too many requests of late.
     RateLimit,
     /// The route says so.
@@ -172,6 +174,7 @@ impl AnswerReason {
             AnswerReason::RequestTimeout => 408,
             AnswerReason::NoRoute => 404,
             AnswerReason::AccessDenied => 403,
+            AnswerReason::Misdirected => 421,
             AnswerReason::RateLimit => 429,
             AnswerReason::Redirect => 308,
             AnswerReason::Layer => 403,
@@ -198,6 +201,7 @@ impl AnswerReason {
             AnswerReason::RequestTimeout => Counter::AnsweredRequestTimeout,
             AnswerReason::NoRoute => Counter::AnsweredNoRoute,
             AnswerReason::AccessDenied => Counter::AnsweredAccess,
+            AnswerReason::Misdirected => Counter::AnsweredMisdirected,
             AnswerReason::RateLimit => Counter::AnsweredRateLimit,
             AnswerReason::Redirect => Counter::AnsweredRedirect,
             AnswerReason::Layer => Counter::AnsweredLayer,
@@ -234,6 +238,7 @@ impl AnswerReason {
             AnswerReason::RequestTimeout => "the request did not come in time",
             AnswerReason::NoRoute => "nothing is served here",
             AnswerReason::AccessDenied => "access denied",
+            AnswerReason::Misdirected => "the TLS connection is for another host",
             AnswerReason::RateLimit => "slow down",
             AnswerReason::Redirect => "it is elsewhere",
             AnswerReason::Layer | AnswerReason::AcmeChallenge => "",
@@ -270,6 +275,7 @@ pub(crate) fn phrase_of(status: u16) -> &'static str {
         413 => "Content Too Large",
         416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
+        421 => "Misdirected Request",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, RequestHead};
+use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
 use convey_proxy::{ClientBytes, ClientStream, More, QuicClient, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
 
@@ -86,6 +86,15 @@ struct Connection<S> {
     requests: u32,
 }
 
+/// Version of HTTP at the beginning of a connection.
+enum BeginningVersion {
+    /// Or nothing has come that shows another one.
+    Http1,
+    Http2,
+    /// Another one than the client has agreed on within TLS.
+    Unagreed,
+}
+
 /// What comes from a client next.
 enum Next {
     Request(Arc<RequestHead>),
@@ -141,11 +150,21 @@ impl<S: DecideRequest> Connection<S> {
 
     /// Serves requests until the next one is yet to come, or until the connection is over.
     async fn serve_until_rest(&mut self, mut is_first: bool) -> Option<StreamEnd> {
-        if is_first && self.speaks_http2().await {
-            let received = std::mem::take(&mut self.received);
-            let bytes = self.bytes.stream();
-            let served = http2::serve(&self.client, bytes, &self.stack, received, &mut self.time_limit);
-            return Some(Box::pin(served).await);
+        if is_first {
+            match self.version().await {
+                BeginningVersion::Http1 => {}
+                BeginningVersion::Http2 => {
+                    let received = std::mem::take(&mut self.received);
+                    let bytes = self.bytes.stream();
+                    let served =
+                        http2::serve(&self.client, bytes, &self.stack, received, &mut self.time_limit);
+                    return Some(Box::pin(served).await);
+                }
+                BeginningVersion::Unagreed => {
+                    let refused = self.refuse(AnswerReason::Malformed(Malformed::Version)).await;
+                    return Some(self.end_after(refused).await);
+                }
+            }
         }
         loop {
             let after = match self.next(is_first).await {
@@ -156,13 +175,18 @@ impl<S: DecideRequest> Connection<S> {
             match after {
                 After::Stays if self.received.is_empty() => return None,
                 After::Stays => is_first = false,
-                After::Closes => {
-                    linger::close(self.bytes.stream(), &mut self.time_limit).await;
-                    return Some(StreamEnd::Closed);
-                }
-                After::Ends(end) => return Some(end),
+                over => return Some(self.end_after(over).await),
             }
         }
+    }
+
+    /// Ends the connection.
+    async fn end_after(&mut self, last: After) -> StreamEnd {
+        if let After::Ends(end) = last {
+            return end;
+        }
+        linger::close(self.bytes.stream(), &mut self.time_limit).await;
+        StreamEnd::Closed
     }
 
     /// Waits for the next request as long as a client may take. Returns how the connection ended, if none came.
@@ -177,15 +201,24 @@ impl<S: DecideRequest> Connection<S> {
         }
     }
 
-    /// Whether the client begins as those do that speak HTTP/2. Reads no further than it takes to say so.
-    async fn speaks_http2(&mut self) -> bool {
+    /// The version of HTTP that the client begins with, as far as its first bytes show it. A protocol agreed within TLS (ALPN) is binding;
+    /// without one, the preface decides.
+    async fn version(&mut self) -> BeginningVersion {
+        let (is_http2_agreed, is_agreed) = match self.bytes.stream().protocol() {
+            Some(protocol) => (protocol == b"h2", true),
+            None => (false, false),
+        };
         loop {
             match http2::has_preface(&self.received) {
-                Some(is_http2) => return is_http2,
+                Some(is_http2) if is_agreed && is_http2 != is_http2_agreed => {
+                    return BeginningVersion::Unagreed;
+                }
+                Some(true) => return BeginningVersion::Http2,
+                Some(false) => return BeginningVersion::Http1,
                 None => {
                     let begins = self.received.is_empty();
                     if !matches!(self.read(false).await, Read::Some) {
-                        return false;
+                        return BeginningVersion::Http1;
                     }
                     if begins {
                         self.time_limit.renew(self.client.frontend().config.http_limits().head_timeout);

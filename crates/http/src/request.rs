@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use convey_access_log::LoggedTls;
 use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent, client_of_chain};
 use convey_model::Timestamp;
 use convey_proxy::ClientStream;
@@ -19,6 +20,7 @@ pub struct HttpRequest {
     peer: SocketAddr,
     is_peer_trusted: bool,
     is_https: bool,
+    tls: Option<Arc<LoggedTls>>,
     /// Named by trusted proxies; `None`: the client is the peer.
     named: Option<SocketAddr>,
     frontend: Arc<Frontend>,
@@ -62,6 +64,7 @@ impl HttpRequest {
         HttpRequest {
             head,
             is_https,
+            tls: client.tls().cloned(),
             peer: client.client(),
             is_peer_trusted,
             named,
@@ -92,6 +95,11 @@ impl HttpRequest {
     /// Whether the client came by HTTPS: to convey, or to a trusted proxy that says so in `X-Forwarded-Proto`.
     pub fn is_https(&self) -> bool {
         self.is_https
+    }
+
+    /// The name that the client asked for in its TLS handshake (SNI), if it did.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.tls.as_ref().map(|tls| &*tls.server_name).filter(|name| !name.is_empty())
     }
 
     /// Its route, by its scheme, host and path.

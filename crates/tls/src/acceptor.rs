@@ -20,6 +20,7 @@ pub struct TlsAcceptor {
     /// The same over QUIC, where HTTP/3 is spoken.
     quic: Option<Arc<ServerConfig>>,
     challenges: Option<Arc<AcmeChallenges>>,
+    chooser: Arc<CertificateChooser>,
     /// Its certificates, in the order of the configuration.
     pub certificates: Vec<Certificate>,
 }
@@ -98,8 +99,8 @@ impl TlsAcceptor {
             Some(ca) => builder.with_client_cert_verifier(verifier(ca, provider)?),
             None => builder.with_no_client_auth(),
         };
-        let chooser = CertificateChooser::new(&certificates, tls.refuse_unknown_names);
-        let mut config = builder.with_cert_resolver(Arc::new(chooser));
+        let chooser = Arc::new(CertificateChooser::new(&certificates, tls.refuse_unknown_names));
+        let mut config = builder.with_cert_resolver(chooser.clone());
         let quic = tls.http3.then(|| quic::config(&config, tls, tickets)).transpose()?.map(Arc::new);
         config.alpn_protocols = tls.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         // Who speaks HTTP/1.1 speaks HTTP/1.0, too: a client that offers nothing newer is served.
@@ -112,7 +113,7 @@ impl TlsAcceptor {
             Some(SessionTickets(tickets)) => config.ticketer = tickets.clone(),
             None => config.send_tls13_tickets = 0,
         }
-        Ok(TlsAcceptor { config: Arc::new(config), quic, challenges: None, certificates })
+        Ok(TlsAcceptor { config: Arc::new(config), quic, challenges: None, chooser, certificates })
     }
 
     /// The same, which shows authorities what they look for while an order runs.
@@ -124,6 +125,14 @@ impl TlsAcceptor {
     /// What authorities look for; `None`: nobody looks for anything now.
     pub(crate) fn challenges(&self) -> Option<Arc<AcmeChallenges>> {
         self.challenges.clone().filter(|challenges| challenges.are_shown())
+    }
+
+    /// Whether a request for `host`, without a port, belongs on another connection: a certificate is for it, and the certificate that
+    /// clients get for `server_name` is not (RFC 9110, section 7.4). The default certificate is for any host.
+    pub fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
+        let [server_name, host] =
+            [server_name, host].map(|name| name.trim_end_matches('.').to_ascii_lowercase());
+        server_name != host && self.chooser.is_misdirected(&server_name, &host)
     }
 
     /// How handshakes over QUIC go (RFC 9001); `None`: the frontend speaks no HTTP/3.

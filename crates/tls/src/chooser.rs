@@ -53,16 +53,28 @@ impl CertificateChooser {
     /// The candidates for a name, in lower case; `None`: the client asked for none.
     fn candidates(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
         let Some(name) = name else { return &self.default };
-        if let Some(found) = self.by_name.get(name) {
-            return found;
-        }
-        // A wildcard stands for one label (RFC 9525, section 6.3).
-        let found = name.split_once('.').and_then(|(_, rest)| self.by_name.get(&format!("*.{rest}")));
-        match found {
+        match self.named(name).next() {
             Some(found) => found,
             None if self.refuses_unknown => &[],
             None => &self.default,
         }
+    }
+
+    /// The certificates that are valid for a name, in lower case: those that have it, then those with a wildcard.
+    fn named(&self, name: &str) -> impl Iterator<Item = &Vec<Arc<CertifiedKey>>> {
+        // A wildcard stands for one label (RFC 9525, section 6.3).
+        let by_wildcard =
+            || name.split_once('.').and_then(|(_, rest)| self.by_name.get(&format!("*.{rest}")));
+        let exact = self.by_name.get(name).into_iter();
+        exact.chain(std::iter::once_with(by_wildcard).flatten())
+    }
+
+    /// Whether a request for `host` came by a handshake whose certificate, chosen by `server_name`, is for other names, while another
+    /// certificate is for `host`. Both are in lower case.
+    pub(crate) fn is_misdirected(&self, server_name: &str, host: &str) -> bool {
+        let Some(shown) = self.named(server_name).next() else { return false };
+        let mut of_host = self.named(host).flatten().peekable();
+        of_host.peek().is_some() && !of_host.any(|key| shown.iter().any(|other| Arc::ptr_eq(key, other)))
     }
 }
 
@@ -87,15 +99,39 @@ mod tests {
 
     use super::*;
 
+    fn certificate(names: &[&str]) -> Certificate {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let chain = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        let provider = rustls::crypto::ring::default_provider();
+        Certificate::from_pem(chain.pem().as_bytes(), key.serialize_pem().as_bytes(), &provider).unwrap()
+    }
+
+    #[test]
+    fn request_is_misdirected_where_another_certificate_alone_is_for_its_host() {
+        let names: [&[&str]; 4] =
+            [&["a.example", "www.a.example"], &["*.b.example"], &["x.b.example"], &["www.a.example"]];
+        let chooser = CertificateChooser::new(&names.map(certificate), false);
+        for (server_name, host, is_misdirected) in [
+            ("a.example", "a.example", false),
+            ("a.example", "www.a.example", false),
+            ("a.example", "x.b.example", true),
+            ("a.example", "y.b.example", true),
+            ("x.b.example", "y.b.example", true),
+            // The wildcard is valid for both.
+            ("y.b.example", "x.b.example", false),
+            ("www.a.example", "a.example", false),
+            // Neither the default certificate nor a host without a certificate is judged.
+            ("c.example", "a.example", false),
+            ("a.example", "c.example", false),
+            ("a.example", "192.0.2.1", false),
+        ] {
+            assert_eq!(chooser.is_misdirected(server_name, host), is_misdirected, "{server_name} {host}");
+        }
+    }
+
     #[test]
     fn default_certificates_are_those_with_the_names_of_the_first_in_any_order() {
-        let certificate = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            let key = KeyPair::generate().unwrap();
-            let chain = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
-            let provider = rustls::crypto::ring::default_provider();
-            Certificate::from_pem(chain.pem().as_bytes(), key.serialize_pem().as_bytes(), &provider).unwrap()
-        };
         let all = [
             certificate(&["a.example", "www.a.example"]),
             certificate(&["b.example"]),

@@ -1,7 +1,11 @@
 //! Requests that are malformed (RFC 9114, section 4.1.2): no server gets them, and each is counted.
 
+use std::fs;
+
 use bytes::Bytes;
 use convey_testkit::{BalancerProcess, Loopback, TestHttpServer, stories, wait_for};
+
+use http::Request;
 
 use super::client::Clients;
 use super::hostile::{frame, post, raw};
@@ -12,6 +16,7 @@ stories!("http3_malformed":
     a_body_that_is_not_as_long_as_its_head_says_reaches_no_server_as_a_whole,
     pseudo_header_fields_stand_once_and_first,
     heads_that_the_library_refuses_are_counted_and_logged,
+    host_of_another_certificate_is_misdirected,
 );
 
 fn a_body_that_is_not_as_long_as_its_head_says_reaches_no_server_as_a_whole() {
@@ -133,4 +138,23 @@ fn heads_that_the_library_refuses_are_counted_and_logged() {
         assert!(line.contains(r#""termination":"refused","reason":"http3_message""#), "{line}");
         assert!(!line.contains(r#""status":2"#), "{line}");
     }
+}
+
+fn host_of_another_certificate_is_misdirected() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let more = lab.directory().join("more");
+    fs::create_dir_all(&more).unwrap();
+    authority.issue(&["other.example"]).save(&more, "other");
+    let balancer =
+        BalancerProcess::start(&lab, &site(&lab, &format!("certificate_dir = \"{}\"", more.display())));
+    block_on(async {
+        let client = Clients::trusting(&authority).connect(lab.vip()).await;
+        for (host, status) in [("other.example", 421), ("third.example", 200), ("site.example", 200)] {
+            let request = Request::get(format!("https://{host}/"));
+            assert_eq!(client.ask(request, b"", None).await.status, status, "{host}");
+        }
+    });
+    balancer.wait_for_stat("/frontends/web/requests/answered/misdirected", 1);
 }

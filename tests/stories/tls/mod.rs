@@ -1,5 +1,6 @@
 //! TLS between clients and convey: handshakes, certificates, sessions, and what is refused.
 
+mod agreements;
 mod certificates;
 mod clients;
 mod refused;
@@ -17,6 +18,7 @@ pub(crate) fn stories() -> Vec<Trial> {
         certificates::stories(),
         clients::stories(),
         refused::stories(),
+        agreements::stories(),
         servers::stories(),
     ];
     all.into_iter().flatten().collect()

@@ -1,4 +1,4 @@
-//! The services that decide on a request's head, one in the other: [`check_access`], [`answer_challenges`], [`find_route`], [`limit_requests`], [`begin_traces`], then
+//! The services that decide on a request's head, one in the other: [`check_access`], [`refuse_misdirected`], [`answer_challenges`], [`find_route`], [`limit_requests`], [`begin_traces`], then
 //! [`Forwards`].
 //!
 //! They are Tower services. A layer of your own has [`HttpRequest`] in and a [`Decision`] out, and is given to
@@ -9,6 +9,7 @@ mod access;
 mod challenges;
 mod check;
 mod limits;
+mod misdirected;
 mod routes;
 mod traces;
 
@@ -16,6 +17,7 @@ pub use access::check_access;
 pub use challenges::answer_challenges;
 pub use check::Check;
 pub use limits::limit_requests;
+pub use misdirected::refuse_misdirected;
 pub use routes::find_route;
 pub use traces::begin_traces;
 
@@ -61,11 +63,11 @@ pub(crate) async fn decide(stack: &mut impl DecideRequest, request: HttpRequest)
 pub type OwnCheck<S> = Check<S, fn(&mut HttpRequest) -> Result<(), OwnAnswer>>;
 
 /// What convey itself decides by: the configuration.
-pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<Forwards>>>>>;
+pub type UsualStack = OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<OwnCheck<Forwards>>>>>>;
 
 /// The services of convey itself.
 pub fn usual() -> UsualStack {
-    check_access(answer_challenges(find_route(limit_requests(begin_traces(Forwards)))))
+    check_access(refuse_misdirected(answer_challenges(find_route(limit_requests(begin_traces(Forwards))))))
 }
 
 /// The last service: a server gets the request.

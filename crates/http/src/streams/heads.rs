@@ -31,6 +31,12 @@ pub(crate) fn request_from(
     if parts.method == Method::CONNECT {
         return Err(Malformed::Connect);
     }
+    // A proxy in front may have ended TLS, so the scheme need not be that of the connection.
+    let is_of_http =
+        |scheme: &Scheme| ["http", "https"].iter().any(|of| scheme.as_str().eq_ignore_ascii_case(of));
+    if !parts.uri.scheme().is_none_or(is_of_http) {
+        return Err(Malformed::PseudoField);
+    }
     let mut head = BytesMut::with_capacity(512);
     head.extend_from_slice(parts.method.as_str().as_bytes());
     head.extend_from_slice(b" ");
@@ -214,6 +220,21 @@ mod tests {
         }
         for other in [&["b.example"][..], &["a.example", "b.example"], &["a.example:80"], &["a.example:44"]] {
             assert_eq!(read(other), Err(Malformed::Host), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn scheme_is_one_of_http() {
+        for (scheme, expected) in [
+            ("http", Ok(())),
+            ("https", Ok(())),
+            ("HTTPS", Ok(())),
+            ("ftp", Err(Malformed::PseudoField)),
+            ("httpx", Err(Malformed::PseudoField)),
+        ] {
+            let request = Request::get(format!("{scheme}://a.example/")).body(()).unwrap();
+            let read = request_from(&request.into_parts().0, false, &HeadLimits::default());
+            assert_eq!(read.map(drop), expected, "{scheme}");
         }
     }
 

@@ -155,6 +155,8 @@ pub enum Counter {
     AnsweredNoRoute,
     /// The same: the client that a trusted proxy names may not come in.
     AnsweredAccess,
+    /// Requests that convey answered itself: their host has another certificate than the one that the client's handshake was for.
+    AnsweredMisdirected,
     /// The same: the client's source has sent too many requests of late.
     AnsweredRateLimit,
     /// The same: the route is a redirect.
@@ -288,11 +290,12 @@ impl Counter {
     ];
 
     /// Why convey answers a request itself, with the label that metrics and logs use.
-    pub const ANSWERS: [(Counter, &'static str); 22] = [
+    pub const ANSWERS: [(Counter, &'static str); 23] = [
         (Counter::AnsweredMalformed, "malformed"),
         (Counter::AnsweredRequestTimeout, "request_timeout"),
         (Counter::AnsweredNoRoute, "no_route"),
         (Counter::AnsweredAccess, "access_denied"),
+        (Counter::AnsweredMisdirected, "misdirected"),
         (Counter::AnsweredRateLimit, "rate_limit"),
         (Counter::AnsweredRedirect, "redirect"),
         (Counter::AnsweredLayer, "layer"),

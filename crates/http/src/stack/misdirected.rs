@@ -1,0 +1,32 @@
+//! Check that a request came by a handshake for its host.
+
+use super::OwnCheck;
+use crate::answer::{AnswerReason, OwnAnswer};
+use crate::request::HttpRequest;
+
+/// Answers requests whose host has a certificate of its own, other than the one that the client asked for by SNI (RFC 9110, section
+/// 7.4). `inner` decides on the others.
+///
+/// Trusted proxies may send requests for all hosts on one connection. Clients without SNI, and those that got the default certificate
+/// because no certificate has their name, may ask for any host.
+pub fn refuse_misdirected<S>(inner: S) -> OwnCheck<S> {
+    OwnCheck::new(inner, check)
+}
+
+fn check(request: &mut HttpRequest) -> Result<(), OwnAnswer> {
+    match is_misdirected(request).unwrap_or(false) && !request.is_peer_trusted() {
+        true => Err(AnswerReason::Misdirected.into()),
+        false => Ok(()),
+    }
+}
+
+fn is_misdirected(request: &HttpRequest) -> Option<bool> {
+    let (acceptor, server_name) = (request.frontend().tls.as_ref()?, request.server_name()?);
+    let host = without_port(std::str::from_utf8(request.head().host()).ok()?);
+    Some(acceptor.is_misdirected(server_name, host))
+}
+
+/// A host without its port. An address in brackets has no name in any certificate.
+fn without_port(host: &str) -> &str {
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
