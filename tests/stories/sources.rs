@@ -13,6 +13,7 @@ use crate::shares::{is_answered, is_answered_at_last, udp_client};
 
 stories!("sources":
     a_source_has_so_many_connections_at_once_and_another_as_many_beside_it,
+    reload_with_other_sources_counts_open_connections,
     a_source_begins_so_many_connections_a_second_and_a_reload_changes_how_many,
     sessions_of_a_source_are_limited_too,
     a_client_that_sends_nothing_in_time_is_reset_and_no_server_waits_for_it,
@@ -34,6 +35,26 @@ fn a_source_has_so_many_connections_at_once_and_another_as_many_beside_it() {
     held.push(wait_for("a place to be given back", || open(lab.ip(99), lab.vip())));
     held.iter_mut().for_each(|client| ping(client).unwrap());
     assert_eq!(balancer.stat("/frontends/web/uncounted_sources"), 0);
+}
+
+fn reload_with_other_sources_counts_open_connections() {
+    let lab = Loopback::new();
+    let _server = TcpServer::echo(lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &of(&lab, "rate_per_source = 1000"));
+    let mut held = [99, 99].map(|host| open(lab.ip(host), lab.vip()).unwrap());
+    let refused = |host| {
+        wait_for("open connections to be counted", || open(lab.ip(host), lab.vip()).is_none().then_some(()));
+    };
+    // A limit that is new, and then a source that is a network.
+    balancer.save(&of(&lab, "connections_per_source = 2"));
+    refused(99);
+    assert!(open(lab.ip(98), lab.vip()).is_some(), "another source");
+    balancer.save(&of(&lab, "connections_per_source = 2\nipv4_prefix = 29"));
+    refused(98);
+    assert!(open(lab.ip(104), lab.vip()).is_some(), "another source");
+    held.iter_mut().for_each(|client| ping(client).unwrap());
+    drop(held);
+    wait_for("a place to be given back", || open(lab.ip(98), lab.vip()));
 }
 
 fn a_source_begins_so_many_connections_a_second_and_a_reload_changes_how_many() {

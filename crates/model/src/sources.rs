@@ -178,6 +178,13 @@ impl Sources {
     }
 }
 
+impl CountedSource {
+    /// Whether it is counted in this table.
+    pub fn is_in(&self, sources: &Arc<Sources>) -> bool {
+        Arc::ptr_eq(&self.sources, sources)
+    }
+}
+
 impl Drop for CountedSource {
     fn drop(&mut self) {
         self.sources.closed(self.client);

@@ -1,11 +1,11 @@
-//! Whose connections end when the state changes.
+//! Open connections whose end, or whose count at their source, a new state brings.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use convey_model::{Access, FrontendConfig, Mode, OnDown, Prefix};
-use convey_snapshot::Snapshot;
+use convey_model::{Access, FrontendConfig, Mode, OnDown, Prefix, Sources};
+use convey_snapshot::{Frontend, Snapshot};
 
 use crate::Workers;
 
@@ -16,6 +16,8 @@ pub struct CutOffs {
     down: BTreeSet<u32>,
     /// The clients that may come in, by the numbers of the frontends.
     access: HashMap<u32, AdmittedPeers>,
+    /// Where sources are counted, by the numbers of the frontends.
+    sources: HashMap<u32, Arc<Sources>>,
 }
 
 /// The addresses whose open connections stay at one frontend.
@@ -45,10 +47,11 @@ impl From<Access> for AdmittedPeers {
 }
 
 impl CutOffs {
-    /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. The snapshot has
-    /// been published.
+    /// Ends the connections of servers that have gone down, where the file says so, and of clients that it denies. Counts open ones where
+    /// a frontend counts sources anew. The snapshot has been published.
     pub fn on_snapshot(&mut self, workers: &Workers, snapshot: &Snapshot) {
         self.end_denied(workers, snapshot);
+        self.count_sources(workers, snapshot);
         let resetting =
             snapshot.pools.iter().filter(|pool| pool.config.on_down_in(Mode::Proxy) == OnDown::Reset);
         let down = resetting.flat_map(|pool| &pool.servers).filter(|server| !server.health.up);
@@ -58,6 +61,20 @@ impl CutOffs {
             workers.end_connections(&Arc::new(new));
         }
         self.down = down;
+    }
+
+    fn count_sources(&mut self, workers: &Workers, snapshot: &Snapshot) {
+        let proxied = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.is_proxied());
+        let is_new = |frontend: &&Arc<Frontend>| {
+            let before = self.sources.get(&frontend.live.id);
+            before.map(Arc::as_ptr) != frontend.sources.as_ref().map(Arc::as_ptr)
+        };
+        let new: Vec<Arc<Frontend>> = proxied.clone().filter(is_new).cloned().collect();
+        if !new.is_empty() {
+            workers.count_sources(&new.into());
+        }
+        let counting = proxied.filter_map(|frontend| Some((frontend.live.id, frontend.sources.clone()?)));
+        self.sources = counting.collect();
     }
 
     fn end_denied(&mut self, workers: &Workers, snapshot: &Snapshot) {

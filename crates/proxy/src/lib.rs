@@ -78,6 +78,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use convey_model::{Endpoint, Protocol};
+use convey_snapshot::Frontend;
 use cut_offs::AdmittedPeers;
 use worker::{ClientSocket, WorkerCommand, WorkerThread};
 
@@ -314,6 +315,13 @@ impl Workers {
     fn end_denied(&self, access: &Arc<HashMap<u32, AdmittedPeers>>) {
         for WorkerThread { commands, .. } in &self.threads {
             let _ = commands.send(WorkerCommand::EndDenied { access: access.clone() });
+        }
+    }
+
+    /// Counts open connections to these frontends at their sources. New ones go by the snapshot.
+    fn count_sources(&self, frontends: &Arc<[Arc<Frontend>]>) {
+        for WorkerThread { commands, .. } in &self.threads {
+            let _ = commands.send(WorkerCommand::CountSources { frontends: frontends.clone() });
         }
     }
 

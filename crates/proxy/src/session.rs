@@ -31,7 +31,7 @@ use super::upstream::{Downstream, Permit};
 use super::watch::{Watched, WatchedClient, WatchedServer};
 use super::worker::Context;
 use convey_access_log::{LoggedTls, Termination};
-use convey_model::{CountedSource, Endpoint, OverLimit, Protocol, Timeouts};
+use convey_model::{Endpoint, OverLimit, Protocol, Timeouts};
 use convey_snapshot::stats::{Counter, Traffic};
 use convey_snapshot::{Frontend, Pool, Snapshot};
 use convey_trace::ConnectionStep;
@@ -56,8 +56,6 @@ pub(super) struct TcpSession {
     pub(super) tally: Option<Box<Tally>>,
     /// Among its client's connections.
     counted: Counted,
-    /// Among its source's, where these have a limit.
-    source: Option<CountedSource>,
     /// Its place among those beyond their client's share of the frontend.
     waiting: Option<Waiting>,
     /// How the client came here, if it is one of ours.
@@ -104,7 +102,6 @@ impl TcpSession {
             reason: None,
             tally: Tally::begin(&context.shared, began),
             counted: Counted::default(),
-            source: None,
             waiting: None,
             path: None,
             awaits_header: false,
@@ -165,7 +162,10 @@ impl TcpSession {
         };
         let counted = self.context.shared.clients.count_or_wait(self.client_ip(), &self.frontend, left);
         let (counted, waiting) = counted.ok_or(Counter::ClientLimit)?;
-        self.source = source::count(&self.frontend, self.client_ip(), self.context.timestamp(now))?;
+        // A reload while its PROXY header was awaited may have brought another table of sources.
+        let frontend = self.frontend_in(snapshot);
+        let source = source::count(frontend, self.client_ip(), self.context.timestamp(now))?;
+        self.watched.set_source(source);
         (self.counted, self.waiting) = (counted, waiting);
         Ok(())
     }

@@ -18,6 +18,9 @@ use tokio::time::Instant;
 
 use super::cut_offs::AdmittedPeers;
 use super::relay::RelayEnd;
+use super::source;
+use convey_model::CountedSource;
+use convey_snapshot::Frontend;
 
 thread_local! {
     static OPEN: RefCell<Slab<OpenConnection>> = const { RefCell::new(Slab::new()) };
@@ -34,6 +37,8 @@ struct OpenConnection {
     vip: SocketAddr,
     /// Whether it is the client, and not a proxy whose PROXY header is still to say who it is.
     is_client_known: bool,
+    /// Among its source's connections, where these have a limit.
+    source: Option<CountedSource>,
     /// `None` while it has none.
     server: Option<WatchedServer>,
     began: Instant,
@@ -82,13 +87,14 @@ impl Watched {
         let WatchedClient { frontend, client, vip, is_client_known, began } = of;
         pass_to(began);
         let serial = NEXT.replace(NEXT.get().wrapping_add(1));
-        let (server, end, waker, bytes, moved) = (None, None, None, [0; 2], began);
+        let (source, server, end, waker, bytes, moved) = (None, None, None, None, [0; 2], began);
         let entry = OpenConnection {
             serial,
             frontend,
             client,
             vip,
             is_client_known,
+            source,
             server,
             began,
             moved,
@@ -110,6 +116,11 @@ impl Watched {
             let entry = &mut open[self.0];
             (entry.client, entry.is_client_known) = (client, true);
         });
+    }
+
+    /// It is counted at its source.
+    pub(super) fn set_source(&self, source: Option<CountedSource>) {
+        OPEN.with_borrow_mut(|open| open[self.0].source = source);
     }
 
     /// It goes to this server from now on.
@@ -183,6 +194,22 @@ pub(super) fn end_denied(access: &HashMap<u32, AdmittedPeers>) {
     end_where(RelayEnd::Denied, is_denied);
 }
 
+/// Counts this thread's connections to these frontends at their sources, in the tables of the frontends.
+pub(super) fn count_sources(frontends: &[Arc<Frontend>]) {
+    OPEN.with_borrow_mut(|open| {
+        for (_, entry) in open.iter_mut().filter(|(_, entry)| entry.is_client_known) {
+            let frontend = frontends.iter().find(|frontend| frontend.live.id == entry.frontend.0);
+            let Some(frontend) = frontend else { continue };
+            let is_counted = |source: &CountedSource| {
+                frontend.sources.as_ref().is_some_and(|sources| source.is_in(sources))
+            };
+            if !entry.source.as_ref().is_some_and(is_counted) {
+                entry.source = source::count_open(frontend, entry.client.ip());
+            }
+        }
+    });
+}
+
 /// Has each of this thread's connections that waits for its end look about.
 pub(super) fn wake_all() {
     let wakers: Vec<Waker> =
@@ -211,7 +238,12 @@ fn end_where(end: RelayEnd, is_concerned: impl Fn(&OpenConnection) -> bool) {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "tests of a shell: they go by tokio's clock")]
 mod tests {
-    use convey_model::{Access, FlowFilter, FlowListing, FlowQuery, FlowSort, ListedFlow, ListedFlowId};
+    use std::net::IpAddr;
+
+    use convey_model::{
+        Access, FlowFilter, FlowListing, FlowQuery, FlowSort, Limits, ListedFlow, ListedFlowId, Sources,
+    };
+    use convey_snapshot::fixture;
     use futures_util::FutureExt;
 
     use super::*;
@@ -258,6 +290,31 @@ mod tests {
         unnamed.set_client("10.0.0.6:1".parse().unwrap());
         end_denied(&HashMap::from([(1, access().into())]));
         assert!(unnamed.end().is_some());
+    }
+
+    #[test]
+    fn open_connections_are_counted_in_a_new_table_of_sources() {
+        let limits = Limits { ipv4_prefix: 24, connections_per_source: Some(2), ..Limits::default() };
+        let tables = [Limits::default(), limits].map(|limits| Arc::new(Sources::new(&limits)));
+        let frontends = tables.clone().map(|sources| {
+            let pool = fixture::pool("web", vec![]);
+            let mut frontend = Arc::into_inner(fixture::frontend("www", &["192.0.2.1:80"], &pool)).unwrap();
+            frontend.sources = Some(sources);
+            Arc::new(frontend)
+        });
+        let id = |frontend: &Arc<Frontend>| frontend.live.id;
+        let open = |last| tables.each_ref().map(|table| table.open(IpAddr::from([10, 0, 0, last])));
+        let first = [watched(id(&frontends[0]), 6, true), watched(id(&frontends[0]), 7, true)];
+        count_sources(&frontends[..1]);
+        assert_eq!((open(6), open(7), open(8)), ([1, 0], [1, 0], [0, 0]));
+        let [next, unnamed] =
+            [true, false].map(|is_client_known| watched(id(&frontends[1]), 9, is_client_known));
+        first.iter().for_each(|watched| watched.set_frontend(id(&frontends[1]), &"www".into()));
+        count_sources(&frontends[1..]);
+        count_sources(&frontends[1..]);
+        assert_eq!((open(6), open(200)), ([0, 3], [0, 3]));
+        drop((first, next, unnamed));
+        assert_eq!(open(6), [0, 0]);
     }
 
     fn names(query: &FlowQuery) -> Vec<ListedFlow> {

@@ -32,7 +32,7 @@ use convey_access_log::AccessLog;
 use convey_model::{
     ConnectFailures, Endpoint, FlowListing, FlowQuery, ListedFlow, ListedFlowId, Protocol, Timestamp,
 };
-use convey_snapshot::Snapshot;
+use convey_snapshot::{Frontend, Snapshot};
 use convey_trace::TraceHub;
 
 /// State that all workers share.
@@ -133,6 +133,8 @@ pub(super) enum WorkerCommand {
     EndConnections { servers: Arc<BTreeSet<u32>> },
     /// End the connections of clients that may not come in, by the numbers of the frontends.
     EndDenied { access: Arc<HashMap<u32, AdmittedPeers>> },
+    /// Count open connections to these frontends at their sources.
+    CountSources { frontends: Arc<[Arc<Frontend>]> },
     /// Read no datagrams until [`WorkerCommand::Release`], and tell the sessions of UDP.
     Hold { sessions: oneshot::Sender<Vec<HandedSession>> },
     /// Read datagrams again.
@@ -288,6 +290,7 @@ impl Operators {
                 server_watch::end(&servers);
             }
             WorkerCommand::EndDenied { access } => watch::end_denied(&access),
+            WorkerCommand::CountSources { frontends } => watch::count_sources(&frontends),
             WorkerCommand::ListFlows { query, answer } => {
                 flow_desk::begin_list(self.worker, self.started, query, answer);
             }

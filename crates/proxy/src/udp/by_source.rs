@@ -52,10 +52,19 @@ pub(super) fn insert(
     number
 }
 
+/// Counts the open sessions of an address at their sources, in the table of the frontend as it is now.
+pub(super) fn count_open(sessions: &mut SessionTable<UdpSession>, address: usize, frontend: &Frontend) {
+    sessions.count_anew(address, frontend.live.id, |key, session| {
+        let is_counted = session.count_at_source(frontend);
+        frontend.sources.as_ref().filter(|_| is_counted).map(|sources| sources.source_of(key.client.ip()))
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, UdpSocket};
     use std::sync::Arc;
+    use std::time::Duration;
 
     use tokio::runtime::Handle;
 
@@ -63,8 +72,8 @@ mod tests {
     use super::super::sockets::UdpSockets;
     use super::*;
     use crate::handover;
-    use crate::worker::Reserved;
     use crate::worker::tests::context;
+    use crate::worker::{Context, Reserved};
     use convey_model::{Excess, Limits, Protocol, Sources};
     use convey_snapshot::{Health, Snapshot, fixture};
 
@@ -73,6 +82,7 @@ mod tests {
         vip: SocketAddr,
         server: UdpSocket,
         sources: Arc<Sources>,
+        context: Arc<Context>,
         relay: Relay,
     }
 
@@ -100,8 +110,23 @@ mod tests {
             let snapshot = Snapshot { generation: 1, ..snapshot };
             let sockets =
                 UdpSockets::bind(vip, [&Handle::current()], [], 65_536, Reserved::default()).unwrap();
-            let relay = Relay::new(vip, sockets.split().next().unwrap(), context(snapshot));
-            Story { vip, server, sources, relay }
+            let context = context(snapshot);
+            let relay = Relay::new(vip, sockets.split().next().unwrap(), context.clone());
+            Story { vip, server, sources, context, relay }
+        }
+
+        /// A reload: sources of the same frontend are counted in this table.
+        fn reload(&mut self, sources: &Arc<Sources>) {
+            let before = self.context.snapshot();
+            let frontend = &before.frontends[0];
+            let mut reloaded =
+                Arc::into_inner(fixture::frontend("dns", &[&self.vip.to_string()], &frontend.pool)).unwrap();
+            (reloaded.config.protocol, reloaded.live) = (Protocol::Udp, frontend.live.clone());
+            reloaded.sources = Some(sources.clone());
+            let snapshot = fixture::snapshot(vec![Arc::new(reloaded)], vec![frontend.pool.clone()]);
+            let snapshot = Snapshot { generation: before.generation + 1, ..snapshot };
+            self.context.shared.snapshot.store(Arc::new(snapshot));
+            self.relay.expire(Duration::MAX);
         }
 
         /// Begins one more half a second after the start.
@@ -120,6 +145,20 @@ mod tests {
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"?", story.vip).unwrap();
         assert!(story.relay.forward());
         assert_eq!((story.open(), story.begin_soon()), (0, Ok(())));
+    }
+
+    #[tokio::test]
+    async fn open_sessions_are_counted_in_the_table_of_a_reload() {
+        let mut story = Story::new(fixture::up());
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.send_to(b"?", story.vip).unwrap();
+        assert!(story.relay.forward());
+        assert_eq!(story.open(), 1);
+        let wider = Arc::new(Sources::new(&Limits { ipv4_prefix: 8, ..LIMITS }));
+        story.reload(&wider);
+        assert_eq!((story.open(), wider.open([127, 9, 9, 9].into())), (0, 1));
+        drop(story);
+        assert_eq!(wider.open([127, 9, 9, 9].into()), 0);
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use super::by_source;
 use super::inbound::Inbound;
 use super::refusals::{Refusal, Refusals};
 use super::send::{Destination, Run, is_refusal};
@@ -346,6 +347,10 @@ impl Relay {
         if let Some(frontend) = snapshot.listener(&Endpoint::udp(self.vip)) {
             let before = self.frontend.replace(frontend.clone());
             self.end_denied(before.as_deref(), frontend);
+            let table = |frontend: &Frontend| frontend.sources.as_ref().map(Arc::as_ptr);
+            if before.is_some_and(|before| table(&before) != table(frontend)) {
+                SESSIONS.with_borrow_mut(|all| by_source::count_open(all, self.address, frontend));
+            }
         }
         let own = self.frontend.as_ref().map(|frontend| snapshot.timeouts_of(frontend));
         self.idle = own.unwrap_or(snapshot.timeouts).udp_idle;

@@ -142,6 +142,11 @@ impl UdpSession {
         self.slot.is_counted_at_source()
     }
 
+    /// Counts it at its source, in the table of its frontend as it is now. Returns whether it is counted.
+    pub(super) fn count_at_source(&mut self, frontend: &Frontend) -> bool {
+        self.slot.count_at_source(frontend, self.downstream.client.ip())
+    }
+
     /// Whether its server is one of this backend's.
     pub(super) fn is_of(&self, pool: &Pool) -> bool {
         self.upstream.permit.is_of(pool)

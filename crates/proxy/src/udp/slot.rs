@@ -1,6 +1,6 @@
 //! A session's connection slot: its place at its frontend, in its client's share, and among all sessions.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::clients::Counted;
 use crate::own_sockets::{FrontendPath, OwnSocket};
+use crate::source;
 use crate::tally::Tally;
 use crate::traced;
 use crate::upstream::Downstream;
@@ -93,6 +94,12 @@ impl SessionSlot {
 
     /// Whether its source has it among its sessions.
     pub(super) fn is_counted_at_source(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// Counts it at its client's source, in the table of its frontend as it is now. Returns whether it is counted.
+    pub(super) fn count_at_source(&mut self, frontend: &Frontend, client: IpAddr) -> bool {
+        self.source = source::count_open(frontend, client);
         self.source.is_some()
     }
 

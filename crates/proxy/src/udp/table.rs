@@ -174,10 +174,43 @@ impl<T> SessionTable<T> {
         number
     }
 
-    /// A session that has just been inserted is counted at this source.
+    /// A session that was not counted at a source is counted at this one.
     pub(super) fn set_source(&mut self, number: usize, source: Prefix) {
         self.entries[number].source = Some(source);
         self.append(number, ListKind::Source);
+    }
+
+    /// Counts the sessions of an address and a frontend anew at their sources. `count` returns the source; `None`: they are not counted.
+    pub(super) fn count_anew(
+        &mut self,
+        address: usize,
+        frontend: u32,
+        mut count: impl FnMut(&SessionKey, &mut T) -> Option<Prefix>,
+    ) {
+        let Some(group) = self.of_frontends.get(&frontend).copied() else { return };
+        let all = self.addresses[address].numbers.values().copied();
+        let mut numbers: Vec<usize> = all.filter(|number| self.entries[*number].group == group).collect();
+        numbers.sort_by_key(|number| self.entries[*number].served);
+        for number in numbers {
+            self.clear_source(number);
+            let SessionEntry { key, session, .. } = &mut self.entries[number];
+            if let Some(source) = count(key, session) {
+                self.set_source(number, source);
+            }
+        }
+    }
+
+    /// A session is not counted at its source any more.
+    fn clear_source(&mut self, number: usize) {
+        if self.entries[number].source.is_none() {
+            return;
+        }
+        self.unlink(number, ListKind::Source);
+        let entry = &mut self.entries[number];
+        let at_source = (self.groups[entry.group].frontend, entry.source.take());
+        if self.sources.get(&at_source).is_some_and(|list| list.first.is_none()) {
+            self.sources.remove(&at_source);
+        }
     }
 
     /// The sessions of an address, first the one that was silent longest: each with its key, whether its client was answered
@@ -232,18 +265,12 @@ impl<T> SessionTable<T> {
 
     /// Takes a session out.
     pub(super) fn remove(&mut self, number: usize) -> Option<T> {
-        let is_counted = self.entries.get(number)?.source.is_some();
+        self.entries.get(number)?;
         self.unlink(number, ListKind::Address);
         self.unlink(number, ListKind::Frontend);
-        if is_counted {
-            self.unlink(number, ListKind::Source);
-        }
-        let SessionEntry { key, session, address, group, source, .. } = self.entries.remove(number);
+        self.clear_source(number);
+        let SessionEntry { key, session, address, group, .. } = self.entries.remove(number);
         self.addresses[address].numbers.remove(&key);
-        let at_source = (self.groups[group].frontend, source);
-        if is_counted && self.sources.get(&at_source).is_some_and(|list| list.first.is_none()) {
-            self.sources.remove(&at_source);
-        }
         self.groups[group].len -= 1;
         if self.groups[group].len == 0 {
             let gone = self.groups.remove(group);
