@@ -10,6 +10,7 @@
 //! - `transfer` moves one request and its response, as `convey_http_core::Exchange` says.
 //! - `ends` are the two sides of it: sockets, or streams.
 //! - `http2` and `http3` are the connections that have `streams`, each a request.
+//! - `field_coding` reads the numbers and strings of their heads.
 //! - `files` answers with files, where a backend has these in place of servers.
 //! - `budgets` limit how many requests are repeated.
 //! - `held_responses` bounds the memory of responses that wait for their clients.
@@ -26,6 +27,7 @@ mod bulk;
 mod compress;
 mod connection;
 mod ends;
+mod field_coding;
 mod files;
 mod forward;
 mod held_responses;

@@ -156,13 +156,21 @@ impl RequestRecord {
     }
 
     /// convey has refused the request, and could not answer.
-    pub(crate) fn refused(&mut self, reason: AnswerReason) {
+    fn refused(&mut self, reason: AnswerReason) {
         self.answered = Some(reason);
     }
 
     /// The client's connection ends before it has the whole response.
     pub(crate) fn broke(&mut self, reason: Counter) {
         self.broken = Some(reason);
+    }
+
+    /// convey refuses a request whose head it has not got, and cannot answer.
+    pub(crate) fn end_refused(mut self, client: &ClientStream, reason: AnswerReason) {
+        client.count(Counter::Requests, 1);
+        client.count(reason.counter(), 1);
+        self.refused(reason);
+        self.end(client, None);
     }
 
     /// The request is over: it is counted, and logged if it is. `head` is `None` if it never came whole.

@@ -3,6 +3,7 @@
 mod checked;
 pub(crate) mod client;
 mod held;
+mod malformed;
 pub(crate) mod server;
 pub(crate) mod unread;
 
@@ -23,6 +24,9 @@ use held::{
     closed_windows_hold_no_server_of_longer_responses, closed_windows_hold_no_slot_of_a_server,
     streams_of_http2_servers_count_in_the_share_of_their_client,
     streams_of_one_client_leave_connections_to_servers_for_others,
+};
+use malformed::{
+    malformed_request_ends_its_stream_alone, malformed_response_leaves_the_connection_to_its_server,
 };
 use server::EchoServer;
 use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
@@ -47,6 +51,8 @@ stories!("http2":
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     cancelled_responses_end_no_connection,
+    malformed_request_ends_its_stream_alone,
+    malformed_response_leaves_the_connection_to_its_server,
     a_convey_that_stops_lets_streams_end,
     a_connection_ends_after_so_many_streams,
     the_suite_of_conformance_finds_nothing_but_our_answer_to_http1 [H2SPEC],

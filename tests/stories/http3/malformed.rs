@@ -8,7 +8,7 @@ use convey_testkit::{BalancerProcess, Loopback, TestHttpServer, stories, wait_fo
 use http::Request;
 
 use super::client::Clients;
-use super::hostile::{frame, post, raw};
+use super::hostile::{frame, get, post, raw};
 use super::{authority, site};
 use crate::http2::block_on;
 
@@ -90,12 +90,18 @@ fn pseudo_header_fields_stand_once_and_first() {
         send.finish().unwrap();
         let answer = receive.read_to_end(1 << 20).await.unwrap();
         assert!(answer.ends_with(b"400 Bad Request: pseudo_field\n"));
+        // A fragment, which is never sent.
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(&get("/admin#y")).await.unwrap();
+        send.finish().unwrap();
+        let answer = receive.read_to_end(1 << 20).await.unwrap();
+        assert!(answer.ends_with(b"400 Bad Request: target\n"));
         let (mut send, mut receive) = connection.open_bi().await.unwrap();
         send.write_all(&get_with(b"\x21x\x01y")).await.unwrap();
         send.finish().unwrap();
         assert!(receive.read_to_end(1 << 20).await.unwrap().ends_with(b"a GET / 0"));
     });
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", lines.len() as u64 + 2);
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", lines.len() as u64 + 3);
     assert!(server.seen().iter().all(|seen| !seen.line.contains("admin")));
 }
 

@@ -11,6 +11,7 @@ use h2::Reason;
 use h2::server::Builder;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::frame_filter::{FieldFilter, Sender};
 use super::io::{Connection, CountedStream};
 use super::stream;
 use crate::answer::ANSWER_TIME;
@@ -51,7 +52,8 @@ pub(crate) async fn serve<S: DecideRequest>(
     let newest = || client.newest().config.http_limits();
     let limits = newest();
     let counted = CountedStream { client, stream: &mut *bytes };
-    let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(counted, received));
+    let filter = FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize);
+    let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(counted, received, filter));
     let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),

@@ -6,8 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
+use convey_http_core::Malformed;
 use convey_proxy::{ByteStream, ClientStream, More, ServerStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::frame_filter::FieldFilter;
+use crate::answer::AnswerReason;
+use crate::record::RequestRecord;
 
 /// Most bytes of short frames that go out together: a record of TLS.
 const GATHERED: usize = 16 * 1024;
@@ -20,8 +25,9 @@ const LONG: usize = 4 * 1024;
 /// The library flushes behind each frame of data. Short frames, of several streams, are gathered here, until it flushes with nothing new.
 pub(super) struct Connection<T> {
     stream: T,
-    /// What had come before.
+    /// Bytes for the library that have come before, or that the filter has changed.
     early: BytesMut,
+    filter: FieldFilter,
     /// Frames that are still to go, from `sent` on.
     gathered: Vec<u8>,
     sent: usize,
@@ -36,6 +42,9 @@ pub(super) trait HasStream: Unpin {
 
     /// So many bytes came, and so many went.
     fn count(&self, _rx: usize, _tx: usize) {}
+
+    /// A request is malformed, and its stream is reset.
+    fn note_refused(&self, _fault: Malformed) {}
 }
 
 /// A client's, whose bytes are counted.
@@ -52,6 +61,10 @@ impl HasStream for CountedStream<'_> {
     fn count(&self, rx: usize, tx: usize) {
         self.client.count_bytes(rx as u64, tx as u64);
     }
+
+    fn note_refused(&self, fault: Malformed) {
+        RequestRecord::begin(self.client, "2").end_refused(self.client, AnswerReason::Malformed(fault));
+    }
 }
 
 impl HasStream for ServerStream {
@@ -61,8 +74,10 @@ impl HasStream for ServerStream {
 }
 
 impl<T> Connection<T> {
-    pub(super) fn new(stream: T, early: BytesMut) -> Connection<T> {
-        Connection { stream, early, gathered: Vec::new(), sent: 0, flushes_again: false }
+    /// One on which so much has come already.
+    pub(super) fn new(stream: T, early: BytesMut, mut filter: FieldFilter) -> Connection<T> {
+        let early = filter.pass(&early).unwrap_or(early);
+        Connection { stream, early, filter, gathered: Vec::new(), sent: 0, flushes_again: false }
     }
 }
 
@@ -88,19 +103,32 @@ impl<T: HasStream> AsyncRead for Connection<T> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.early.is_empty() {
-            let len = self.early.len().min(buffer.remaining());
-            buffer.put_slice(&self.early[..len]);
-            self.early.advance(len);
-            if self.early.is_empty() {
-                self.early = BytesMut::new();
+        let this = &mut *self;
+        loop {
+            for fault in this.filter.take_faults() {
+                this.stream.note_refused(fault);
             }
-            return Poll::Ready(Ok(()));
+            if !this.early.is_empty() {
+                let len = this.early.len().min(buffer.remaining());
+                buffer.put_slice(&this.early[..len]);
+                this.early.advance(len);
+                if this.early.is_empty() {
+                    this.early = BytesMut::new();
+                }
+                return Poll::Ready(Ok(()));
+            }
+            let room = buffer.initialize_unfilled();
+            let n = ready!(this.stream.stream().poll_read(cx, room))?;
+            this.stream.count(n, 0);
+            let passed = if n == 0 { Some(this.filter.end()) } else { this.filter.pass(&room[..n]) };
+            match passed {
+                Some(passed) if n > 0 || !passed.is_empty() => this.early = passed,
+                _ => {
+                    buffer.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+            }
         }
-        let n = ready!(self.stream.stream().poll_read(cx, buffer.initialize_unfilled()))?;
-        buffer.advance(n);
-        self.stream.count(n, 0);
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -153,9 +181,10 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
+    use super::super::frame_filter::Sender;
     use super::*;
 
     struct Held(ByteStream);
@@ -169,7 +198,8 @@ mod tests {
     async fn pair() -> (Connection<Held>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (Connection::new(Held(listener.accept().await.unwrap().0.into()), BytesMut::new()), other)
+        let filter = FieldFilter::new(Sender::Server, 1_000);
+        (Connection::new(Held(listener.accept().await.unwrap().0.into()), BytesMut::new(), filter), other)
     }
 
     #[tokio::test]
@@ -187,6 +217,19 @@ mod tests {
         other.read_exact(&mut came).await.unwrap();
         assert_eq!(&came, b"head-onehead-two");
         assert!(connection.gathered.capacity() == 0, "it holds no bytes");
+    }
+
+    #[tokio::test]
+    async fn bytes_that_the_filter_holds_come_whole_or_at_the_end() {
+        let (mut connection, mut other) = pair().await;
+        other.write_all(b"\0\0\x01\x01\x04\0\0\0\x01").await.unwrap();
+        let mut came = [0; 64];
+        other.write_all(b"\x88\0\0\0").await.unwrap();
+        connection.read_exact(&mut came[..10]).await.unwrap();
+        assert_eq!(&came[..10], b"\0\0\x01\x01\x04\0\0\0\x01\x88");
+        drop(other);
+        assert_eq!(connection.read(&mut came).await.unwrap(), 3);
+        assert_eq!(connection.read(&mut came).await.unwrap(), 0);
     }
 
     #[tokio::test]

@@ -3,6 +3,8 @@
 //! Clients' streams are [`streams`](crate::streams); [`OutgoingStream`] is the same for a stream to a server.
 
 mod client;
+mod field_block;
+mod frame_filter;
 mod io;
 mod kept;
 mod outgoing;

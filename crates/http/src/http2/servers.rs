@@ -16,6 +16,7 @@ use log::debug;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::frame_filter::{FieldFilter, Sender};
 use super::io::Connection;
 use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
@@ -154,7 +155,8 @@ pub(crate) async fn connect(
     stream: ServerStream,
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
-    let io = Connection::new(stream, BytesMut::new());
+    let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize);
+    let io = Connection::new(stream, BytesMut::new(), filter);
     let mut builder = Builder::new();
     builder
         .enable_push(false)

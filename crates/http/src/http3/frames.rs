@@ -3,7 +3,7 @@
 use bytes::{Buf, BytesMut};
 use convey_http_core::Malformed;
 
-use super::field_section::{SectionKind, has_orderly_pseudo_fields};
+use super::field_section::{SectionKind, fault_in};
 
 /// The type of a frame of data, which may be of any length.
 const DATA: u64 = 0;
@@ -137,8 +137,7 @@ impl FrameFilter {
     /// A section of fields has come.
     fn has_fields(&mut self, fields: &[u8]) {
         if self.kind == StreamKind::Request {
-            let is_orderly = has_orderly_pseudo_fields(fields, self.section);
-            self.fault = self.fault.or((!is_orderly).then_some(Malformed::PseudoField));
+            self.fault = self.fault.or_else(|| fault_in(fields, self.section));
             self.section = SectionKind::Trailers;
         }
     }

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use convey_http_core::Malformed;
 use convey_proxy::ClientStream;
-use convey_snapshot::stats::Counter;
 use futures_util::FutureExt;
 use h3::error::{Code, ConnectionError, LocalError, StreamError};
 use h3::server::{RequestResolver, RequestStream};
@@ -67,7 +66,7 @@ pub(super) async fn serve<S: DecideRequest>(
         Ok((request, respond, source, has_body))
     };
     let head = timeout(limits.head_timeout, head).await;
-    let mut record = RequestRecord::begin(client, "3");
+    let record = RequestRecord::begin(client, "3");
     // A stream that is dropped is reset.
     let (request, respond, source, has_body) = match head {
         Ok(Ok(head)) => head,
@@ -75,10 +74,7 @@ pub(super) async fn serve<S: DecideRequest>(
             let reason =
                 refused.map_or(Some(AnswerReason::RequestTimeout), |refused| refused.err().flatten());
             if let Some(reason) = reason {
-                client.count(Counter::Requests, 1);
-                client.count(reason.counter(), 1);
-                record.refused(reason);
-                record.end(client, None);
+                record.end_refused(client, reason);
             }
             return StreamOutcome::Reset;
         }

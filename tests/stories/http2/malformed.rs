@@ -1,0 +1,135 @@
+//! Malformed messages (RFC 9113, section 8.1.1): they end their stream, and the others on the connection go on.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, wait_for, whole_lines};
+
+use super::setup;
+use crate::access_log::{log, path};
+use crate::http::client::Client;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Types of frames.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+
+/// Flags of frames.
+const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
+
+/// A GET for the path `/` of the host `a`.
+const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
+
+/// A frame: its type, flags, stream and payload.
+type Frame = (u8, u8, u32, Vec<u8>);
+
+fn send(stream: &mut TcpStream, (kind, flags, id, payload): (u8, u8, u32, &[u8])) {
+    let len = (payload.len() as u32).to_be_bytes();
+    let frame = [&len[1..], &[kind, flags], &id.to_be_bytes(), payload].concat();
+    stream.write_all(&frame).unwrap();
+}
+
+fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head)?;
+    let [a, b, c, kind, flags, id @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    stream.read_exact(&mut payload)?;
+    Ok((kind, flags, u32::from_be_bytes(id), payload))
+}
+
+/// The end of a stream: a reset with its code, or the first byte of its response's head.
+fn end_of(stream: &mut TcpStream, id: u32) -> Result<u8, Vec<u8>> {
+    loop {
+        match receive(stream).unwrap() {
+            (RST_STREAM, _, of, code) if of == id => return Err(code),
+            (HEADERS, _, of, block) if of == id => return Ok(block[0]),
+            _ => {}
+        }
+    }
+}
+
+pub(super) fn malformed_request_ends_its_stream_alone() {
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").server("a", lab.server(1), "").and(&log(&lab, "format = '{reason}'"));
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = connect(lab.vip());
+    client.write_all(PREFACE).unwrap();
+    send(&mut client, (SETTINGS, 0, 0, b""));
+    let bad: [(&[u8], &str); 7] = [
+        (b"\0\x01X\x01y", "field_name"),
+        (b"\x40\x03x y\x01z", "field_name"),
+        (b"\0\x01x\x03a\r\n", "field_value"),
+        (b"\0\x04:new\x01a", "pseudo_field"),
+        (b"\x44\x04/x#y", "target"),
+        // A fragment as a Huffman code, and that line by its place in the table of the connection.
+        (b"\x44\x83\x63\xfe\xbf", "target"),
+        (b"\xc0", ""),
+    ];
+    let mut id = 1;
+    for (line, _) in bad {
+        send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, &[GET, line].concat()));
+        assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()), "{line:x?}");
+        send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id + 2, GET));
+        // `:status: 200` of the static table.
+        assert_eq!(end_of(&mut client, id + 2), Ok(0x88), "behind {line:x?}");
+        id += 4;
+    }
+    // Trailers with a path.
+    send(&mut client, (HEADERS, END_HEADERS, id, &[b"\x83", &GET[1..]].concat()));
+    send(&mut client, (DATA, 0, id, b"abc"));
+    send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, b"\x84"));
+    assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()));
+    send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id + 2, GET));
+    assert_eq!(end_of(&mut client, id + 2), Ok(0x88));
+    // The stream of the line by its place was reset by the library, which has got another line there.
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 6);
+    let lines = wait_for("the lines of the refused requests", || {
+        Some(whole_lines(&path(&lab))).filter(|text| text.matches("target").count() == 2)
+    });
+    for (_, reason) in bad {
+        assert!(lines.contains(reason), "{reason}: {lines}");
+    }
+    assert!(server.seen().iter().all(|seen| !seen.line.contains("/x")));
+}
+
+pub(super) fn malformed_response_leaves_the_connection_to_its_server() {
+    let lab = Loopback::new();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    // It answers a POST with a field that is none.
+    let _server = TcpServer::start(lab.server(1), move |mut stream| {
+        count.fetch_add(1, Ordering::Relaxed);
+        stream.read_exact(&mut [0; PREFACE.len()])?;
+        send(&mut stream, (SETTINGS, 0, 0, b""));
+        loop {
+            match receive(&mut stream)? {
+                (SETTINGS, flags, ..) if flags & ACK == 0 => send(&mut stream, (SETTINGS, ACK, 0, b"")),
+                (HEADERS, _, id, block) => {
+                    let head: &[u8] = if block[0] == 0x83 { b"\x88\0\x01X\x01y" } else { b"\x88" };
+                    send(&mut stream, (HEADERS, END_STREAM | END_HEADERS, id, head));
+                }
+                _ => {}
+            }
+        }
+    });
+    let setup = setup(&lab, "h2").server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = Client::new(lab.vip());
+    for _ in 0..3 {
+        let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(client.send(post).status, 502);
+        assert_eq!(client.get("a", "/").status, 200);
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
