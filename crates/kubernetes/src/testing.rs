@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use crate::annotations;
 use crate::bounds::bounded_client;
-use crate::watch::{Attempts, WatchEnd, watch_slices};
+use crate::watch::{WatchAttempts, WatchEnd, watch_slices};
 
 /// One answer of the API server.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct ApiAnswer {
 
 /// The states that one attempt reports, where the API server gives these answers to its requests.
 pub async fn slices_from(service: &KubernetesService, answers: Vec<ApiAnswer>) -> Vec<DiscoveryState> {
-    let (mut attempts, mut states) = (Attempts::default(), Vec::new());
+    let (mut attempts, mut states) = (WatchAttempts::default(), Vec::new());
     let end = watch_slices(client(answers), service, |endpoints, is_settled| {
         states.push(attempts.on_slices(endpoints, is_settled));
     })

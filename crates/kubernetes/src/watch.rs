@@ -52,14 +52,14 @@ pub(crate) struct WatchFailure {
 
 /// What is known, and what is told of one attempt after the other. Pure.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts {
+pub(crate) struct WatchAttempts {
     known: DiscoveryState,
     failures_in_a_row: u32,
     /// Whether the last one has listed, and then failed to watch.
     has_failed_to_watch: bool,
 }
 
-impl Attempts {
+impl WatchAttempts {
     /// These are the slices; if it is settled, a watch has begun.
     pub(crate) fn on_slices(&mut self, endpoints: &Endpoints, is_settled: bool) -> DiscoveryState {
         if is_settled {
@@ -91,7 +91,7 @@ pub(crate) async fn watch(
     service: &KubernetesService,
     mut tell: impl FnMut(DiscoveryState) + Send,
 ) -> Infallible {
-    let mut attempts = Attempts::default();
+    let mut attempts = WatchAttempts::default();
     // From 0.8 s up to 30 s, each up to twice as long by chance.
     let mut pauses = DefaultBackoff::default();
     loop {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn watches_that_fail_after_each_list_are_one_fault_until_one_holds() {
-        let mut attempts = Attempts::default();
+        let mut attempts = WatchAttempts::default();
         attempts.on_slices(&endpoints(), false);
         assert_eq!(attempts.on_failure(failure(true)).fault, None, "once is no trouble");
         attempts.on_slices(&endpoints(), false);
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_list_ends_the_fault_of_an_api_server_that_was_gone() {
-        let mut attempts = Attempts::default();
+        let mut attempts = WatchAttempts::default();
         attempts.on_slices(&endpoints(), true);
         attempts.on_failure(failure(true));
         assert!(attempts.on_failure(failure(false)).fault.is_some());
