@@ -147,7 +147,7 @@ pub struct FlowListReport {
 pub struct FlowReport {
     /// What it is called: no other flow of this process is.
     pub id: String,
-    /// `proxy`, `passthrough` or `dsr`.
+    /// `proxy`, `http`, `passthrough` or `dsr`.
     pub mode: &'static str,
     /// `tcp` or `udp`.
     pub protocol: &'static str,

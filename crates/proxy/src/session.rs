@@ -85,6 +85,7 @@ impl TcpSession {
         let (protocol, core, began) = (Protocol::Tcp, context.core, Instant::now());
         let watched = Watched::new(WatchedClient {
             frontend: (frontend.live.id, frontend.live.name.clone()),
+            mode: frontend.config.mode,
             client,
             vip,
             is_client_known: !frontend.config.accept_proxy,
@@ -539,7 +540,7 @@ impl TcpSession {
                 self.count_closed();
             }
             self.frontend = frontend.clone();
-            self.watched.set_frontend(frontend.live.id, &frontend.live.name);
+            self.watched.set_frontend(frontend.live.id, &frontend.live.name, frontend.config.mode);
         }
         self.timeouts = snapshot.timeouts_of(&self.frontend);
     }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use convey_model::Mode;
 use slab::Slab;
 use tokio::time::Instant;
 
@@ -33,6 +34,7 @@ thread_local! {
 struct OpenConnection {
     serial: u32,
     frontend: (u32, Arc<str>),
+    mode: Mode,
     client: SocketAddr,
     vip: SocketAddr,
     /// Whether it is the client, and not a proxy whose PROXY header is still to say who it is.
@@ -54,6 +56,8 @@ struct OpenConnection {
 pub(super) struct WatchedClient {
     /// The number of its frontend, and its name.
     pub(super) frontend: (u32, Arc<str>),
+    /// The mode of its frontend.
+    pub(super) mode: Mode,
     /// Where it comes from.
     pub(super) client: SocketAddr,
     /// Where it has connected to.
@@ -84,13 +88,14 @@ pub(super) struct Watched(usize);
 impl Watched {
     /// One of this client.
     pub(super) fn new(of: WatchedClient) -> Watched {
-        let WatchedClient { frontend, client, vip, is_client_known, began } = of;
+        let WatchedClient { frontend, mode, client, vip, is_client_known, began } = of;
         pass_to(began);
         let serial = NEXT.replace(NEXT.get().wrapping_add(1));
         let (source, server, end, waker, bytes, moved) = (None, None, None, None, [0; 2], began);
         let entry = OpenConnection {
             serial,
             frontend,
+            mode,
             client,
             vip,
             is_client_known,
@@ -105,9 +110,12 @@ impl Watched {
         Watched(OPEN.with_borrow_mut(|open| open.insert(entry)))
     }
 
-    /// It is to the frontend with this number and name from now on.
-    pub(super) fn set_frontend(&self, id: u32, name: &Arc<str>) {
-        OPEN.with_borrow_mut(|open| open[self.0].frontend = (id, name.clone()));
+    /// Moves the connection to the frontend with this number, name and mode.
+    pub(super) fn set_frontend(&self, id: u32, name: &Arc<str>, mode: Mode) {
+        OPEN.with_borrow_mut(|open| {
+            let entry = &mut open[self.0];
+            (entry.frontend, entry.mode) = ((id, name.clone()), mode);
+        });
     }
 
     /// This is its client from now on.
@@ -252,6 +260,7 @@ mod tests {
     fn watched(frontend: u32, last: u8, is_client_known: bool) -> Watched {
         Watched::new(WatchedClient {
             frontend: (frontend, "www".into()),
+            mode: Mode::Http,
             client: SocketAddr::from(([10, 0, 0, last], 4242)),
             vip: "192.0.2.1:80".parse().unwrap(),
             is_client_known,
@@ -324,6 +333,17 @@ mod tests {
             from = look((place, 2), 3, Instant::now(), &mut listing);
         }
         listing.answer().flows
+    }
+
+    #[test]
+    fn connections_are_listed_with_the_mode_of_their_frontend() {
+        let query =
+            FlowQuery { filter: FlowFilter::default(), sort: FlowSort::Bytes, limit: 10, count_by: None };
+        let [_of_http, moved] = [watched(1, 6, true), watched(1, 7, true)];
+        moved.set_frontend(2, &"other".into(), Mode::Proxy);
+        let mut modes: Vec<&str> = names(&query).iter().map(|flow| flow.mode.name()).collect();
+        modes.sort_unstable();
+        assert_eq!(modes, ["http", "proxy"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{OPEN, OpenConnection, RelayEnd};
 use convey_model::{
-    FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Mode, Protocol,
+    FlowActivity, FlowFacts, FlowKind, FlowListing, FlowServer, ListedFlow, ListedFlowId, Protocol,
 };
 
 /// Offers connections to a list, of so many places from the first one on. `worker` is this thread's number. Returns where to
@@ -49,7 +49,7 @@ fn facts(place: usize, worker: u16, entry: &OpenConnection) -> FlowFacts<'_> {
     let server = entry.server.as_ref();
     FlowFacts {
         id: ListedFlowId { kind: FlowKind::Connection, worker, place: place as u32, serial: entry.serial },
-        mode: Mode::Proxy,
+        mode: entry.mode,
         protocol: Protocol::Tcp,
         frontend: (*frontend, name),
         server: server.map(|server| {

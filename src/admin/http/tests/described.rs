@@ -294,3 +294,14 @@ fn a_flow_that_is_explained_is_as_the_description_says() {
         assert!(wrong.is_empty(), "{wrong:?}\n{value:#}");
     }
 }
+
+#[test]
+fn modes_of_the_description_are_all_modes() {
+    let description = description();
+    let all: BTreeSet<&str> = Mode::ALL.into_iter().map(Mode::name).collect();
+    for schema in ["Flow", "Explanation"] {
+        let mode = &description["components"]["schemas"][schema]["properties"]["mode"]["enum"];
+        let described: BTreeSet<&str> = mode.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!(described, all, "{schema}");
+    }
+}
