@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests happen in real time, and their threads can be made")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use convey::admin::{StatsSource, routes, serve};
-use convey::model::{FrontendConfig, LookupFault, Missing, Timestamp};
+use convey::model::{FrontendConfig, LookupFault, Missing, Mode, Timestamp};
 use convey::snapshot::{Ejected, Health, Name, Snapshot, fixture};
 use convey::stats::PacketStats;
 use convey_testkit::{Need, run_trials, trial};
@@ -26,7 +27,9 @@ fn main() -> ExitCode {
     .map(|(story, name)| trial(story, [Need::PROMTOOL], || promtool_accepts(&scrape(state(name)))));
     let rules =
         trial("promtool_finds_the_alert_rules_right", [Need::PROMTOOL], promtool_finds_the_alert_rules_right);
-    run_trials(trials.into_iter().chain([rules]).collect())
+    let series =
+        trial("series_of_alert_tests_are_series_of_convey", [], series_of_alert_tests_are_series_of_convey);
+    run_trials(trials.into_iter().chain([rules, series]).collect())
 }
 
 fn promtool_finds_the_alert_rules_right() {
@@ -43,7 +46,43 @@ fn promtool_finds_the_alert_rules_right() {
     assert!(alerts.len() > 10, "{alerts:?}");
     for alert in alerts {
         assert!(test.contains(&format!("- alertname: {alert}\n")), "no test raises {alert}");
+        assert!(test.contains(&format!("- {{alertname: {alert}, ")), "no test leaves {alert} silent");
     }
+}
+
+/// Series of other names and labels than those of `/metrics` would test rules that never fire.
+fn series_of_alert_tests_are_series_of_convey() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus/convey.rules.test.yml");
+    let test = fs::read_to_string(file).unwrap();
+    let page = scrape(state("web"));
+    let rendered: BTreeSet<String> =
+        page.lines().filter_map(|line| shape(line.rsplit_once(' ')?.0)).collect();
+    let tested = test.lines().filter_map(|line| line.split('\'').nth(1));
+    let tested: BTreeSet<String> = tested.filter_map(shape).collect();
+    assert!(tested.len() > 20, "{tested:?}");
+    // Prometheus adds `up`; the state of the test has no certificates and no Services of Kubernetes.
+    let others = ["up{", "convey_certificate_", "convey_acme_", "convey_discovery_"];
+    let is_other = |series: &&String| others.iter().any(|prefix| series.starts_with(prefix));
+    let missing: Vec<&String> =
+        tested.iter().filter(|series| !is_other(series) && !rendered.contains(*series)).collect();
+    assert!(missing.is_empty(), "/metrics lacks {missing:#?}");
+}
+
+/// A series without the labels that Prometheus adds, and without values that are names in a configuration.
+fn shape(series: &str) -> Option<String> {
+    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return None;
+    }
+    let labels = labels.strip_suffix('}')?.split(',').filter(|label| !label.is_empty());
+    let label = |label: &str| {
+        let (key, value) = label.split_once('=').unwrap_or((label, ""));
+        let is_named = ["frontend", "backend", "server", "name"].contains(&key);
+        let is_added = ["job", "instance"].contains(&key);
+        (!is_added).then(|| format!("{key}={}", if is_named { "NAME" } else { value }))
+    };
+    let labels: BTreeSet<String> = labels.filter_map(label).collect();
+    Some(format!("{name}{{{}}}", Vec::from_iter(labels).join(",")))
 }
 
 fn promtool_accepts(text: &str) {
@@ -106,7 +145,7 @@ fn get_metrics(addr: SocketAddr) -> String {
 }
 
 /// A frontend, a backend, two servers (one of them down) and a host that are all called `name`, every optional
-/// limit set; nothing at all if the name is empty.
+/// limit set, and frontends of other modes; nothing at all if the name is empty.
 fn state(name: &str) -> Snapshot {
     if name.is_empty() {
         return Snapshot::empty(1);
@@ -120,6 +159,10 @@ fn state(name: &str) -> Snapshot {
     };
     let pool = fixture::pool(name, vec![server("127.0.0.1:8081", true), server("127.0.0.1:8082", false)]);
     let config = convey::model::fixture::frontend(name, &[], name);
+    let http = FrontendConfig { mode: Mode::Http, name: format!("{name} http"), ..config.clone() };
+    let http = fixture::frontend_of(http, &pool);
+    let packets = FrontendConfig { mode: Mode::Passthrough, name: format!("{name} nat"), ..config.clone() };
+    let packets = fixture::frontend_of(packets, &pool);
     let frontend = fixture::frontend_of(FrontendConfig { max_connections: Some(9), ..config }, &pool);
     let host = Name {
         host: name.into(),
@@ -128,5 +171,5 @@ fn state(name: &str) -> Snapshot {
         since: Timestamp(1),
         live: Arc::default(),
     };
-    Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend], vec![pool]) }
+    Snapshot { names: vec![host], ..fixture::snapshot(vec![frontend, http, packets], vec![pool]) }
 }

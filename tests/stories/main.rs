@@ -9,6 +9,7 @@ mod access;
 mod access_log;
 mod acme;
 mod affinity;
+mod alerts;
 mod announce;
 mod checks;
 mod cli;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         access_log::stories(),
         acme::stories(),
         affinity::stories(),
+        alerts::stories(),
         announce::stories(),
         checks::stories(),
         cli::stories(),

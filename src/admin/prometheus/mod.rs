@@ -7,6 +7,7 @@ mod etcd;
 mod files;
 mod page;
 mod requests;
+mod servers;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::time::SystemTime;
 
 use self::page::{Labels, MetricsPage, labels};
 use super::packets::PacketReport;
-use super::{ConfigReport, FrontendReport, ProcessMetrics, ServerReport, StatsReport, TrafficReport};
+use super::{ConfigReport, FrontendReport, ProcessMetrics, StatsReport, TrafficReport};
 
 /// The text of `/metrics`, in exposition format 0.0.4. An error is a mistake in this module: no report can
 /// cause one.
@@ -30,7 +31,7 @@ pub fn render(report: &StatsReport, process: &ProcessMetrics) -> prometheus::Res
     config(&mut page, &report.config);
     frontends(&mut page, report);
     backends(&mut page, report);
-    servers(&mut page, report);
+    servers::add(&mut page, report);
     requests::add(&mut page, report);
     files::add(&mut page, report);
     tls::add(&mut page, report);
@@ -223,100 +224,6 @@ fn backends(page: &mut MetricsPage, report: &StatsReport) {
     );
     page.gauge("convey_backend_servers", "Servers configured.", &all, |b| b.servers.len() as f64);
     page.gauge("convey_backend_servers_up", "Servers that are healthy.", &all, |b| b.servers_up as f64);
-}
-
-fn servers(page: &mut MetricsPage, report: &StatsReport) {
-    let mut all = Vec::new();
-    for (backend, b) in &report.backends {
-        all.extend(b.servers.iter().map(|(name, s)| (labels([("backend", backend), ("server", name)]), s)));
-    }
-    page.gauge("convey_server_up", "Whether the server is healthy.", &all, |s| flag(s.up));
-    page.gauge(
-        "convey_server_eligible",
-        "Whether the server can be chosen: healthy, not ejected, of some weight, not a backup that is not needed.",
-        &all,
-        |s| flag(s.eligible),
-    );
-    page.gauge(
-        "convey_server_health_changed_timestamp_seconds",
-        "When the server's health last changed, in Unix time.",
-        &all,
-        |s| unix_time(s.health.since),
-    );
-    page.gauge("convey_server_weight", "Share of new connections in the backend.", &all, |s| {
-        f64::from(s.weight)
-    });
-    page.gauge(
-        "convey_server_effective_weight",
-        "What counts of the weight now: less while the server comes back slowly.",
-        &all,
-        |s| s.effective_weight,
-    );
-    page.gauge(
-        "convey_server_ejected",
-        "Whether the server is out because clients fared badly.",
-        &all,
-        |s| flag(s.ejected.is_some()),
-    );
-    page.counter("convey_server_ejections_total", "Times the server has been ejected.", &all, |s| {
-        s.ejections as f64
-    });
-    page.gauge("convey_server_max_connections", "Connections it is given at once.", &all, |s| {
-        s.max_connections.map(f64::from)
-    });
-    traffic(page, "convey_server", "the server", &all, |s| &s.traffic);
-    page.counter(
-        "convey_server_connect_failures_total",
-        "Attempts to connect to the server that failed.",
-        &all,
-        |s| s.connect_failures as f64,
-    );
-    page.counter(
-        "convey_server_retries_total",
-        "Attempts to connect to the server after one to another had failed.",
-        &all,
-        |s| s.retries as f64,
-    );
-    handshakes(page, &all);
-}
-
-fn handshakes(page: &mut MetricsPage, servers: &[(Labels, &ServerReport)]) {
-    page.counter(
-        "convey_server_handshakes_begun_total",
-        "TCP handshakes that clients have begun with the server (packet modes).",
-        servers,
-        |s| s.handshakes.map(|handshakes| handshakes.begun as f64),
-    );
-    page.counter(
-        "convey_server_handshakes_completed_total",
-        "TCP handshakes that clients have completed with the server (packet modes).",
-        servers,
-        |s| s.handshakes.map(|handshakes| handshakes.completed as f64),
-    );
-    page.counter(
-        "convey_server_syns_repeated_total",
-        "SYNs to the server that came again before their handshake was complete (packet modes).",
-        servers,
-        |s| s.handshakes.map(|handshakes| handshakes.syn_repeated as f64),
-    );
-    page.gauge(
-        "convey_server_answers_nobody",
-        "Whether the server completes no handshake of late, and others of its backend do (packet modes).",
-        servers,
-        |s| s.handshakes.map(|handshakes| f64::from(u8::from(handshakes.answers_nobody))),
-    );
-    let ways = |(of_server, server): &(Labels, &ServerReport)| {
-        let counts = server.path_mtu_suspicions?;
-        let ways = [("to_server", counts.to_server), ("to_client", counts.to_client)];
-        Some(ways.map(|(way, n)| ([of_server.clone(), labels([("direction", way)])].concat(), n)))
-    };
-    let all: Vec<(Labels, u64)> = servers.iter().filter_map(ways).flatten().collect();
-    page.counter(
-        "convey_server_path_mtu_suspicions_total",
-        "Connections whose large packets do not arrive and short ones do, by which way these go (packet modes).",
-        &all,
-        |n| *n as f64,
-    );
 }
 
 fn names(page: &mut MetricsPage, report: &StatsReport) {

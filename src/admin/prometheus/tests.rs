@@ -97,6 +97,8 @@ fn every_number_of_the_report_is_a_sample() {
         "convey_server_up{backend=\"web\",server=\"a\"} 1",
         "convey_server_up{backend=\"web\",server=\"b\"} 0",
         "convey_server_eligible{backend=\"web\",server=\"b\"} 0",
+        "convey_server_state{backend=\"web\",server=\"b\",state=\"ready\"} 1",
+        "convey_server_state{backend=\"web\",server=\"b\",state=\"maint\"} 0",
         "convey_server_health_changed_timestamp_seconds{backend=\"web\",server=\"b\"} 1700000000.5",
         "convey_server_max_connections{backend=\"web\",server=\"a\"} 50",
         "convey_server_effective_weight{backend=\"web\",server=\"a\"} 1",
