@@ -4,6 +4,7 @@
 mod certificates;
 mod examples;
 mod limits;
+mod metrics;
 mod tools;
 
 use std::collections::BTreeSet;
