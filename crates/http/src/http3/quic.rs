@@ -57,7 +57,10 @@ pub(super) struct StreamNotes {
 
 /// Reports once that the client has all that was sent, wants no more of it, or has reset its
 /// request.
-pub(super) struct Stopped(Option<(Pin<Box<dyn Future<Output = ()> + Send + Sync>>, SharedReceive)>);
+pub(super) struct Stopped(Option<(StoppedSending, SharedReceive)>);
+
+/// Ends when the client has all that was sent, or wants no more of it.
+type StoppedSending = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 impl Stopped {
     /// Waits for that. Nothing is to be sent then.
