@@ -155,7 +155,8 @@ fn proxied_frontends_without_server_raise_alerts() {
 fn half_broken(lab: &Loopback) -> TestHttpServer {
     let asked = AtomicUsize::new(0);
     TestHttpServer::start(lab.server(1), move |_, stream| {
-        let status = if asked.fetch_add(1, Ordering::Relaxed) % 2 == 0 { "200 OK" } else { "500 Oops" };
+        let status =
+            if asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { "200 OK" } else { "500 Oops" };
         stream.write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").as_bytes())
     })
 }

@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((open(6), open(7), open(8)), ([1, 0], [1, 0], [0, 0]));
         let [next, unnamed] =
             [true, false].map(|is_client_known| watched(id(&frontends[1]), 9, is_client_known));
-        first.iter().for_each(|watched| watched.set_frontend(id(&frontends[1]), &"www".into()));
+        first.iter().for_each(|watched| watched.set_frontend(id(&frontends[1]), &"www".into(), Mode::Http));
         count_sources(&frontends[1..]);
         count_sources(&frontends[1..]);
         assert_eq!((open(6), open(200)), ([0, 3], [0, 3]));

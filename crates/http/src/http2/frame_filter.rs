@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn connection_that_the_library_ends_passes_as_it_is_and_little_is_held() {
-        let preface = vec![0; PREFACE];
+        let preface = [0; PREFACE];
         let long = frame(HEADERS, 0, 1, &[0x82; 16_384]);
         for frames in [
             vec![frame(HEADERS, END_HEADERS, 1, b"\x80")],
