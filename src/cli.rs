@@ -126,6 +126,9 @@ pub enum Command {
     /// Exit code 0 means that convey is ready (/readyz), 3 that it is not or that a frontend has no valid certificate, and 1 that no
     /// convey answers.
     Status {
+        /// Show these frontends with their routes and backends, and these backends with their frontends
+        #[arg(value_name = "NAME", conflicts_with_all = ["json", "events"])]
+        names: Vec<String>,
         /// Print all there is to say, as JSON
         #[arg(long)]
         json: bool,

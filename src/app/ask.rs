@@ -12,7 +12,7 @@ use super::control_socket::places;
 use super::{Failure, clock, print, runtime};
 use crate::cli::{FlowsArgs, FlowsCommand, Options};
 use crate::operator::{
-    self, Change, Client, FlowPage, PastEvent, Refused, Status, Wanted, carry_out, kill, overview, past,
+    self, Change, Client, FlowPage, PastEvent, Refused, Status, StatusScreen, Wanted, carry_out, kill, past,
     path, shown, wait_until_idle,
 };
 
@@ -59,20 +59,31 @@ pub(super) fn wall_clock() -> SystemTime {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Prints one screen, or what has happened lately; or, as `json`, all there is to say of it.
-pub(super) fn status(options: &Options, json: bool, events: bool) -> Result<ExitCode, Failure> {
+///
+/// With `names` the screen has these frontends and backends alone.
+pub(super) fn status(
+    options: &Options,
+    names: &[String],
+    json: bool,
+    events: bool,
+) -> Result<ExitCode, Failure> {
     let asked = runtime()?.block_on(async {
         let client = Client::find(&places(options.socket.as_deref())).await?;
         let (readiness, obstacles) = client.text("/readyz").await?;
         let obstacles: Vec<String> = obstacles.lines().map(str::to_owned).collect();
         let status: Status = client.get("/v1/status").await?;
         let is_ready = readiness == StatusCode::OK;
+        let is_certified = status.certificate_faults().is_empty();
         let text = match (events, json) {
             (true, true) => client.text("/v1/events").await?.1,
             (false, true) => client.text("/v1/status").await?.1,
             (true, false) => past(&client.get::<Vec<PastEvent>>("/v1/events").await?),
-            (false, false) => overview(&status, if is_ready { &[] } else { &obstacles }, wall_clock()),
+            (false, false) => {
+                let obstacles = if is_ready { &[][..] } else { &obstacles };
+                StatusScreen { obstacles, names, now: wall_clock(), width: width() }.text(status)?
+            }
         };
-        Ok((text, is_ready && status.certificate_faults().is_empty()))
+        Ok((text, is_ready && is_certified))
     });
     let (text, is_ready) = asked.map_err(refused)?;
     print(&text);

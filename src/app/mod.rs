@@ -123,7 +123,7 @@ fn carry_out(cli: &Cli, Begun(early): Begun, log: &Log) -> Result<ExitCode, Fail
         Some(Command::Demo { ecmp: true }) => ecmp::run(cli.options.mode().unwrap_or(Mode::Dsr)),
         Some(Command::Demo { ecmp: false }) => try_out(&cli.options, log),
         Some(Command::Clear { addresses }) => clear::run(*addresses),
-        Some(Command::Status { json, events }) => ask::status(&cli.options, *json, *events),
+        Some(Command::Status { names, json, events }) => ask::status(&cli.options, names, *json, *events),
         Some(Command::Top(args)) => top::run(&cli.options, args),
         Some(Command::Flows(args)) => ask::flows(&cli.options, args),
         Some(Command::Server(server)) => ask::steer(&cli.options, &server.change(), server.patience()),

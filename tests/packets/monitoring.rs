@@ -13,6 +13,9 @@ use serde_json::Value;
 use crate::case::{Case, Family, Story, stories};
 use crate::network::{Network, PORT};
 
+/// Where the server of mode http listens.
+const WEB_PORT: u16 = 8081;
+
 /// Where Prometheus listens, in the balancer's namespace.
 const PROMETHEUS: ([u8; 4], u16) = ([127, 0, 0, 1], 9090);
 
@@ -27,8 +30,11 @@ fn every_query_of_the_dashboard_and_the_alerts_returns_data(case: Case) {
     network.balance_with(&configuration(case));
     let network = &network;
     let _server = network.server(1, TcpServer::echo);
+    let _web = network.server(1, |addr| TcpServer::named("a", SocketAddr::new(addr.ip(), WEB_PORT)));
     let _prometheus = start_prometheus(network);
+    let http = case.family.vip(8083);
     let client = || {
+        _ = network.inside(Role::Client(1), || ask(http, "/").unwrap());
         for mode in [Mode::Proxy, Mode::Passthrough] {
             network.inside(Role::Client(1), || ping(&mut connect(vip(case, mode))).unwrap());
         }
@@ -127,7 +133,7 @@ fn vip(case: Case, mode: Mode) -> SocketAddr {
     case.family.vip(port)
 }
 
-/// A frontend of each kind with a limit, a server that goes by its name, and a Service of which nobody knows.
+/// Two frontends with a limit, one of mode http, a server that goes by its name, and a Service of which nobody knows.
 fn configuration(case: Case) -> String {
     let [proxy, nat] = [Mode::Proxy, Mode::Passthrough].map(|mode| vip(case, mode));
     let server = SocketAddr::new(case.family.address(Role::Server(1)), PORT);
@@ -136,10 +142,14 @@ fn configuration(case: Case) -> String {
          [frontends.nat]\nlisten_addr = \"{nat}\"\nbackend = \"web\"\nmax_connections = 100\n\
          [backends.proxied]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n\
          [backends.web]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{server}\"\n\
+         [frontends.site]\nmode = \"http\"\nlisten_addr = \"{}\"\nbackend = \"site\"\n\
+         [backends.site]\nhealth_check.kind = \"none\"\nservers.s.addr = \"{}\"\n\
          [frontends.named]\nmode = \"proxy\"\nlisten_addr = \"{}\"\nbackend = \"named\"\n\
          [backends.named]\nservers.s.addr = \"localhost:9\"\n\
          kubernetes = {{ service = \"shop/web\", port = \"http\", kubeconfig = \"/nowhere\" }}\n\
          [dns]\nallow_local = true\n[passthrough]\noffload = \"tc\"\n",
+        case.family.vip(8083),
+        SocketAddr::new(server.ip(), WEB_PORT),
         case.family.vip(8082)
     )
 }

@@ -246,12 +246,17 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
     let mut of = |file: &str, expression: &str| {
         browser.evaluate(&format!("import('/dashboard/{file}').then((file) => {expression})"))
     };
-    // Two looks, ten seconds apart: 20 connections, of which 15 to one server, and a hundred connects.
+    // Two looks, ten seconds apart: 20 connections, of which 15 to one server, a hundred connects, and the first requests that
+    // were refused.
     let history = "(() => {
         const history = new file.History();
         const status = (total, a, connects) => ({
-            total_connections: total, frontends: {}, backends: { app: {
-                total_connections: total, servers: { a: { total_connections: a } },
+            total_connections: total, frontends: { web: { requests: {
+                total, responses: { '5xx': (total - 100) * 1.5 }, answered: { no_server: total - 100, redirect: total },
+            } } }, backends: { app: {
+                total_connections: total, servers: { a: {
+                    total_connections: a, response_seconds: { count: connects, buckets: { 0.001: connects } },
+                } },
                 connect_seconds: { count: connects, buckets: { 0.001: connects / 2, 0.01: connects * 0.99, 0.1: connects } },
             } },
         });
@@ -263,9 +268,13 @@ fn rates_latencies_and_the_last_hour_follow_from_what_convey_counts() {
         ("rate('total_connections')", json!(2)),
         ("rate('nothing')", Value::Null),
         ("lately('server', 'app', 'a')", json!(15)),
-        ("quantile('app', 0.5).toFixed(4)", json!("0.0010")),
-        ("quantile('app', 0.99).toFixed(4)", json!("0.0100")),
-        ("quantile('other', 0.5)", Value::Null),
+        ("quantile('connect', 'app', 0.5).toFixed(4)", json!("0.0010")),
+        ("quantile('connect', 'app', 0.99).toFixed(4)", json!("0.0100")),
+        ("quantile('connect', 'other', 0.5)", Value::Null),
+        ("quantile('response', 'app', 0.5).toFixed(4)", json!("0.0005")),
+        ("rate('frontend', 'web', '5xx')", json!(3)),
+        ("rate('loss', 'requests refused', 'no_server')", json!(2)),
+        ("rate('loss', 'requests refused', 'redirect')", Value::Null),
     ] {
         assert_eq!(of("history.js", &format!("{history}.{asked}")), expected, "{asked}");
     }

@@ -91,8 +91,13 @@ function factsOf(name, backend, history) {
   const facts = [`${perSecond(history.rate("backend", name))}/s`, `${short(backend.current_connections)} open`];
   if (backend.waiting_connections > 0) facts.push(`${short(backend.waiting_connections)} wait`);
   if (backend.connect_seconds) {
-    const [p50, p99] = [0.5, 0.99].map((share) => history.quantile(name, share));
+    const [p50, p99] = [0.5, 0.99].map((share) => history.quantile("connect", name, share));
     facts.push(p50 === null ? "no connect in the last minute" : `connect p50 ${latency(p50)}, p99 ${latency(p99)}`);
+  }
+  if (backend.requests) {
+    facts.push(`${perSecond(history.rate("backend", name, "requests"))} requests/s`, `${perSecond(history.rate("backend", name, "5xx"))} 5xx/s`);
+    const [p50, p99] = [0.5, 0.99].map((share) => history.quantile("response", name, share));
+    if (p50 !== null) facts.push(`response p50 ${latency(p50)}, p99 ${latency(p99)}`);
   }
   return facts.join(" · ");
 }

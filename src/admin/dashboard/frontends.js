@@ -17,8 +17,15 @@ export function showTotals(status, history) {
   const up = servers.filter(({ up }) => up).length;
   const [ended, dropped] = [true, false].map((isEnded) => losses(status).filter(({ kind }) => (kind === ENDED) === isEnded));
   const fast = (some) => some.reduce((sum, { kind, reason }) => sum + (history.rate("loss", kind, reason) ?? 0), 0);
+  const ofHttp = Object.entries(status.frontends).filter(([, { requests }]) => requests).map(([name]) => name);
+  const all = (field) => ofHttp.reduce((sum, name) => sum + (history.rate("frontend", name, field) ?? 0), 0);
+  const requests = ofHttp.length === 0 ? [] : [
+    ["requests/s", perSecond(all("requests"))],
+    ["5xx/s", perSecond(all("5xx")), all("5xx") > 0],
+  ];
   list(byId("totals"), [
     ["connections/s", perSecond(history.rate("total_connections"))],
+    ...requests,
     ["open", short(status.current_connections)],
     ["in", bits(history.rate("total_bytes_rx"))],
     ["out", bits(history.rate("total_bytes_tx"))],
@@ -68,7 +75,10 @@ function row(name, history) {
   element.update = ([, frontend]) => {
     const named = [frontend.backend, ...(frontend.routes ?? []).map((route) => route.backend)];
     const backends = [...new Set(named.filter(Boolean))].join(", ") || "no backend";
-    setText(about, `${frontend.mode} ${frontend.protocol} → ${backends}`);
+    const requests = frontend.requests
+      ? ` · ${perSecond(history.rate("frontend", name, "requests"))} requests/s, ${perSecond(history.rate("frontend", name, "5xx"))} 5xx/s`
+      : "";
+    setText(about, `${frontend.mode} ${frontend.protocol} → ${backends}${requests}`);
     setText(listens, addresses(frontend.listen_addr));
     setAttribute(listens, "title", frontend.listen_addr.join(" "));
     const unserved = Object.values(frontend.unserved ?? {})[0];

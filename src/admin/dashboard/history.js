@@ -40,10 +40,13 @@ export class History {
     return last ? growth(first.values.get(name), last.values.get(name)) : 0;
   }
 
-  /** How long connects took that half, or 99 of 100, did not exceed in the last minute; null: there were none. */
-  quantile(backend, share) {
+  /**
+   * The time that half, or 99 of 100, of a backend's connects ("connect") or responses ("response") did not exceed in the last minute;
+   * null: there were none.
+   */
+  quantile(kind, backend, share) {
     const [first, last] = this.#ends();
-    const name = key("connect", backend);
+    const name = key(kind, backend);
     const [before, now] = [first?.values.get(name), last?.values.get(name)];
     if (!before || !now) return null;
     const bounds = Object.keys(now.buckets).map(Number).sort((a, b) => a - b);
@@ -88,24 +91,54 @@ function countersOf(status) {
   for (const field of ["total_connections", "total_bytes_rx", "total_bytes_tx"]) values.set(key(field), status[field]);
   for (const [name, frontend] of Object.entries(status.frontends)) {
     for (const field of ["total_connections", "bytes_rx", "bytes_tx"]) values.set(key("frontend", name, field), frontend[field]);
+    addRequests(values, ["frontend", name], frontend);
   }
   for (const [name, backend] of Object.entries(status.backends)) {
     values.set(key("backend", name), backend.total_connections);
     if (backend.connect_seconds?.buckets) values.set(key("connect", name), backend.connect_seconds);
+    addRequests(values, ["backend", name], backend);
+    const times = sumOf(Object.values(backend.servers).map(({ response_seconds }) => response_seconds).filter(Boolean));
+    if (times) values.set(key("response", name), times);
     for (const [server, { total_connections }] of Object.entries(backend.servers)) {
       values.set(key("server", name, server), total_connections);
     }
   }
-  for (const { kind, reason, total } of losses(status)) values.set(key("loss", kind, reason), total);
+  // Those at 0 too: the first of a kind has a rate.
+  for (const { kind, reason, total } of counts(status)) values.set(key("loss", kind, reason), total);
   for (const [outcome, total] of Object.entries(status.packets?.cache ?? {})) values.set(key("cache", outcome), total);
   return values;
 }
+
+/** Requests, and responses of 5xx, by the name of their frontend or backend. Only mode http has any. */
+function addRequests(values, of, { requests }) {
+  if (!requests) return;
+  values.set(key(...of, "requests"), requests.total);
+  values.set(key(...of, "5xx"), requests.responses?.["5xx"] ?? 0);
+}
+
+/** All of these times together; null: there are none. */
+function sumOf(all) {
+  const sum = { count: 0, buckets: {} };
+  for (const { count, buckets } of all) {
+    sum.count += count;
+    for (const [bound, times] of Object.entries(buckets)) sum.buckets[bound] = (sum.buckets[bound] ?? 0) + times;
+  }
+  return all.length > 0 ? sum : null;
+}
+
+/** Answers of convey's own that give a client what it asked for. */
+const SERVED = new Set(["acme_challenge", "file", "file_forbidden", "file_method", "file_not_found", "file_precondition", "file_range", "redirect"]);
+
+/** The kind of a request that convey answered instead of a server. */
+export const REFUSED = "requests refused";
 
 /** The kind of a connection that did not end by both sides closing. */
 export const ENDED = "connections ended";
 
 /** Everything that was refused, dropped or ended early, of all frontends together. */
-export function losses(status) {
+export const losses = (status) => counts(status).filter(({ total }) => total > 0);
+
+function counts(status) {
   const totals = new Map();
   const add = (kind, reasons) => {
     for (const [reason, count] of Object.entries(reasons ?? {})) {
@@ -118,9 +151,11 @@ export function losses(status) {
   for (const frontend of Object.values(status.frontends)) {
     add(ENDED, frontend.ended);
     add("clients refused", frontend.refused);
+    const answered = Object.entries(frontend.requests?.answered ?? {});
+    add(REFUSED, Object.fromEntries(answered.filter(([reason]) => !SERVED.has(reason))));
     add("datagrams dropped", frontend.drops);
   }
   add("packets dropped", status.packets?.drops);
   add("flows evicted", status.packets?.evicted);
-  return [...totals.values()].filter(({ total }) => total > 0);
+  return [...totals.values()];
 }

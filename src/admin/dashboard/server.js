@@ -76,9 +76,10 @@ function shareOf(backend, server, history) {
   return all > 0 ? Math.min(history.lately("server", backend, server) / all, 1) : null;
 }
 
-/** Connects that failed; in packet modes handshakes that came to nothing. */
-function failures({ connect_failures, handshakes }) {
-  if (!handshakes) return short(connect_failures);
+/** Connects that failed, and responses of 5xx; in packet modes handshakes that came to nothing. */
+function failures({ connect_failures, handshakes, requests }) {
+  const errors = requests?.responses?.["5xx"] ?? 0;
+  if (!handshakes) return errors > 0 ? `${short(connect_failures)}, ${short(errors)} 5xx` : short(connect_failures);
   return `${short(handshakes.begun - handshakes.completed)} of ${short(handshakes.begun)}`;
 }
 

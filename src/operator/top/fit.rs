@@ -46,7 +46,7 @@ pub(super) fn short(number: f64) -> String {
 }
 
 /// A time in the unit that fits, of at most six letters.
-pub(super) fn time(seconds: f64) -> String {
+pub(in crate::operator) fn time(seconds: f64) -> String {
     let (number, unit) = match seconds {
         tiny if tiny < 0.000_999_5 => (tiny * 1e6, "us"),
         little if little < 0.999_5 => (little * 1e3, "ms"),

@@ -13,6 +13,7 @@ mod state;
 mod tests;
 
 pub use column::TopColumn;
+pub(super) use fit::time as short_time;
 pub use sample::{TopEvent, TopSample, TopStatus};
 pub use screen::{draw, top_text};
 pub use state::{TopKey, TopState};

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use super::column::TopColumn;
 use super::fit::printable;
-use super::sample::{TopBackend, TopFrontend, TopSample, TopServer, TopStatus, TopTimes, TopTraffic};
+use super::sample::{TopBackend, TopFrontend, TopSample, TopServer, TopStatus, TopTraffic};
+use crate::operator::requests::RequestCounts;
+use crate::operator::times::Times;
 
 /// What is on the screen.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,12 +23,16 @@ pub(super) struct TopRates {
     pub(super) servers: (usize, usize),
     /// The traffic of all frontends.
     pub(super) totals: TopValues,
+    /// Frontends without a backend: they redirect.
+    pub(super) redirects: Vec<TopRow>,
     pub(super) groups: Vec<TopGroup>,
     /// By reason: how many a second, and since the start. The most first.
     pub(super) drops: Vec<(String, Option<f64>, u64)>,
     /// Whether there are times of connects and sessions.
     pub(super) has_times: bool,
     pub(super) has_handshakes: bool,
+    /// Whether a frontend is of mode http.
+    pub(super) has_requests: bool,
 }
 
 /// A backend with the frontends that use it.
@@ -109,6 +115,8 @@ pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
     let old = before.map(|before| &before.status).filter(|old| !now.status.is_restarted(old));
     let (old, new) = (old.unwrap_or(&nothing), &now.status);
     let servers = || new.backends.values().flat_map(|backend| backend.servers.values());
+    let redirects = new.frontends.iter().filter(|(_, one)| !new.backends.keys().any(|name| one.uses(name)));
+    let redirects = redirects.map(|(name, now)| frontend(name, old.frontends.get(name), now, interval));
     let modes: BTreeSet<&str> = new.frontends.values().map(|frontend| &*frontend.mode).collect();
     TopRates {
         version: printable(&new.version),
@@ -117,12 +125,43 @@ pub(super) fn rates(before: Option<&TopSample>, now: &TopSample) -> TopRates {
         clock: now.clock,
         not_ready: new.not_ready.iter().map(|line| printable(line)).collect(),
         servers: (servers().filter(|server| server.up).count(), servers().count()),
-        totals: traffic(&old.totals, &new.totals, interval),
+        totals: totals(old, new, interval),
+        redirects: redirects.collect(),
         groups: new.backends.keys().map(|name| group(name, old, new, interval)).collect(),
         drops: drops(old, new, interval),
         has_times: new.backends.values().any(|backend| backend.connect_seconds.is_some()),
         has_handshakes: servers().any(|server| server.handshakes.is_some()),
+        has_requests: new.frontends.values().any(|frontend| frontend.requests.is_some()),
     }
+}
+
+/// The traffic of all frontends, and the requests of those that there are now.
+fn totals(old: &TopStatus, new: &TopStatus, interval: Interval) -> TopValues {
+    let mut values = traffic(&old.totals, &new.totals, interval);
+    for column in [TopColumn::Requests, TopColumn::ServerErrors] {
+        let of_frontend = |(name, now): (&String, &TopFrontend)| {
+            frontend(name, old.frontends.get(name), now, interval).values.get(column)
+        };
+        values.set(column, new.frontends.iter().filter_map(of_frontend).reduce(|a, b| a + b));
+    }
+    values
+}
+
+/// Sets the columns of requests. Those of mode http alone have any.
+fn set_requests(
+    values: &mut TopValues,
+    (old, new): (&Option<RequestCounts>, &Option<RequestCounts>),
+    (times_before, times): (Option<Times>, Option<Times>),
+    interval: Interval,
+) {
+    let Some(new) = new else { return };
+    let old = old.clone().unwrap_or_default();
+    values.set(TopColumn::Requests, interval.rate(old.total, new.total));
+    values.set(TopColumn::ServerErrors, interval.rate(old.server_errors(), new.server_errors()));
+    let between = times.map(|times| times.since(&times_before.unwrap_or_default()));
+    let between = between.filter(|_| interval.seconds.is_some());
+    values.set(TopColumn::Response50, between.as_ref().and_then(|times| times.quantile(0.5)));
+    values.set(TopColumn::Response99, between.as_ref().and_then(|times| times.quantile(0.99)));
 }
 
 fn traffic(old: &TopTraffic, new: &TopTraffic, interval: Interval) -> TopValues {
@@ -139,10 +178,8 @@ fn group(name: &str, old: &TopStatus, new: &TopStatus, interval: Interval) -> To
     let none = TopBackend::default();
     let (before, now) = (old.backends.get(name).unwrap_or(&none), &new.backends[name]);
     let frontends = new.frontends.iter().filter(|(_, frontend)| frontend.uses(name));
-    let unused = TopFrontend::default();
-    let frontends = frontends
-        .map(|(name, now)| frontend(name, old.frontends.get(name).unwrap_or(&unused), now, interval))
-        .collect();
+    let frontends =
+        frontends.map(|(name, now)| frontend(name, old.frontends.get(name), now, interval)).collect();
     let eligible = now.servers.values().filter(|server| server.eligible);
     let whole: f64 = eligible.map(|server| server.effective_weight).sum();
     let unknown = TopServer::default();
@@ -156,10 +193,13 @@ fn group(name: &str, old: &TopStatus, new: &TopStatus, interval: Interval) -> To
     TopGroup { frontends, backend: backend(name, (before, now), &servers, interval), servers }
 }
 
-fn frontend(name: &str, old: &TopFrontend, new: &TopFrontend, interval: Interval) -> TopRow {
+fn frontend(name: &str, old: Option<&TopFrontend>, new: &TopFrontend, interval: Interval) -> TopRow {
+    let unused = TopFrontend::default();
+    let old = old.unwrap_or(&unused);
     let mut values = traffic(&old.traffic, &new.traffic, interval);
-    let all = |frontend: &TopFrontend| frontend.reasons().map(|(_, count)| count).sum();
-    values.set(TopColumn::Errors, interval.rate(all(old), all(new)));
+    values.set(TopColumn::Errors, interval.rate(old.errors(), new.errors()));
+    let times = (old.request_seconds(), new.request_seconds());
+    set_requests(&mut values, (&old.requests, &new.requests), times, interval);
     let (state, grade) = match new.not_ready {
         None => ("ready", Grade::Good),
         Some(_) => ("not ready", Grade::Bad),
@@ -177,8 +217,8 @@ fn backend(name: &str, of: (&TopBackend, &TopBackend), servers: &[TopRow], inter
     if sum(TopColumn::Errors).is_none() {
         values.set(TopColumn::Errors, interval.rate(old.connect_failures, new.connect_failures));
     }
-    let none = TopTimes::default();
-    let mut times = |old: &Option<TopTimes>, new: &Option<TopTimes>, half, most| {
+    let none = Times::default();
+    let mut times = |old: &Option<Times>, new: &Option<Times>, half, most| {
         let between = new.as_ref().map(|new| new.since(old.as_ref().unwrap_or(&none)));
         let between = between.filter(|_| interval.seconds.is_some());
         values.set(half, between.as_ref().and_then(|times| times.quantile(0.5)));
@@ -186,6 +226,8 @@ fn backend(name: &str, of: (&TopBackend, &TopBackend), servers: &[TopRow], inter
     };
     times(&old.connect_seconds, &new.connect_seconds, TopColumn::Connect50, TopColumn::Connect99);
     times(&old.session_seconds, &new.session_seconds, TopColumn::Session50, TopColumn::Session99);
+    let times = (old.response_seconds(), new.response_seconds());
+    set_requests(&mut values, (&old.requests, &new.requests), times, interval);
     let up = new.servers.values().filter(|server| server.up).count();
     let grade = match (up, servers.iter().map(|server| server.grade).min()) {
         (0, _) => Grade::Bad,
@@ -206,7 +248,11 @@ fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> T
         failed_before += old.syn_repeated;
         failed += new.syn_repeated;
     }
+    let server_errors = |of: &TopServer| of.requests.as_ref().map_or(0, RequestCounts::server_errors);
+    (failed_before, failed) = (failed_before + server_errors(old), failed + server_errors(new));
     values.set(TopColumn::Errors, interval.rate(failed_before, failed));
+    let times = (old.response_seconds.clone(), new.response_seconds.clone());
+    set_requests(&mut values, (&old.requests, &new.requests), times, interval);
     let (state, grade) = match (&*new.state, new.up) {
         ("drain" | "maint", _) => (&*new.state, Grade::Odd),
         (_, true) if new.ejected.is_some() => ("ejected", Grade::Odd),
@@ -216,25 +262,38 @@ fn server(name: &str, old: &TopServer, new: &TopServer, interval: Interval) -> T
     TopRow { kind: RowKind::Server, name: printable(name), state: state.to_owned(), grade, values }
 }
 
+/// Drops, refusals and early ends by reason: the rate, and the count since the start.
+///
+/// Rates are summed frontend by frontend. Differences of sums would take a frontend that a reload has
+/// removed for counters that begin anew.
 fn drops(old: &TopStatus, new: &TopStatus, interval: Interval) -> Vec<(String, Option<f64>, u64)> {
-    let (old, new) = (reasons(old), reasons(new));
-    let dropped = new.into_iter().filter(|(_, count)| *count > 0);
-    let mut dropped: Vec<(String, Option<f64>, u64)> = dropped
-        .map(|(reason, count)| {
-            let before = old.get(reason).copied().unwrap_or_default();
-            (printable(reason), interval.rate(before, count), count)
-        })
-        .collect();
+    let mut all: BTreeMap<&str, (Option<f64>, u64)> = BTreeMap::new();
+    let mut add = |reason, before, count| {
+        let (rate, total) = all.entry(reason).or_insert((Some(0.0), 0));
+        *rate = rate.zip(interval.rate(before, count)).map(|(sum, rate)| sum + rate);
+        *total += count;
+    };
+    for (name, frontend) in &new.frontends {
+        let before = old.frontends.get(name).map(counts).unwrap_or_default();
+        for (reason, count) in counts(frontend) {
+            add(reason, before.get(reason).copied().unwrap_or_default(), count);
+        }
+    }
+    let before = |reason: &str| Some(*old.packets.as_ref()?.drops.get(reason)?);
+    for (reason, count) in new.packets.iter().flat_map(|packets| &packets.drops) {
+        add(reason, before(reason).unwrap_or_default(), *count);
+    }
+    let dropped = all.into_iter().filter(|(_, (_, count))| *count > 0);
+    let mut dropped: Vec<(String, Option<f64>, u64)> =
+        dropped.map(|(reason, (rate, count))| (printable(reason), rate, count)).collect();
     dropped.sort_by(|a, b| b.1.unwrap_or_default().total_cmp(&a.1.unwrap_or_default()).then(b.2.cmp(&a.2)));
     dropped
 }
 
-/// All that was dropped, refused or ended early, by reason.
-fn reasons(status: &TopStatus) -> BTreeMap<&str, u64> {
+/// What a frontend has dropped, refused or ended early, by reason.
+fn counts(frontend: &TopFrontend) -> BTreeMap<&str, u64> {
     let mut all = BTreeMap::new();
-    let of_frontends = status.frontends.values().flat_map(TopFrontend::reasons);
-    let of_packets = status.packets.iter().flat_map(|packets| &packets.drops);
-    for (reason, count) in of_frontends.chain(of_packets) {
+    for (reason, count) in frontend.reasons() {
         *all.entry(&**reason).or_default() += count;
     }
     all

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use humantime::parse_rfc3339;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use crate::model::{Mode, Timestamp};
-use crate::stats::Distribution;
+use crate::operator::requests::RequestCounts;
+use crate::operator::times::Times;
 
 /// The status, what has happened before it, and when it came.
 #[derive(Debug, Clone)]
@@ -74,12 +75,14 @@ pub(super) struct TopFrontend {
     pub(super) drops: BTreeMap<String, u64>,
     pub(super) refused: BTreeMap<String, u64>,
     pub(super) ended: BTreeMap<String, u64>,
+    pub(super) requests: Option<RequestCounts>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 struct TopRoute {
     backend: Option<String>,
+    request_seconds: Option<Times>,
 }
 
 impl TopFrontend {
@@ -89,8 +92,24 @@ impl TopFrontend {
         self.backend == backend || self.routes.iter().any(is_it)
     }
 
+    /// The duration of requests of all routes (mode http).
+    pub(super) fn request_seconds(&self) -> Option<Times> {
+        Times::sum(self.routes.iter().filter_map(|route| route.request_seconds.as_ref()))
+    }
+
     /// What it has turned away, by reason. Packet modes have their refusals among the drops of all frontends.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&String, &u64)> {
+        self.losses().chain(self.requests.iter().flat_map(RequestCounts::refusals))
+    }
+
+    /// Errors of the frontend: connections and datagrams that it has turned away, responses of 5xx, and
+    /// requests that a limit refused.
+    pub(super) fn errors(&self) -> u64 {
+        let losses: u64 = self.losses().map(|(_, count)| count).sum();
+        losses + self.requests.as_ref().map_or(0, |requests| requests.server_errors() + requests.limited())
+    }
+
+    fn losses(&self) -> impl Iterator<Item = (&String, &u64)> {
         let is_proxied = Mode::ALL.into_iter().any(|mode| mode.is_proxied() && mode.name() == self.mode);
         let refused = is_proxied.then_some(&self.refused).into_iter().flatten();
         self.drops.iter().chain(&self.ended).chain(refused)
@@ -103,9 +122,17 @@ pub(super) struct TopBackend {
     #[serde(flatten)]
     pub(super) traffic: TopTraffic,
     pub(super) connect_failures: u64,
-    pub(super) connect_seconds: Option<TopTimes>,
-    pub(super) session_seconds: Option<TopTimes>,
+    pub(super) connect_seconds: Option<Times>,
+    pub(super) session_seconds: Option<Times>,
+    pub(super) requests: Option<RequestCounts>,
     pub(super) servers: BTreeMap<String, TopServer>,
+}
+
+impl TopBackend {
+    /// From requests to the heads of their responses, for all servers (mode http).
+    pub(super) fn response_seconds(&self) -> Option<Times> {
+        Times::sum(self.servers.values().filter_map(|server| server.response_seconds.as_ref()))
+    }
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -119,6 +146,8 @@ pub(super) struct TopServer {
     #[serde(flatten)]
     pub(super) traffic: TopTraffic,
     pub(super) connect_failures: u64,
+    pub(super) requests: Option<RequestCounts>,
+    pub(super) response_seconds: Option<Times>,
     pub(super) handshakes: Option<TopHandshakes>,
 }
 
@@ -128,37 +157,6 @@ pub(super) struct TopHandshakes {
     pub(super) begun: u64,
     pub(super) completed: u64,
     pub(super) syn_repeated: u64,
-}
-
-/// How long something took.
-#[derive(Debug, Default, Clone, Deserialize)]
-#[serde(default)]
-pub(super) struct TopTimes {
-    pub(super) count: u64,
-    /// Upper bounds in seconds, ascending, each with the number of times that were at most as long.
-    #[serde(deserialize_with = "by_bound")]
-    pub(super) buckets: Vec<(f64, u64)>,
-}
-
-impl TopTimes {
-    /// What has come since `before`; all of it if the counters have begun anew in between.
-    pub(super) fn since(&self, before: &TopTimes) -> Distribution {
-        let nothing = TopTimes::default();
-        let before = if before.count > self.count { &nothing } else { before };
-        let at =
-            |bound: f64| before.buckets.iter().find(|(at, _)| *at == bound).map_or(0, |(_, count)| *count);
-        let buckets = self.buckets.iter().map(|&(bound, count)| (bound, count.saturating_sub(at(bound))));
-        Distribution { buckets: buckets.collect(), count: self.count - before.count, sum: 0.0 }
-    }
-}
-
-/// The bounds are the keys of an object, in no order.
-fn by_bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(f64, u64)>, D::Error> {
-    let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
-    let mut buckets: Vec<(f64, u64)> =
-        counts.into_iter().filter_map(|(bound, count)| Some((bound.parse().ok()?, count))).collect();
-    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(buckets)
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]

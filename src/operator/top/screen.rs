@@ -97,7 +97,7 @@ fn paint(area: Rect, buffer: &mut Buffer, state: &mut TopState, heights: &Height
     state.page = usize::from(table.height.saturating_sub(1));
     state.first = state.first.min(state.last_first());
     if let Some(rates) = &state.rates {
-        state.columns = TopColumn::fitting(area.width, rates.has_times, rates.has_handshakes);
+        state.columns = TopColumn::fitting(area.width, rates);
     }
     let state = &*state;
     Paragraph::new(head_of(state, head.width)).render(head, buffer);
@@ -144,10 +144,13 @@ fn head_of(state: &TopState, width: u16) -> Vec<Line<'static>> {
     let of = |column| rates.totals.get(column);
     let dropped =
         rates.drops.iter().map(|(_, rate, _)| *rate).reduce(|a, b| Some(a? + b?)).unwrap_or(Some(0.0));
+    let requests =
+        format!("{} req/s  {} 5xx/s  ", rate(of(TopColumn::Requests)), rate(of(TopColumn::ServerErrors)));
     let totals = format!(
-        "{} new/s  {} open  in {}B/s  out {}B/s  dropped {}/s",
+        "{} new/s  {} open  {}in {}B/s  out {}B/s  dropped {}/s",
         rate(of(TopColumn::New)),
         rate(of(TopColumn::Open)),
+        if rates.has_requests { &*requests } else { "" },
         rate(of(TopColumn::In)),
         rate(of(TopColumn::Out)),
         rate(dropped.filter(|_| of(TopColumn::New).is_some())),
@@ -228,10 +231,12 @@ fn cells(row: &TopRow, shown: &[TopColumn], name_width: usize) -> String {
 }
 
 fn number(row: &TopRow, column: TopColumn) -> String {
-    use TopColumn::{Connect50, Connect99, Session50, Session99, Share};
+    use TopColumn::{Connect50, Connect99, Response50, Response99, Session50, Session99, Share};
     match (column, row.values.get(column)) {
         (_, None) => NO_NUMBER.to_owned(),
-        (Connect50 | Connect99 | Session50 | Session99, Some(seconds)) => time(seconds),
+        (Connect50 | Connect99 | Session50 | Session99 | Response50 | Response99, Some(seconds)) => {
+            time(seconds)
+        }
         (Share, Some(share)) => format!("{share:.0}%"),
         (_, Some(number)) => short(number),
     }

@@ -1,7 +1,7 @@
 //! What is shown, and what the operator has typed. Pure.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::column::TopColumn;
 use super::fit::printable;
@@ -177,12 +177,21 @@ impl TopState {
         self.rows().len().saturating_sub(self.page)
     }
 
-    /// The rows that the filter lets through, sorted: backends, and servers of each.
+    /// The rows that the filter lets through: backends in order, and the servers of each. A frontend is
+    /// above the first of its backends.
     pub(super) fn rows(&self) -> Vec<&TopRow> {
         let wanted = self.filter.to_lowercase();
         let mut groups: Vec<&TopGroup> = self.rates.iter().flat_map(|rates| &rates.groups).collect();
         groups.sort_by(|a, b| self.order(&a.backend, &b.backend));
-        groups.into_iter().flat_map(|group| self.rows_of(group, &wanted)).collect()
+        let redirects = self.rates.iter().flat_map(|rates| &rates.redirects);
+        let mut rows: Vec<&TopRow> =
+            redirects.filter(|row| row.name.to_lowercase().contains(&wanted)).collect();
+        let mut shown = BTreeSet::new();
+        for group in groups {
+            let of_group = self.rows_of(group, &wanted).into_iter();
+            rows.extend(of_group.filter(|row| row.kind != RowKind::Frontend || shown.insert(&*row.name)));
+        }
+        rows
     }
 
     /// The rows of a backend: none if the filter lets no server through.

@@ -132,6 +132,82 @@ fn the_first_answer_has_no_rates_and_says_so() {
     assert_eq!(words(a), ["a", "up", "1", "-", "-", "-", "-", "-", "-"]);
 }
 
+/// A frontend of mode http with two backends, and one that only redirects. All counters have `n` as a factor.
+fn http_status(n: u64) -> Value {
+    let requests = json!({ "total": n * 20, "responses": { "2xx": n * 10, "5xx": n * 10 } });
+    let server = json!({
+        "state": "ready", "up": true, "requests": requests,
+        "response_seconds": { "count": n * 20, "buckets": { "0.001": 0, "0.002": n * 20 } },
+    });
+    let backend = json!({ "servers": { "a": server, "b": server }, "requests": requests });
+    let seconds = json!({ "count": n * 20, "buckets": { "0.25": n * 20 } });
+    let routes = ["app", "api"].map(|name| json!({ "backend": name, "request_seconds": seconds }));
+    let answered = json!({ "no_server": n * 4, "rate_limit": n * 2, "redirect": n * 8, "file_not_found": n });
+    json!({
+        "started": "2026-01-01T00:00:00.000Z", "uptime_seconds": 60 + n,
+        "frontends": {
+            "web": {
+                "mode": "http", "backend": "app", "routes": routes,
+                "requests": { "total": n * 60, "responses": { "4xx": n * 3, "5xx": n * 24 }, "answered": answered },
+            },
+            "plain": { "mode": "http", "routes": [{ "redirect": "https" }], "requests": { "total": n } },
+        },
+        "backends": { "app": backend, "api": backend },
+    })
+}
+
+fn http_samples() -> [TopSample; 2] {
+    [(1, 1), (5, 3)].map(|(n, seconds)| sample_of(http_status(n), seconds, &[]))
+}
+
+#[test]
+fn requests_show_their_errors_and_times() {
+    let [before, now] = http_samples();
+    let rates = rates(Some(&before), &now);
+    let of = |name: &str, column| row(&rates, name).values.get(column);
+    assert_eq!(
+        (of("web", TopColumn::Requests), of("web", TopColumn::ServerErrors)),
+        (Some(120.0), Some(48.0))
+    );
+    assert_eq!(of("web", TopColumn::Errors), Some(48.0 + 4.0), "5xx, and requests beyond a limit");
+    assert_eq!((of("a", TopColumn::Requests), of("a", TopColumn::Errors)), (Some(40.0), Some(20.0)));
+    assert_eq!((of("app", TopColumn::ServerErrors), of("app", TopColumn::Errors)), (Some(20.0), Some(40.0)));
+    assert_eq!(
+        (of("a", TopColumn::Response50), of("app", TopColumn::Response50)),
+        (Some(0.001_5), Some(0.001_5))
+    );
+    assert!(of("web", TopColumn::Response99).unwrap() > 0.2);
+    assert_eq!(rates.totals.get(TopColumn::Requests), Some(122.0));
+    let drops = [("no_server".to_owned(), Some(8.0), 20), ("rate_limit".to_owned(), Some(4.0), 10)];
+    assert_eq!(rates.drops, drops, "redirects and missing files are no refusals");
+    let mut state = TopState::new(TopColumn::Name, "");
+    http_samples().into_iter().for_each(|sample| state.take(sample));
+    let lines = screen(&mut state, 80, 24);
+    assert_eq!(lines[1], "0 new/s  0 open  122 req/s  48 5xx/s  in 0B/s  out 0B/s  dropped 12/s");
+    assert_eq!(
+        words(&lines[3]),
+        ["NAME", "STATE", "OPEN", "NEW/S", "REQ/S", "OUT/S", "RESP99", "5XX/S", "ERR/S"]
+    );
+}
+
+#[test]
+fn frontend_of_several_backends_has_one_row() {
+    let mut state = TopState::new(TopColumn::Name, "");
+    http_samples().into_iter().for_each(|sample| state.take(sample));
+    assert_eq!(names(&state), ["plain", "web", "api", "a", "b", "app", "a", "b"]);
+    type_in(&mut state, "/app");
+    assert_eq!(names(&state), ["web", "app", "a", "b"]);
+}
+
+#[test]
+fn removed_frontend_makes_no_burst_of_drops() {
+    let [mut before, now] = [(5, 1), (5, 3)].map(|(n, seconds)| (status(n), seconds));
+    before.0["frontends"]["gone"] = json!({ "mode": "proxy", "ended": { "no_server": 1_000 } });
+    let [before, now] = [before, now].map(|(status, seconds)| sample_of(status, seconds, &[]));
+    let rates = rates(Some(&before), &now);
+    assert_eq!(rates.drops.iter().map(|(_, rate, _)| *rate).collect::<Vec<_>>(), [Some(0.0); 2]);
+}
+
 #[test]
 fn counters_that_begin_anew_are_no_rates_of_billions_nor_nothing() {
     // An upgrade: the process is as old as before.
@@ -211,7 +287,9 @@ fn a_terminal_of_40_by_10_shows_fewer_columns_and_one_of_200_by_60_all() {
     assert_eq!(lines[8], "dropped:  access_denied 20 (50)  +1 more");
     assert_eq!(lines[9], "q quit  s sort: NAME  r reverse  / filt…");
     let lines = screen(&mut state, 200, 60);
+    let of_requests = ["REQ/S", "RESP50", "RESP99", "5XX/S"];
     let titles = TopColumn::ALL.map(TopColumn::title);
+    let titles = Vec::from_iter(titles.into_iter().filter(|title| !of_requests.contains(title)));
     assert_eq!(words(&lines[3]), titles);
     assert!(lines[3].ends_with("TOTAL") && lines[3].len() == 200, "{}", lines[3]);
 }

@@ -1,0 +1,89 @@
+//! Backends and their servers. Pure.
+
+use std::time::SystemTime;
+
+use super::report::{StatusBackend, StatusHandshakes, StatusPathMtuSuspicions, StatusServer};
+use super::requests;
+use super::table::{age, table, trimmed, until_when};
+
+/// A backend and its servers.
+pub(super) fn of_backend(
+    name: &str,
+    backend: &StatusBackend,
+    now: SystemTime,
+    width: Option<usize>,
+) -> String {
+    if let Some(files) = &backend.files {
+        return format!("\nbackend {name}: files {files}\n");
+    }
+    let eligible = |server: &&StatusServer| server.eligible;
+    let whole: f64 = backend.servers.values().filter(eligible).map(|server| server.effective_weight).sum();
+    let titles = ["SERVER", "ADDRESS", "STATE", "HEALTH", "SINCE", "SHARE", "OPEN", "TOTAL", "FAILED"];
+    let mut table = table(titles, 4, width);
+    let mut reasons = String::new();
+    for (name, server) in &backend.servers {
+        let share =
+            if server.eligible && whole > 0.0 { server.effective_weight / whole * 100.0 } else { 0.0 };
+        let health = match (&server.ejected, server.up) {
+            (Some(_), _) => "ejected",
+            (None, true) => "up",
+            (None, false) => "down",
+        };
+        let why = server.ejected.as_ref().map_or_else(|| server.health.reason.clone(), until_when);
+        // The time is of its health, which has not changed.
+        let since = if server.ejected.is_some() { "-".to_owned() } else { age(&server.health.since, now) };
+        if health != "up" {
+            reasons += &format!("  {name}: {why}\n");
+        }
+        if let Some(remark) = server.handshakes.as_ref().and_then(of_handshakes) {
+            reasons += &format!("  {name}: {remark}\n");
+        }
+        for remark in of_path_mtu(&server.path_mtu_suspicions) {
+            reasons += &format!("  {name}: {remark}\n");
+        }
+        table.add_row([
+            name.clone(),
+            server.addr.clone(),
+            server.state.clone(),
+            health.to_owned(),
+            since,
+            format!("{share:.0} %"),
+            server.current_connections.to_string(),
+            server.total_connections.to_string(),
+            failures(server).to_string(),
+        ]);
+    }
+    let (up, all) = (backend.servers_up, backend.servers.len());
+    let title = format!("\nbackend {name}: {}, {up} of {all} up", backend.algorithm);
+    let requests = requests::of_servers(backend, width);
+    format!("{title}\n{}\n{reasons}{requests}", trimmed(&table))
+}
+
+/// Connects that failed; in packet modes handshakes that clients did not complete.
+fn failures(server: &StatusServer) -> u64 {
+    let incomplete = |handshakes: &StatusHandshakes| handshakes.begun.saturating_sub(handshakes.completed);
+    server.handshakes.as_ref().map_or(server.connect_failures, incomplete)
+}
+
+/// Fewer say nothing.
+const TELLING_HANDSHAKES: u64 = 5;
+
+/// What is to be said of a server that answers no client now, or if fewer than half of its handshakes got to their end.
+fn of_handshakes(handshakes: &StatusHandshakes) -> Option<String> {
+    let &StatusHandshakes { begun, completed, syn_repeated, answers_nobody } = handshakes;
+    if answers_nobody {
+        return Some("answers no client; look at its VIP, NAT, gateway and firewall".to_owned());
+    }
+    (begun >= TELLING_HANDSHAKES && completed.saturating_mul(2) < begun).then(|| {
+        format!("{completed} of {begun} handshakes completed, {syn_repeated} SYNs repeated since the start")
+    })
+}
+
+/// What is to be said of large packets that do not arrive.
+fn of_path_mtu(&StatusPathMtuSuspicions { to_server, to_client }: &StatusPathMtuSuspicions) -> Vec<String> {
+    let remark = |flows: u64, whose: &str| {
+        let connections = if flows == 1 { "connection" } else { "connections" };
+        (flows > 0).then(|| format!("large packets of {flows} {connections} do not arrive at {whose}"))
+    };
+    [remark(to_server, "the server"), remark(to_client, "the client")].into_iter().flatten().collect()
+}

@@ -1,0 +1,163 @@
+//! `convey status`: one screen, or what has happened lately. Pure.
+
+mod backend;
+mod report;
+mod requests;
+mod sources;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+pub use self::report::{PastEvent, Status};
+use self::table::{table, time, trimmed};
+use super::Refused;
+
+/// A line for each, as in the log.
+pub fn past(events: &[PastEvent]) -> String {
+    let line = |event: &PastEvent| format!("{} {:<5} {}\n", event.at, event.level.to_uppercase(), event.text);
+    events.iter().map(line).collect()
+}
+
+/// The screen.
+#[derive(Debug, Clone, Copy)]
+pub struct StatusScreen<'a> {
+    /// The lines of `/readyz`, of which there are none while convey should get traffic.
+    pub obstacles: &'a [String],
+    /// Frontends and backends to show; all if there is no name.
+    pub names: &'a [String],
+    /// The wall clock.
+    pub now: SystemTime,
+    /// The width of the terminal; `None`: lines are as long as they are.
+    pub width: Option<usize>,
+}
+
+impl StatusScreen<'_> {
+    /// The text of the screen.
+    ///
+    /// # Errors
+    /// A name is neither that of a frontend nor that of a backend.
+    pub fn text(self, mut status: Status) -> Result<String, Refused> {
+        let StatusScreen { obstacles, names, now, width } = self;
+        if !names.is_empty() {
+            keep(&mut status, names)?;
+        }
+        let status = &status;
+        let up = time(Duration::from_secs(status.uptime_seconds));
+        let mut screen = format!("convey {}, up {up}\n", status.version);
+        screen += &sources::of_config(&status.config, now);
+        screen += &status.etcd.as_ref().map(|etcd| sources::of_etcd(etcd, now)).unwrap_or_default();
+        screen += &of_readiness(status, obstacles);
+        screen += &of_frontends(status, width);
+        screen += &requests::of_frontends(&status.frontends, !names.is_empty(), width);
+        for (name, backend) in &status.backends {
+            screen += &backend::of_backend(name, backend, now, width);
+            screen += &status.discovery.get(name).map(sources::of_discovery).unwrap_or_default();
+        }
+        screen += &status.acme.as_ref().map(|acme| sources::of_acme(acme, width)).unwrap_or_default();
+        screen += &sources::of_announced(&status.announced, width);
+        screen += &of_losses(status);
+        if !status.overlays.is_empty() {
+            screen += "\nOther than the file (`convey reset` takes it back):\n";
+            status.overlays.iter().for_each(|said| screen += &sources::of_overlay(said, now));
+        }
+        Ok(screen)
+    }
+}
+
+/// Keeps the frontends and backends of these names, the backends of these frontends, and the frontends
+/// of these backends.
+fn keep(status: &mut Status, names: &[String]) -> Result<(), Refused> {
+    let is_named = |name: &str| names.iter().any(|named| named == name);
+    let is_unknown =
+        |name: &&String| !status.frontends.contains_key(*name) && !status.backends.contains_key(*name);
+    if let Some(name) = names.iter().find(is_unknown) {
+        return Err(Refused(format!("no frontend and no backend has the name {name}")));
+    }
+    let of_named = status.frontends.iter().filter(|(name, _)| is_named(name));
+    let backends: BTreeSet<String> =
+        of_named.flat_map(|(_, frontend)| frontend.backends()).map(str::to_owned).collect();
+    status.frontends.retain(|name, frontend| is_named(name) || frontend.backends().into_iter().any(is_named));
+    status.backends.retain(|name, _| is_named(name) || backends.contains(name));
+    let kept = &status.backends;
+    status.overlays.retain(|said| said.backend.as_ref().is_some_and(|backend| kept.contains_key(backend)));
+    (status.acme, status.packets) = (None, None);
+    status.announced.clear();
+    Ok(())
+}
+
+fn of_readiness(status: &Status, obstacles: &[String]) -> String {
+    let faults = status.certificate_faults();
+    let fault = |fault: &String| format!("NO VALID CERTIFICATE: {fault}\n");
+    if !obstacles.is_empty() {
+        let lines = obstacles.iter().map(|line| format!("NOT READY: {line}\n"));
+        return lines.chain(faults.iter().filter(|one| !obstacles.contains(one)).map(fault)).collect();
+    }
+    let unserved = status.frontends.iter().flat_map(|(name, frontend)| {
+        frontend.unserved.values().map(move |why| format!("NOT SERVED: frontend {name}: {why}\n"))
+    });
+    let unserved: String = unserved.chain(faults.iter().map(fault)).collect();
+    let ready = if unserved.is_empty() { "ready: every frontend can serve\n" } else { "ready\n" };
+    ready.to_owned() + &unserved
+}
+
+/// What is other than the file in the convey that this is the status of, a line each; nothing if it runs with another file.
+pub fn other_than_file(status: &Status, is_file: impl Fn(&str) -> bool, now: SystemTime) -> Vec<String> {
+    if !is_file(&status.config.file) {
+        return Vec::new();
+    }
+    status.overlays.iter().map(|said| sources::of_overlay(said, now).trim().to_owned()).collect()
+}
+
+fn of_frontends(status: &Status, width: Option<usize>) -> String {
+    let mut remarks = String::new();
+    let titles = ["FRONTEND", "MODE", "LISTENS", "BACKEND", "OPEN", "TOTAL", "REFUSED"];
+    let mut table = table(titles, 4, width);
+    for (name, frontend) in &status.frontends {
+        let backends = frontend.backends();
+        let mode = format!("{} {}", frontend.mode, frontend.protocol);
+        let refused: u64 = frontend.refused.values().sum();
+        if frontend.accept_backoffs > 0 {
+            let pauses = frontend.accept_backoffs;
+            remarks +=
+                &format!("  {name}: accepting paused for want of descriptors or memory, pauses: {pauses}\n");
+        }
+        table.add_row([
+            name.clone(),
+            mode,
+            frontend.listen_addr.join(" "),
+            if backends.is_empty() { "-".to_owned() } else { backends.join(" ") },
+            frontend.current_connections.to_string(),
+            frontend.total_connections.to_string(),
+            refused.to_string(),
+        ]);
+    }
+    format!("\n{}\n{remarks}", trimmed(&table))
+}
+
+/// Packets and datagrams that were dropped, and connections that ended early, by reason.
+fn of_losses(status: &Status) -> String {
+    let frontends = || status.frontends.values();
+    let packets = status.packets.iter().flat_map(|packets| &packets.drops);
+    let dropped = sums(frontends().flat_map(|frontend| &frontend.drops).chain(packets));
+    let ended = sums(frontends().flat_map(|frontend| &frontend.ended));
+    let requests = || frontends().filter_map(|frontend| frontend.requests.as_ref());
+    let has_errors =
+        requests().any(|one| one.server_errors() > 0 || one.refusals().any(|(_, count)| *count > 0));
+    match (&*dropped, &*ended) {
+        ("", "") if has_errors => String::new(),
+        ("", "") => "\nnothing dropped\n".to_owned(),
+        ("", ended) => format!("\nended early: {ended}\n"),
+        (dropped, "") => format!("\ndropped: {dropped}\n"),
+        (dropped, ended) => format!("\ndropped: {dropped}\nended early: {ended}\n"),
+    }
+}
+
+/// The sums by reason, as text.
+fn sums<'a>(counts: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let mut all: BTreeMap<&String, u64> = BTreeMap::new();
+    counts.for_each(|(reason, count)| *all.entry(reason).or_default() += count);
+    requests::listed(all.iter().map(|(reason, count)| (*reason, count)))
+}

@@ -1,0 +1,92 @@
+//! The parts about the configuration, certificates, addresses and what operators have set. Pure.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use super::report::{
+    StatusAcme, StatusAcmeName, StatusAnnounced, StatusConfig, StatusDiscovery, StatusEtcd, StatusOverlay,
+};
+use super::table::{age, table, trimmed};
+
+/// What is wrong with the source of a backend's servers.
+pub(super) fn of_discovery(discovery: &StatusDiscovery) -> String {
+    let StatusDiscovery { source, connected, error, notes } = discovery;
+    let error = match (connected, error) {
+        (true, _) => None,
+        (false, Some(why)) => Some(format!("  {source} cannot be watched, its servers stay: {why}\n")),
+        (false, None) => Some(format!("  {source} has not answered yet\n")),
+    };
+    error.into_iter().chain(notes.iter().map(|note| format!("  {source}: {note}\n"))).collect()
+}
+
+/// Certificates that convey orders itself.
+pub(super) fn of_acme(acme: &StatusAcme, width: Option<usize>) -> String {
+    let mut remarks = String::new();
+    let mut table = table(["CERTIFICATE", "UNTIL", "NEXT ORDER"], 3, width);
+    for (name, StatusAcmeName { not_after, next_order, error }) in &acme.names {
+        let time = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".to_owned());
+        table.add_row([name.clone(), time(not_after), time(next_order)]);
+        remarks += &error.as_ref().map_or(String::new(), |why| format!("  {name}: {why}\n"));
+    }
+    format!("\n{}\n{remarks}", trimmed(&table))
+}
+
+/// Addresses that are announced while their frontends can serve.
+pub(super) fn of_announced(announced: &BTreeMap<String, StatusAnnounced>, width: Option<usize>) -> String {
+    if announced.is_empty() {
+        return String::new();
+    }
+    let mut table = table(["ADDRESS", "ON", "ANNOUNCED", "WHY"], 4, width);
+    for (address, StatusAnnounced { interface, announced, reason }) in announced {
+        let word = if *announced { "yes" } else { "NO" };
+        table.add_row([address.clone(), interface.clone(), word.to_owned(), reason.clone()]);
+    }
+    format!("\n{}\n", trimmed(&table))
+}
+
+/// The configuration in etcd.
+pub(super) fn of_etcd(etcd: &StatusEtcd, now: SystemTime) -> String {
+    let StatusEtcd { address, connected, since, error, revision, refused_revision, problems } = etcd;
+    let mut lines = format!("revision {revision} of {address}\n");
+    if let Some(refused) = refused_revision {
+        lines += &format!("revision {refused} is refused:\n");
+        problems.iter().for_each(|problem| lines += &format!("  {problem}\n"));
+    }
+    if !connected {
+        lines += &match error {
+            Some(why) => {
+                format!("etcd cannot be reached (since {since}, {} ago): {why}\n", age(since, now))
+            }
+            None => "etcd cannot be reached: not yet\n".to_owned(),
+        };
+    }
+    lines
+}
+
+pub(super) fn of_config(config: &StatusConfig, now: SystemTime) -> String {
+    let mut lines = format!("configuration {}, loaded {} ago\n", config.hash, age(&config.loaded, now));
+    if !config.last_reload_successful {
+        lines += &format!("the last reload was refused {} ago:\n", age(&config.last_reload, now));
+        config.errors.iter().for_each(|error| lines += &format!("  {error}\n"));
+    }
+    lines
+}
+
+pub(super) fn of_overlay(said: &StatusOverlay, now: SystemTime) -> String {
+    let server = said.server.as_ref().map(|server| format!("/{server}")).unwrap_or_default();
+    let what = match said {
+        StatusOverlay { added: Some(added), .. } => format!("added at {}", added.addr),
+        StatusOverlay { removed: true, .. } => "removed".to_owned(),
+        StatusOverlay { log_level: Some(level), .. } => format!("log level {level}"),
+        StatusOverlay { weight: Some(weight), .. } => format!("weight {weight}"),
+        _ => said.state.clone().unwrap_or_default(),
+    };
+    let of = said.backend.as_ref().map(|backend| format!("{backend}{server}: ")).unwrap_or_default();
+    let note = match (said.superseded, said.absent, &said.server) {
+        (true, ..) => "; superseded: the file goes before it",
+        (_, true, Some(_)) => "; no effect: there is no such server now",
+        (_, true, None) => "; no effect: there is no such backend now",
+        _ => "",
+    };
+    format!("  {of}{what}, for {}, by {}{note}\n", age(&said.since, now), said.by)
+}

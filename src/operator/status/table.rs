@@ -1,0 +1,51 @@
+//! Tables and times as `convey status` writes them. Pure.
+
+use std::time::{Duration, SystemTime};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+use super::report::StatusEjected;
+
+/// Columns between two cells.
+const GAP: u16 = 2;
+
+/// A table of words, and of numbers from this column on. It is as wide as its cells, or wraps them at
+/// `width`.
+pub(super) fn table<const N: usize>(titles: [&str; N], numbers: usize, width: Option<usize>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(titles);
+    if let Some(width) = width {
+        // The gap behind the last column is trimmed.
+        let width = u16::try_from(width).unwrap_or(u16::MAX).saturating_add(GAP);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, GAP));
+        if column.index >= numbers {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+pub(super) fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Why a server is out, and for how much longer.
+pub(super) fn until_when(ejected: &StatusEjected) -> String {
+    let left = time(Duration::from_secs_f64(ejected.remaining_seconds.max(0.0).ceil()));
+    format!("{}; it comes back in {left}", ejected.reason)
+}
+
+/// How long ago that was.
+pub(super) fn age(rfc3339: &str, now: SystemTime) -> String {
+    let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return "?".to_owned() };
+    time(now.duration_since(then).unwrap_or_default())
+}
+
+/// Its two largest units.
+pub(super) fn time(length: Duration) -> String {
+    let all = humantime::format_duration(Duration::from_secs(length.as_secs())).to_string();
+    all.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,196 @@
+//! Screens of `convey status`.
+
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use super::sources::of_acme;
+use super::*;
+
+fn screen(status: Status, obstacles: &[String], now: SystemTime) -> String {
+    StatusScreen { obstacles, names: &[], now, width: None }.text(status).unwrap()
+}
+
+/// A frontend of mode http with 30 routes, and another frontend.
+fn with_routes() -> Status {
+    let route = |n: u64| {
+        json!({
+            "name": format!("app{n}.example.com/"), "backend": format!("application-{n}"),
+            "requests": { "total": 10, "responses": { "2xx": 9, "5xx": 1 } },
+            "request_seconds": { "count": 10, "buckets": { "0.001": 5, "0.01": 10 } },
+        })
+    };
+    let routes: Vec<_> = (0..30).map(route).collect();
+    let server = json!({
+        "requests": { "total": 10, "responses": { "2xx": 9, "5xx": 1 } },
+        "response_seconds": { "count": 10, "buckets": { "0.001": 0, "0.002": 10 } },
+    });
+    let backends = (0..30).map(|n| (format!("application-{n}"), json!({ "servers": { "a": server } })));
+    let mut backends: serde_json::Map<_, _> = backends.collect();
+    backends.insert("mail".into(), json!({ "servers": { "m": {} } }));
+    let report = json!({
+        "frontends": {
+            "web": {
+                "mode": "http", "protocol": "tcp", "listen_addr": ["10.0.0.9:80"], "routes": routes,
+                "requests": {
+                    "total": 320, "responses": { "2xx": 270, "4xx": 7, "5xx": 43 },
+                    "answered": { "no_server": 13, "rate_limit": 7, "redirect": 5, "malformed": 0 },
+                },
+            },
+            "smtp": { "mode": "proxy", "protocol": "tcp", "backend": "mail", "ended": { "no_server": 2 } },
+        },
+        "backends": backends,
+        "overlays": [{ "backend": "mail", "server": "m", "state": "drain" }],
+    });
+    serde_json::from_value(report).unwrap()
+}
+
+#[test]
+fn requests_show_their_errors_answers_and_times() {
+    let screen = screen(with_routes(), &[], SystemTime::UNIX_EPOCH);
+    let lines: Vec<Vec<&str>> = screen.lines().map(|line| line.split_whitespace().collect()).collect();
+    let has = |line: &str| lines.contains(&line.split(' ').collect());
+    assert!(has("HTTP REQUESTS 2XX 3XX 4XX 5XX P50 P99"), "{screen}");
+    assert!(has("web 320 270 0 7 43 1ms 9.8ms"), "{screen}");
+    assert!(has("a 10 9 0 0 1 1.5ms 2ms"), "{screen}");
+    assert!(screen.contains("\n  web: answered by convey itself: no_server 13, rate_limit 7\n"), "{screen}");
+    assert!(
+        screen.contains("\nended early: no_server 2\n") && !screen.contains("nothing dropped"),
+        "{screen}"
+    );
+}
+
+#[test]
+fn status_reports_nothing_dropped_only_without_failed_requests() {
+    let of = |requests: serde_json::Value| {
+        let report = json!({ "frontends": { "web": { "mode": "http", "requests": requests } } });
+        screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH)
+    };
+    assert!(of(json!({ "responses": { "2xx": 9 }, "answered": { "file": 3 } })).contains("nothing dropped"));
+    for requests in [json!({ "responses": { "5xx": 1 } }), json!({ "answered": { "rate_limit": 1 } })] {
+        assert!(!of(requests).contains("nothing dropped"));
+    }
+}
+
+#[test]
+fn screen_fits_the_terminal() {
+    let at = |width| {
+        let now = SystemTime::UNIX_EPOCH;
+        StatusScreen { obstacles: &[], names: &[], now, width }.text(with_routes()).unwrap()
+    };
+    for width in [80, 100, 200] {
+        let screen = at(Some(width));
+        assert!(screen.lines().all(|line| line.chars().count() <= width), "{screen}");
+        assert!((0..30).all(|n| screen.contains(&format!("application-{n}"))), "{screen}");
+    }
+    assert!(at(None).lines().any(|line| line.chars().count() > 400), "a pipe has no width");
+}
+
+#[test]
+fn names_leave_frontends_with_their_backends() {
+    let of = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let now = SystemTime::UNIX_EPOCH;
+        StatusScreen { obstacles: &[], names: &names, now, width: None }.text(with_routes())
+    };
+    let web = of(&["web"]).unwrap();
+    assert_eq!(web.matches("\nbackend application-").count(), 30, "{web}");
+    assert!(!web.contains("smtp") && !web.contains("mail"), "{web}");
+    assert!(web.contains("\n  app7.example.com/ > application-7 "), "its routes: {web}");
+    let backend = of(&["application-3"]).unwrap();
+    assert!(backend.contains("\nweb ") && backend.contains("\nbackend application-3:"), "{backend}");
+    assert_eq!(backend.matches("\nbackend ").count(), 1, "{backend}");
+    assert!(of(&["smtp"]).unwrap().contains("mail/m: drain"));
+    assert_eq!(of(&["smtp", "nobody"]).unwrap_err().0, "no frontend and no backend has the name nobody");
+}
+
+#[test]
+fn the_screen_tells_who_is_down_and_why_and_what_is_other_than_the_file() {
+    let server = |name: &str, up: bool, state: &str| {
+        let completed = if name == "3" { 3 } else { 20 };
+        json!({
+            "addr": format!("10.0.0.{name}:80"), "effective_weight": 1.0, "state": state, "up": up,
+            "eligible": up && state == "ready", "connect_failures": 2, "total_connections": 12,
+            "health": { "up": up, "reason": "connect failed: refused", "since": "2026-01-01T00:00:00Z" },
+            "path_mtu_suspicions": { "to_server": u64::from(name == "1"), "to_client": 0 },
+            "handshakes": { "begun": 40, "completed": completed, "syn_repeated": 70 },
+        })
+    };
+    let report = json!({
+        "version": "1.2.3", "uptime_seconds": 3_725, "news": "of another version",
+        "config": { "hash": "abc", "loaded": "2026-01-01T00:00:00Z", "last_reload_successful": true },
+        "frontends": { "web": {
+            "mode": "proxy", "protocol": "tcp", "listen_addr": ["10.0.0.9:80"], "backend": "app",
+            "drops": { "no_server": 3 }, "accept_backoffs": 12,
+        } },
+        "backends": { "app": {
+            "algorithm": "round_robin", "servers_up": 2,
+            "servers": {
+                "1": server("1", true, "ready"), "2": server("2", false, "ready"), "3": server("3", true, "drain"),
+            },
+        } },
+        "overlays": [{
+            "backend": "app", "server": "3", "state": "drain", "since": "2026-01-01T00:01:00Z", "by": "root",
+        }, {
+            "backend": "app", "server": "9", "weight": 2, "since": "2026-01-01T00:01:00Z", "by": "root", "absent": true,
+        }],
+    });
+    let status: Status = serde_json::from_value(report).unwrap();
+    let now = humantime::parse_rfc3339("2026-01-01T00:01:30Z").unwrap();
+    let screen = screen(status, &[], now);
+    let lines: Vec<Vec<&str>> = screen.lines().map(|line| line.split_whitespace().collect()).collect();
+    let has = |line: &str| lines.contains(&line.split(' ').collect());
+    assert!(has("convey 1.2.3, up 1h 2m"), "{screen}");
+    assert!(has("ready: every frontend can serve"), "{screen}");
+    assert!(has("web proxy tcp 10.0.0.9:80 app 0 0 0"), "{screen}");
+    assert!(has("1 10.0.0.1:80 ready up 1m 30s 100 % 0 12 20"), "{screen}");
+    assert!(has("2 10.0.0.2:80 ready down 1m 30s 0 % 0 12 20"), "{screen}");
+    assert!(has("2: connect failed: refused") && has("dropped: no_server 3"), "{screen}");
+    assert!(has("3: 3 of 40 handshakes completed, 70 SYNs repeated since the start"), "{screen}");
+    assert_eq!(screen.matches("handshakes").count(), 1, "{screen}");
+    assert!(has("1: large packets of 1 connection do not arrive at the server"), "{screen}");
+    assert_eq!(screen.matches("large packets").count(), 1, "{screen}");
+    assert!(has("web: accepting paused for want of descriptors or memory, pauses: 12"), "{screen}");
+    assert!(has("app/3: drain, for 30s, by root"), "{screen}");
+    assert!(has("app/9: weight 2, for 30s, by root; no effect: there is no such server now"), "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+}
+
+#[test]
+fn a_backend_with_files_says_where_these_are() {
+    let report =
+        json!({ "backends": { "site": { "algorithm": "round_robin", "files": "/srv/www", "servers": {} } } });
+    let screen = screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
+    assert!(screen.contains("\nbackend site: files /srv/www\n") && !screen.contains("0 of 0"), "{screen}");
+}
+
+#[test]
+fn a_server_that_answers_no_client_now_is_named_however_many_it_has_answered_before() {
+    let server = json!({ "handshakes": { "begun": 9_000, "completed": 8_990, "answers_nobody": true } });
+    let report = json!({ "backends": { "app": { "servers": { "a": server, "b": {} } } } });
+    let screen = screen(serde_json::from_value(report).unwrap(), &[], SystemTime::UNIX_EPOCH);
+    assert!(screen.contains("\n  a: answers no client; look at its VIP,"), "{screen}");
+    assert_eq!(screen.matches("answers no client").count(), 1, "{screen}");
+}
+
+#[test]
+fn who_cannot_serve_and_a_file_that_was_refused_are_told_first() {
+    let report = json!({ "config": {
+        "last_reload_successful": false, "last_reload": "2026-01-01T00:00:00Z", "errors": ["line 3: no"],
+    } });
+    let status: Status = serde_json::from_value(report).unwrap();
+    let now = humantime::parse_rfc3339("2026-01-01T00:00:05Z").unwrap();
+    let screen = screen(status, &["web: no server".to_owned()], now);
+    let told = ["the last reload was refused 5s ago:", "  line 3: no", "NOT READY: web: no server"];
+    assert!(told.iter().all(|told| screen.lines().any(|line| line == *told)), "{screen}");
+}
+
+#[test]
+fn why_a_certificate_is_not_ordered_is_on_a_line_of_its_own() {
+    let names = json!({ "names": {
+        "bad.example": { "not_after": null, "next_order": "2026-01-01T00:00:00Z", "error": "unauthorized" },
+        "good.example": { "not_after": "2026-04-01T00:00:00Z", "next_order": "2026-03-01T00:00:00Z", "error": null },
+    } });
+    let said = of_acme(&serde_json::from_value(names).unwrap(), None);
+    assert!(said.ends_with("2026-03-01T00:00:00Z\n  bad.example: unauthorized\n"), "{said}");
+}

@@ -1,0 +1,62 @@
+//! Durations of the status, by buckets. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::stats::Distribution;
+
+/// How long something took.
+#[derive(Debug, Default, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Times {
+    count: u64,
+    /// Upper bounds in seconds, ascending, each with the number of times that were at most as long.
+    #[serde(deserialize_with = "by_bound")]
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Times {
+    /// All of these together; `None`: there are none.
+    pub(super) fn sum<'a>(times: impl Iterator<Item = &'a Times>) -> Option<Times> {
+        let add = |mut all: Times, one: &Times| {
+            all.count += one.count;
+            for (bound, count) in &one.buckets {
+                match all.buckets.iter_mut().find(|(other, _)| other == bound) {
+                    Some((_, sum)) => *sum += count,
+                    None => all.buckets.push((*bound, *count)),
+                }
+            }
+            all
+        };
+        let all = times.fold(None, |all: Option<Times>, one| Some(add(all.unwrap_or_default(), one)));
+        all.map(|mut all| {
+            all.buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+            all
+        })
+    }
+
+    /// The times since `before`; all of them if the counters have begun anew in between.
+    pub(super) fn since(&self, before: &Times) -> Distribution {
+        let nothing = Times::default();
+        let before = if before.count > self.count { &nothing } else { before };
+        let at =
+            |bound: f64| before.buckets.iter().find(|(at, _)| *at == bound).map_or(0, |(_, count)| *count);
+        let buckets = self.buckets.iter().map(|&(bound, count)| (bound, count.saturating_sub(at(bound))));
+        Distribution { buckets: buckets.collect(), count: self.count - before.count, sum: 0.0 }
+    }
+
+    /// All times since the start.
+    pub(super) fn distribution(&self) -> Distribution {
+        self.since(&Times::default())
+    }
+}
+
+/// The bounds are the keys of an object, in no order.
+fn by_bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(f64, u64)>, D::Error> {
+    let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    let mut buckets: Vec<(f64, u64)> =
+        counts.into_iter().filter_map(|(bound, count)| Some((bound.parse().ok()?, count))).collect();
+    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(buckets)
+}
