@@ -77,6 +77,8 @@ pub(super) struct NotBound {
     pub(super) why: String,
     /// Whether another process has a place, which it may leave.
     pub(super) is_taken: bool,
+    /// Whether this process lacks the rights for a place.
+    pub(super) is_denied: bool,
 }
 
 impl BoundSocket {
@@ -114,7 +116,7 @@ impl BoundSocket {
         named: Option<&Path>,
         bind: impl Fn(&Path) -> io::Result<unix::UnixListener>,
     ) -> Result<Option<BoundSocket>, NotBound> {
-        let (mut failed, mut is_taken) = (Vec::new(), false);
+        let (mut failed, mut is_taken, mut is_denied) = (Vec::new(), false, false);
         for path in places(named) {
             match bind(&path) {
                 Ok(listener) => {
@@ -123,13 +125,14 @@ impl BoundSocket {
                 }
                 Err(error) => {
                     is_taken |= error.kind() == io::ErrorKind::AddrInUse;
+                    is_denied |= error.kind() == io::ErrorKind::PermissionDenied;
                     failed.push(format!("{}: {error}", path.display()));
                 }
             }
         }
         match failed.is_empty() {
             true => Ok(None),
-            false => Err(NotBound { why: failed.join("; "), is_taken }),
+            false => Err(NotBound { why: failed.join("; "), is_taken, is_denied }),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use log::warn;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -94,6 +95,13 @@ impl Admin {
         if bound.as_ref().is_err_and(|missing| missing.is_taken) {
             return;
         }
+        if bound.as_ref().is_err_and(|missing| missing.is_denied) {
+            self.retry = None;
+            return warn!(
+                "convey gave up the rights that the control socket takes (privileges.user): restart convey once the other \
+                 one has stopped, or name a place that this user may write to (--socket)"
+            );
+        }
         if let Some(Retry { routes, .. }) = self.retry.take() {
             self.control = served(bound, routes);
             self.tell();
@@ -138,7 +146,7 @@ pub(super) fn handed_or_bound(
 fn served(bound: Result<Option<BoundSocket>, NotBound>, routes: Router) -> Option<ControlSocket> {
     let served = bound.and_then(|bound| {
         let served = bound.map(|bound| bound.serve(routes)).transpose();
-        served.map_err(|error| NotBound { why: error.to_string(), is_taken: false })
+        served.map_err(|error| NotBound { why: error.to_string(), is_taken: false, is_denied: false })
     });
     served.inspect_err(log_missing).ok().flatten()
 }
