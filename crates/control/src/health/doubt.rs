@@ -28,6 +28,8 @@ pub(crate) struct Confirmation {
     pub server: ServerKey,
     /// How it is probed.
     pub check: HealthCheck,
+    /// Configured check of the server at that time. A reload that replaces it makes the outcome void.
+    pub configured: HealthCheck,
     /// A second address of ours that a datagram is sent from, besides the usual one.
     pub from: Option<IpAddr>,
 }

@@ -31,7 +31,7 @@ const CONFIRM_UDP: Duration = Duration::from_secs(1);
 pub struct ProbeOutcome {
     /// The server that was probed.
     pub server: ServerKey,
-    /// The check that asked for the probe. A reload may have replaced it since.
+    /// Configured check of the server when the probe was asked for. A reload may have replaced it since.
     pub check: HealthCheck,
     /// What it found. Only a probe that confirms finds nothing at all.
     pub finding: Finding,
@@ -257,11 +257,10 @@ impl Probing {
 
 /// Probes once; datagrams go from a second address, too, if there is one.
 async fn confirm(
-    Confirmation { server, mut check, from }: Confirmation,
+    Confirmation { server, mut check, configured, from }: Confirmation,
     outcomes: mpsc::Sender<ProbeOutcome>,
     budget: Arc<ProbeBudget>,
 ) {
-    let asked_by = check.clone();
     if check.kind == ProbeKind::Udp {
         check.timeout = check.timeout.min(CONFIRM_UDP);
     }
@@ -279,7 +278,7 @@ async fn confirm(
             }
         }
     };
-    let _ = outcomes.send(ProbeOutcome { server, check: asked_by, finding, reason, confirms: true }).await;
+    let _ = outcomes.send(ProbeOutcome { server, check: configured, finding, reason, confirms: true }).await;
 }
 
 /// Probes `from` an address with random bytes that a refusal has to quote.

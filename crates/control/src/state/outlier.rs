@@ -31,10 +31,11 @@ impl ControlState {
         };
         let Some(entry) = self.servers.get_mut(server).filter(|_| takes_connections) else { return };
         let tls = entry.check.tls.clone();
+        let configured = entry.check.clone();
         let check = HealthCheck { tls, ..check_of_doubt(&backend, failures.protocol, server.addr) };
         if entry.doubt.raise(failures, check.timeout, now) {
             let from = if failures.is_forgeable { self.address_of_its_own(server) } else { None };
-            self.doubts.push(Confirmation { server: server.clone(), check, from });
+            self.doubts.push(Confirmation { server: server.clone(), check, configured, from });
         }
     }
 

@@ -197,6 +197,10 @@ async fn a_refused_probe_is_repeated_soon_until_the_server_is_down_and_no_oftene
     }
 }
 
+fn confirmation(server: ServerKey, check: &HealthCheck, from: Option<IpAddr>) -> Confirmation {
+    Confirmation { server, check: check.clone(), configured: check.clone(), from }
+}
+
 #[tokio::test]
 async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
     let (addr, closed) = (server("").await, "127.0.0.1:1".parse().unwrap());
@@ -207,7 +211,7 @@ async fn a_probe_that_confirms_is_made_at_once_and_says_so() {
         (closed, ProbeKind::Tcp, Finding::Failure),
         (closed, ProbeKind::Udp, Finding::Failure),
     ] {
-        schedule.confirm(Confirmation { server: key(addr), check: check(kind), from: None });
+        schedule.confirm(confirmation(key(addr), &check(kind), None));
         let outcome = receiver.recv().await.unwrap();
         assert_eq!((outcome.finding, outcome.confirms), (finding, true), "{outcome:?}");
     }
@@ -236,7 +240,7 @@ async fn datagrams_that_confirm_go_from_a_second_address_too_if_there_is_one() {
         (Some([192, 0, 2, 1]), Finding::Silence),
     ] {
         let check = HealthCheck { timeout: Duration::from_millis(100), ..check(ProbeKind::Udp) };
-        schedule.confirm(Confirmation { server: key(addr), check, from: from.map(IpAddr::from) });
+        schedule.confirm(confirmation(key(addr), &check, from.map(IpAddr::from)));
         assert_eq!(receiver.recv().await.unwrap().finding, finding, "{from:?}");
     }
 }
@@ -294,8 +298,7 @@ async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_i
     let check = HealthCheck { timeout: Duration::from_millis(50), ..http() };
     let server = |n: u8| ServerKey { server: format!("s{n}"), ..key(silent) };
     for n in (0..100).map(|n| n % 3) {
-        let confirmation = Confirmation { server: server(n), check: check.clone(), from: None };
-        schedule.confirm(confirmation);
+        schedule.confirm(confirmation(server(n), &check, None));
     }
     assert_eq!(schedule.confirming.len(), 3);
     let mut found = Vec::new();
@@ -307,7 +310,7 @@ async fn of_the_probes_that_confirm_no_more_than_one_for_each_server_waits_for_i
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(receiver.try_recv().is_err(), "none besides");
     // Whoever fails clients again is probed again.
-    schedule.confirm(Confirmation { server: server(1), check, from: None });
+    schedule.confirm(confirmation(server(1), &check, None));
     assert_eq!(receiver.recv().await.unwrap().server, server(1));
 }
 
