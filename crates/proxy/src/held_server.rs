@@ -1,6 +1,7 @@
 //! Servers that streams of one client hold beside the one that comes with each connection of a
 //! client.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,22 +15,31 @@ pub struct HeldServer {
     of_connection: Arc<AtomicUsize>,
     /// `None`: it comes with the client's connection.
     counted: Option<(Arc<Clients>, Counted)>,
+    /// Whether it counts as one more connection of the process.
+    is_further: bool,
 }
 
 impl ClientStream {
     /// Counts a connection or a stream to a server that a client's stream is about to take. The
     /// first one at once comes with the client's connection, and each further one counts in the
     /// client's share as a connection does. `None`: the client has its share.
-    pub fn hold_server(&self) -> Option<HeldServer> {
+    ///
+    /// Behind a trusted proxy, whose connections are in nobody's share, each server counts for the client that the proxy has
+    /// `named`.
+    pub fn hold_server(&self, named: Option<IpAddr>, is_stream: bool) -> Option<HeldServer> {
         let of_connection = self.held_servers();
         let is_first = of_connection.fetch_add(1, Ordering::Relaxed) == 0;
-        let mut held = HeldServer { of_connection: of_connection.clone(), counted: None };
-        if !is_first {
+        let mut held = HeldServer { of_connection: of_connection.clone(), counted: None, is_further: false };
+        let is_further = is_stream && !is_first;
+        if is_further || named.is_some() {
             let (clients, left) = self.clients_and_left();
-            let left = left.checked_sub(1)?;
-            let counted = clients.count_in_process(self.client().ip(), self.frontend(), left)?;
-            clients.add_held_server();
-            held.counted = Some((clients.clone(), counted));
+            let left = left.checked_sub(u64::from(is_further))?;
+            let client = named.unwrap_or_else(|| self.client().ip());
+            let counted = clients.count_in_process(client, self.frontend(), left)?;
+            if is_further {
+                clients.add_held_server();
+            }
+            (held.counted, held.is_further) = (Some((clients.clone(), counted)), is_further);
         }
         Some(held)
     }
@@ -38,7 +48,7 @@ impl ClientStream {
 impl Drop for HeldServer {
     fn drop(&mut self) {
         self.of_connection.fetch_sub(1, Ordering::Relaxed);
-        if let Some((clients, _)) = &self.counted {
+        if let Some((clients, _)) = self.counted.as_ref().filter(|_| self.is_further) {
             clients.remove_held_server();
         }
     }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, connect_from, wait_for};
+use http::Request;
 
 use super::client::Client;
 use super::server::EchoServer;
@@ -115,4 +116,58 @@ pub(super) fn streams_of_one_client_leave_connections_to_servers_for_others() {
         }
     });
     drop(greedy);
+}
+
+/// A proxy's connections are in nobody's share.
+pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        let mut head = [0; 4096];
+        let len = stream.read(&mut head)?;
+        if head[..len].starts_with(b"GET /quick") {
+            return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+        std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
+    });
+    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
+    let setup = setup(&lab, "h1").frontend(&proxies).health("kind = \"none\"").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
+    let ask = |path: &str, client: &str| {
+        let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
+        proxy.write_all(request.as_bytes()).unwrap();
+        proxy
+    };
+    let mut greedy = Vec::new();
+    wait_for("a refused request", || {
+        assert!(greedy.len() < 400, "nothing was refused");
+        greedy.push(ask("/slow", "203.0.113.5"));
+        (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 0).then_some(())
+    });
+    for n in 6..16 {
+        let mut answer = [0; 12];
+        ask("/quick", &format!("203.0.113.{n}")).read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+}
+
+/// Streams of all clients share a connection to the server.
+pub(super) fn unread_responses_of_an_http2_server_stall_no_other_client() {
+    let lab = Loopback::new();
+    let _server = EchoServer::start(lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    let post = || Request::post("http://a.example/").body(()).unwrap();
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let mut unread = Vec::new();
+        for _ in 0..12 {
+            let (response, mut stream) = client.begin(post(), false).await;
+            stream.send_data(vec![b'x'; 400_000].into(), true).unwrap();
+            unread.push((response.await.unwrap(), stream));
+        }
+        for _ in 0..20 {
+            let other = Client::connect(lab.vip()).await;
+            assert_eq!(other.post(post(), "hello", None).await.body, "hello");
+        }
+    });
 }

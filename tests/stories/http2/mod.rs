@@ -21,9 +21,10 @@ use super::curl::curl;
 use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use held::{
-    closed_windows_hold_no_server_of_longer_responses, closed_windows_hold_no_slot_of_a_server,
-    streams_of_http2_servers_count_in_the_share_of_their_client,
+    client_that_a_trusted_proxy_names_has_a_share, closed_windows_hold_no_server_of_longer_responses,
+    closed_windows_hold_no_slot_of_a_server, streams_of_http2_servers_count_in_the_share_of_their_client,
     streams_of_one_client_leave_connections_to_servers_for_others,
+    unread_responses_of_an_http2_server_stall_no_other_client,
 };
 use malformed::{
     malformed_request_ends_its_stream_alone, malformed_response_leaves_the_connection_to_its_server,
@@ -48,6 +49,8 @@ stories!("http2":
     closed_windows_hold_no_server_of_longer_responses,
     streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
+    client_that_a_trusted_proxy_names_has_a_share [Need::PRLIMIT],
+    unread_responses_of_an_http2_server_stall_no_other_client,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     cancelled_responses_end_no_connection,

@@ -14,15 +14,16 @@ use crate::transfer::Outgoing;
 pub(super) struct ClientHasShare;
 
 impl Forwarding<'_, '_> {
-    /// Counts the server that a stream takes.
+    /// Counts the server that a stream, or a request of a client whom a trusted proxy has named, takes.
     ///
     /// # Errors
     /// The client has its share.
     pub(super) fn hold_server(&self) -> Result<Option<HeldServer>, ClientHasShare> {
-        if !self.end.is_stream() {
+        let (is_stream, named) = (self.end.is_stream(), self.request.named().map(|client| client.ip()));
+        if !is_stream && named.is_none() {
             return Ok(None);
         }
-        let held = self.client.hold_server();
+        let held = self.client.hold_server(named, is_stream);
         if held.is_none() {
             self.client.count(Counter::DroppedClientLimit, 1);
         }

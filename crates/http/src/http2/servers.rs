@@ -24,10 +24,11 @@ use super::stream::broken;
 use crate::idle::ServerPlace;
 
 /// How much of a response a stream may bring before it is taken.
-const STREAM_WINDOW: u32 = 256 * 1024;
+const STREAM_WINDOW: u32 = 128 * 1024;
 
-/// The same for all streams of a connection.
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// The same for all streams of a connection: as much as all of them may bring, since streams of many clients share it, and
+/// those that are read must not wait for those that are not.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 
 /// Most bytes that a stream keeps on their way out.
 const SEND_BUFFER: usize = 64 * 1024;

@@ -16,7 +16,7 @@ use super::admission::count;
 use super::predecessor;
 use super::sockets::{QuicPlace, WorkerPlace};
 use super::steering::QuicDestination;
-use super::unproven::UnprovenAddresses;
+use super::unproven::{PacketHeader, UnprovenAddresses};
 use crate::worker;
 use convey_snapshot::stats::Counter;
 
@@ -101,11 +101,8 @@ impl QuicSocket {
 
     /// Counts datagrams that have come, for addresses that nobody has proved.
     fn count_unproven(&self, rooms: &[IoSliceMut<'_>], metas: &[RecvMeta]) {
-        /// The flag of a packet that may begin a connection, or comes soon after one that does.
-        const LONG: u8 = 0x80;
         for (room, meta) in rooms.iter().zip(metas) {
-            let begins = room[..meta.len].first().is_some_and(|first| first & LONG != 0);
-            self.unproven.received(meta.addr, meta.len, begins);
+            self.unproven.received(meta.addr, meta.len, PacketHeader::of(&room[..meta.len]));
         }
     }
 
@@ -146,7 +143,11 @@ impl AsyncUdpSocket for QuicSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let WorkerPlace { socket, state, .. } = self.here();
         let &Transmit { destination, ecn, contents, segment_size, src_ip } = transmit;
-        let fits = whole_datagrams(contents.len(), segment_size, self.unproven.left(destination));
+        let fits = whole_datagrams(
+            contents.len(),
+            segment_size,
+            self.unproven.left(destination, PacketHeader::of(contents)),
+        );
         if fits < contents.len() {
             count(&self.context, self.vip, Counter::DroppedUnproven);
         }

@@ -1,6 +1,10 @@
 //! Bytes for addresses that no client has proved: at most three times as many as have come from
 //! there (RFC 9000, section 8.1). The library sends a whole datagram as long as one byte of its own
 //! budget is left.
+//!
+//! A client may have moved its connection to an address from which somebody else has begun a
+//! handshake, or has in its name. Packets of such a connection have short headers: they are not
+//! limited where packets with short headers have come from, or where no handshake is under way.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,6 +30,25 @@ const MAX_SHAKING: usize = 2048;
 /// Most addresses that stay limited after their handshakes have ended without a proof.
 const MAX_ENDED: NonZeroUsize = NonZeroUsize::new(1024).expect("it is not zero");
 
+/// Header of a packet of QUIC (RFC 9000, section 17): a long one until the handshake is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PacketHeader {
+    Long,
+    Short,
+}
+
+impl PacketHeader {
+    /// Of the first packet in a datagram.
+    pub(super) fn of(datagram: &[u8]) -> PacketHeader {
+        const LONG: u8 = 0x80;
+        if datagram.first().is_some_and(|first| first & LONG != 0) {
+            PacketHeader::Long
+        } else {
+            PacketHeader::Short
+        }
+    }
+}
+
 /// Addresses of one worker's clients that have proved nothing yet.
 pub(super) struct UnprovenAddresses {
     /// Those that are limited.
@@ -50,6 +73,8 @@ struct Budget {
     received: u64,
     sent: u64,
     handshakes: usize,
+    /// Whether packets with short headers have come: a connection may live there.
+    has_short: bool,
 }
 
 impl Budget {
@@ -76,27 +101,34 @@ impl UnprovenAddresses {
         Arc::new(UnprovenAddresses { limited: AtomicUsize::new(0), addresses: Mutex::new(addresses) })
     }
 
-    /// Counts bytes of datagrams that have come. `begins`: they may be the first of a client.
-    pub(super) fn received(&self, from: SocketAddr, bytes: usize, begins: bool) {
+    /// Counts bytes of datagrams that have come. Those with long headers may be the first of a client.
+    pub(super) fn received(&self, from: SocketAddr, bytes: usize, header: PacketHeader) {
+        let begins = header == PacketHeader::Long;
         if !begins && self.limited.load(Ordering::Relaxed) == 0 {
             return;
         }
         let (mut addresses, bytes) = (self.lock(), bytes as u64);
         let Addresses { arriving, shaking, ended, .. } = &mut *addresses;
         match shaking.get_mut(&from).or_else(|| ended.peek_mut(&from)) {
-            Some(budget) => budget.received += bytes,
+            Some(budget) => {
+                budget.received += bytes;
+                budget.has_short |= !begins;
+            }
             None if begins => *arriving.get_or_insert_mut(from, || 0) += bytes,
             None => {}
         }
     }
 
-    /// How many bytes may be sent to an address now.
-    pub(super) fn left(&self, to: SocketAddr) -> u64 {
+    /// Returns how many bytes may be sent to an address now, in datagrams that begin with such a header.
+    pub(super) fn left(&self, to: SocketAddr, header: PacketHeader) -> u64 {
         if self.limited.load(Ordering::Relaxed) == 0 {
             return u64::MAX;
         }
         let addresses = self.lock();
-        let budget = addresses.shaking.get(&to).or_else(|| addresses.ended.peek(&to));
+        let budget = match header {
+            PacketHeader::Long => addresses.shaking.get(&to).or_else(|| addresses.ended.peek(&to)),
+            PacketHeader::Short => addresses.shaking.get(&to).filter(|budget| !budget.has_short),
+        };
         budget.map_or(u64::MAX, Budget::left)
     }
 
@@ -192,6 +224,7 @@ impl Drop for ClientAddress {
 mod tests {
     use proptest::prelude::*;
 
+    use super::PacketHeader::{Long, Short};
     use super::*;
 
     fn address(n: u16) -> SocketAddr {
@@ -206,21 +239,21 @@ mod tests {
     #[test]
     fn unproven_address_gets_three_times_what_came_from_it() {
         let all = UnprovenAddresses::new();
-        all.received(address(1), 1200, true);
-        all.received(address(1), 1252, true);
-        all.received(address(1), 60, false);
-        assert_eq!(all.left(address(1)), u64::MAX, "no handshake has begun");
+        all.received(address(1), 1200, Long);
+        all.received(address(1), 1252, Long);
+        all.received(address(1), 60, Short);
+        assert_eq!(all.left(address(1), Long), u64::MAX, "no handshake has begun");
         let handshake = begin(&all, address(1));
-        assert_eq!(all.left(address(1)), 3 * 2452);
+        assert_eq!(all.left(address(1), Long), 3 * 2452);
         all.sent(address(1), 7000);
-        assert_eq!(all.left(address(1)), 356);
-        all.received(address(1), 100, false);
-        assert_eq!(all.left(address(1)), 656);
-        assert_eq!(all.left(address(2)), u64::MAX);
+        assert_eq!(all.left(address(1), Long), 356);
+        all.received(address(1), 100, Short);
+        assert_eq!(all.left(address(1), Long), 656);
+        assert_eq!(all.left(address(2), Long), u64::MAX);
         handshake.prove();
-        assert_eq!(all.left(address(1)), u64::MAX);
+        assert_eq!(all.left(address(1), Long), u64::MAX);
         drop(handshake);
-        assert_eq!(all.left(address(1)), u64::MAX);
+        assert_eq!(all.left(address(1), Long), u64::MAX);
     }
 
     #[test]
@@ -229,34 +262,50 @@ mod tests {
         let handshakes = [begin(&all, address(1)), begin(&all, address(1))];
         all.sent(address(1), 3600);
         drop(handshakes);
-        assert_eq!(all.left(address(1)), 0);
+        assert_eq!(all.left(address(1), Long), 0);
         let again = begin(&all, address(1));
-        assert_eq!(all.left(address(1)), 0, "a new handshake has the budget of the ended one");
+        assert_eq!(all.left(address(1), Long), 0, "a new handshake has the budget of the ended one");
         drop(again);
         for n in 2..3_000 {
             drop(begin(&all, address(n)));
         }
-        assert_eq!(all.left(address(1)), u64::MAX, "the oldest one was evicted");
-        assert_eq!(all.left(address(2_999)), 3600);
+        assert_eq!(all.left(address(1), Long), u64::MAX, "the oldest one was evicted");
+        assert_eq!(all.left(address(2_999), Long), 3600);
         assert_eq!(all.limited.load(Ordering::Relaxed), MAX_ENDED.get());
+    }
+
+    #[test]
+    fn connection_lives_on_at_an_address_with_a_handshake_of_somebody_else() {
+        let all = UnprovenAddresses::new();
+        let other = begin(&all, address(1));
+        all.sent(address(1), 3_600);
+        assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (0, 0));
+        // A client moves here, and goes on.
+        all.received(address(1), 40, Short);
+        assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (120, u64::MAX));
+        drop(other);
+        assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (120, u64::MAX));
+        // It comes to where a handshake has ended before.
+        drop(begin(&all, address(2)));
+        assert_eq!((all.left(address(2), Long), all.left(address(2), Short)), (3_600, u64::MAX));
     }
 
     #[test]
     fn address_of_a_proven_connection_is_limited_by_nobody() {
         let all = UnprovenAddresses::new();
         drop(begin(&all, address(1)));
-        assert_eq!(all.left(address(1)), 3600, "it has ended without a proof");
+        assert_eq!(all.left(address(1), Long), 3600, "it has ended without a proof");
         let proven = [all.begin_proven(address(1)), begin(&all, address(1))];
         proven[1].prove();
         proven[1].prove();
         let forged = begin(&all, address(1));
-        assert_eq!(all.left(address(1)), u64::MAX);
+        assert_eq!(all.left(address(1), Long), u64::MAX);
         drop(forged);
-        assert_eq!(all.left(address(1)), u64::MAX);
+        assert_eq!(all.left(address(1), Long), u64::MAX);
         drop(proven);
         assert!(all.lock().proven.is_empty());
         let later = begin(&all, address(1));
-        assert_eq!(all.left(address(1)), 3600);
+        assert_eq!(all.left(address(1), Long), 3600);
         drop(later);
     }
 
@@ -273,11 +322,11 @@ mod tests {
     fn arriving_addresses_are_bounded() {
         let all = UnprovenAddresses::new();
         for n in 0..10_000 {
-            all.received(address(n), 5_000, true);
+            all.received(address(n), 5_000, Long);
         }
         assert_eq!(all.lock().arriving.len(), MAX_ARRIVING.get());
         let (_evicted, _known) = (begin(&all, address(0)), begin(&all, address(9_999)));
-        assert_eq!((all.left(address(0)), all.left(address(9_999))), (3 * MIN_INITIAL, 15_000));
+        assert_eq!((all.left(address(0), Long), all.left(address(9_999), Long)), (3 * MIN_INITIAL, 15_000));
     }
 
     proptest! {
@@ -292,15 +341,15 @@ mod tests {
                 match kind {
                     0 => {
                         received[at] += bytes as u64;
-                        all.received(address(n), bytes, false);
+                        all.received(address(n), bytes, Short);
                     }
                     1 => {
                         received[at] += 1200;
-                        all.received(address(n), 1200, true);
+                        all.received(address(n), 1200, Long);
                         open.push(begin(&all, address(n)));
                     }
                     2 if !open.is_empty() => drop(open.swap_remove(bytes % open.len())),
-                    _ if received[at] >= 1200 && bytes as u64 <= all.left(address(n)) && all.left(address(n)) < u64::MAX => {
+                    _ if received[at] >= 1200 && bytes as u64 <= all.left(address(n), Long) && all.left(address(n), Long) < u64::MAX => {
                         sent[at] += bytes as u64;
                         all.sent(address(n), bytes);
                     }
