@@ -38,6 +38,12 @@ impl Error {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
+    /// Whether the kernel has no route, or one that refuses packets.
+    pub(super) fn says_no_route(&self) -> bool {
+        let refusals = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL];
+        self.source.raw_os_error().is_some_and(|error| refusals.contains(&error))
+    }
+
     /// Whether the kernel has no such address.
     pub(super) fn says_not_available(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrNotAvailable

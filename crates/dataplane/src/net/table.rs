@@ -198,7 +198,7 @@ fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
     }
 }
 
-fn address(address: &RouteAddress) -> Option<IpAddr> {
+pub(super) fn address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
         RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
@@ -206,7 +206,7 @@ fn address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-fn router(via: &RouteVia) -> Option<IpAddr> {
+pub(super) fn router(via: &RouteVia) -> Option<IpAddr> {
     match via {
         RouteVia::Inet(ip) => Some(IpAddr::V4(*ip)),
         RouteVia::Inet6(ip) => Some(IpAddr::V6(*ip)),

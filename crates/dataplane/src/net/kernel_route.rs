@@ -1,0 +1,180 @@
+//! The kernel's own routing decision for one packet.
+
+use std::net::IpAddr;
+
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteLwEnCapType, RouteMessage, RouteType,
+};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::netlink::Netlink;
+use super::requests::Error;
+use super::table::{address, router};
+
+/// A packet that the kernel is to route, as if a program on this host sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// The destination.
+    pub destination: IpAddr,
+    /// The source, which has to be an address of this host; `None`: the kernel chooses it.
+    pub source: Option<IpAddr>,
+    /// Index of the interface that the packet has to leave by; `None`: any.
+    pub interface: Option<u32>,
+}
+
+impl RouteQuery {
+    /// A packet to this destination, with the source and the interface that the kernel chooses.
+    pub fn to(destination: IpAddr) -> RouteQuery {
+        RouteQuery { destination, source: None, interface: None }
+    }
+}
+
+/// The kernel's answer to a [`RouteQuery`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// Kind of the route.
+    pub kind: KernelRouteKind,
+    /// Index of the interface that the packet leaves by.
+    pub interface: u32,
+    /// The router that takes the packet on; `None`: the destination is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Source address that the kernel prefers for this destination (`RTA_PREFSRC`). IPv4 gives none where the query
+    /// names a source.
+    pub source: Option<IpAddr>,
+    /// Whether the route puts the packet into a tunnel of its own (seg6, MPLS and others).
+    pub is_encapsulated: bool,
+}
+
+/// Kinds of routes that the kernel answers with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelRouteKind {
+    /// The packet leaves this host.
+    Unicast,
+    /// The packet ends at this host.
+    Local,
+    /// Broadcast, multicast or anycast.
+    ToMany,
+}
+
+impl Netlink {
+    /// Asks the kernel how it routes a packet. `None`: it has no route, or refuses the packet (`blackhole`, `unreachable`,
+    /// `prohibit`; IPv4 refuses a source that is no address of this host, too).
+    ///
+    /// # Errors
+    /// The kernel cannot be asked, or has not answered within ten seconds.
+    pub async fn kernel_route(&self, query: RouteQuery) -> Result<Option<KernelRoute>, Error> {
+        let question = RouteNetlinkMessage::GetRoute(question(query));
+        match self.lists.one("a route", question).await {
+            Ok(Some(RouteNetlinkMessage::NewRoute(answer))) => Ok(kernel_route(&answer)),
+            Ok(_) => Ok(None),
+            Err(error) if error.says_no_route() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn question(query: RouteQuery) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    let (family, bits) = match query.destination {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    message.header.address_family = family;
+    message.header.destination_prefix_length = bits;
+    message.attributes.push(RouteAttribute::Destination(attribute(query.destination)));
+    if let Some(source) = query.source {
+        message.header.source_prefix_length = bits;
+        message.attributes.push(RouteAttribute::Source(attribute(source)));
+    }
+    message.attributes.extend(query.interface.map(RouteAttribute::Oif));
+    message
+}
+
+fn attribute(ip: IpAddr) -> RouteAddress {
+    match ip {
+        IpAddr::V4(ip) => RouteAddress::Inet(ip),
+        IpAddr::V6(ip) => RouteAddress::Inet6(ip),
+    }
+}
+
+fn kernel_route(answer: &RouteMessage) -> Option<KernelRoute> {
+    let kind = match answer.header.kind {
+        RouteType::Unicast => KernelRouteKind::Unicast,
+        RouteType::Local => KernelRouteKind::Local,
+        RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast => KernelRouteKind::ToMany,
+        // IPv6 answers with the route that refuses.
+        _ => return None,
+    };
+    let mut route = KernelRoute { kind, interface: 0, gateway: None, source: None, is_encapsulated: false };
+    for of_route in &answer.attributes {
+        match of_route {
+            RouteAttribute::Oif(index) => route.interface = *index,
+            RouteAttribute::Gateway(ip) => route.gateway = address(ip),
+            RouteAttribute::Via(via) => route.gateway = router(via),
+            RouteAttribute::PrefSource(ip) => route.source = address(ip),
+            RouteAttribute::EncapType(kind) => route.is_encapsulated = *kind != RouteLwEnCapType::None,
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn answer(kind: RouteType, attributes: Vec<RouteAttribute>) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.kind = kind;
+        message.attributes = attributes;
+        message
+    }
+
+    #[test]
+    fn answer_of_the_kernel_names_interface_router_and_source() {
+        let ip = |n| RouteAddress::Inet(Ipv4Addr::new(10, 0, 0, n));
+        let attributes = vec![
+            RouteAttribute::Oif(3),
+            RouteAttribute::Gateway(ip(254)),
+            RouteAttribute::PrefSource(ip(1)),
+            RouteAttribute::EncapType(RouteLwEnCapType::Seg6),
+        ];
+        let expected = KernelRoute {
+            kind: KernelRouteKind::Unicast,
+            interface: 3,
+            gateway: Some([10, 0, 0, 254].into()),
+            source: Some([10, 0, 0, 1].into()),
+            is_encapsulated: true,
+        };
+        assert_eq!(kernel_route(&answer(RouteType::Unicast, attributes)), Some(expected));
+        let local = kernel_route(&answer(RouteType::Local, vec![RouteAttribute::Oif(1)])).unwrap();
+        assert_eq!((local.kind, local.gateway), (KernelRouteKind::Local, None));
+        for refused in [RouteType::Unreachable, RouteType::BlackHole, RouteType::Prohibit] {
+            assert_eq!(kernel_route(&answer(refused, vec![RouteAttribute::Oif(1)])), None);
+        }
+    }
+
+    #[test]
+    fn query_has_the_host_prefix_of_its_family() {
+        let v4 = question(RouteQuery {
+            source: Some([10, 0, 0, 1].into()),
+            ..RouteQuery::to([10, 0, 0, 9].into())
+        });
+        assert_eq!((v4.header.destination_prefix_length, v4.header.source_prefix_length), (32, 32));
+        let v6 = question(RouteQuery { interface: Some(7), ..RouteQuery::to([0xfd; 16].into()) });
+        assert_eq!((v6.header.destination_prefix_length, v6.header.source_prefix_length), (128, 0));
+        assert!(v6.attributes.contains(&RouteAttribute::Oif(7)));
+    }
+
+    #[test]
+    fn kernel_routes_this_hosts_own_address_to_itself() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let route = netlink.kernel_route(RouteQuery::to([127, 0, 0, 1].into())).await.unwrap().unwrap();
+            assert_eq!((route.kind, route.gateway), (KernelRouteKind::Local, None));
+        });
+    }
+}
