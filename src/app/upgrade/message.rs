@@ -145,6 +145,8 @@ pub(super) struct ServerMessage {
     #[serde(default)]
     against: u32,
     #[serde(default)]
+    check: Option<u64>,
+    #[serde(default)]
     has_answered: bool,
     #[serde(default)]
     reason: String,
@@ -267,6 +269,7 @@ impl From<KnownServer> for ServerMessage {
             up: known.up,
             proven: known.proven,
             against: known.against,
+            check: known.check,
             has_answered: known.has_answered,
             reason: known.reason,
             since: known.since.0,
@@ -286,6 +289,7 @@ impl From<ServerMessage> for KnownServer {
             up: server.up,
             proven: server.proven,
             against: server.against,
+            check: server.check,
             has_answered: server.has_answered,
             reason: server.reason,
             since: Timestamp(server.since),
@@ -450,6 +454,7 @@ mod tests {
             up: false,
             proven: true,
             against: 2,
+            check: Some(u64::MAX),
             has_answered: true,
             reason: "refused".into(),
             since: Timestamp(5),

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::reconcile::digest_of;
 use super::{ControlState, ServerEntry};
 use crate::discoveries::KnownSource;
 use crate::health::{self, Ejection, Warmup};
@@ -39,6 +40,8 @@ pub struct KnownServer {
     pub proven: bool,
     /// Checks in a row that spoke against `up`.
     pub against: u32,
+    /// Digest of the check without its rhythm and thresholds; `None`: the other process does not hand it over.
+    pub check: Option<u64>,
     /// Whether a check has ever succeeded.
     pub has_answered: bool,
     /// Why it is up or down, in words for an operator.
@@ -110,8 +113,12 @@ impl Unused {
         if check.kind == ProbeKind::None {
             return Some(entry);
         }
+        let mut state = health::HealthState::known(known.up, known.proven, known.against);
+        if known.check.is_some_and(|digest| digest != digest_of(check)) {
+            state.begin_other_check();
+        }
         Some(ServerEntry {
-            state: health::HealthState::known(known.up, known.proven, known.against),
+            state,
             has_answered: known.has_answered,
             reason: known.reason,
             since: since(known.since),
@@ -132,6 +139,7 @@ impl ServerEntry {
             up: self.state.is_up(),
             proven: self.state.is_proven(),
             against: self.state.against(),
+            check: Some(digest_of(&self.check)),
             has_answered: self.has_answered,
             reason: self.reason.clone(),
             since: self.since,
@@ -204,6 +212,28 @@ mod tests {
     }
 
     #[test]
+    fn first_probe_of_a_changed_check_decides_after_an_upgrade() {
+        let a = key("a", [10, 0, 0, 2]);
+        let mut first = configured(None, at(0));
+        first.on_probe(&a, true, "connected".into(), at(1));
+        let is_up_after_a_failure = |file: &str, check: fn(Option<u64>) -> Option<u64>| {
+            let mut known = first.known();
+            known.servers.iter_mut().for_each(|server| server.check = check(server.check));
+            let mut second = ControlState::new(1);
+            second.expect(known, at(2));
+            second.configure(parse("test.toml", file).unwrap().config, at(2));
+            second.on_probe(&a, false, "404".into(), at(3));
+            second.take_update();
+            second.snapshot().pools[0].servers[0].health.up
+        };
+        let other = FILE.replace("fall = 3", "kind = 'http', path = '/ready', fall = 3");
+        assert!(!is_up_after_a_failure(&other, |check| check), "another question");
+        let slower = FILE.replace("fall = 3", "fall = 2, interval = 9");
+        assert!(is_up_after_a_failure(&slower, |check| check), "the same question in another rhythm");
+        assert!(is_up_after_a_failure(&other, |_| None), "a version that hands no digest over");
+    }
+
+    #[test]
     fn names_and_sources_serve_in_the_next_process_at_once() {
         let file = FILE.replace("b = { addr = '10.0.0.3:80' }", "b = { addr = 'app.internal:80' }");
         let config = || {
@@ -259,6 +289,7 @@ mod tests {
             up: true,
             proven: true,
             against: 0,
+            check: None,
             has_answered: true,
             reason: "connected".into(),
             since: at(1),

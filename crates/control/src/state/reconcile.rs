@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{ControlState, PoolEntry, ServerEntry, key, number};
 use convey_config::{Config, FoundServers, Resolved};
@@ -10,6 +11,7 @@ use convey_model::{
     BackendConfig, DiscoverySource, HealthCheck, ProbeKind, ServerEndpoints, ServerKey, Slots, Timestamp,
 };
 use convey_snapshot::{PoolLive, ServerLive};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Slots of servers that go, by backend and address: a server that comes there is the same one under another name, and what is
 /// open there counts towards its `max_connections`.
@@ -51,17 +53,22 @@ impl ServerEntry {
             let new = ServerEntry::new(live, check, now);
             return ServerEntry { warmup, ejection, ejected_for, handshakes, path_mtu, ..new };
         }
-        if !asks_the_same(&self.check, &check) {
+        if without_rhythm(&self.check) != without_rhythm(&check) {
             self.state.begin_other_check();
         }
         ServerEntry { check, warmup, ejection, ..self }
     }
 }
 
-/// Whether two checks differ in their rhythm and thresholds alone.
-fn asks_the_same(one: &HealthCheck, other: &HealthCheck) -> bool {
-    let HealthCheck { interval, timeout, rise, fall, .. } = *other;
-    HealthCheck { interval, timeout, rise, fall, ..one.clone() } == *other
+/// What a check asks: two that differ in their rhythm and thresholds alone are equal here.
+fn without_rhythm(check: &HealthCheck) -> HealthCheck {
+    HealthCheck { interval: Duration::ZERO, timeout: Duration::ZERO, rise: 0, fall: 0, ..check.clone() }
+}
+
+/// A digest of what a check asks, for the process after an upgrade. A version that writes checks in another way has another
+/// digest: then the next probe decides alone, as after a reload that changes the check.
+pub(super) fn digest_of(check: &HealthCheck) -> u64 {
+    xxh3_64(format!("{:?}", without_rhythm(check)).as_bytes())
 }
 
 impl ControlState {
