@@ -23,6 +23,7 @@ use crate::cli::Options;
 use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
+use crate::doctor::masquerade;
 use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
 
 /// A configuration that is looked at.
@@ -152,7 +153,10 @@ impl Checked {
         let config = match kernel {
             Some(kernel) => {
                 obstacles.extend(of_packets(&config, &kernel));
-                packet_plan::resolve(config, &kernel.network, cores())?
+                let config = packet_plan::resolve(config, &kernel.network, cores())?;
+                let found = masquerade::of_host(&config, &config.passthrough.snat_addresses, &kernel.network);
+                found.iter().for_each(|found| self.warn(masquerade::line(found)));
+                config
             }
             None => config,
         };

@@ -34,6 +34,7 @@ use crate::dataplane::{
     Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns,
     PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
+use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
@@ -105,6 +106,9 @@ impl HostResources {
         // The guard is up: what they have forwarded so far does not get to the host's stack.
         stale_filters::remove(netlink, &table.interfaces, Kinds::FlowCaches).await;
         let filters = OwnHandle::new(netlink, &table.interfaces).await?;
+        for found in masquerade::of_host(config, &snat_addresses, network) {
+            warn!("{}", masquerade::line(&found));
+        }
         let lasting = guard.as_ref().map(|_| LastingGuard::new(filters.number, Terms::default()));
         Ok(HostResources {
             interfaces,

@@ -9,6 +9,7 @@ mod diagnosis;
 pub mod dsr_path;
 mod frames;
 mod iproute;
+pub mod masquerade;
 pub mod ruleset;
 pub mod server;
 pub mod statistics;

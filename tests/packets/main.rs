@@ -35,6 +35,7 @@ mod l2;
 mod lab;
 mod log;
 mod loops;
+mod masquerade;
 mod mixed;
 mod modes;
 mod monitoring;
@@ -134,6 +135,7 @@ fn main() -> ExitCode {
         ("trace", trace::stories()),
         ("log", log::stories()),
         ("loops", loops::stories()),
+        ("masquerade", masquerade::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
         ("tunnel", tunnel::stories()),
@@ -157,7 +159,7 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
         "xdp" => &[Need::Namespaces, Need::ETHTOOL],
         _ if case.is_dsr() => &[Need::Namespaces, Need::NFT],
         // Doctor looks at the rules of nftables.
-        "doctor_balancer" | "doctor_faults" | "doctor_host" | "doctor_status" => {
+        "doctor_balancer" | "doctor_faults" | "doctor_host" | "doctor_status" | "masquerade" => {
             &[Need::Namespaces, Need::NFT]
         }
         _ => &[Need::Namespaces],

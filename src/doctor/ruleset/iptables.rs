@@ -1,6 +1,8 @@
 //! From what `iptables-save` prints to [`Table`]s. Pure.
 
-use super::{Action, Base, Chain, Condition, Rule, Subject, Table, Tool, Value, Values};
+use std::net::IpAddr;
+
+use super::{Action, Base, Chain, Condition, NewSource, Rule, Subject, Table, Tool, Value, Values};
 
 /// The tables in that text.
 pub fn read_save(text: &str, tool: Tool) -> Vec<Table> {
@@ -32,6 +34,8 @@ fn read_chain(text: &str, table: &str) -> Option<Chain> {
     let priority = match table {
         "raw" => -300,
         "mangle" => -150,
+        "nat" if ["POSTROUTING", "INPUT"].contains(&name) => 100,
+        "nat" => -100,
         _ => 0,
     };
     let base = is_base.then(|| Base {
@@ -58,7 +62,10 @@ fn read_rule(text: &str, number: u64) -> Rule {
             }
             // The last: what follows is the target's.
             "-j" => {
-                rule.actions.extend(words.next().and_then(target));
+                rule.actions.extend(words.next().and_then(|target| match target {
+                    "MASQUERADE" | "SNAT" => Some(Action::SourceNat(new_source(words.clone()))),
+                    _ => self::target(target),
+                }));
                 break;
             }
             "-g" => {
@@ -75,6 +82,7 @@ fn read_rule(text: &str, number: u64) -> Rule {
             "--state" | "--ctstate" => Subject::State,
             _ => {
                 rule.conditions.push(Condition::Unknown);
+                negated = false;
                 continue;
             }
         };
@@ -104,6 +112,28 @@ fn target(word: &str) -> Option<Action> {
         _ if word.chars().all(|letter| letter.is_ascii_uppercase()) && is_extension(word) => None,
         _ => Some(Action::Jump(word.to_owned())),
     }
+}
+
+/// `--to-ports 1024-33767`, `--to-source 10.0.0.1:1024-33767`; a range of addresses may be any.
+fn new_source<'a>(mut words: impl Iterator<Item = &'a str>) -> NewSource {
+    let mut source = NewSource::default();
+    while let Some(word) = words.next() {
+        let text = match word {
+            "--to-ports" | "--to-source" => words.next().unwrap_or_default(),
+            _ => continue,
+        };
+        let is_bare_v6 = text.parse::<IpAddr>().is_ok();
+        let (address, ports) = match text.rsplit_once(':') {
+            _ if is_bare_v6 => (text, ""),
+            Some(both) => both,
+            None if word == "--to-ports" => ("", text),
+            None => (text, ""),
+        };
+        source.address = address.trim_matches(['[', ']']).parse().ok();
+        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+        source.ports = first.parse().ok().zip(last.parse().ok());
+    }
+    source
 }
 
 fn is_extension(word: &str) -> bool {

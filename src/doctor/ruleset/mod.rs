@@ -5,6 +5,7 @@
 mod gather;
 mod iptables;
 mod nft;
+mod source_nat;
 mod taking_rule;
 mod walk;
 
@@ -12,6 +13,8 @@ use std::net::IpAddr;
 
 pub use iptables::read_save;
 pub use nft::read_json;
+use source_nat::NewSource;
+pub use source_nat::{CollidingRule, OwnPorts};
 pub use taking_rule::{TakenHow, TakingRule};
 pub(in crate::doctor) use walk::within;
 pub use walk::{Fate, JudgedPacket, PacketEnd};
@@ -102,6 +105,8 @@ enum Action {
     Goto(String),
     Return,
     SetSource(IpAddr),
+    /// Connections get this source.
+    SourceNat(NewSource),
     /// By the value of something: the first that fits.
     Map(Subject, Vec<(Value, Action)>),
 }

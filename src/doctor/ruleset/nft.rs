@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::{Action, Base, Chain, Condition, Rule, Subject, Table, Tool, Value, Values};
+use super::{Action, Base, Chain, Condition, NewSource, Rule, Subject, Table, Tool, Value, Values};
 
 /// The tables in that JSON; `None` if it is not nft's.
 pub fn read_json(text: &str) -> Option<Vec<Table>> {
@@ -90,11 +90,26 @@ fn action(kind: &str, it: &Json) -> Option<Action> {
         // A target of iptables that nft has no word for.
         "xt" if it["type"] == "target" && it["name"] == "REJECT" => Some(Action::Reject),
         "redirect" | "dnat" | "tproxy" | "fwd" => Some(Action::Redirect),
+        "masquerade" | "snat" => Some(Action::SourceNat(new_source(it))),
+        "xt" if it["type"] == "target" && it["name"] == "MASQUERADE" => {
+            Some(Action::SourceNat(NewSource::default()))
+        }
         "return" => Some(Action::Return),
         "jump" => Some(Action::Jump(word(it, "target"))),
         "goto" => Some(Action::Goto(word(it, "target"))),
         _ => None,
     }
+}
+
+/// `masquerade to :1024-33767`, `snat to 10.0.0.1:1024-33767`. An address out of a map or a range may be any.
+fn new_source(it: &Json) -> NewSource {
+    let port = |json: &Json| json.as_u64().and_then(|port| port.try_into().ok());
+    let range = |json: &Json| Some((port(json.get(0)?)?, port(json.get(1)?)?));
+    let ports = it
+        .get("port")
+        .and_then(|it| it.get("range").and_then(range).or_else(|| port(it).map(|port| (port, port))));
+    let address = it.get("addr").and_then(Json::as_str).and_then(|text| text.parse().ok());
+    NewSource { address, ports }
 }
 
 /// `ip saddr set 10.0.0.100`

@@ -6,7 +6,7 @@ use super::{Action, Base, Chain, Condition, Rule, Ruleset, Subject, Table, Taken
 use crate::model::Prefix;
 
 /// Jumps within jumps that are followed; the kernel allows 16.
-const MAX_DEPTH: u8 = 16;
+pub(super) const MAX_DEPTH: u8 = 16;
 
 /// One end of a packet's way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Ruleset {
     }
 
     /// The base chains of a hook, in the order in which a packet meets them.
-    fn chains(&self, hook: &str, packet: &JudgedPacket) -> Vec<(&Table, &Chain, &Base)> {
+    pub(super) fn chains(&self, hook: &str, packet: &JudgedPacket) -> Vec<(&Table, &Chain, &Base)> {
         let of_ip = if packet.is_v6 { "ip6" } else { "ip" };
         let tables = self.tables.iter().filter(|table| ["inet", "netdev", of_ip].contains(&&*table.family));
         let chains = tables.flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
@@ -130,8 +130,8 @@ impl Walk<'_> {
                 let Some(action) = self.resolve(action) else { continue };
                 let taken = |how| End::Taken(how, chain.name.clone(), Some(rule.number));
                 match (action, holds) {
-                    (Action::Accept, Some(_)) => return End::Accept,
-                    (Action::Accept, None) => self.may_pass = true,
+                    (Action::Accept | Action::SourceNat(_), Some(_)) => return End::Accept,
+                    (Action::Accept | Action::SourceNat(_), None) => self.may_pass = true,
                     (Action::Return, Some(_)) => return End::Through,
                     (Action::Drop, Some(_)) => return taken(TakenHow::Drops),
                     (Action::Reject, Some(_)) => return taken(TakenHow::Rejects),
@@ -194,11 +194,18 @@ impl Walk<'_> {
     }
 
     fn condition(&self, condition: &Condition) -> Option<bool> {
+        self.packet.meets(condition, self.table)
+    }
+}
+
+impl JudgedPacket {
+    /// Whether a condition of a rule in `table` holds; `None` if it may or may not.
+    pub(super) fn meets(&self, condition: &Condition, table: &Table) -> Option<bool> {
         let Condition::Is { subject, values, negated } = condition else { return None };
-        let values = self.table.values(values)?;
+        let values = table.values(values)?;
         let mut any = Some(false);
         for value in values {
-            match self.packet.is(*subject, value) {
+            match self.is(*subject, value) {
                 Some(true) => return Some(!negated),
                 Some(false) => {}
                 None => any = None,
@@ -206,9 +213,7 @@ impl Walk<'_> {
         }
         any.map(|is| is != *negated)
     }
-}
 
-impl JudgedPacket {
     fn is(&self, subject: Subject, value: &Value) -> Option<bool> {
         match subject {
             Subject::EtherType => word(if self.is_v6 { "ip6" } else { "ip" }, value),

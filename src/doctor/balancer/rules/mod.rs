@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use self::packet::{Packet, Purpose};
 use super::Host;
 use crate::doctor::ruleset::{Fate, Ruleset, TakingRule};
-use crate::doctor::{Diagnosis, Unseen};
+use crate::doctor::{Diagnosis, Unseen, masquerade};
 
 /// So many kinds of packets that a rule takes are named; the commands are for all.
 const MAX_TOLD: usize = 4;
@@ -31,7 +31,13 @@ pub(super) struct RulesSeen {
 pub(super) fn look(host: &Host<'_>) -> RulesSeen {
     let (rules, needs) = Ruleset::of_host();
     let unseen = needs.map(|needs| Unseen { check: "foreign-rule", needs });
-    RulesSeen { unseen, ..judge(rules, &packet::of(host)) }
+    let translating = match masquerade::translates(host.config) {
+        true => masquerade::judge(&rules, host.config, &host.config.passthrough.snat_addresses, host.network),
+        false => Vec::new(),
+    };
+    let mut seen = RulesSeen { unseen, ..judge(rules, &packet::of(host)) };
+    seen.findings.extend(translating);
+    seen
 }
 
 /// A finding for each rule, with the commands for all packets that it takes.
