@@ -26,20 +26,30 @@ pub(super) fn while_the_interface_is_missing_an_address_is_where_it_was_as_long_
     });
 }
 
+/// Has a balancer announce the address and end by SIGKILL.
+fn leave_the_address_behind() -> Loopback {
+    let lab = Loopback::new();
+    let _server = TcpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
+    wait_until("lo", VIP, true);
+    drop(balancer);
+    lab
+}
+
+/// A process that takes the name by which the address is announced, between these lines of Python.
+fn name_owner(before: &str, after: &str) -> Process {
+    let program = format!(
+        "import ctypes, os, socket, threading, time\n{before}\n\
+         s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.bind('\\0convey announces {VIP} #1')\n{after}"
+    );
+    Process::spawn(Command::new("python3").args(["-c", &program]))
+}
+
 /// A service runs as a user of its own; whoever clears up is root.
 pub(super) fn what_another_users_convey_announces_is_not_cleared() {
     in_namespace("announce::what_another_users_convey_announces_is_not_cleared", "", || {
-        let lab = Loopback::new();
-        let server = TcpServer::named("a", lab.server(1));
-        let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
-        wait_until("lo", VIP, true);
-        // Ended by SIGKILL.
-        drop((balancer, server));
-        let program = format!(
-            "import os, socket, time\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
-             s.bind('\\0convey announces {VIP} #1')\ntime.sleep(60)"
-        );
-        let owner = Process::spawn(Command::new("python3").args(["-c", &program]));
+        let _lab = leave_the_address_behind();
+        let owner = name_owner("os.setuid(65534)", "time.sleep(60)");
         let names = || std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
         wait_for("the name of nobody's process", || names().contains("@convey announces").then_some(()));
         let clear = || run(binary().args(["clear", "--addresses"])).stdout;
@@ -57,18 +67,10 @@ pub(super) fn what_another_users_convey_announces_is_not_cleared() {
 /// the first one.
 pub(super) fn clear_waits_for_a_process_that_is_ending() {
     in_namespace("announce::clear_waits_for_a_process_that_is_ending", "", || {
-        let lab = Loopback::new();
-        let server = TcpServer::named("a", lab.server(1));
-        let balancer = BalancerProcess::start(&lab, &announcing(&lab, VIP, ""));
-        wait_until("lo", VIP, true);
-        // Ended by SIGKILL.
-        drop((balancer, server));
-        let program = format!(
-            "import ctypes, socket, threading, time\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
-             s.bind('\\0convey announces {VIP} #1')\nthreading.Thread(target=time.sleep, args=[60]).start()\n\
-             ctypes.CDLL(None).pthread_exit(None)"
-        );
-        let owner = Process::spawn(Command::new("python3").args(["-c", &program]));
+        let lab = leave_the_address_behind();
+        let ends =
+            "threading.Thread(target=time.sleep, args=[60]).start()\nctypes.CDLL(None).pthread_exit(None)";
+        let owner = name_owner("", ends);
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", owner.id())).unwrap_or_default();
         wait_for("the first thread to end", || stat().contains(") Z ").then_some(()));
         let said = lab.directory().join("clear");

@@ -60,6 +60,24 @@ pub(super) fn closed_windows_hold_no_server_of_longer_responses() {
     drop(closed);
 }
 
+/// Connections from one address, each of which `asks` for more streams than convey takes of it.
+fn greedy_clients(
+    lab: &Loopback,
+    balancer: &BalancerProcess,
+    asks: impl Fn(&mut TcpStream),
+) -> Vec<TcpStream> {
+    let greedy = (0..10).map(|_| {
+        let mut client = connect_from(lab.ip(99), lab.vip()).unwrap();
+        asks(&mut client);
+        client
+    });
+    let greedy = greedy.collect();
+    wait_for("refused streams", || {
+        (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 10).then_some(())
+    });
+    greedy
+}
+
 pub(super) fn streams_of_http2_servers_count_in_the_share_of_their_client() {
     let lab = Loopback::new();
     // It holds each stream until the body has come.
@@ -69,16 +87,7 @@ pub(super) fn streams_of_http2_servers_count_in_the_share_of_their_client() {
     let head = [&[0x83, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
     let uploads = (0..100).flat_map(|n| frame(1, 4, 2 * n + 1, &head));
     let all: Vec<u8> = [PREFACE, &frame(4, 0, 0, &[])].concat().into_iter().chain(uploads).collect();
-    let greedy: Vec<TcpStream> = (0..10)
-        .map(|_| {
-            let mut client = connect_from(lab.ip(99), lab.vip()).unwrap();
-            client.write_all(&all).unwrap();
-            client
-        })
-        .collect();
-    wait_for("refused streams", || {
-        (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 10).then_some(())
-    });
+    let greedy = greedy_clients(&lab, &balancer, |client| client.write_all(&all).unwrap());
     block_on(async {
         let other = Client::connect(lab.vip()).await;
         assert_eq!(other.get("http://a.example/").await.status, 200);
@@ -86,29 +95,24 @@ pub(super) fn streams_of_http2_servers_count_in_the_share_of_their_client() {
     drop(greedy);
 }
 
-pub(super) fn streams_of_one_client_leave_connections_to_servers_for_others() {
-    let lab = Loopback::new();
-    // It answers to short heads alone, and holds the rest.
-    let _server = TcpServer::start(lab.server(1), |mut stream| {
+/// A server that answers requests for `/quick`, and holds all others.
+fn quick_server(lab: &Loopback) -> TcpServer {
+    TcpServer::start(lab.server(1), |mut stream| {
         let mut head = [0; 4096];
         let len = stream.read(&mut head)?;
         if head[..len].starts_with(b"GET /quick") {
             return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
         std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
-    });
+    })
+}
+
+pub(super) fn streams_of_one_client_leave_connections_to_servers_for_others() {
+    let lab = Loopback::new();
+    let _server = quick_server(&lab);
     let setup = setup(&lab, "h1").health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
-    let greedy: Vec<TcpStream> = (0..10)
-        .map(|_| {
-            let mut client = connect_from(lab.ip(99), lab.vip()).unwrap();
-            unread::ask(&mut client);
-            client
-        })
-        .collect();
-    wait_for("refused streams", || {
-        (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 10).then_some(())
-    });
+    let greedy = greedy_clients(&lab, &balancer, unread::ask);
     block_on(async {
         for _ in 0..20 {
             let other = Client::connect(lab.vip()).await;
@@ -121,14 +125,7 @@ pub(super) fn streams_of_one_client_leave_connections_to_servers_for_others() {
 /// A proxy's connections are in nobody's share.
 pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
     let lab = Loopback::new();
-    let _server = TcpServer::start(lab.server(1), |mut stream| {
-        let mut head = [0; 4096];
-        let len = stream.read(&mut head)?;
-        if head[..len].starts_with(b"GET /quick") {
-            return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-        }
-        std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
-    });
+    let _server = quick_server(&lab);
     let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
     let setup = setup(&lab, "h1").frontend(&proxies).health("kind = \"none\"").server("a", lab.server(1), "");
     let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
