@@ -13,10 +13,18 @@ use super::clients::{Clients, Counted};
 #[derive(Debug)]
 pub struct HeldServer {
     of_connection: Arc<AtomicUsize>,
-    /// `None`: it comes with the client's connection.
-    counted: Option<(Arc<Clients>, Counted)>,
-    /// Whether it counts as one more connection of the process.
-    is_further: bool,
+    share: HeldShare,
+}
+
+/// Share that a held server counts in.
+#[derive(Debug)]
+enum HeldShare {
+    /// None of its own: the server comes with the client's connection.
+    OfConnection,
+    /// The share of the client that a trusted proxy has named.
+    Named { _counted: Counted },
+    /// The client's share, as one more connection of the process.
+    Further { clients: Arc<Clients>, _counted: Counted },
 }
 
 impl ClientStream {
@@ -29,17 +37,19 @@ impl ClientStream {
     pub fn hold_server(&self, named: Option<IpAddr>, is_stream: bool) -> Option<HeldServer> {
         let of_connection = self.held_servers();
         let is_first = of_connection.fetch_add(1, Ordering::Relaxed) == 0;
-        let mut held = HeldServer { of_connection: of_connection.clone(), counted: None, is_further: false };
+        let mut held = HeldServer { of_connection: of_connection.clone(), share: HeldShare::OfConnection };
         let is_further = is_stream && !is_first;
         if is_further || named.is_some() {
             let (clients, left) = self.clients_and_left();
             let left = left.checked_sub(u64::from(is_further))?;
             let client = named.unwrap_or_else(|| self.client().ip());
             let counted = clients.count_in_process(client, self.frontend(), left)?;
-            if is_further {
+            held.share = if is_further {
                 clients.add_held_server();
-            }
-            (held.counted, held.is_further) = (Some((clients.clone(), counted)), is_further);
+                HeldShare::Further { clients: clients.clone(), _counted: counted }
+            } else {
+                HeldShare::Named { _counted: counted }
+            };
         }
         Some(held)
     }
@@ -48,7 +58,7 @@ impl ClientStream {
 impl Drop for HeldServer {
     fn drop(&mut self) {
         self.of_connection.fetch_sub(1, Ordering::Relaxed);
-        if let Some((clients, _)) = self.counted.as_ref().filter(|_| self.is_further) {
+        if let HeldShare::Further { clients, .. } = &self.share {
             clients.remove_held_server();
         }
     }
