@@ -41,6 +41,11 @@ impl Bulk {
         }
     }
 
+    /// Bytes that were taken and have not gone yet.
+    pub(crate) fn left(&self) -> usize {
+        self.pipe.as_ref().map_or(0, Pipe::held)
+    }
+
     /// Whether all that was taken has gone.
     pub(crate) fn is_empty(&self) -> bool {
         self.pipe.as_ref().is_none_or(Pipe::is_empty)

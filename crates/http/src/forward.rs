@@ -39,7 +39,7 @@ use crate::transfer::{Ends, Outgoing, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
 use broken::timed_out;
 use head::missing;
-use stall::StallLimit;
+use stall::{AwaitedSide, StallLimit};
 use unread::UnreadCheck;
 
 /// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
@@ -280,7 +280,7 @@ impl Forwarding<'_, '_> {
         }
         permit.count(Counter::Requests, 1);
         let Transferred { end, exchange, status, is_clean, sent, rest } =
-            self.transfer(&permit, &mut server).await;
+            self.transfer(&permit, &mut server, held.as_ref()).await;
         if let Some(status) = status {
             permit.count(Counter::of_status(status), 1);
             self.client.count(Counter::of_status(status), 1);
@@ -344,7 +344,12 @@ impl Forwarding<'_, '_> {
     }
 
     /// Moves the request and its response, until that ends or nothing moves for too long.
-    async fn transfer(&mut self, permit: &Permit, server: &mut ServerEnd) -> Transferred {
+    async fn transfer(
+        &mut self,
+        permit: &Permit,
+        server: &mut ServerEnd,
+        held: Option<&HeldServer>,
+    ) -> Transferred {
         let limits = self.request.frontend().config.http_limits();
         let (exchange, mut pace) = (self.exchange(&limits), BodyPace::new(limits.body_rate));
         let head = self.head_for_server(permit);
@@ -368,7 +373,9 @@ impl Forwarding<'_, '_> {
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
-            if stall.has_changed(&transfer) || (rx, tx, body) != (0, 0, 0) {
+            let (side, waiting) = (AwaitedSide::of(&transfer), transfer.waiting_for_client());
+            let streams = held.map_or(1, HeldServer::count_of_connection);
+            if stall.begins_anew(side, rx.max(body) + tx, waiting, streams) {
                 time_limit.renew(stall.bound());
             }
             if (rx, tx, body) != (0, 0, 0) {
@@ -385,7 +392,10 @@ impl Forwarding<'_, '_> {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
                 Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
-                Poll::Pending => unread.poll(cx, &transfer, &Ends { client: end, server }, time_limit),
+                Poll::Pending => {
+                    let polled = unread.poll(cx, &transfer, &Ends { client: end, server }, time_limit);
+                    polled.map(|ended| ended.or_else(|| stall.end()))
+                }
             }
         })
         .await;

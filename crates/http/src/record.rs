@@ -238,7 +238,9 @@ impl RequestRecord {
 
     fn ending(&self) -> (Termination, Option<&'static str>) {
         match (self.broken, self.answered) {
-            (Some(Counter::IdleTimeout), _) => (Termination::Timeout, Some(Counter::IdleTimeout.label())),
+            (Some(reason @ (Counter::IdleTimeout | Counter::ClientTooSlow)), _) => {
+                (Termination::Timeout, Some(reason.label()))
+            }
             (Some(reason), _) => (Termination::Reset, Some(reason.label())),
             (None, Some(reason)) => (Termination::Refused, Some(reason.label())),
             (None, None) => (Termination::Closed, None),

@@ -55,6 +55,13 @@ impl ClientStream {
     }
 }
 
+impl HeldServer {
+    /// Servers that streams of the same client's connection hold, this one among them.
+    pub fn count_of_connection(&self) -> usize {
+        self.of_connection.load(Ordering::Relaxed)
+    }
+}
+
 impl Drop for HeldServer {
     fn drop(&mut self) {
         self.of_connection.fetch_sub(1, Ordering::Relaxed);

@@ -60,6 +60,11 @@ impl Pipe {
         });
     }
 
+    /// Bytes that were read and not written yet.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
     /// Whether all that was read has been written.
     pub fn is_empty(&self) -> bool {
         self.held == 0

@@ -57,6 +57,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
         "max_connections": 0,
         "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
+        "client_too_slow": 0,
         "tls_handshake_failed": 0, "tls_handshake_timeout": 0, "tls_handshake_limit": 0, "acme_challenge": 0,
         "hello_timeout": 0, "hello_invalid": 0, "not_tls": 0, "no_route": 0,
         "access_denied": 0, "source_connections": 0, "cut": 0, "killed": 0, "evicted": 0, "file_changed": 0,
@@ -78,6 +79,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         },
         "refused": { "access_denied": 3, "source_connections": 0, "source_rate": 0 },
         "uncounted_sources": 0,
+            "client_too_slow": 0,
         "accept_backoffs": 4,
     });
     assert_eq!(stats(&snapshot, Duration::ZERO)["frontends"]["web"], expected);

@@ -16,12 +16,12 @@ const STREAMS: u32 = 20;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Asks for a page on each stream, none of which takes a byte of a body.
-fn ask_with_closed_windows(lab: &Loopback) -> TcpStream {
+/// Asks for a page on each of so many streams, none of which takes a byte of a body.
+fn ask_with_closed_windows(lab: &Loopback, streams: u32) -> TcpStream {
     let mut closed = connect(lab.vip());
     let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let head = [&[0x82, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
-    let requests = (0..STREAMS).flat_map(|n| frame(1, 5, 2 * n + 1, &head));
+    let requests = (0..streams).flat_map(|n| frame(1, 5, 2 * n + 1, &head));
     let all = [PREFACE, &settings].concat();
     closed.write_all(&all.into_iter().chain(requests).collect::<Vec<u8>>()).unwrap();
     closed
@@ -32,7 +32,7 @@ pub(super) fn closed_windows_hold_no_slot_of_a_server() {
     let _server = TestHttpServer::named("a", lab.server(1));
     let setup = setup(&lab, "h1").server("a", lab.server(1), "max_connections = 2");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let closed = ask_with_closed_windows(&lab);
+    let closed = ask_with_closed_windows(&lab, STREAMS);
     // None of them waits for the client.
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", STREAMS as usize);
     block_on(async {
@@ -50,7 +50,7 @@ pub(super) fn closed_windows_hold_no_server_of_longer_responses() {
     });
     let setup = setup(&lab, "h1").server("a", lab.server(1), "max_connections = 2");
     let balancer = BalancerProcess::start(&lab, &setup);
-    let closed = ask_with_closed_windows(&lab);
+    let closed = ask_with_closed_windows(&lab, STREAMS);
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", STREAMS as usize);
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
     block_on(async {
@@ -120,6 +120,25 @@ pub(super) fn streams_of_one_client_leave_connections_to_servers_for_others() {
         }
     });
     drop(greedy);
+}
+
+pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |_, stream| {
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {0}\r\n\r\n{1}", 1 << 20, "x".repeat(1 << 20))
+    });
+    let setup = setup(&lab, "h1").timeouts("idle = 4").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut closed = ask_with_closed_windows(&lab, 1);
+    balancer.wait_for_stat("/backends/pool/current_connections", 1);
+    let takes_a_byte = frame(8, 0, 1, &1_u32.to_be_bytes());
+    wait_for("a reset of the stream", || {
+        closed.write_all(&takes_a_byte).unwrap();
+        // Slower than 500 bytes a second.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        (balancer.stat("/frontends/web/drops/client_too_slow") == 1).then_some(())
+    });
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
 
 /// A proxy's connections are in nobody's share.

@@ -21,8 +21,9 @@ use super::curl::curl;
 use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use held::{
-    client_that_a_trusted_proxy_names_has_a_share, closed_windows_hold_no_server_of_longer_responses,
-    closed_windows_hold_no_slot_of_a_server, streams_of_http2_servers_count_in_the_share_of_their_client,
+    client_that_a_trusted_proxy_names_has_a_share, client_that_reads_byte_by_byte_holds_no_server,
+    closed_windows_hold_no_server_of_longer_responses, closed_windows_hold_no_slot_of_a_server,
+    streams_of_http2_servers_count_in_the_share_of_their_client,
     streams_of_one_client_leave_connections_to_servers_for_others,
     unread_responses_of_an_http2_server_stall_no_other_client,
 };
@@ -48,6 +49,7 @@ stories!("http2":
     closed_windows_hold_no_slot_of_a_server,
     closed_windows_hold_no_server_of_longer_responses,
     streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
+    client_that_reads_byte_by_byte_holds_no_server,
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
     client_that_a_trusted_proxy_names_has_a_share [Need::PRLIMIT],
     unread_responses_of_an_http2_server_stall_no_other_client,

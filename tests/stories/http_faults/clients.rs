@@ -214,7 +214,7 @@ pub(super) fn a_client_that_never_reads_is_not_waited_for_long() {
         assert!(error.is_reset(), "{error}");
         assert_eq!(client.get("http://a/").await.body, "ok");
     });
-    balancer.wait_for_stat("/frontends/web/drops/idle_timeout", 1);
+    balancer.wait_for_stat("/frontends/web/drops/client_too_slow", 1);
     assert_eq!(ask(lab.vip(), Version::Http1, "GET"), Outcome::Body("ok".into()));
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }

@@ -20,6 +20,7 @@ impl Forwarding<'_, '_> {
     ) -> Attempt {
         let reason = match end {
             TransferEnd::ClientGone => return Attempt::Over(RequestEnd::Broken(Counter::ClientReset)),
+            TransferEnd::ClientTooSlow => return Attempt::Over(RequestEnd::Broken(Counter::ClientTooSlow)),
             TransferEnd::ClientFault(fault) => {
                 return Attempt::Over(match exchange.has_answered() {
                     true => RequestEnd::Broken(Counter::ClientReset),

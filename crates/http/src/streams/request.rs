@@ -52,8 +52,10 @@ pub(crate) async fn serve<S: DecideRequest>(
     }
     if let Some(reason) = broken {
         record.broke(reason);
-        if reason == Counter::IdleTimeout {
-            client.count(Counter::DroppedIdle, 1);
+        match reason {
+            Counter::IdleTimeout => client.count(Counter::DroppedIdle, 1),
+            Counter::ClientTooSlow => client.count(Counter::DroppedTooSlow, 1),
+            _ => {}
         }
         stream.reset(if reason == Counter::ClientReset {
             StreamFault::Cancelled

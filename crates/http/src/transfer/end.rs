@@ -14,6 +14,8 @@ pub(crate) enum TransferEnd {
     Whole,
     /// The client reset its connection, or closed it within the request.
     ClientGone,
+    /// The client took the response too slowly.
+    ClientTooSlow,
     /// The client's body is malformed.
     ClientFault(Malformed),
     /// The server reset its connection.

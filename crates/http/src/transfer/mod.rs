@@ -138,9 +138,9 @@ impl<'a> Transfer<'a> {
         self.stream_of = stream_of;
     }
 
-    /// Whether bytes of the response wait for the client.
-    pub(crate) fn is_client_behind(&self) -> bool {
-        self.to_client.left() > 0 || !self.down.is_empty()
+    /// Bytes of the response that wait for the client.
+    pub(crate) fn waiting_for_client(&self) -> u64 {
+        (self.to_client.left() + self.down.left()) as u64
     }
 
     /// Puts what the server was sent of the body back to what the client has sent. Returns its length; `None`: not all of that was kept.

@@ -46,6 +46,8 @@ pub enum Counter {
     QueueTimeout,
     /// Ended because no byte moved for the idle timeout; packet modes: no packet came of an open connection (TCP).
     IdleTimeout,
+    /// Ended because the client took its response too slowly while a server was held for it (mode http).
+    ClientTooSlow,
     /// Ended with nothing sent: the client sent no byte in time.
     FirstByteTimeout,
     /// Ended by a reset from the client.
@@ -125,6 +127,9 @@ pub enum Counter {
     DroppedOverrun,
     /// Streams over HTTP/2 and HTTP/3 that we reset because nothing moved in time (mode http).
     DroppedIdle,
+    /// Streams over HTTP/2 and HTTP/3 that we reset because the client took its response too slowly while a server was held for
+    /// it (mode http).
+    DroppedTooSlow,
     /// Refused: the client is denied. Connections and datagrams; packets in packet modes.
     RefusedAccess,
     /// The same: its source has as many connections as it may have.
@@ -222,12 +227,13 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 30] = [
+    pub const ENDS: [(Counter, &'static str); 31] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
         (Counter::QueueTimeout, "queue_timeout"),
         (Counter::IdleTimeout, "idle_timeout"),
+        (Counter::ClientTooSlow, "client_too_slow"),
         (Counter::FirstByteTimeout, "first_byte_timeout"),
         (Counter::ClientReset, "client_reset"),
         (Counter::ServerReset, "server_reset"),
@@ -257,7 +263,7 @@ impl Counter {
 
     /// Why datagrams are dropped (UDP in proxy mode), and streams (mode http), with the label that
     /// metrics and logs use.
-    pub const DROPS: [(Counter, &'static str); 13] = [
+    pub const DROPS: [(Counter, &'static str); 14] = [
         (Counter::DroppedNoServer, "no_server"),
         (Counter::DroppedFull, "max_connections"),
         (Counter::DroppedNoResources, "no_resources"),
@@ -271,6 +277,7 @@ impl Counter {
         (Counter::DroppedUnproven, "unproven_address"),
         (Counter::DroppedOverrun, "receive_overrun"),
         (Counter::DroppedIdle, "idle_timeout"),
+        (Counter::DroppedTooSlow, "client_too_slow"),
     ];
 
     /// Why a frontend turns clients away at the door, in every mode, with the label that metrics and logs use.
