@@ -12,7 +12,7 @@ use crate::snapshot::{Frontend, Snapshot};
 const BEFORE_ORDER: Duration = Duration::from_secs(30);
 
 /// State of the orders, and the time in seconds since 1970.
-pub(crate) struct CertificateView {
+pub struct CertificateView {
     names: Vec<AcmeName>,
     now: i64,
     /// Seconds for which orders have to have failed.
@@ -31,7 +31,7 @@ pub(super) struct UnusableCertificates {
 
 impl CertificateView {
     /// For readiness: orders have to have failed for `hold`.
-    pub(super) fn of_readiness(names: Vec<AcmeName>, now: i64, snapshot: &Snapshot) -> CertificateView {
+    pub fn of_readiness(names: Vec<AcmeName>, now: i64, snapshot: &Snapshot) -> CertificateView {
         let hold = snapshot.announce.as_ref().map_or_else(|| AnnounceConfig::default().hold, |one| one.hold);
         let lead = seconds(hold.saturating_mul(2).saturating_add(BEFORE_ORDER));
         CertificateView { names, now, hold: seconds(hold), lead }
@@ -93,17 +93,29 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
+/// Frontends without certificates, for tests.
 #[cfg(test)]
-mod tests {
+pub(super) mod fixture {
     use std::sync::Arc;
 
     use super::*;
     use crate::model::{self, FrontendTls, TlsVersion};
-    use crate::snapshot::fixture;
+    use crate::snapshot::{Pool, fixture};
 
-    const NOW: i64 = 1_000_000;
+    pub(super) const NOW: i64 = 1_000_000;
 
-    fn settings() -> FrontendTls {
+    /// A frontend at this address without a certificate, all orders of which fail.
+    pub(in crate::admin) fn without_certificate(
+        listen: &str,
+        pool: &Arc<Pool>,
+    ) -> (Arc<Frontend>, CertificateView) {
+        let config = model::fixture::frontend("secure", &[listen], &pool.config.name);
+        let tls = Some(Arc::new(settings()));
+        let frontend = fixture::frontend_of(model::FrontendConfig { tls, ..config }, pool);
+        (frontend, ordered(Some(0), NOW + 300))
+    }
+
+    pub(super) fn settings() -> FrontendTls {
         FrontendTls {
             acme: true,
             certificates: Vec::new(),
@@ -120,13 +132,7 @@ mod tests {
         }
     }
 
-    fn frontend(tls: Option<FrontendTls>) -> Arc<Frontend> {
-        let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
-        let config = model::fixture::frontend("web", &["127.0.0.1:80"], "app");
-        fixture::frontend_of(model::FrontendConfig { tls: tls.map(Arc::new), ..config }, &pool)
-    }
-
-    fn ordered(failing_since: Option<i64>, next_order: i64) -> CertificateView {
+    pub(super) fn ordered(failing_since: Option<i64>, next_order: i64) -> CertificateView {
         let name = AcmeName {
             name: "site.example".to_owned(),
             not_after: None,
@@ -136,6 +142,22 @@ mod tests {
             error: failing_since.map(|_| "no route".to_owned()),
         };
         CertificateView::of_readiness(vec![name], NOW, &Snapshot::empty(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::fixture::{NOW, ordered, settings};
+    use super::*;
+    use crate::model::{self, FrontendTls};
+    use crate::snapshot::fixture;
+
+    fn frontend(tls: Option<FrontendTls>) -> Arc<Frontend> {
+        let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
+        let config = model::fixture::frontend("web", &["127.0.0.1:80"], "app");
+        fixture::frontend_of(model::FrontendConfig { tls: tls.map(Arc::new), ..config }, &pool)
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod wrong_tokens;
 
 pub use acme_state::{AcmeName, AcmeState};
 pub use announce_state::{AnnounceState, AnnouncedAddress};
-pub(crate) use certificates::CertificateView;
+pub use certificates::CertificateView;
 pub use config::{ConfigReport, ListReport};
 pub use discoveries::DiscoveryReport;
 pub use events::EventReport;
@@ -47,6 +47,7 @@ pub use overlays::{AddedReport, OverlayReport};
 pub use packets::PacketReport;
 pub use process::ProcessMetrics;
 pub use prometheus::render;
+pub use ready::ReadinessInput;
 pub(crate) use ready::{AnnouncedAddresses, announced_addresses};
 pub use remote_state::{RefusedRevision, RemoteKnown, RemoteState};
 pub use report::{

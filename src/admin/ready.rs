@@ -4,74 +4,109 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::certificates::CertificateView;
+use super::certificates::{CertificateView, UnusableCertificates};
 use crate::model::{AdminState, AnnounceConfig, Target};
 use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
-/// A line for each reason why this convey should get no traffic; none if it should get some.
-///
-/// One backend that cannot serve is no reason, unless a frontend needs it or no other backend can serve.
-pub(super) fn obstacles(
-    snapshot: &Snapshot,
-    certificates: Option<&CertificateView>,
-    is_draining: bool,
-) -> Vec<String> {
-    if is_draining || snapshot.stopping {
-        return vec!["draining: convey is about to stop".to_owned()];
-    }
-    if snapshot.frontends.is_empty() {
-        return vec!["starting: no frontend serves yet".to_owned()];
-    }
-    let frontends = snapshot.frontends.iter();
-    let all = frontends.map(|frontend| (&**frontend, Unserved::of(frontend, 0, None, certificates)));
-    obstacles_of(&all.collect::<Vec<_>>())
+/// State from which readiness follows.
+#[derive(Clone, Copy)]
+pub struct ReadinessInput<'a> {
+    /// The frontends with their servers.
+    pub snapshot: &'a Snapshot,
+    /// The certificates that frontends lack.
+    pub certificates: &'a CertificateView,
 }
 
-/// Why a frontend can serve none of its clients, or lacks a backend of `ready_needs`.
-pub(super) fn obstacle(frontend: &Frontend, certificates: Option<&CertificateView>) -> Option<String> {
-    let unserved = Unserved::of(frontend, 0, None, certificates);
-    unserved.needed(frontend).or_else(|| unserved.whole())
+/// Readiness of all frontends.
+pub(super) struct FrontendReadiness<'a> {
+    snapshot: &'a Snapshot,
+    pub(super) frontends: Vec<(&'a Frontend, Unserved<'a>)>,
 }
 
-/// The backends of a frontend that cannot serve, each with the reason.
-pub(super) fn unserved(frontend: &Frontend) -> BTreeMap<String, String> {
-    Unserved::of(frontend, 0, None, None)
-        .backends
-        .into_iter()
-        .map(|(name, why)| (name.to_owned(), why))
-        .collect()
+impl<'a> FrontendReadiness<'a> {
+    pub(super) fn of(input: ReadinessInput<'a>) -> FrontendReadiness<'a> {
+        FrontendReadiness::without(input, None, 0)
+    }
+
+    /// Readiness as if the servers of `without` were gone. A backend with fewer than `min_servers`
+    /// servers counts as one without.
+    fn without(
+        input: ReadinessInput<'a>,
+        without: Option<&Target>,
+        min_servers: usize,
+    ) -> FrontendReadiness<'a> {
+        let frontends = input.snapshot.frontends.iter().map(|frontend| {
+            let unserved = Unserved::of(frontend, min_servers, without, input.certificates);
+            (&**frontend, unserved)
+        });
+        FrontendReadiness { snapshot: input.snapshot, frontends: frontends.collect() }
+    }
+
+    /// A line for each reason why this convey should get no traffic; none if it should get some.
+    ///
+    /// One backend that cannot serve is no reason, unless a frontend needs it or no other backend can serve.
+    pub(super) fn obstacles(&self, is_draining: bool) -> Vec<String> {
+        if is_draining || self.snapshot.stopping {
+            return draining();
+        }
+        if self.frontends.is_empty() {
+            return vec!["starting: no frontend serves yet".to_owned()];
+        }
+        obstacles_of(self.frontends.iter())
+    }
+}
+
+/// The line of a convey that drains.
+pub(super) fn draining() -> Vec<String> {
+    vec!["draining: convey is about to stop".to_owned()]
 }
 
 /// The addresses that are to be announced, each with the reason why not now, if there is one.
 pub(crate) type AnnouncedAddresses = BTreeMap<IpAddr, Option<String>>;
 
-/// The addresses that this convey announces while frontends at them can serve. `without`: as if
-/// these servers were gone. A backend with fewer than `announce.min_servers` servers counts as one
-/// without.
-pub(crate) fn announced_addresses(
-    snapshot: &Snapshot,
-    without: Option<&Target>,
-    certificates: Option<&CertificateView>,
-) -> AnnouncedAddresses {
-    let Some(config) = &snapshot.announce else { return BTreeMap::new() };
-    let mut frontends: BTreeMap<IpAddr, Vec<(&Frontend, Unserved<'_>)>> = BTreeMap::new();
-    for frontend in &snapshot.frontends {
-        for ip in AnnounceConfig::addresses([&frontend.config]) {
-            let unserved = Unserved::of(frontend, config.min_servers as usize, without, certificates);
-            frontends.entry(ip).or_default().push((&**frontend, unserved));
-        }
-    }
-    frontends.into_iter().map(|(ip, at)| (ip, obstacles_of(&at).into_iter().next())).collect()
+/// The addresses that this convey announces while frontends at them can serve. A backend with fewer
+/// than `announce.min_servers` servers counts as one without.
+pub(crate) fn announced_addresses(input: ReadinessInput<'_>) -> AnnouncedAddresses {
+    announced_without(input, None)
 }
 
-/// The announced addresses that convey would withdraw without these servers.
-pub(super) fn withdrawn_without(snapshot: &Snapshot, target: &Target) -> Vec<IpAddr> {
-    let now = announced_addresses(snapshot, None, None);
-    let without = announced_addresses(snapshot, Some(target), None);
-    let is_withdrawn = |(ip, obstacle): (IpAddr, Option<String>)| {
-        (obstacle.is_some() && now.get(&ip).is_some_and(Option::is_none)).then_some(ip)
-    };
-    without.into_iter().filter_map(is_withdrawn).collect()
+/// The announced addresses as if the servers of `without` were gone.
+fn announced_without(input: ReadinessInput<'_>, without: Option<&Target>) -> AnnouncedAddresses {
+    let Some(config) = &input.snapshot.announce else { return BTreeMap::new() };
+    let readiness = FrontendReadiness::without(input, without, config.min_servers as usize);
+    let mut frontends: BTreeMap<IpAddr, Vec<&(&Frontend, Unserved<'_>)>> = BTreeMap::new();
+    for one in &readiness.frontends {
+        for ip in AnnounceConfig::addresses([&one.0.config]) {
+            frontends.entry(ip).or_default().push(one);
+        }
+    }
+    frontends.into_iter().map(|(ip, at)| (ip, obstacles_of(at.into_iter()).into_iter().next())).collect()
+}
+
+/// Part of the readiness that convey would lose without some servers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LostReadiness {
+    /// Announced addresses that convey would withdraw.
+    pub(super) addresses: Vec<IpAddr>,
+    /// Frontends that would lack a backend of `ready_needs`: `/readyz` would answer 503.
+    pub(super) frontends: Vec<String>,
+}
+
+impl LostReadiness {
+    pub(super) fn without(input: ReadinessInput<'_>, target: &Target) -> LostReadiness {
+        let now = announced_addresses(input);
+        let is_withdrawn = |(ip, obstacle): (IpAddr, Option<String>)| {
+            (obstacle.is_some() && now.get(&ip).is_some_and(Option::is_none)).then_some(ip)
+        };
+        let addresses = announced_without(input, Some(target)).into_iter().filter_map(is_withdrawn);
+        let (now, without) =
+            (FrontendReadiness::of(input), FrontendReadiness::without(input, Some(target), 0));
+        let lacks = |of: &(&Frontend, Unserved<'_>)| of.1.needed(of.0).is_some();
+        let both = now.frontends.iter().zip(&without.frontends);
+        let lost = both.filter(|(now, without)| !lacks(now) && lacks(without));
+        let frontends = lost.map(|((frontend, _), _)| frontend.config.name.clone()).collect();
+        LostReadiness { addresses: addresses.collect(), frontends }
+    }
 }
 
 /// The backend of the target, if this takes out the last servers of it that can serve.
@@ -89,12 +124,14 @@ fn stays(server: &Server, pool: &Pool, without: Option<&Target>) -> bool {
 }
 
 /// A line for each frontend that lacks a backend it needs; else one for each, if no backend of any of them can serve.
-fn obstacles_of(all: &[(&Frontend, Unserved<'_>)]) -> Vec<String> {
+fn obstacles_of<'a, 'b: 'a>(
+    all: impl Iterator<Item = &'a (&'b Frontend, Unserved<'b>)> + Clone,
+) -> Vec<String> {
     let line = |frontend: &Frontend, why: String| format!("frontend {}: {why}", frontend.config.name);
-    let needed = all.iter().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
+    let needed = all.clone().filter_map(|(frontend, of)| Some(line(frontend, of.needed(frontend)?)));
     let needed: Vec<String> = needed.collect();
     // A frontend that only redirects serves nobody by itself.
-    let with_backend = all.iter().filter(|(frontend, _)| frontend.config.backends().next().is_some());
+    let with_backend = all.filter(|(frontend, _)| frontend.config.backends().next().is_some());
     if !needed.is_empty() || with_backend.clone().any(|(_, of)| of.serves) {
         return needed;
     }
@@ -102,10 +139,10 @@ fn obstacles_of(all: &[(&Frontend, Unserved<'_>)]) -> Vec<String> {
 }
 
 /// The part of a frontend that cannot be served.
-struct Unserved<'a> {
+pub(super) struct Unserved<'a> {
     backends: Vec<(&'a str, String)>,
-    /// Reason why no client accepts a certificate of it, though convey has ordered some for long.
-    certificate: Option<String>,
+    /// Reason why no client accepts a certificate of it.
+    certificate: Option<UnusableCertificates>,
     /// Whether another backend can serve.
     serves: bool,
 }
@@ -115,7 +152,7 @@ impl<'a> Unserved<'a> {
         frontend: &'a Frontend,
         min_servers: usize,
         without: Option<&Target>,
-        certificates: Option<&CertificateView>,
+        certificates: &CertificateView,
     ) -> Unserved<'a> {
         let pools = frontend.pools();
         let too_few = |pool: &Arc<Pool>| {
@@ -138,10 +175,25 @@ impl<'a> Unserved<'a> {
         };
         let backends: Vec<_> = pools.iter().filter_map(why).collect();
         let is_file = |name: &str| !pools.iter().any(|pool| pool.config.name == name);
-        let certificate = certificates.and_then(|view| view.fault(frontend)).filter(|fault| fault.is_lasting);
-        let certificate = certificate.map(|fault| fault.why);
+        let certificate = certificates.fault(frontend);
+        let has_certificate = certificate.as_ref().is_none_or(|fault| !fault.is_lasting);
         let can_serve = backends.len() < pools.len() || frontend.config.backends().any(is_file);
-        Unserved { backends, serves: can_serve && certificate.is_none(), certificate }
+        Unserved { backends, serves: can_serve && has_certificate, certificate }
+    }
+
+    /// The backends that cannot serve, each with the reason.
+    pub(super) fn backends(&self) -> BTreeMap<String, String> {
+        self.backends.iter().map(|(name, why)| ((*name).to_owned(), why.clone())).collect()
+    }
+
+    /// Why clients accept no certificate of the frontend now.
+    pub(super) fn certificate_fault(&self) -> Option<&str> {
+        self.certificate.as_ref().map(|fault| &*fault.why)
+    }
+
+    /// Why the frontend can serve none of its clients, or lacks a backend of `ready_needs`.
+    pub(super) fn obstacle(&self, frontend: &Frontend) -> Option<String> {
+        self.needed(frontend).or_else(|| self.whole())
     }
 
     fn needed(&self, frontend: &Frontend) -> Option<String> {
@@ -152,7 +204,8 @@ impl<'a> Unserved<'a> {
     /// Why no backend can serve.
     fn whole(&self) -> Option<String> {
         let backend = self.backends.first().filter(|_| !self.serves).map(|(_, why)| why);
-        self.certificate.as_ref().or(backend).cloned()
+        let certificate = self.certificate.as_ref().filter(|fault| fault.is_lasting).map(|fault| &fault.why);
+        certificate.or(backend).cloned()
     }
 }
 
@@ -229,12 +282,20 @@ mod tests {
         assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
     }
 
+    fn no_orders() -> CertificateView {
+        CertificateView::of_readiness(Vec::new(), 0, &Snapshot::empty(1))
+    }
+
+    fn input<'a>(snapshot: &'a Snapshot, certificates: &'a CertificateView) -> ReadinessInput<'a> {
+        ReadinessInput { snapshot, certificates }
+    }
+
     /// Why this address is not to be announced.
     fn obstacle_at(frontends: &[Arc<Frontend>], ip: &str, min_servers: u32) -> Option<String> {
         let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
         let snapshot =
             Snapshot { announce: Some(Arc::new(config)), ..fixture::snapshot(frontends.to_vec(), vec![]) };
-        announced_addresses(&snapshot, None, None)[&ip.parse().unwrap()].clone()
+        announced_addresses(input(&snapshot, &no_orders()))[&ip.parse().unwrap()].clone()
     }
 
     #[test]
@@ -275,8 +336,9 @@ mod tests {
         let snapshot =
             Snapshot { announce: Some(Arc::default()), ..fixture::snapshot(frontends, vec![two, one]) };
         let withdrawn = |target: Target| {
-            let addresses = withdrawn_without(&snapshot, &target).into_iter();
-            addresses.map(|ip| ip.to_string()).collect::<Vec<_>>()
+            let lost = LostReadiness::without(input(&snapshot, &no_orders()), &target);
+            assert_eq!(lost.frontends, [""; 0], "nothing is needed");
+            lost.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
         };
         assert_eq!(withdrawn(Target::server("two", "a")), [""; 0]);
         assert_eq!(withdrawn(Target::backend("two")), ["10.0.0.1"]);
@@ -287,6 +349,45 @@ mod tests {
         assert_eq!(left(Target::backend("two")).as_deref(), Some("two"));
         assert_eq!(left(Target::server("one", "a")).as_deref(), Some("one"));
         assert_eq!(left(Target::backend("other")), None);
+    }
+
+    #[test]
+    fn loss_of_a_needed_backend_is_foreseen() {
+        let one =
+            |name: &str| fixture::pool(name, vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
+        let (app, login) = (one("app"), one("login"));
+        let beside = fixture::frontend("beside", &["10.0.0.1:81"], &login);
+        let mut web = fixture::frontend("web", &["10.0.0.1:80"], &app);
+        Arc::get_mut(&mut web).unwrap().config.ready_needs = vec!["app".to_owned()];
+        for announces in [true, false] {
+            let frontends = vec![web.clone(), beside.clone()];
+            let snapshot = Snapshot {
+                announce: announces.then(Arc::default),
+                ..fixture::snapshot(frontends, vec![app.clone(), login.clone()])
+            };
+            let lost = |target| {
+                let lost = LostReadiness::without(input(&snapshot, &no_orders()), &target);
+                (lost.addresses.len(), lost.frontends)
+            };
+            assert_eq!(lost(Target::backend("app")), (usize::from(announces), vec!["web".to_owned()]));
+            assert_eq!(lost(Target::backend("login")), (0, vec![]));
+        }
+    }
+
+    #[test]
+    fn withdrawal_is_foreseen_where_the_other_frontend_has_no_certificate() {
+        let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
+        let other = fixture::pool("other", vec![(fixture::server("a", "127.0.0.1:82"), fixture::up())]);
+        let (secure, failing) =
+            super::super::certificates::fixture::without_certificate("10.0.0.1:443", &other);
+        let frontends = vec![fixture::frontend("web", &["10.0.0.1:80"], &pool), secure];
+        let snapshot =
+            Snapshot { announce: Some(Arc::default()), ..fixture::snapshot(frontends, vec![pool, other]) };
+        let lost = |certificates: &CertificateView| {
+            LostReadiness::without(input(&snapshot, certificates), &Target::backend("app")).addresses
+        };
+        assert_eq!(lost(&failing), ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(lost(&no_orders()), [] as [IpAddr; 0]);
     }
 
     #[test]
@@ -310,7 +411,10 @@ mod tests {
         let unprobed = fixture::pool("late", vec![(a.clone(), unproven()), (b.clone(), unproven())]);
         let half_probed = fixture::pool("half", vec![(a, unproven()), (b, fixture::up())]);
         let frontend = |name: &str, pool| fixture::frontend(name, &["127.0.0.1:80"], pool);
-        let ready = |frontends| obstacles(&fixture::snapshot(frontends, vec![up.clone()]), None, false);
+        let obstacles = |snapshot: &Snapshot, drains| {
+            FrontendReadiness::of(input(snapshot, &no_orders())).obstacles(drains)
+        };
+        let ready = |frontends| obstacles(&fixture::snapshot(frontends, vec![up.clone()]), false);
         assert_eq!(ready(vec![frontend("web", &up)]), [""; 0]);
         let dead = || vec![frontend("api", &down), frontend("new", &named), frontend("late", &unprobed)];
         let whys = [
@@ -323,9 +427,10 @@ mod tests {
         let mut needed = frontend("api", &down);
         Arc::get_mut(&mut needed).unwrap().config.ready_needs = vec!["app".to_owned()];
         assert_eq!(ready(vec![frontend("web", &up), needed]), whys[..1]);
-        assert_eq!(unserved(&frontend("api", &down)).keys().collect::<Vec<_>>(), ["app"]);
-        assert_eq!(obstacles(&Snapshot::empty(1), None, false), ["starting: no frontend serves yet"]);
+        let api = frontend("api", &down);
+        assert_eq!(Unserved::of(&api, 0, None, &no_orders()).backends().keys().collect::<Vec<_>>(), ["app"]);
+        assert_eq!(obstacles(&Snapshot::empty(1), false), ["starting: no frontend serves yet"]);
         let serving = fixture::snapshot(vec![frontend("web", &up)], vec![up.clone()]);
-        assert_eq!(obstacles(&serving, None, true), ["draining: convey is about to stop"]);
+        assert_eq!(obstacles(&serving, true), ["draining: convey is about to stop"]);
     }
 }

@@ -22,8 +22,7 @@ pub(super) use self::files::FileCacheReport;
 pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
-use super::CertificateView;
-use super::ready::{obstacle, obstacles, unserved};
+use super::ready::{self, FrontendReadiness, ReadinessInput, Unserved};
 use super::{
     AcmeState, AnnounceState, ConfigReport, DiscoveryReport, NameReport, OverlayReport, PacketReport,
     RemoteState,
@@ -317,9 +316,12 @@ pub(super) fn overlays(snapshot: &Snapshot, started: SystemTime) -> Vec<OverlayR
 
 impl StatsReport {
     /// Reads the counters of a snapshot at `now`. `started` is the wall-clock time of `Timestamp(0)`.
-    pub fn new(snapshot: &Snapshot, started: SystemTime, now: Timestamp) -> Self {
+    pub fn new(input: ReadinessInput<'_>, started: SystemTime, now: Timestamp) -> Self {
+        let (snapshot, readiness) = (input.snapshot, FrontendReadiness::of(input));
         let totals = TrafficReport::new(&snapshot.totals);
-        let frontends = snapshot.frontends.iter();
+        let frontend = |(frontend, unserved): &(&Frontend, Unserved<'_>)| {
+            (frontend.config.name.clone(), FrontendReport::new(frontend, unserved))
+        };
         let backend = |pool: &Arc<Pool>| {
             let name = &pool.config.name;
             (name.clone(), BackendReport::new(pool, Uses::of(name, snapshot), started, now))
@@ -337,9 +339,9 @@ impl StatsReport {
             total_packets_tx: totals.packets_tx,
             log_lines_dropped: 0,
             access_log_lines_dropped: 0,
-            not_ready: obstacles(snapshot, None, false),
+            not_ready: readiness.obstacles(false),
             config: ConfigReport::new(ConfigLoad::default(), started),
-            frontends: frontends.map(|f| (f.config.name.clone(), FrontendReport::new(f))).collect(),
+            frontends: readiness.frontends.iter().map(frontend).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
             overlays: overlays(snapshot, started),
             names: snapshot.names.iter().map(|n| (n.host.clone(), NameReport::new(n, started))).collect(),
@@ -371,19 +373,6 @@ impl StatsReport {
         StatsReport { acme: AcmeReport::new(state), ..self }
     }
 
-    /// The report with the frontends that have no certificate that clients accept.
-    pub(super) fn with_certificates(mut self, snapshot: &Snapshot, certificates: &CertificateView) -> Self {
-        self.not_ready = obstacles(snapshot, Some(certificates), false);
-        for frontend in &snapshot.frontends {
-            let Some(report) = self.frontends.get_mut(&frontend.config.name) else { continue };
-            report.not_ready = obstacle(frontend, Some(certificates));
-            if let Some(tls) = &mut report.tls {
-                tls.fault = certificates.fault(frontend).map(|fault| fault.why);
-            }
-        }
-        self
-    }
-
     /// The same with the addresses that convey announces.
     pub(super) fn with_announced(self, state: &AnnounceState) -> Self {
         StatsReport { announced: announce::reports(state), ..self }
@@ -395,8 +384,8 @@ impl StatsReport {
     }
 
     /// The same, of a program that drains.
-    pub fn draining(self, snapshot: &Snapshot) -> Self {
-        StatsReport { not_ready: obstacles(snapshot, None, true), ..self }
+    pub fn draining(self) -> Self {
+        StatsReport { not_ready: ready::draining(), ..self }
     }
 
     /// The same with what has become of the log and the access log.
@@ -421,7 +410,7 @@ impl TrafficReport {
 }
 
 impl FrontendReport {
-    fn new(frontend: &Frontend) -> Self {
+    fn new(frontend: &Frontend, unserved: &Unserved<'_>) -> Self {
         let traffic = &frontend.live.traffic;
         let of_requests = frontend.http.iter().flat_map(HttpFrontend::routes);
         let of_connections = frontend.sni.iter().flat_map(SniRoutes::routes);
@@ -433,8 +422,8 @@ impl FrontendReport {
             listen_addr: frontend.config.listen.iter().map(Listen::to_string).collect(),
             backend: frontend.config.backend.clone().unwrap_or_default(),
             routes: routes.collect(),
-            not_ready: obstacle(frontend, None),
-            unserved: unserved(frontend),
+            not_ready: unserved.obstacle(frontend),
+            unserved: unserved.backends(),
             backends: frontend.config.backends().map(str::to_owned).collect(),
             max_connections: frontend.config.max_connections,
             waiting_connections: frontend.live.waiters.count(),
@@ -442,7 +431,7 @@ impl FrontendReport {
             ended: Counter::ENDS.iter().map(|(end, label)| (*label, traffic.sum(*end))).collect(),
             drops: Counter::DROPS.iter().map(|(drop, label)| (*label, traffic.sum(*drop))).collect(),
             refused: Counter::REFUSALS.iter().map(|(why, label)| (*label, traffic.sum(*why))).collect(),
-            tls: TlsReport::new(frontend),
+            tls: TlsReport::new(frontend, unserved.certificate_fault()),
             requests: frontend.config.mode.is_http().then(|| RequestReport::of_frontend(traffic)),
             uncounted_sources: frontend.sources.as_ref().map_or(0, |sources| sources.uncounted()),
             accept_backoffs: traffic.sum(Counter::AcceptBackoff),

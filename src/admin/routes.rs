@@ -13,8 +13,9 @@ use axum::routing::get;
 use tokio::sync::mpsc;
 
 use super::pages::{Page, Pages, Rendered};
+use super::ready::{FrontendReadiness, ReadinessInput};
 use super::wrong_tokens::WrongTokens;
-use super::{StatsSource, api, dashboard, ready};
+use super::{StatsSource, api, dashboard};
 use crate::control::OperatorRequest;
 
 /// The most who ask at once for pages; more wait.
@@ -68,7 +69,8 @@ async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
     let snapshot = source.snapshot.load();
     let certificates = source.certificates(&snapshot);
-    let obstacles = ready::obstacles(&snapshot, Some(&certificates), source.is_draining());
+    let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+    let obstacles = FrontendReadiness::of(input).obstacles(source.is_draining());
     if obstacles.is_empty() {
         return "ready\n".into_response();
     }

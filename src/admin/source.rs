@@ -9,6 +9,7 @@ use convey_access_log::AccessLog;
 use convey_trace::TraceHub;
 
 use super::network_search::search_network;
+use super::ready::ReadinessInput;
 use super::{
     AcmeState, AnnounceState, BackendReport, CertificateView, FlowSources, OverlayReport, RemoteState,
     StatsReport, report,
@@ -75,9 +76,10 @@ impl StatsSource {
     /// All there is to say now.
     pub(super) fn report(&self) -> StatsReport {
         let snapshot = self.snapshot.load();
-        let report = StatsReport::new(&snapshot, self.started, (self.now)());
-        let report = report.with_acme(&self.acme).with_certificates(&snapshot, &self.certificates(&snapshot));
-        let report = if self.is_draining() { report.draining(&snapshot) } else { report };
+        let certificates = self.certificates(&snapshot);
+        let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+        let report = StatsReport::new(input, self.started, (self.now)()).with_acme(&self.acme);
+        let report = if self.is_draining() { report.draining() } else { report };
         let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         let report = report.with_announced(&self.announce).with_remote(&self.remote, self.started);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
@@ -85,10 +87,18 @@ impl StatsSource {
 
     /// State of certificates now, for readiness.
     pub(super) fn certificates(&self, snapshot: &Snapshot) -> CertificateView {
+        CertificateView::of_readiness(self.acme.names(), self.unix_seconds(), snapshot)
+    }
+
+    /// State of certificates now, for announced addresses.
+    pub(super) fn certificates_of_addresses(&self, snapshot: &Snapshot) -> CertificateView {
+        CertificateView::of_addresses(self.acme.names(), self.unix_seconds(), snapshot)
+    }
+
+    fn unix_seconds(&self) -> i64 {
         let now = self.started + Duration::from_nanos((self.now)().0);
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-        CertificateView::of_readiness(self.acme.names(), now, snapshot)
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     }
 
     /// One backend; else the names of all.

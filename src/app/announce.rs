@@ -19,7 +19,8 @@ use self::seen::SeenAddresses;
 use super::clock;
 use super::stale_addresses::{announcers, name, own, own_all};
 use crate::admin::{
-    AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, announced_addresses,
+    AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
+    announced_addresses,
 };
 use crate::control::{
     AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
@@ -90,7 +91,9 @@ impl AnnounceNames {
             let taken = if is_upgrade { OwnedName::beside(name(ip)) } else { own(ip) };
             Some((ip, taken.ok()?))
         };
-        AnnounceNames(announced_addresses(snapshot, None, None).into_keys().filter_map(take).collect())
+        let frontends = snapshot.announce.iter().flat_map(|_| &snapshot.frontends);
+        let addresses = AnnounceConfig::addresses(frontends.map(|frontend| &frontend.config));
+        AnnounceNames(addresses.into_iter().filter_map(take).collect())
     }
 }
 
@@ -234,7 +237,7 @@ impl AnnounceTask {
         self.has_work |= seen.addresses.iter().any(|address| address.is_announced);
         let names = self.parts.acme.names();
         let certificates = CertificateView::of_addresses(names, clock::unix_seconds(), &snapshot);
-        let wanted = announced_addresses(&snapshot, None, Some(&certificates));
+        let wanted = announced_addresses(ReadinessInput { snapshot: &snapshot, certificates: &certificates });
         self.forget_unwanted(&wanted);
         if let Some(config) = &config {
             self.take_names(&wanted, &seen);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use convey::admin::StatsReport;
+use convey::admin::{CertificateView, ReadinessInput, StatsReport};
 use convey::model::{
     DiscoveryConfig, DiscoverySource, FilesConfig, FrontendConfig, KubernetesCluster, KubernetesService,
     Mode, ServerSettings, ServicePort, Timestamp,
@@ -96,7 +96,9 @@ fn served() -> BTreeSet<String> {
     let discoveries = vec![discovery];
     let snapshot =
         Snapshot { names: vec![host], discoveries, ..fixture::snapshot(vec![frontend], vec![pool]) };
-    let report = StatsReport::new(&snapshot, SystemTime::UNIX_EPOCH, Timestamp(0));
+    let certificates = CertificateView::of_readiness(Vec::new(), 0, &snapshot);
+    let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+    let report = StatsReport::new(input, SystemTime::UNIX_EPOCH, Timestamp(0));
     let report = report.with_packets(Some(&PacketStats::new(1)));
     let mut paths = BTreeSet::new();
     collect_paths(&serde_json::to_value(report).unwrap(), "", &mut paths);

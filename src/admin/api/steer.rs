@@ -10,7 +10,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::super::{OverlayReport, Requester, ready};
+use super::super::ready::{self, LostReadiness, ReadinessInput};
+use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
 use crate::config::{check_server_address, did_you_mean};
 use crate::control::{Done, RequestRefusal, Requested};
@@ -22,7 +23,7 @@ use crate::model::{AddedServer, AdminState, OverlayValue, ServerSettings, Target
 struct Change {
     state: Option<String>,
     weight: Option<u16>,
-    /// Whether announced addresses may be withdrawn by it.
+    /// Whether it may withdraw announced addresses, or take out a backend that a frontend needs to be ready.
     #[serde(default)]
     force: bool,
 }
@@ -178,14 +179,25 @@ fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
     backend.map(warning).into_iter().collect()
 }
 
-/// Refuses to take out a target whose loss withdraws an announced address, unless the request is forced.
+/// Refuses to take out a target whose loss withdraws an announced address, or that a frontend needs to be ready, unless the
+/// request is forced.
 fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Result<(), Failure> {
-    let withdrawn = ready::withdrawn_without(&answers.source.snapshot.load(), target);
-    if is_forced || withdrawn.is_empty() {
+    let snapshot = answers.source.snapshot.load();
+    let certificates = answers.source.certificates_of_addresses(&snapshot);
+    let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+    let LostReadiness { addresses, frontends } = LostReadiness::without(input, target);
+    let lost = if !addresses.is_empty() {
+        let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+        format!("convey withdraws {}", addresses.join(", "))
+    } else if !frontends.is_empty() {
+        format!("/readyz answers 503: frontend {} needs it (ready_needs)", frontends.join(", "))
+    } else {
+        return Ok(());
+    };
+    if is_forced {
         return Ok(());
     }
-    let addresses = withdrawn.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-    let why = format!("without {target} convey withdraws {addresses}; to do it all the same: --force");
+    let why = format!("without {target} {lost}; to do it all the same: --force");
     Err(Failure::Refused(RequestRefusal::Refused(why)))
 }
 

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::admin::{CertificateView, ReadinessInput};
 use crate::model::{self, FrontendConfig, LookupFault, Missing, Mode, Timestamp};
 use crate::snapshot::{Name, NameLive, Snapshot, fixture};
 use crate::stats::Counter;
@@ -50,7 +51,9 @@ fn busy(name: &str) -> Snapshot {
 
 fn text(snapshot: &Snapshot, process: &ProcessMetrics) -> String {
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    render(&StatsReport::new(snapshot, started, Timestamp(0)).with_dropped_lines(9, 8), process).unwrap()
+    let certificates = CertificateView::of_readiness(Vec::new(), 0, snapshot);
+    let input = ReadinessInput { snapshot, certificates: &certificates };
+    render(&StatsReport::new(input, started, Timestamp(0)).with_dropped_lines(9, 8), process).unwrap()
 }
 
 #[test]

@@ -1,13 +1,16 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::admin::CertificateView;
 use crate::snapshot::fixture;
 
 const STARTED: Duration = Duration::from_secs(1_700_000_000);
 
 fn stats(snapshot: &Snapshot, now: Duration) -> Value {
     let now = Timestamp(now.as_nanos() as u64);
-    let report = StatsReport::new(snapshot, SystemTime::UNIX_EPOCH + STARTED, now);
+    let certificates = CertificateView::of_readiness(Vec::new(), 0, snapshot);
+    let input = ReadinessInput { snapshot, certificates: &certificates };
+    let report = StatsReport::new(input, SystemTime::UNIX_EPOCH + STARTED, now);
     serde_json::to_value(report).unwrap()
 }
 
@@ -54,10 +57,10 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
     let snapshot = fixture::snapshot(vec![frontend], vec![pool]);
     let ended = json!({
         "no_server": 0, "connect_failed": 0, "no_local_port": 0, "queue_timeout": 0, "idle_timeout": 1,
+        "client_too_slow": 0,
         "first_byte_timeout": 0, "client_reset": 2, "server_reset": 0, "server_gone": 0, "loop": 0, "client_limit": 0,
         "max_connections": 0,
         "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
-        "client_too_slow": 0,
         "tls_handshake_failed": 0, "tls_handshake_timeout": 0, "tls_handshake_limit": 0, "acme_challenge": 0,
         "hello_timeout": 0, "hello_invalid": 0, "not_tls": 0, "no_route": 0,
         "access_denied": 0, "source_connections": 0, "cut": 0, "killed": 0, "evicted": 0, "file_changed": 0,
@@ -76,10 +79,10 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
             "no_server": 0, "max_connections": 6, "no_resources": 0, "draining": 0, "loop": 0, "client_limit": 0,
             "proxy_untrusted": 0, "proxy_header_invalid": 0, "not_unicast": 0, "transmit_failed": 0,
             "unproven_address": 0, "receive_overrun": 0, "idle_timeout": 0,
+            "client_too_slow": 0,
         },
         "refused": { "access_denied": 3, "source_connections": 0, "source_rate": 0 },
         "uncounted_sources": 0,
-            "client_too_slow": 0,
         "accept_backoffs": 4,
     });
     assert_eq!(stats(&snapshot, Duration::ZERO)["frontends"]["web"], expected);

@@ -41,7 +41,7 @@ pub struct CertificateReport {
 
 impl TlsReport {
     /// `None`: clients speak no TLS with convey.
-    pub(super) fn new(frontend: &Frontend) -> Option<TlsReport> {
+    pub(super) fn new(frontend: &Frontend, fault: Option<&str>) -> Option<TlsReport> {
         let settings = frontend.config.tls.as_ref()?;
         let all = frontend.tls.iter().flat_map(|acceptor| &acceptor.certificates);
         let certificates =
@@ -57,7 +57,7 @@ impl TlsReport {
             handshakes: traffic.sum(Counter::TlsHandshakes),
             resumed: traffic.sum(Counter::TlsResumed),
             certificates: certificates.collect(),
-            fault: None,
+            fault: fault.map(str::to_owned),
         })
     }
 }
