@@ -38,6 +38,7 @@ const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwin
 stories!("http2":
     each_stream_of_a_connection_is_a_request_of_its_own,
     a_call_of_grpc_streams_both_ways_and_ends_with_its_status,
+    trailers_behind_a_body_of_known_length_arrive,
     clients_and_servers_of_both_versions_meet_in_all_ways [Need::CURL],
     what_convey_answers_itself_it_says_in_either_version,
     no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait,
@@ -48,8 +49,8 @@ stories!("http2":
     a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory,
     closed_windows_hold_no_slot_of_a_server,
     closed_windows_hold_no_server_of_longer_responses,
-    streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     client_that_reads_byte_by_byte_holds_no_server,
+    streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
     client_that_a_trusted_proxy_names_has_a_share [Need::PRLIMIT],
     unread_responses_of_an_http2_server_stall_no_other_client,
@@ -134,6 +135,31 @@ fn a_call_of_grpc_streams_both_ways_and_ends_with_its_status() {
     assert_eq!(head.headers()["te"], "trailers");
     assert_eq!(head.uri(), "http://svc.example/pkg.Echo/Talk");
     balancer.wait_for_stat("/frontends/web/requests/responses/2xx", 51);
+}
+
+fn trailers_behind_a_body_of_known_length_arrive() {
+    let lab = Loopback::new();
+    let _server = EchoServer::start(lab.server(1));
+    let _balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    block_on(async {
+        let client = Client::connect(lab.vip()).await;
+        let request = Request::post("http://svc.example/").header("x-length", "5").body(()).unwrap();
+        let answer = client.post(request, "hello", None).await;
+        assert_eq!((answer.status, &*answer.body), (200, "hello"));
+        assert_eq!(answer.trailers.unwrap()["grpc-status"], "0");
+        // A body that is shorter than its length is still broken off.
+        let request = Request::post("http://svc.example/").header("x-length", "6").body(()).unwrap();
+        let (response, mut stream) = client.begin(request, false).await;
+        stream.send_data(Bytes::from_static(b"hello"), true).unwrap();
+        let body = async {
+            let mut body = response.await?.into_body();
+            while let Some(data) = body.data().await {
+                data?;
+            }
+            Ok::<_, h2::Error>(())
+        };
+        assert!(body.await.is_err_and(|error| error.is_reset()));
+    });
 }
 
 /// Connections of a worker to a server over HTTP/2.

@@ -8,10 +8,11 @@ use std::thread;
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{self, SendResponse};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::sync::oneshot;
 
-/// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`.
+/// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`. A request's `x-length` is the
+/// `content-length` of the response.
 pub(crate) struct EchoServer {
     connections: Arc<AtomicUsize>,
     is_silent: Arc<AtomicBool>,
@@ -77,14 +78,22 @@ async fn serve(stream: tokio::net::TcpStream, builder: server::Builder, seen: Ar
     let Ok(mut connection) = builder.handshake(stream).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
         let (head, body) = request.into_parts();
+        let length = head.headers.get("x-length").cloned();
         seen.lock().unwrap().push(Request::from_parts(head, ()));
-        tokio::spawn(echo(body, respond));
+        tokio::spawn(echo(body, length, respond));
     }
 }
 
 /// Errors are the other side's: it is gone.
-async fn echo(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
-    let response = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+async fn echo(
+    mut body: RecvStream,
+    length: Option<HeaderValue>,
+    mut respond: SendResponse<Bytes>,
+) -> Result<(), h2::Error> {
+    let mut response = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    if let Some(length) = length {
+        response.headers_mut().insert("content-length", length);
+    }
     let mut stream = respond.send_response(response, false)?;
     while let Some(data) = body.data().await {
         let data = data?;
@@ -92,7 +101,7 @@ async fn echo(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<
         stream.send_data(data, false)?;
     }
     let mut trailers = body.trailers().await?.unwrap_or_default();
-    trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
     let trailers: HeaderMap = trailers;
     stream.send_trailers(trailers)
 }

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
-use http::{Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::kept::StreamPlace;
 use super::stream::broken;
@@ -102,8 +102,11 @@ impl OutgoingStream {
                         heads::write_response(&interim.map_err(broken)?, "", &mut self.head);
                         continue;
                     }
-                    let response = ready!(Pin::new(response).poll(cx)).map_err(broken)?;
+                    let mut response = ready!(Pin::new(response).poll(cx)).map_err(broken)?;
                     let framing = framing(&response, *method, *is_http11);
+                    if framing == Framing::Chunked {
+                        response.headers_mut().remove(header::CONTENT_LENGTH);
+                    }
                     heads::write_response(&response, framing.line(), &mut self.head);
                     self.response = match framing {
                         Framing::None | Framing::NoBody => Answer::Over,
@@ -174,11 +177,20 @@ fn framing(response: &Response<RecvStream>, method: HttpMethod, is_http11: bool)
     let has_length = response.headers().contains_key(header::CONTENT_LENGTH);
     match response.body().is_end_stream() {
         _ if has_none || method == HttpMethod::Head => Framing::None,
+        // A body of a length has no trailers in HTTP/1.1.
+        false if has_length && is_http11 && announces_trailers(response.headers()) => Framing::Chunked,
         _ if has_length => Framing::Length,
         true => Framing::NoBody,
         false if is_http11 => Framing::Chunked,
         false => Framing::UntilClose,
     }
+}
+
+/// Whether trailers are to come: the head names them, or the response is one of gRPC.
+fn announces_trailers(fields: &HeaderMap) -> bool {
+    let kind = fields.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let is_grpc = kind.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
+    is_grpc || fields.contains_key(header::TRAILER)
 }
 
 impl Framing {
