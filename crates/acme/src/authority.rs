@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey_model::{AcmeChallenge, AcmeConfig};
+use convey_model::{AcmeChallenge, AcmeConfig, one_line};
 use convey_tls::{AcmeChallenges, Validity};
 use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
@@ -219,7 +219,7 @@ fn told(error: &Error) -> String {
         Error::Timeout(_) => "the authority takes too long; the order goes on with the next try".to_owned(),
         other => other.to_string(),
     };
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
+    one_line(&text).chars().take(500).collect()
 }
 
 fn io(error: std::io::Error) -> Error {

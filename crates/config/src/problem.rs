@@ -15,7 +15,7 @@ use super::encoding;
 use super::files::{self, ReadFile};
 use super::pairs_before::PairsBefore;
 use super::texts::{Spot, Texts, position};
-use convey_model::Access;
+use convey_model::{Access, one_line};
 
 /// One thing that is wrong with a configuration file (or odd, if it is a warning). No part has a line break.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,21 +44,6 @@ impl Problem {
         let (file, key, message) = (one_line(file), one_line(key), one_line(message));
         Problem { file, line, column, key, message }
     }
-}
-
-/// The text with each control character, line separator and change of the direction of writing as an escape such as `\n`.
-fn one_line(text: &str) -> String {
-    let changes_lines =
-        |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if changes_lines(c) {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
 }
 
 impl fmt::Display for Problem {

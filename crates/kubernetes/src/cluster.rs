@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::bounds::bounded_client;
 use crate::watch::WATCH_SECONDS;
-use convey_model::KubernetesCluster;
+use convey_model::{KubernetesCluster, one_line};
 use http::Uri;
 use http::header::{HOST, HeaderName, HeaderValue};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -105,8 +105,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 
 /// One line of bounded length.
 pub(crate) fn bounded(text: &str) -> String {
-    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    line.take(MAX_TEXT).collect()
+    one_line(text).chars().take(MAX_TEXT).collect()
 }
 
 #[cfg(test)]

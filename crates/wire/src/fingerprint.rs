@@ -71,7 +71,7 @@ mod tests {
     use crate::{TestPacket, parse};
 
     #[test]
-    fn only_segments_with_a_time_stamp_are_unique() {
+    fn segments_without_a_time_stamp_are_no_proof_of_a_loop() {
         let is_unique = |options: &[u8]| {
             let frame =
                 TestPacket::from("192.0.2.1:4000").to("10.0.0.1:80").syn().tcp_options(options).bytes();

@@ -20,7 +20,7 @@ use crate::config::listed;
 use crate::control::ConfigFile;
 use crate::doctor::balancer::RunningStatus;
 use crate::doctor::statistics;
-use crate::model::Endpoint;
+use crate::model::{Endpoint, one_line};
 use crate::net::unix_sockets;
 use crate::operator::{Client, Refused};
 
@@ -200,7 +200,7 @@ fn ask(one: &Running, what: Asked, patience: Duration) -> anyhow::Result<String>
     stream.write_all(format!("{}\n", what.name()).as_bytes())?;
     let answer = read_until(&stream, deadline).context("convey does not answer")?;
     // It goes to a terminal.
-    let answer: String = answer.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let answer = one_line(answer.trim_end());
     match answer.split_once(' ') {
         Some(("ok", done)) => Ok(done.to_owned()),
         Some(("error", why)) => bail!("not upgraded: {why}"),

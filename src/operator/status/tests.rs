@@ -174,7 +174,7 @@ fn a_server_that_answers_no_client_now_is_named_however_many_it_has_answered_bef
 }
 
 #[test]
-fn who_cannot_serve_and_a_file_that_was_refused_are_told_first() {
+fn refused_files_and_frontends_that_cannot_serve_come_first() {
     let report = json!({ "config": {
         "last_reload_successful": false, "last_reload": "2026-01-01T00:00:00Z", "errors": ["line 3: no"],
     } });

@@ -2,117 +2,97 @@
 
 use super::rates::TopRates;
 
-/// A column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TopColumn {
-    /// Of a frontend, a backend or a server.
-    #[default]
-    Name,
-    /// Health, or what an operator has said.
-    State,
-    /// Connections open now.
-    Open,
-    /// Connections begun a second.
-    New,
-    /// Requests a second (mode http).
-    Requests,
-    /// Bytes from clients a second.
-    In,
-    /// Bytes to clients a second.
-    Out,
-    /// Half of the connects took at most this long.
-    Connect50,
-    /// 99 of 100 connects took at most this long.
-    Connect99,
-    /// The same of sessions, from accepting a client to its end.
-    Session50,
-    /// The same of sessions.
-    Session99,
-    /// Half of the responses took at most this long (mode http).
-    Response50,
-    /// 99 of 100 responses took at most this long (mode http).
-    Response99,
-    /// Handshakes begun a second (packet modes).
-    Begun,
-    /// Handshakes completed a second (packet modes).
-    Completed,
-    /// Responses with a status of 5xx a second (mode http).
-    ServerErrors,
-    /// What went wrong a second.
-    Errors,
-    /// Share of new connections, in percent.
-    Share,
-    /// Connections since the start.
-    Total,
-}
-
-use TopColumn::*;
-
 /// A name needs this much.
 const MIN_NAME: u16 = 16;
 
-/// Who gives way last where there is no room for all.
-const BY_IMPORTANCE: [TopColumn; TopColumn::COUNT - 1] = [
-    State,
-    New,
-    Open,
-    Requests,
-    ServerErrors,
-    Response99,
-    Errors,
-    Out,
-    In,
-    Connect99,
-    Completed,
-    Response50,
-    Connect50,
-    Begun,
-    Session99,
-    Session50,
-    Share,
-    Total,
-];
+/// The text of a column.
+struct ColumnTexts {
+    word: &'static str,
+    title: &'static str,
+    meaning: &'static str,
+    /// Of the columns that have values and do not all fit, those with the highest figures go.
+    rank: u8,
+}
+
+macro_rules! columns {
+    ($($(#[$about:meta])* $column:ident = $rank:literal, $word:literal, $title:literal, $meaning:literal;)+) => {
+        /// A column.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub enum TopColumn {
+            $($(#[$about])* $column,)+
+        }
+
+        use TopColumn::*;
+
+        impl TopColumn {
+            /// All, from left to right.
+            pub const ALL: [TopColumn; [$($rank),+].len()] = [$($column),+];
+
+            fn texts(self) -> ColumnTexts {
+                match self {
+                    $($column => ColumnTexts { word: $word, title: $title, meaning: $meaning, rank: $rank },)+
+                }
+            }
+        }
+    };
+}
+
+columns! {
+    /// Of a frontend, a backend or a server.
+    #[default]
+    Name = 0, "name", "NAME", "frontend, backend, server";
+    /// Health, or what an operator has said.
+    State = 1, "state", "STATE", "health, drain, maint";
+    /// Connections open now.
+    Open = 3, "open", "OPEN", "connections open now";
+    /// Connections begun a second.
+    New = 2, "new", "NEW/S", "connections begun a second";
+    /// Requests a second (mode http).
+    Requests = 4, "requests", "REQ/S", "requests a second";
+    /// Bytes from clients a second.
+    In = 9, "in", "IN/S", "bytes from clients a second";
+    /// Bytes to clients a second.
+    Out = 8, "out", "OUT/S", "bytes to clients a second";
+    /// Half of the connects took at most this long.
+    Connect50 = 13, "conn50", "CONN50", "half of the connects to servers took at most this";
+    /// 99 of 100 connects took at most this long.
+    Connect99 = 10, "conn99", "CONN99", "99 of 100 connects to servers took at most this";
+    /// The same of sessions, from accepting a client to its end.
+    Session50 = 16, "sess50", "SESS50", "half of the sessions took at most this";
+    /// The same of sessions.
+    Session99 = 15, "sess99", "SESS99", "99 of 100 sessions took at most this";
+    /// Half of the responses took at most this long (mode http).
+    Response50 = 12, "resp50", "RESP50", "half of the responses began (frontends: ended) within this";
+    /// 99 of 100 responses took at most this long (mode http).
+    Response99 = 6, "resp99", "RESP99", "99 of 100 responses began (frontends: ended) within this";
+    /// Handshakes begun a second (packet modes).
+    Begun = 14, "syn", "SYN/S", "handshakes begun a second";
+    /// Handshakes completed a second (packet modes).
+    Completed = 11, "done", "DONE/S", "handshakes completed a second";
+    /// Responses with a status of 5xx a second (mode http).
+    ServerErrors = 5, "5xx", "5XX/S", "responses with a status of 5xx a second";
+    /// What went wrong a second.
+    Errors = 7, "errors", "ERR/S", "failed connects, repeated SYNs, 5xx; of frontends: drops";
+    /// Share of new connections, in percent.
+    Share = 17, "share", "SHARE", "percent of new connections";
+    /// Connections since the start.
+    Total = 18, "total", "TOTAL", "connections since the start";
+}
 
 impl TopColumn {
-    /// How many there are.
-    pub(super) const COUNT: usize = 19;
-
-    /// All, from left to right.
-    pub const ALL: [TopColumn; TopColumn::COUNT] = [
-        Name,
-        State,
-        Open,
-        New,
-        Requests,
-        In,
-        Out,
-        Connect50,
-        Connect99,
-        Session50,
-        Session99,
-        Response50,
-        Response99,
-        Begun,
-        Completed,
-        ServerErrors,
-        Errors,
-        Share,
-        Total,
-    ];
-
     /// What `--sort` calls it.
     pub fn word(self) -> &'static str {
-        self.texts().0
+        self.texts().word
     }
 
     /// What stands above it.
     pub(super) fn title(self) -> &'static str {
-        self.texts().1
+        self.texts().title
     }
 
     /// What it says, for the help.
     pub(super) fn meaning(self) -> &'static str {
-        self.texts().2
+        self.texts().meaning
     }
 
     /// How wide it is.
@@ -125,35 +105,13 @@ impl TopColumn {
         }
     }
 
-    fn texts(self) -> (&'static str, &'static str, &'static str) {
-        match self {
-            Name => ("name", "NAME", "frontend, backend, server"),
-            State => ("state", "STATE", "health, drain, maint"),
-            Open => ("open", "OPEN", "connections open now"),
-            New => ("new", "NEW/S", "connections begun a second"),
-            Requests => ("requests", "REQ/S", "requests a second"),
-            In => ("in", "IN/S", "bytes from clients a second"),
-            Out => ("out", "OUT/S", "bytes to clients a second"),
-            Connect50 => ("conn50", "CONN50", "half of the connects to servers took at most this"),
-            Connect99 => ("conn99", "CONN99", "99 of 100 connects to servers took at most this"),
-            Session50 => ("sess50", "SESS50", "half of the sessions took at most this"),
-            Session99 => ("sess99", "SESS99", "99 of 100 sessions took at most this"),
-            Response50 => ("resp50", "RESP50", "half of the responses began (frontends: ended) within this"),
-            Response99 => ("resp99", "RESP99", "99 of 100 responses began (frontends: ended) within this"),
-            Begun => ("syn", "SYN/S", "handshakes begun a second"),
-            Completed => ("done", "DONE/S", "handshakes completed a second"),
-            ServerErrors => ("5xx", "5XX/S", "responses with a status of 5xx a second"),
-            Errors => ("errors", "ERR/S", "failed connects, repeated SYNs, 5xx; of frontends: drops"),
-            Share => ("share", "SHARE", "percent of new connections"),
-            Total => ("total", "TOTAL", "connections since the start"),
-        }
-    }
-
     /// What fits, from left to right: the name, then by importance.
     pub(super) fn fitting(width: u16, rates: &TopRates) -> Vec<TopColumn> {
         let mut left = width.saturating_sub(MIN_NAME);
         let mut fits = vec![Name];
-        for column in BY_IMPORTANCE {
+        let mut by_rank = TopColumn::ALL;
+        by_rank.sort_unstable_by_key(|column| column.texts().rank);
+        for column in by_rank.into_iter().filter(|column| *column != Name) {
             let has_values = match column {
                 Connect50 | Connect99 | Session50 | Session99 => rates.has_times,
                 Begun | Completed => rates.has_handshakes,

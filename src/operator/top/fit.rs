@@ -2,13 +2,11 @@
 
 use ratatui::text::Span;
 
+use crate::model::changes_line;
+
 /// The text without what would move the cursor, or turn the direction of what follows.
 pub(super) fn printable(text: &str) -> String {
-    let is_odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if is_odd(c) { '?' } else { c }).collect()
+    text.chars().map(|c| if changes_line(c) { '?' } else { c }).collect()
 }
 
 /// How many columns of a terminal it takes.

@@ -71,7 +71,7 @@ pub(super) enum Grade {
 
 /// A number for each column that has one.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct TopValues([Option<f64>; TopColumn::COUNT]);
+pub(super) struct TopValues([Option<f64>; TopColumn::ALL.len()]);
 
 impl TopValues {
     pub(super) fn get(&self, column: TopColumn) -> Option<f64> {
