@@ -207,7 +207,7 @@ int cache_tc(struct __sk_buff *skb)
 	enum shape shape;
 	void *ethernet;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || pull(skb))
+	if (skb->pkt_type != PACKET_HOST || !is_untagged(skb) || pull(skb))
 		return TCX_NEXT;
 	ethernet = (void *)(long)skb->data;
 	struct source from = {
@@ -233,11 +233,14 @@ int cache_tc(struct __sk_buff *skb)
 		rewrite_headers(ethernet, &packet, entry, hop);
 		rewrite_checksum_in_kernel(skb, &packet, entry);
 	}
+	/* A priority tag is not part of the bytes, but would go out with them. */
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
 	/* To hand over saves the way through a queue between the ends of a veth. */
 	return hop->redirect_peer ? bpf_redirect_peer(hop->ifindex, 0) : bpf_redirect(hop->ifindex, 0);
 }
 
-/* Whether it was sent to this host, without a VLAN tag. */
+/* Whether a frame was sent to this host. */
 static ALWAYS_INLINE int is_to_host(struct xdp_md *ctx, const struct ethernet_header *ethernet)
 {
 	__u32 interface = ctx->ingress_ifindex;
@@ -247,11 +250,32 @@ static ALWAYS_INLINE int is_to_host(struct xdp_md *ctx, const struct ethernet_he
 	return mac && mac->words[0] == dst->words[0] && mac->words[1] == dst->words[1] && mac->words[2] == dst->words[2];
 }
 
+/* How long the priority tag of a frame is, 0 without one. A card that strips tags hides them from XDP. */
+static ALWAYS_INLINE __u32 priority_tag(const struct ethernet_header *ethernet, const void *end)
+{
+	const __be16 *tag = (const void *)(ethernet + 1);
+
+	if (!is_vlan_tag(ethernet->protocol) || (void *)(tag + 1) > end || *tag & htons(VLAN_VID_MASK))
+		return 0;
+	return VLAN_HLEN;
+}
+
+/* Takes away a priority tag: the addresses move to what was behind it. Pointers into the packet are void afterwards. */
+static ALWAYS_INLINE long strip_priority_tag(struct xdp_md *ctx, struct ethernet_header *ethernet)
+{
+	const struct ethernet_header *outer = (void *)ethernet - VLAN_HLEN;
+	const struct macs macs = outer->macs;
+
+	ethernet->macs = macs;
+	return bpf_xdp_adjust_head(ctx, VLAN_HLEN);
+}
+
 SEC("xdp")
 int cache_xdp(struct xdp_md *ctx)
 {
 	struct ethernet_header *ethernet = (void *)(long)ctx->data;
-	struct source from = { .at = ethernet + 1, .end = (void *)(long)ctx->data_end, .len = ~0 };
+	struct source from = { .end = (void *)(long)ctx->data_end, .len = ~0 };
+	__u32 tag_len;
 	enum outcome outcome = UNKNOWN;
 	struct packet packet = { .interface = ctx->ingress_ifindex };
 	struct flow_entry *entry = NULL;
@@ -260,6 +284,11 @@ int cache_xdp(struct xdp_md *ctx)
 
 	if ((void *)(ethernet + 1) > from.end || !is_to_host(ctx, ethernet))
 		return XDP_PASS;
+	tag_len = priority_tag(ethernet, from.end);
+	ethernet = (void *)ethernet + tag_len;
+	if ((void *)(ethernet + 1) > from.end)
+		return XDP_PASS;
+	from.at = ethernet + 1;
 	shape = parse_whole(ethernet->protocol, &from, &packet);
 	if (shape == WHOLE && packet.ip + packet.len > from.end)
 		shape = FANCY;
@@ -273,13 +302,18 @@ int cache_xdp(struct xdp_md *ctx)
 	}
 	/* First: where the driver has no room a worker forwards the packet, and counts it. */
 	if (entry->flags & FLOW_TUNNELED) {
-		if (enclose_in_driver(ctx, &packet, entry, hop)) {
+		if ((tag_len && strip_priority_tag(ctx, ethernet)) || enclose_in_driver(ctx, &packet, entry, hop)) {
 			count(UNUSUAL);
 			return XDP_PASS;
 		}
 	} else {
 		rewrite_headers(ethernet, &packet, entry, hop);
 		rewrite_checksum(&packet, entry);
+		/* To take bytes off the front always succeeds. */
+		if (tag_len && bpf_xdp_adjust_head(ctx, VLAN_HLEN)) {
+			count(UNUSUAL);
+			return XDP_DROP;
+		}
 	}
 	if (makes_event(&packet, entry) && push_event(&packet)) {
 		count(FIN_QUEUE_FULL);
@@ -334,7 +368,7 @@ int cache_filter(struct __sk_buff *skb)
 	__u32 len = skb->len - ETH_HLEN, wanted = headers_of(skb);
 	struct source from = { .at = headers, .end = headers + HEADERS, .len = len };
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->len < ETH_HLEN)
+	if (skb->pkt_type != PACKET_HOST || !is_untagged(skb) || skb->len < ETH_HLEN)
 		return 0;
 	wanted = len < wanted ? len : wanted;
 	/* Linux 6.1 wants to see both bounds, one by one. */

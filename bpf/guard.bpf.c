@@ -121,6 +121,16 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb, const struct head *head, i
 	return TCX_NEXT;
 }
 
+/* Whether a frame has a second priority tag behind its first. The host's stack steps over any number of them. */
+static ALWAYS_INLINE int is_stacked(struct __sk_buff *skb)
+{
+	__be16 tag;
+
+	if (!skb->vlan_present || !is_untagged(skb) || !is_vlan_tag(skb->protocol))
+		return 0;
+	return !bpf_skb_load_bytes(skb, ETH_HLEN, &tag, sizeof(tag)) && !(tag & htons(VLAN_VID_MASK));
+}
+
 /* Fragments share the fate of their first, which alone says whose they are. */
 static ALWAYS_INLINE int keep_away(struct __sk_buff *skb, int at_most)
 {
@@ -128,6 +138,8 @@ static ALWAYS_INLINE int keep_away(struct __sk_buff *skb, int at_most)
 	struct head head;
 	int verdict;
 
+	if (is_stacked(skb))
+		return TCX_DROP;
 	read_head(skb, &head);
 	if (head.part != WHOLE)
 		fragment = fragment_of(skb, &head);

@@ -77,8 +77,9 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 }
 
 /*
- * Reads a packet that was sent to this host without a VLAN tag (the VLAN's own interface sees it untagged). There is a
- * transport header if this is TCP or UDP and has its ports in it: whole, or the first fragment.
+ * Reads a packet that was sent to this host without a VLAN tag or with a priority tag (the interface of a VLAN sees its
+ * packets untagged). There is a transport header if this is TCP or UDP and has its ports in it: whole, or the first
+ * fragment.
  */
 static ALWAYS_INLINE void read_head(const struct __sk_buff *skb, struct head *head)
 {
@@ -86,7 +87,7 @@ static ALWAYS_INLINE void read_head(const struct __sk_buff *skb, struct head *he
 	__u32 at = 0;
 
 	*head = (struct head){};
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (skb->pkt_type != PACKET_HOST || !is_untagged(skb))
 		return;
 	if (skb->protocol == htons(ETH_P_IP))
 		at = read_v4(skb, head);

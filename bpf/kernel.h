@@ -50,7 +50,8 @@ struct __sk_buff {
 	__u32 queue_mapping;
 	__u32 protocol;
 	__u32 vlan_present;
-	__u32 unused[4];
+	__u32 vlan_tci;
+	__u32 unused[3];
 	__u32 ifindex; /* where it came in */
 	__u32 unused_1[8];
 	__u32 data; /* tc alone */
@@ -120,6 +121,7 @@ static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
 static long (*bpf_tail_call)(void *ctx, void *programs, __u32 index) = (void *)12;
+static long (*bpf_skb_vlan_pop)(struct __sk_buff *skb) = (void *)19;
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;

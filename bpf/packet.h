@@ -4,6 +4,8 @@
 #include "kernel.h"
 
 enum { ETH_HLEN = 14, ETH_P_IP = 0x0800, ETH_P_IPV6 = 0x86dd };
+/* VLAN tags: 802.1Q and 802.1ad. VID 0 is no VLAN: the tag has a priority alone. */
+enum { ETH_P_8021Q = 0x8100, ETH_P_8021AD = 0x88a8, VLAN_HLEN = 4, VLAN_VID_MASK = 0xfff };
 enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
 /* Where the flags of the TCP header are. */
 enum { TCP_FLAGS = 13 };
@@ -67,6 +69,17 @@ struct flow_key {
 	__u8 protocol;
 	__u8 reserved[3];
 };
+
+static ALWAYS_INLINE int is_vlan_tag(__be16 protocol)
+{
+	return protocol == htons(ETH_P_8021Q) || protocol == htons(ETH_P_8021AD);
+}
+
+/* Whether the host's stack takes a frame on this interface: without a VLAN tag, or with a priority tag. */
+static ALWAYS_INLINE int is_untagged(const struct __sk_buff *skb)
+{
+	return !skb->vlan_present || !(skb->vlan_tci & VLAN_VID_MASK);
+}
 
 static ALWAYS_INLINE struct addr v4_mapped(__be32 address)
 {

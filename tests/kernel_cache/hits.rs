@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::balancer::BalancerSetup;
 use super::kernel;
 use super::tunnels::within;
-use super::twin::{COUNTER_ID, CacheVerdict, Twin, US, client, is_tcp, setups};
+use super::twin::{COUNTER_ID, CacheVerdict, Twin, US, XDP_REDIRECT, XDP_TX, client, is_tcp, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -20,6 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_fin_whose_event_finds_no_room_is_dropped_and_counted,
         a_handshake_is_completed_where_there_is_no_room_for_its_event,
         what_has_passed_is_counted_and_seen,
+        a_priority_tag_in_the_bytes_makes_no_difference_to_the_driver,
     ]
 }
 
@@ -172,6 +173,24 @@ fn what_has_passed_is_counted_and_seen() {
             assert_eq!((entry.sent, entry.ack), if is_tcp(&setup) { said } else { (0, 0) });
             let tick = 10_000_000;
             assert!(now - tick <= entry.last_seen && entry.last_seen <= kernel::now(), "seen now");
+        }
+    }
+}
+
+/// On tc the kernel has taken it out of the bytes.
+fn a_priority_tag_in_the_bytes_makes_no_difference_to_the_driver() {
+    for setup in setups() {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let frame = ends.to_server().ack(1).payload(b"1").bytes();
+        let untagged = kernel::run(twin.cache.xdp().unwrap(), &frame);
+        assert!([XDP_REDIRECT, XDP_TX].contains(&untagged.verdict), "{untagged:?}");
+        let with = |tag: &[u8]| [&frame[..12], tag, &frame[12..]].concat();
+        for tag in [[0x81, 0, 0, 0], [0x81, 0, 0xe0, 0], [0x88, 0xa8, 0x10, 0]] {
+            assert_eq!(kernel::run(twin.cache.xdp().unwrap(), &with(&tag)), untagged, "{tag:x?}");
+        }
+        for tags in [&[0x81, 0, 0, 7][..], &[0x81, 0, 0, 0, 0x81, 0, 0, 0], &[0x81, 0, 0, 7, 0x81, 0, 0, 0]] {
+            assert!(twin.xdp_passes(&with(tags)), "{tags:x?}");
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The cache attached to interfaces: what it sends on arrives, from senders that leave checksums and cutting to others.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, UdpSocket};
 
 use aya::programs::TcAttachType;
 use convey::dataplane::Offloader;
-use convey::dataplane::testing::{FlowEntry, KernelCache, Outcome};
+use convey::dataplane::testing::{Buffer, FlowEntry, KernelCache, Outcome, Transmit};
 use convey::forward::Direction;
 use convey::model::{Encapsulation, FlowKey, Interface, Layer, NextHop, Prefix, Rewrite, Tunnel};
 use convey::wire::{Envelope, TestPacket};
 use convey_testkit::{PATIENCE, TestNamespace, wait_for};
 use nix::sys::socket::{setsockopt, sockopt};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::filter::selection;
 use super::kernel::SIZES;
@@ -21,6 +21,7 @@ pub(crate) fn stories() -> Vec<Story> {
     stories![
         datagrams_and_super_datagrams_get_there_and_back_through_the_cache,
         super_datagrams_are_cut_within_their_tunnel,
+        a_priority_tag_does_not_leave_with_the_datagram,
         a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last,
     ]
 }
@@ -135,6 +136,41 @@ fn datagrams_and_super_datagrams_get_there_and_back_through_the_cache() {
             assert_eq!(line.cache.count(Outcome::Forwarded).unwrap() - forwarded, 19, "it passes whole");
         }
     }
+}
+
+/// The kernel keeps a tag beside the bytes that a program of tc sees.
+fn a_priority_tag_does_not_leave_with_the_datagram() {
+    for redirect_peer in [false, true] {
+        let line = Line::new(false, redirect_peer);
+        let (tagged_frames, interface) = (line.server.enter(tagged_frames), line.client.index("eth0"));
+        for [client, vip, _, server] in [V4, V6] {
+            let to = line.server.enter(|| socket(server, None));
+            let packet = TestPacket::from(client).to(vip).macs(CLIENT, FRONT).udp().payload(b"tagged");
+            let mut frame = packet.bytes();
+            frame.splice(12..12, [0x81, 0, 0xe0, 0]);
+            let mut buffer = Buffer::default();
+            buffer.set_frame(&frame);
+            line.client.enter(|| Transmit::default().send(interface, &buffer).unwrap());
+            let mut bytes = [0; 100];
+            assert_eq!(to.recv(&mut bytes).unwrap(), 6);
+        }
+        assert_eq!(line.cache.count(Outcome::Forwarded).unwrap(), 2);
+        let none = (&tagged_frames).read(&mut [0; 100]).unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::WouldBlock, "a frame arrived with its tag");
+    }
+}
+
+/// A packet socket for frames with a VLAN tag, and no others.
+fn tagged_frames() -> Socket {
+    let every_protocol = i32::from((libc::ETH_P_ALL as u16).to_be());
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(every_protocol))).unwrap();
+    let is_tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+    let op = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
+    let load = op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, is_tagged);
+    // As many bytes as that: none, or one.
+    socket.attach_filter(&[load, op(libc::BPF_RET | libc::BPF_A, 0)]).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
 }
 
 /// Who sends them on a wire finishes their checksums, too.

@@ -19,6 +19,7 @@ pub(crate) fn stories(kind: GuardKind) -> impl Iterator<Item = (String, impl FnO
         replies_of_servers_get_no_answer_of_the_host_whatever_they_speak,
         extension_headers_and_fragments_hide_nothing_from_the_guard,
         what_follows_a_dropped_fragment_is_not_kept_by_the_host,
+        priority_tags_hide_nothing_from_the_guard,
         programs_on_the_balancer_keep_their_datagrams,
         programs_on_the_balancer_keep_their_connections_over_ipv6,
         what_is_under_way_at_a_draining_frontend_is_still_ours,
@@ -147,6 +148,24 @@ fn extension_headers_and_fragments_hide_nothing_from_the_guard(kind: GuardKind) 
     }
     let elsewhere = ["10.78.0.1:54/udp", "[fd78::1]:54/udp"].map(|dst| client(dst).in_two()).concat();
     assert_eq!(pair.answers(&elsewhere), 2, "other fragments reach the host");
+}
+
+fn priority_tags_hide_nothing_from_the_guard(kind: GuardKind) {
+    let pair = Pair::new();
+    let [priority, vlan, service] = [[0x81, 0, 0xe0, 0], [0x81, 0, 0, 7], [0x88, 0xa8, 0, 0]];
+    let frontends = ["10.78.0.1:80", "10.78.0.1:53/udp", "[fd78::1]:80", "[fd78::1]:53/udp"];
+    let frames = |tags: &[[u8; 4]]| frontends.map(|dst| client(dst).tagged(tags));
+    let taken: [&[_]; 4] = [&[priority], &[service], &[priority; 2], &[service, priority, priority]];
+    for tags in taken {
+        assert_eq!(pair.answers(&frames(tags)), 4, "without a guard: {tags:x?}");
+    }
+    assert_eq!(pair.answers(&frames(&[vlan])), 0, "the host is in no VLAN");
+    let _guard = pair.guard(kind);
+    for tags in taken {
+        assert_eq!(pair.answers(&frames(tags)), 0, "{tags:x?}");
+    }
+    let elsewhere = ["10.78.0.1:54/udp", "[fd78::1]:54/udp"].map(|dst| client(dst).tagged(&[priority]));
+    assert_eq!(pair.answers(&elsewhere), 2, "other frames with a priority tag reach the host");
 }
 
 fn what_follows_a_dropped_fragment_is_not_kept_by_the_host(kind: GuardKind) {

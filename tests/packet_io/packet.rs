@@ -76,6 +76,12 @@ impl TestFrame {
         self.with_length()
     }
 
+    /// With VLAN tags, the outermost first: each its EtherType, priority and VID.
+    pub(crate) fn tagged(mut self, tags: &[[u8; 4]]) -> TestFrame {
+        self.0.splice(12..12, tags.concat());
+        self
+    }
+
     /// With options of IPv4, 4 bytes of padding.
     pub(crate) fn options(mut self) -> TestFrame {
         self.0[ETHERNET] += 1;

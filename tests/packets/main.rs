@@ -43,6 +43,7 @@ mod mtu;
 mod network;
 mod outlast;
 mod ports;
+mod priority_tags;
 mod privileges;
 mod quic;
 mod raw;
@@ -124,6 +125,7 @@ fn main() -> ExitCode {
         ("dns", dns::stories()),
         ("doctor_server", doctor_server::stories()),
         ("fragments", fragments::stories()),
+        ("priority_tags", priority_tags::stories()),
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),
         ("doctor_balancer", doctor_balancer::stories()),

@@ -11,6 +11,7 @@ use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::interfaces::{LINK, ip, link, snat, theirs, through_link};
 use crate::network::{Network, PORT};
+use crate::priority_tags::exchange_tagged;
 use crate::scarce::forged_syns_leave_ports;
 use crate::silence::forged_syns_let_go_of_slots;
 use crate::spoofed::{forged_datagrams_reach_no_client, forged_segments_reach_no_client};
@@ -23,6 +24,7 @@ pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
         files_arrive_byte_for_byte_in_both_directions [CURL, NGINX],
         a_stream_of_datagrams_is_answered,
+        priority_tagged_datagrams_are_forwarded_by_the_driver,
         a_connection_ends_in_order_and_leaves_the_cache,
         an_interface_may_get_another_ethernet_address,
         a_connection_in_the_driver_is_shown_while_it_is_watched_and_goes_back_afterwards,
@@ -126,6 +128,13 @@ fn a_stream_of_datagrams_is_answered(case: Case) {
     });
     // The first few go through a worker: they are no stream yet.
     lab.has_forwarded(150);
+}
+
+fn priority_tagged_datagrams_are_forwarded_by_the_driver(case: Case) {
+    let mut lab = Prepared::new(case);
+    // The switch takes tags out of the bytes, and XDP sees none.
+    exchange_tagged(&mut lab.network, &[]);
+    lab.has_forwarded(20);
 }
 
 fn a_connection_ends_in_order_and_leaves_the_cache(case: Case) {

@@ -2,8 +2,9 @@
 //! addresses. The forwarder finds what else these packets are to be none of ours, which only costs time.
 
 use libc::{
-    BPF_ABS, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET, BPF_ST, BPF_W,
-    ETH_P_IP, ETH_P_IPV6, SKF_AD_OFF, SKF_AD_PKTTYPE, SKF_AD_VLAN_TAG_PRESENT, sock_filter,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET,
+    BPF_ST, BPF_W, ETH_P_IP, ETH_P_IPV6, SKF_AD_OFF, SKF_AD_PKTTYPE, SKF_AD_VLAN_TAG,
+    SKF_AD_VLAN_TAG_PRESENT, sock_filter,
 };
 
 use super::Selection;
@@ -12,6 +13,9 @@ use convey_model::Addr;
 /// Addresses that are compared; with more of them packets to any address get in. `net.core.optmem_max` (20,480 bytes
 /// before Linux 6.7) bounds what the kernel makes of a filter, and while one replaces another it has to hold both.
 const MAX_ADDRESSES: usize = 64;
+
+/// The part of a VLAN tag that names its VLAN.
+const VLAN_VID_MASK: u32 = 0xfff;
 
 const REJECT: u32 = 0;
 /// Takes a frame whole.
@@ -36,7 +40,7 @@ const V6: FamilyLayout = FamilyLayout {
     destination_at: 38,
 };
 
-/// A filter for frames sent to this host, without a VLAN tag.
+/// A filter for frames sent to this host without a VLAN tag, or with a priority tag (VID 0).
 #[derive(Clone)]
 pub struct CaptureFilter {
     instructions: Vec<sock_filter>,
@@ -48,6 +52,10 @@ impl CaptureFilter {
         let addresses: Vec<Addr> = selection.addresses().into_iter().map(Addr::from).collect();
         let mut instructions = vec![
             load_info(SKF_AD_VLAN_TAG_PRESENT),
+            skip_if(0, 3),
+            // VID 0 is no VLAN: the tag has a priority alone.
+            load_info(SKF_AD_VLAN_TAG),
+            op(BPF_ALU | BPF_AND | BPF_K, VLAN_VID_MASK),
             skip_unless(0, 2),
             // Not what a bridge or a sniffer makes the interface take beside its own.
             load_info(SKF_AD_PKTTYPE),
@@ -148,17 +156,18 @@ mod tests {
     use convey_model::Endpoint;
     use convey_wire::TestPacket;
 
-    /// What the kernel gives a filter beside the frame: whether it has a VLAN tag, and whether it was sent elsewhere.
+    /// Metadata that the kernel gives a filter beside the frame: its VLAN tag, and whether it was sent elsewhere.
     #[derive(Clone, Copy, Default)]
     struct Beside {
-        has_vlan_tag: bool,
+        vlan_tag: Option<u16>,
         is_to_others: bool,
     }
 
     /// Runs it as the kernel does: a load beyond the frame ends it with rejection.
     fn run(filter: &CaptureFilter, frame: &[u8], beside: Beside) -> u32 {
         let load = |len: usize, at: u32| match at.wrapping_sub(SKF_AD_OFF as u32) as i32 {
-            SKF_AD_VLAN_TAG_PRESENT => Some(u32::from(beside.has_vlan_tag)),
+            SKF_AD_VLAN_TAG_PRESENT => Some(u32::from(beside.vlan_tag.is_some())),
+            SKF_AD_VLAN_TAG => Some(beside.vlan_tag.unwrap_or_default().into()),
             SKF_AD_PKTTYPE => Some(if beside.is_to_others { 3 } else { 0 }),
             _ => {
                 let bytes = frame.get(at as usize..at as usize + len)?;
@@ -177,6 +186,10 @@ mod tests {
                 }
                 c if c == BPF_JMP | BPF_JEQ | BPF_K => {
                     pc += usize::from(if a == k { jt } else { jf });
+                    continue;
+                }
+                c if c == BPF_ALU | BPF_AND | BPF_K => {
+                    a &= k;
                     continue;
                 }
                 c if c == BPF_ST => {
@@ -270,7 +283,10 @@ mod tests {
         let filter = usual();
         for (to, needed) in [("203.0.113.1", 34), ("2001:db8::1", 54)] {
             let frame = syn(to.parse().unwrap()).bytes();
-            assert_eq!(run(&filter, &frame, Beside { has_vlan_tag: true, ..Beside::default() }), REJECT);
+            for (tag, verdict) in [(7, REJECT), (0xe007, REJECT), (0, ACCEPT), (0xe000, ACCEPT)] {
+                let beside = Beside { vlan_tag: Some(tag), ..Beside::default() };
+                assert_eq!(run(&filter, &frame, beside), verdict, "tag {tag:#x}");
+            }
             assert_eq!(run(&filter, &frame, Beside { is_to_others: true, ..Beside::default() }), REJECT);
             for len in 0..frame.len() {
                 assert_eq!(accepts(&filter, &frame[..len]), len >= needed, "{len} bytes to {to}");

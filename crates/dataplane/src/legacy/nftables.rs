@@ -150,7 +150,8 @@ fn rules(table: &str, selection: &Selection) -> String {
     let rule = format!("; add rule netdev {table} forwarded");
     let mut text = format!(
         "flush chain netdev {table} forwarded{rule} meta pkttype != host accept\
-         {rule} ether type {{ 8021q, 8021ad }} accept{rule} rt seg-left > 0 accept"
+         {rule} ether type {{ 8021q, 8021ad }} @ll,116,12 != 0 accept\
+         {rule} meta protocol {{ 8021q, 8021ad }} @nh,4,12 0 drop{rule} rt seg-left > 0 accept"
     );
     // A first fragment that is not dropped may have the number of an older packet whose was.
     for FragmentRules { set, key, first, later } in FRAGMENTS {
