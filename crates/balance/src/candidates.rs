@@ -28,9 +28,9 @@ pub(super) fn candidates(members: &[Member]) -> Vec<Candidate> {
         members.iter().enumerate().map(|(index, m)| (m.identity, m.weight, index)).collect();
     sorted.sort_unstable();
     let mut candidates = Vec::with_capacity(sorted.len());
-    for twins in sorted.chunk_by(|a, b| a.0 == b.0) {
+    for twins in sorted.chunk_by(|a, b| a.0.place == b.0.place) {
         // Counted over all members, so that the health of one does not rename the others.
-        for (nth, &(Identity(place), weight, index)) in twins.iter().enumerate() {
+        for (nth, &(Identity { place, .. }, weight, index)) in twins.iter().enumerate() {
             if may_be_chosen(&members[index]) {
                 let mut identity = [0; IDENTITY];
                 identity[..ADDRESS].copy_from_slice(&place);

@@ -33,23 +33,29 @@ pub fn value_hash(value: &[u8]) -> FlowHash {
     FlowHash(xxh3_64_with_seed(value, SEED))
 }
 
-/// What places a server, in as many bytes as an address with its port has.
+/// Identity of a server in hash tables. Its place comes first, so that identities are sorted by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity(pub(super) [u8; ADDRESS]);
+pub struct Identity {
+    /// Bytes that place the server, as many as an address with its port has.
+    pub(super) place: [u8; ADDRESS],
+    /// Address and port: tells servers of one place apart, whatever their order in the file and their weights.
+    addr: [u8; ADDRESS],
+}
 
 impl Identity {
     /// That of a server with this name and address.
     pub fn new(key: HashKey, name: &str, addr: SocketAddr) -> Identity {
-        let mut bytes = address_bytes(addr);
+        let addr = address_bytes(addr);
+        let mut place = addr;
         match key {
             HashKey::AddrPort => {}
-            HashKey::Addr => bytes[IP..].fill(0),
+            HashKey::Addr => place[IP..].fill(0),
             HashKey::Name => {
-                bytes[..IP].copy_from_slice(&xxh3_128(name.as_bytes()).to_be_bytes());
-                bytes[IP..].fill(0);
+                place[..IP].copy_from_slice(&xxh3_128(name.as_bytes()).to_be_bytes());
+                place[IP..].fill(0);
             }
         }
-        Identity(bytes)
+        Identity { place, addr }
     }
 }
 

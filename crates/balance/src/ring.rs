@@ -10,9 +10,13 @@ use super::candidates::{Candidate, HashTable, IDENTITY, candidates, usable_or_ag
 use super::steps::{Foreseen, Step, foresee};
 use super::{Balancer, FlowHash, Loads, Member};
 
-/// Points of a server of average weight. A share differs from its weight by chance, by about one in the
+/// Points of a server of weight 1. A share differs from its weight by chance, by about one in the
 /// square root of the server's points (here 8 %) and rarely by three times that.
 const POINTS: u64 = 160;
+
+/// Upper bound for the points of a ring whose weights are high, 6 MiB; with more servers than [`POINTS`] leaves
+/// room for, each has that many on average.
+const MAX_POINTS: u64 = 1 << 18;
 
 /// Servers on a ring.
 pub(super) struct HashRing {
@@ -22,20 +26,12 @@ pub(super) struct HashRing {
 
 impl HashRing {
     /// Places the servers that may be chosen.
-    ///
-    /// The average that a weight is compared with is that of all members, not of those that are eligible
-    /// now: a server's points stay where they are when the health of another changes.
     pub(super) fn new(members: &[Member]) -> Self {
-        let weights = || members.iter().map(|member| u64::from(member.weight)).filter(|&weight| weight > 0);
-        let (sum, count) = (weights().sum::<u64>(), weights().count() as u64);
+        let scale = Scale::new(members);
         let candidates = candidates(members);
         let mut points: Vec<Point> = candidates
             .iter()
-            .flat_map(|candidate| {
-                let exact = POINTS * u64::from(candidate.weight) * count;
-                let points = ((exact + sum / 2) / sum).max(1);
-                (0..points as u32).map(|n| Point::new(candidate, n))
-            })
+            .flat_map(|candidate| (0..scale.points(candidate.weight)).map(|n| Point::new(candidate, n)))
             .collect();
         // The ring keeps a sorted vector. Points that come in its order are appended; any other order would
         // move half of them for each. One point is one node, because the points of a node of the ring come
@@ -45,6 +41,32 @@ impl HashRing {
             ring: RingBuilder::new(RingHash).vnodes(1).nodes_iter(points).build(),
             servers: candidates.iter().map(|candidate| candidate.index).collect(),
         }
+    }
+}
+
+/// Number of points that a weight has.
+///
+/// It follows from the weight alone, so that a change of one weight moves no client between other servers. Only where all
+/// weights together would take more than [`MAX_POINTS`] it follows from their sum, too. Servers that are not eligible now
+/// count in that sum: points stay where they are when the health of another server changes.
+struct Scale {
+    sum: u64,
+    most: u64,
+}
+
+impl Scale {
+    fn new(members: &[Member]) -> Scale {
+        let weights = || members.iter().map(|member| u64::from(member.weight)).filter(|&weight| weight > 0);
+        Scale { sum: weights().sum(), most: MAX_POINTS.max(POINTS * weights().count() as u64) }
+    }
+
+    fn points(&self, weight: u16) -> u32 {
+        let exact = POINTS * u64::from(weight);
+        if POINTS * self.sum <= self.most {
+            return exact as u32;
+        }
+        let scaled = (self.most * u64::from(weight) + self.sum / 2) / self.sum;
+        scaled.max(1) as u32
     }
 }
 
@@ -131,7 +153,13 @@ impl Hasher for RingHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use convey_model::{Algorithm, HashKey};
+    use proptest::prelude::*;
+
     use super::super::testing::{TestLoads, members, moved, ports, shares_are_within, sixteen};
+    use super::super::{Identity, build};
     use super::*;
 
     #[test]
@@ -159,7 +187,7 @@ mod tests {
         for pool in 0..200 {
             let mut servers = members(&weights);
             let port = u16::to_be_bytes(8_000 + pool);
-            servers.iter_mut().for_each(|server| server.identity.0[16..].copy_from_slice(&port));
+            servers.iter_mut().for_each(|server| server.identity.place[16..].copy_from_slice(&port));
             let mut shares = [0.0; 5];
             for arc in HashRing::new(&servers).ring.resident_ranges() {
                 shares[arc.node().server as usize] += (arc.keys().end() - arc.keys().start()) as f64;
@@ -176,9 +204,66 @@ mod tests {
 
     #[test]
     fn a_server_has_points_by_weight_and_at_least_one() {
-        assert_eq!(HashRing::new(&members(&[7])).ring.len(), 160);
-        assert_eq!(HashRing::new(&members(&[1, 3, 0])).ring.len(), 80 + 240);
-        assert_eq!(HashRing::new(&members(&[65_535, 1])).ring.len(), 320 + 1);
+        assert_eq!(HashRing::new(&members(&[7])).ring.len(), 7 * 160);
+        assert_eq!(HashRing::new(&members(&[1, 3, 0])).ring.len(), 160 + 480);
+        assert_eq!(HashRing::new(&members(&[65_535, 1])).ring.len(), MAX_POINTS as usize);
+        assert_eq!(HashRing::new(&members(&[65_535, 65_535, 1])).ring.len(), MAX_POINTS as usize);
+        assert_eq!(HashRing::new(&members(&[1; 2_000])).ring.len(), 2_000 * 160);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn changed_weight_moves_flows_of_that_server_alone(
+            weights in prop::collection::vec(0..=6u16, 2..=12),
+            changed in any::<prop::sample::Index>(),
+            weight in 0..=12u16,
+            key in prop::sample::select(vec![HashKey::AddrPort, HashKey::Addr, HashKey::Name]),
+        ) {
+            let changed = changed.index(weights.len());
+            let mut servers = of_key(key, &weights);
+            let before = HashRing::new(&servers);
+            servers[changed].weight = weight;
+            let after = HashRing::new(&servers);
+            prop_assume!(!before.servers.is_empty() && !after.servers.is_empty());
+            for (from, to) in moved(&before, &after, sixteen().step_by(16)) {
+                let gives = weight < weights[changed];
+                prop_assert_eq!(if gives { from } else { to }, changed, "{} -> {}", from, to);
+            }
+        }
+
+        #[test]
+        fn order_in_the_file_moves_no_flow(
+            weights in prop::collection::vec(0..=6u16, 2..=12),
+            key in prop::sample::select(vec![HashKey::AddrPort, HashKey::Addr, HashKey::Name]),
+            shift in any::<prop::sample::Index>(),
+        ) {
+            let servers = of_key(key, &weights);
+            prop_assume!(weights.iter().any(|&weight| weight > 0));
+            let shift = shift.index(servers.len());
+            let mut others = servers.clone();
+            others.reverse();
+            others.rotate_left(shift);
+            let now = TestLoads::idle(servers.len());
+            for algorithm in [Algorithm::Ring, Algorithm::Maglev] {
+                let [one, other] = [&servers, &others].map(|all| build(algorithm, all, Arc::default()));
+                for flow in sixteen().step_by(64) {
+                    let [one, other] = [one.pick(flow, &now), other.pick(flow, &now)].map(Option::unwrap);
+                    prop_assert_eq!(servers[one].identity, others[other].identity);
+                }
+            }
+        }
+    }
+
+    /// Servers of which several share an address, so that the key may give them one place.
+    fn of_key(key: HashKey, weights: &[u16]) -> Vec<Member> {
+        let mut servers = members(weights);
+        for (n, server) in (0u8..).zip(&mut servers) {
+            let addr = ([10, 0, 0, n / 3], 80 + u16::from(n % 3));
+            server.identity = Identity::new(key, &format!("s{n}"), addr.into());
+        }
+        servers
     }
 
     #[test]
