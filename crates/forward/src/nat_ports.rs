@@ -19,7 +19,6 @@ pub struct NatPorts {
     /// How many of them, from the first on, are of IPv4. The rest are of IPv6.
     v4: usize,
     ports: RangeInclusive<u16>,
-    seed: u64,
     pools: PortPools,
     /// How many are in use, towards all servers.
     in_use: usize,
@@ -32,13 +31,14 @@ pub struct NatPorts {
 }
 
 impl NatPorts {
-    /// The ports `ports` of each of these addresses. `seed` says which are handed out first: if it differs
-    /// from run to run, a server rarely meets a port that it still remembers from the last.
+    /// The ports `ports` of each of these addresses. `seed` decides in which order they are handed out. It must be a secret:
+    /// somebody who knows it can forge packets of the next connection. If it differs from run to run, a server rarely meets
+    /// a port that it still remembers from the last.
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
-        let (pools, not_ours, left_out) = (PortPools::new(), Arc::default(), PortsByKey::default());
-        NatPorts { addresses, v4, ports, seed, pools, in_use: 0, not_ours, left_out, left_out_len: 0 }
+        let (pools, not_ours, left_out) = (PortPools::new(seed), Arc::default(), PortsByKey::default());
+        NatPorts { addresses, v4, ports, pools, in_use: 0, not_ours, left_out, left_out_len: 0 }
     }
 
     /// Those of a worker, of each of these addresses.
@@ -80,7 +80,7 @@ impl NatPorts {
             let range = left_out.around(&(), port(number));
             range.map_or(0, |range| (u32::from(range.end() - first) + 1) * each - number)
         };
-        let number = self.pools.take((server, protocol), total, self.seed, misfits)?;
+        let number = self.pools.take((server, protocol), total, misfits)?;
         self.in_use += 1;
         Some((addresses[number as usize % addresses.len()], port(number)))
     }
@@ -95,7 +95,7 @@ impl NatPorts {
         }
         let total = self.towards(&server.0);
         let number = u32::from(port - self.ports.start()) * addresses.len() as u32 + index as u32;
-        let is_free = self.pools.take_this((server, protocol), number, total, self.seed);
+        let is_free = self.pools.take_this((server, protocol), number, total);
         self.in_use += usize::from(is_free);
         is_free
     }

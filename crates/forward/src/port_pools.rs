@@ -1,10 +1,11 @@
 //! Which SNAT ports were handed out towards each address and port of a server. Strangers choose the port where servers have
 //! none of their own, so there may be many pools: what they take is bounded, and no call looks at all of them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use convey_model::Addr;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A server's address and port, and a protocol.
 pub(super) type PoolKey = ((Addr, u16), u8);
@@ -16,15 +17,12 @@ const MAX_POOLS: usize = 1 << 16;
 /// flood come back late even when the others have used up what all share.
 const SURE: u32 = 64;
 
-/// So many more over all pools. A number takes 4 bytes, and up to 8 as lists grow by doubling: with those that are sure of
-/// [`MAX_POOLS`] 64 MiB.
-const MAX_FRESH: usize = 1 << 22;
+/// So many more over all pools. A number takes 4 bytes, and up to 8 as lists grow by doubling; and it may part a range of
+/// numbers in two, which takes about 16 bytes: with those that are sure of [`MAX_POOLS`] 144 MiB.
+const MAX_FRESH: usize = 1 << 21;
 
 /// Pools that are looked at for one that nobody uses, for each new one beyond the most.
 const MAX_LOOKED_AT_POOLS: usize = 16;
-
-/// Sets the first ports of pools apart: one that was forgotten does not begin as before.
-const STRIDE: u32 = 0x9e37_79b1;
 
 /// The pools of one worker.
 #[derive(Debug)]
@@ -37,27 +35,37 @@ pub(super) struct PortPools {
     most_pools: usize,
     /// Where to look next for one that nobody uses.
     hand: usize,
-    /// How many were forgotten.
-    forgotten: u32,
+    draws: Draws,
     /// Which ports are left out: another number for each change.
     left_out_since: u32,
     /// Pools that are still to be looked at, those before this place.
     unchecked: usize,
 }
 
+/// Random numbers of a secret seed: nobody who sees some of them can tell the next one.
+#[derive(Debug)]
+struct Draws {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.drawn += 1;
+        xxh3_64_with_seed(&self.drawn.to_ne_bytes(), self.seed)
+    }
+}
+
 /// Ports towards one endpoint, numbered through all addresses.
 #[derive(Debug)]
 pub(super) struct PortPool {
     of: PoolKey,
-    start: u32,
-    /// How many have ever been handed out or passed, in their order.
-    fresh: u32,
-    /// How many of these were handed out.
+    /// Ranges of numbers that were neither handed out nor passed: their ends by their starts.
+    unused: BTreeMap<u32, u32>,
+    /// How many were handed out.
     handed: u32,
-    /// Places in the order that were passed, because their numbers are left out.
+    /// Ranges of numbers that were passed, because they are left out.
     passed: Vec<Range<u32>>,
-    /// Passed places whose numbers may no longer be left out: they come before fresh ones.
-    again: Vec<Range<u32>>,
     /// Ports that came back, the first in front.
     freed: VecDeque<u32>,
     /// Ports that came back and are left out.
@@ -68,7 +76,8 @@ pub(super) struct PortPool {
 }
 
 impl PortPools {
-    pub(super) fn new() -> PortPools {
+    /// `seed` is a secret: it decides in which order numbers are handed out.
+    pub(super) fn new(seed: u64) -> PortPools {
         PortPools {
             pools: Vec::new(),
             places: HashMap::new(),
@@ -76,46 +85,41 @@ impl PortPools {
             most_fresh: MAX_FRESH,
             most_pools: MAX_POOLS,
             hand: 0,
-            forgotten: 0,
+            draws: Draws { seed, drawn: 0 },
             left_out_since: 0,
             unchecked: 0,
         }
     }
 
-    /// The first number of `total` that fits. Numbers that were never handed out come first, unless many are remembered;
-    /// then the numbers that have been free for longest. `seed` says with which they begin. `misfits` says how many numbers
-    /// from one on do not fit: 0 if it does.
-    pub(super) fn take(
-        &mut self,
-        of: PoolKey,
-        total: u32,
-        seed: u64,
-        misfits: impl Fn(u32) -> u32,
-    ) -> Option<u32> {
+    /// A number of `total` that fits. Numbers that were never handed out come first, unless many are remembered, in an
+    /// order that nobody can foresee (RFC 6056); then the numbers that have been free for longest. `misfits` says how many
+    /// numbers from one on do not fit: 0 if it does.
+    pub(super) fn take(&mut self, of: PoolKey, total: u32, misfits: impl Fn(u32) -> u32) -> Option<u32> {
         if total == 0 {
             return None;
         }
-        let place = self.place(of);
+        let place = self.place(of, total);
         let pool = &mut self.pools[place];
         pool.is_unwanted = false;
         if pool.left_out_since != self.left_out_since {
             pool.left_out_since = self.left_out_since;
             pool.freed.extend(pool.left_out.drain(..));
-            pool.again.append(&mut pool.passed);
+            pool.unused.extend(pool.passed.drain(..).map(|passed| (passed.start, passed.end)));
         }
         loop {
             let may_remember = pool.handed < SURE || self.fresh < self.most_fresh;
-            let new = pool.next_new(total).filter(|_| may_remember || pool.freed.is_empty());
-            if let Some(new) = new {
-                let number = pool.number(new.start, total, seed);
-                let passed = misfits(number).min(total - number).min(new.end - new.start);
-                pool.go_on(passed.max(1));
+            let draw = self.draws.next();
+            let unused = pool.unused_near(draw, total).filter(|_| may_remember || pool.freed.is_empty());
+            if let Some(unused) = unused {
+                let number = unused.start + (draw >> 32) as u32 % (unused.end - unused.start);
+                let passed = misfits(number).min(unused.end - number);
+                pool.part(unused, number..number + passed.max(1));
                 if passed == 0 {
                     pool.handed += 1;
                     self.fresh += usize::from(pool.handed > SURE);
                     return Some(number);
                 }
-                pool.passed.push(new.start..new.start + passed);
+                pool.passed.push(number..number + passed);
             } else {
                 let number = pool.freed.pop_front()?;
                 if misfits(number) == 0 {
@@ -126,32 +130,20 @@ impl PortPools {
         }
     }
 
-    /// Hands out this number of `total`, if it is free. Fast where numbers come in the order of their places, and where few
-    /// are passed over.
-    pub(super) fn take_this(&mut self, of: PoolKey, number: u32, total: u32, seed: u64) -> bool {
+    /// Hands out this number of `total`, if it is free.
+    pub(super) fn take_this(&mut self, of: PoolKey, number: u32, total: u32) -> bool {
         if number >= total {
             return false;
         }
-        let at = self.place(of);
+        let at = self.place(of, total);
         let pool = &mut self.pools[at];
         pool.is_unwanted = false;
         if let Some(freed) = pool.freed.iter().position(|freed| *freed == number) {
             pool.freed.remove(freed);
             return true;
         }
-        let place = pool.place_of(number, total, seed);
-        if place >= pool.fresh {
-            if place > pool.fresh {
-                pool.again.push(pool.fresh..place);
-            }
-            pool.fresh = place + 1;
-        } else {
-            let Some(range) = pool.again.iter().rposition(|range| range.contains(&place)) else {
-                return false;
-            };
-            let Range { start, end } = pool.again.swap_remove(range);
-            pool.again.extend([start..place, place + 1..end].into_iter().filter(|rest| !rest.is_empty()));
-        }
+        let Some(unused) = pool.unused_with(number) else { return false };
+        pool.part(unused, number..number + 1);
         pool.handed += 1;
         self.fresh += usize::from(pool.handed > SURE);
         true
@@ -208,7 +200,7 @@ impl PortPools {
     }
 
     /// Where the pool is; a new one if there is none.
-    fn place(&mut self, of: PoolKey) -> usize {
+    fn place(&mut self, of: PoolKey, total: u32) -> usize {
         if let Some(&place) = self.places.get(&of) {
             return place as usize;
         }
@@ -217,14 +209,11 @@ impl PortPools {
         }
         let place = self.pools.len();
         self.places.insert(of, place as u32);
-        let start = self.forgotten.wrapping_mul(STRIDE);
         self.pools.push(PortPool {
             of,
-            start,
-            fresh: 0,
+            unused: [(0, total)].into(),
             handed: 0,
             passed: Vec::new(),
-            again: Vec::new(),
             freed: VecDeque::new(),
             left_out: Vec::new(),
             left_out_since: self.left_out_since,
@@ -247,7 +236,6 @@ impl PortPools {
     fn forget(&mut self, place: usize) {
         let gone = self.pools.swap_remove(place);
         self.fresh -= gone.beyond_sure();
-        self.forgotten = self.forgotten.wrapping_add(1);
         self.places.remove(&gone.of);
         if let Some(moved) = self.pools.get(place) {
             self.places.insert(moved.of, place as u32);
@@ -256,34 +244,25 @@ impl PortPools {
 }
 
 impl PortPool {
-    /// Places whose numbers are not handed out, the next first.
-    fn next_new(&self, total: u32) -> Option<Range<u32>> {
-        self.again.last().cloned().or_else(|| (self.fresh < total).then_some(self.fresh..total))
+    /// The unused range that has this number.
+    fn unused_with(&self, number: u32) -> Option<Range<u32>> {
+        let (&start, &end) = self.unused.range(..=number).next_back()?;
+        (number < end).then_some(start..end)
     }
 
-    /// Goes beyond some of them.
-    fn go_on(&mut self, places: u32) {
-        let Some(again) = self.again.last_mut() else {
-            self.fresh += places;
-            return;
-        };
-        again.start += places;
-        if again.start >= again.end {
-            self.again.pop();
-        }
+    /// An unused range of the numbers below `total`, by chance.
+    fn unused_near(&self, draw: u64, total: u32) -> Option<Range<u32>> {
+        let near = draw as u32 % total;
+        let after = || self.unused.range(near..).next().or_else(|| self.unused.first_key_value());
+        self.unused_with(near).or_else(|| after().map(|(&start, &end)| start..end))
     }
 
-    /// The number at a place in the order.
-    fn number(&self, place: u32, total: u32, seed: u64) -> u32 {
-        let total = u64::from(total);
-        ((u64::from(place) + seed % total + u64::from(self.start) % total) % total) as u32
-    }
-
-    /// The place of a number in the order.
-    fn place_of(&self, number: u32, total: u32, seed: u64) -> u32 {
-        let total = u64::from(total);
-        let first = (seed % total + u64::from(self.start) % total) % total;
-        ((u64::from(number) + total - first) % total) as u32
+    /// Takes a part out of an unused range.
+    fn part(&mut self, unused: Range<u32>, taken: Range<u32>) {
+        self.unused.remove(&unused.start);
+        let rest = [unused.start..taken.start, taken.end..unused.end];
+        self.unused
+            .extend(rest.into_iter().filter(|rest| !rest.is_empty()).map(|rest| (rest.start, rest.end)));
     }
 
     fn in_use(&self) -> u32 {
@@ -311,7 +290,7 @@ mod tests {
     }
 
     fn small() -> PortPools {
-        PortPools { most_fresh: 100, most_pools: 8, ..PortPools::new() }
+        PortPools { most_fresh: 100, most_pools: 8, ..PortPools::new(7) }
     }
 
     impl PortPools {
@@ -322,14 +301,14 @@ mod tests {
         /// Bytes on the heap, as lists have them.
         fn memory(&self) -> usize {
             let lists = self.pools.iter().map(|pool| pool.freed.capacity() + pool.left_out.capacity());
-            let passed = self.pools.iter().map(|pool| pool.passed.capacity() + pool.again.capacity());
-            4 * lists.sum::<usize>() + 8 * passed.sum::<usize>()
+            let ranges = self.pools.iter().map(|pool| pool.passed.capacity() + 2 * pool.unused.len());
+            4 * lists.sum::<usize>() + 8 * ranges.sum::<usize>()
         }
     }
 
     /// Takes so many numbers of this port's pool, and gives them back.
     fn use_up(pools: &mut PortPools, port: u16, total: u32) {
-        let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, 7, |_| 0)).collect();
+        let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, |_| 0)).collect();
         assert_eq!(taken.len(), total as usize);
         taken.into_iter().for_each(|number| assert!(pools.give_back(of(port), number)));
     }
@@ -337,7 +316,7 @@ mod tests {
     #[test]
     fn pools_that_nobody_uses_give_way_to_new_ones_and_those_in_use_stay() {
         let mut pools = small();
-        let held: Vec<_> = (0..4).map(|port| pools.take(of(port), 10, 7, |_| 0)).collect();
+        let held: Vec<_> = (0..4).map(|port| pools.take(of(port), 10, |_| 0)).collect();
         for port in 100..10_000 {
             use_up(&mut pools, port, 3);
             assert!(pools.pools.len() <= 8 + 1);
@@ -350,27 +329,27 @@ mod tests {
 
     #[test]
     fn what_is_remembered_of_many_servers_is_bounded_and_every_port_is_still_handed_out() {
-        let mut pools = PortPools { most_fresh: 1_000, ..PortPools::new() };
+        let mut pools = PortPools { most_fresh: 1_000, ..PortPools::new(7) };
         for port in 0..50 {
             // One at a time: each comes back before the next is taken.
             for _ in 0..1_000 {
-                let number = pools.take(of(port), 1_000, 7, |_| 0).unwrap();
+                let number = pools.take(of(port), 1_000, |_| 0).unwrap();
                 pools.give_back(of(port), number);
             }
         }
         assert_eq!(pools.fresh, 1_000);
-        let most = 8 * (1_000 + 50 * SURE as usize);
+        let most = 24 * (1_000 + 50 * SURE as usize);
         assert!(pools.memory() <= most, "{} of {most} bytes", pools.memory());
         assert!((0..50).all(|port| pools.pool(port).unwrap().handed >= SURE), "each is sure of some");
-        let all = (0..1_000).map_while(|_| pools.take(of(49), 1_000, 7, |_| 0));
+        let all = (0..1_000).map_while(|_| pools.take(of(49), 1_000, |_| 0));
         assert_eq!(all.collect::<std::collections::HashSet<_>>().len(), 1_000);
     }
 
     #[test]
     fn a_check_is_done_in_slices_and_what_is_in_use_goes_when_it_comes_back() {
-        let mut pools = PortPools::new();
+        let mut pools = PortPools::new(7);
         (0..100).for_each(|port| use_up(&mut pools, port, 2));
-        let held = pools.take(of(7), 2, 7, |_| 0).unwrap();
+        let held = pools.take(of(7), 2, |_| 0).unwrap();
         pools.begin_to_check();
         let even = |((_, port), _): PoolKey| port % 2 == 0;
         assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
@@ -383,21 +362,37 @@ mod tests {
 
     #[test]
     fn one_that_was_forgotten_begins_with_other_ports() {
-        let mut pools = PortPools::new();
-        let first = pools.take(of(1), 10_000, 7, |_| 0).unwrap();
+        let mut pools = PortPools::new(7);
+        let first = pools.take(of(1), 10_000, |_| 0).unwrap();
         pools.give_back(of(1), first);
         pools.begin_to_check();
         pools.check(9, |_| false);
-        assert_ne!(pools.take(of(1), 10_000, 7, |_| 0), Some(first));
+        assert_ne!(pools.take(of(1), 10_000, |_| 0), Some(first));
+    }
+
+    #[test]
+    fn ports_are_handed_out_in_an_order_of_the_seed_alone() {
+        let order = |seed| {
+            let mut pools = PortPools::new(seed);
+            (0..1_000).map_while(|_| pools.take(of(1), 1_000, |_| 0)).collect::<Vec<_>>()
+        };
+        let (one, other) = (order(1), order(2));
+        assert_eq!(order(1), one);
+        assert!((0..1_000).filter(|n| one[*n] == other[*n]).count() < 20);
+        // A number next to the one before is as likely as any other.
+        let steps = |order: &[u32]| order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
+        assert!(steps(&one) < 20, "{one:?}");
+        let low = |order: &[u32]| order[..500].iter().filter(|number| **number < 500).count();
+        assert!((150..350).contains(&low(&one)), "{} of 500", low(&one));
     }
 
     #[test]
     fn a_stretch_that_is_left_out_is_passed_at_once_and_costs_next_to_nothing() {
-        let mut pools = PortPools::new();
+        let mut pools = PortPools::new(7);
         let misfits = |number: u32| if (100..9_000).contains(&number) { 9_000 - number } else { 0 };
         let asked = std::cell::Cell::new(0);
         let take = |pools: &mut PortPools, port| {
-            pools.take(of(port), 10_000, 0, |number| {
+            pools.take(of(port), 10_000, |number| {
                 asked.set(asked.get() + 1);
                 misfits(number)
             })
@@ -407,11 +402,11 @@ mod tests {
             assert!(all.iter().all(|number| misfits(*number) == 0));
             all.into_iter().for_each(|number| assert!(pools.give_back(of(port), number)));
         }
-        assert!(asked.get() <= 1_000 * 103, "{} numbers were looked at", asked.get());
-        assert!(pools.memory() < 1_000 * (128 * 4 + 64), "{} bytes", pools.memory());
+        assert!(asked.get() <= 1_000 * 130, "{} numbers were looked at", asked.get());
+        assert!(pools.memory() < 1_000 * (128 * 4 + 101 * 16 + 256), "{} bytes", pools.memory());
         // Then it is no longer left out.
         pools.have_others_left_out();
-        let all = (0..10_000).map_while(|_| pools.take(of(7), 10_000, 0, |_| 0));
+        let all = (0..10_000).map_while(|_| pools.take(of(7), 10_000, |_| 0));
         assert_eq!(all.collect::<std::collections::HashSet<_>>().len(), 10_000);
         assert_eq!(pools.in_use(of(7)), 10_000);
     }
@@ -421,7 +416,7 @@ mod tests {
         fn no_number_is_handed_out_twice_whatever_is_forgotten(
             steps in prop::collection::vec((0..6u8, 0..20u16, any::<prop::sample::Index>()), 0..300),
         ) {
-            let mut pools = PortPools { most_fresh: 5, most_pools: 4, ..PortPools::new() };
+            let mut pools = PortPools { most_fresh: 5, most_pools: 4, ..PortPools::new(7) };
             let mut held: Vec<(u16, u32)> = Vec::new();
             let mut left_out = 5..6;
             for (what, port, index) in steps {
@@ -440,7 +435,7 @@ mod tests {
                         let misfits = |number| if left_out.contains(&number) { left_out.end - number } else { 0 };
                         let free = (0..8).filter(|number| misfits(*number) == 0 && !held.contains(&(port, *number)));
                         let is_free = free.count() > 0;
-                        match pools.take(of(port), 8, 3, misfits) {
+                        match pools.take(of(port), 8, misfits) {
                             Some(number) => {
                                 prop_assert!(!held.contains(&(port, number)) && number < 8);
                                 prop_assert_eq!(misfits(number), 0);
