@@ -14,6 +14,8 @@ set -eu
 
 CHAIN=CONVEY-DSR
 PROTOCOLS=${PROTOCOLS:-tcp udp}
+# Seconds for another program that changes rules meanwhile.
+WAIT="-w 30"
 
 up() {
     : "${VIP:?where clients connect to}" "${PORTS:?ports of the frontends}"
@@ -22,18 +24,18 @@ up() {
         *:*) tables=ip6tables ;;
         *) tables=iptables ;;
     esac
-    rules | $tables-restore --noflush
-    is_used $tables || $tables -t raw -I PREROUTING ! -i lo -j $CHAIN
+    rules | $tables-restore $WAIT --noflush
+    is_used $tables || $tables $WAIT -t raw -I PREROUTING ! -i lo -j $CHAIN
 }
 
 down() {
     for tables in iptables ip6tables; do
         if is_used $tables; then
-            $tables -t raw -D PREROUTING ! -i lo -j $CHAIN
+            $tables $WAIT -t raw -D PREROUTING ! -i lo -j $CHAIN
         fi
         if is_there $tables; then
-            $tables -t raw -F $CHAIN
-            $tables -t raw -X $CHAIN
+            $tables $WAIT -t raw -F $CHAIN
+            $tables $WAIT -t raw -X $CHAIN
         fi
     done
 }
@@ -43,7 +45,7 @@ status() {
     found=1
     for tables in iptables ip6tables; do
         if is_there $tables; then
-            $tables -t raw -vnL $CHAIN
+            $tables $WAIT -t raw -vnL $CHAIN
             found=0
         fi
     done
@@ -62,11 +64,11 @@ rules() {
 }
 
 is_used() {
-    "$1" -t raw -C PREROUTING ! -i lo -j $CHAIN 2>/dev/null
+    "$1" $WAIT -t raw -C PREROUTING ! -i lo -j $CHAIN 2>/dev/null
 }
 
 is_there() {
-    "$1" -t raw -nL $CHAIN >/dev/null 2>&1
+    "$1" $WAIT -t raw -nL $CHAIN >/dev/null 2>&1
 }
 
 case "${1-}" in

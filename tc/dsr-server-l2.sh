@@ -7,8 +7,8 @@
 #
 #   VIP  where clients connect to: "10.0.0.100" or "10.0.0.100 2001:db8::100"; needed for all but status
 #
-# up and down are idempotent: up adds what is missing; down removes the VIP, and with the last one on lo it gives arp_ignore and
-# arp_announce the kernel's default, 0. check fails unless lo has the VIP and nobody is told. Needs root.
+# up and down are idempotent: up adds what is missing; down removes the VIP, and with the last one on lo arp_ignore and
+# arp_announce are what they were. check fails unless lo has the VIP and nobody is told. Needs root.
 set -eu
 
 CONF=/proc/sys/net/ipv4/conf/all
@@ -22,6 +22,7 @@ up() {
     # Before the VIP is there, so that no ARP request for it is answered in between. An interface does what its own
     # setting or that of `all` says, whichever is more. 1: answer only for addresses of the interface that was
     # asked. 2: ask with such an address too, or others learn from the question who has the VIP.
+    [ -n "$(remembered)" ] || ip link set dev lo alias "convey arp arp_ignore=$(cat $CONF/arp_ignore) arp_announce=$(cat $CONF/arp_announce)"
     echo 1 >$CONF/arp_ignore
     echo 2 >$CONF/arp_announce
     # IPv6 needs no setting: neighbours are told only of addresses of the interface that was asked, which lo is not,
@@ -52,9 +53,16 @@ down() {
     done
     # Another VIP is still to be kept from ARP. Those of lo's own, 127.0.0.0/8, have the scope host.
     if [ -z "$(ip -4 addr show dev lo scope global)" ]; then
-        echo 0 >$CONF/arp_ignore
-        echo 0 >$CONF/arp_announce
+        for setting in $(remembered); do
+            echo "${setting#*=}" >"$CONF/${setting%%=*}"
+        done
+        ip link set dev lo alias "" 2>/dev/null || true
     fi
+}
+
+# What both were before up: in the alias of lo, which goes with the network namespace.
+remembered() {
+    ip link show dev lo | sed -n 's/^ *alias convey arp //p'
 }
 
 status() {

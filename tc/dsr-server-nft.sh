@@ -19,11 +19,16 @@ set -eu
 
 INTERFACE=${INTERFACE:-eth0}
 PROTOCOLS=${PROTOCOLS:-tcp udp}
-TABLE="convey_dsr_$INTERFACE"
+# The table has the interface's name, as bytes in hexadecimal digits where nft takes it for something else.
+case $INTERFACE in
+    *[!a-zA-Z0-9._-]*) TABLE=convey_dsr_hex_$(printf %s "$INTERFACE" | od -An -tx1 | tr -d ' \n') ;;
+    *) TABLE="convey_dsr_$INTERFACE" ;;
+esac
 
 up() {
     : "${VIP:?where clients connect to}" "${PORTS:?ports of the service}"
     : "${SERVER:?address of this server}" "${BALANCERS:?addresses that health checks come from}"
+    case $INTERFACE in *\"*) fail "INTERFACE: found $INTERFACE; nft takes no name with a quotation mark" ;; esac
     interface_is_there
     each address_is_valid VIP $VIP && each address_is_valid SERVER $SERVER && each address_is_valid BALANCERS $BALANCERS
     each address_is_ours SERVER $SERVER && each ports_are_valid PORTS $PORTS && each protocol_is_valid PROTOCOLS $PROTOCOLS
@@ -71,7 +76,7 @@ rule() {
     balancers=$(addresses "$1" "$BALANCERS")
     [ -n "$vip" ] || return 0
     [ -n "$server" ] || { echo "SERVER has no $1 address for VIP $vip" >&2; return 1; }
-    echo "oifname \"$INTERFACE\" $1 saddr $server" \
+    echo "oifname \"$(quoted "$INTERFACE")\" $1 saddr $server" \
         "meta l4proto { $(list "$PROTOCOLS") } th sport { $(list "$PORTS") }" \
         "${balancers:+$1 daddr != { $(list "$balancers") }}" "$1 saddr set $vip"
 }
@@ -79,6 +84,14 @@ rule() {
 fail() {
     echo "$1" >&2
     exit 1
+}
+
+# A name as nft has it in quotes: an asterisk at its end stands for itself.
+quoted() {
+    case $1 in
+        *\*) printf '%s\\*' "${1%\*}" ;;
+        *) printf %s "$1" ;;
+    esac
 }
 
 interface_is_there() {

@@ -11,7 +11,7 @@
 #   MSS     where networks lose ICMP: clients are told to send segments that fit into a tunnel over links of 1,500 bytes ("clamp"), or
 #           segments of so many bytes; needs nft
 #
-# up and down are idempotent, and an up that fails takes back what it did. down removes what up has made, and the VIP. check fails unless packets are taken out and lo has the
+# up and down are idempotent, and an up that fails takes back what it did. down removes what up has made, and the VIP; rp_filter is what it was. check fails unless packets are taken out and lo has the
 # VIP. Needs root.
 set -eu
 
@@ -40,6 +40,9 @@ up() {
     for device in $DEVICES; do
         ip link show "$device" >/dev/null 2>&1 || fail "there is no $device: load the modules ipip, sit and ip6_tunnel"
         ip link set "$device" up
+    done
+    remember_filters
+    for device in $DEVICES; do
         # Clients are elsewhere than behind a tunnel.
         loose "$device"
     done
@@ -90,6 +93,7 @@ down() {
     for device in $DEVICES; do
         ip link set "$device" down 2>/dev/null || true
     done
+    restore_filters
     unclamp
     VIP=$VIP sh "$L2" down
 }
@@ -159,6 +163,29 @@ overhead() {
 # Whether gue is taken out at the port, by this family.
 listens() {
     ip "-$1" fou show 2>/dev/null | grep -q "^port $PORT gue"
+}
+
+# What rp_filter was before up is in the alias of a device, which goes with the network namespace.
+remember_filters() {
+    [ -z "$(remembered_filters)" ] || return 0
+    filters=
+    for name in all $DEVICES; do
+        filters="$filters $name=$(cat "/proc/sys/net/ipv4/conf/$name/rp_filter")"
+    done
+    ip link set dev tunl0 alias "convey rp_filter$filters"
+}
+
+remembered_filters() {
+    ip link show dev tunl0 2>/dev/null | sed -n 's/^ *alias convey rp_filter //p'
+}
+
+# One that somebody has set meanwhile stays.
+restore_filters() {
+    for filter in $(remembered_filters); do
+        file=/proc/sys/net/ipv4/conf/${filter%%=*}/rp_filter
+        [ "$(cat "$file")" != 0 ] || echo "${filter#*=}" >"$file"
+    done
+    ip link set dev tunl0 alias "" 2>/dev/null || true
 }
 
 # Sources are not held against routes. An interface does what its own setting or that of `all` says, whichever is more.

@@ -28,6 +28,9 @@ pub(crate) fn stories() -> Vec<Story> {
         scripts_say_what_they_take [IPTABLES],
         scripts_fail_where_they_would_change_nothing,
         scripts_check_what_they_have_set,
+        nft_script_takes_every_name_of_an_interface [NFT],
+        l2_script_gives_settings_of_arp_back,
+        guard_scripts_wait_for_others_that_change_rules,
         tunnel_script_that_fails_leaves_no_vip,
     ]);
     stories
@@ -117,6 +120,66 @@ fn an_answer_of_another_port_or_protocol_keeps_its_address(case: Case) {
         crate::udp::exchange(&socket, b"anybody?").unwrap_err()
     });
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+fn nft_script_takes_every_name_of_an_interface(case: Case) {
+    let network = Network::bare(case, &LabPlan::new(1, 1));
+    let server = Role::Server(1);
+    for name in ["br-lan", "wan+1", "eth0.100", "a*", "vpn@2"] {
+        let ip = |words: &str| {
+            let words: Vec<&str> = words.split(' ').collect();
+            network.lab.run(server, "ip", &words).unwrap();
+        };
+        ip(&format!("link add name {name} type veth peer name odd"));
+        ip(&format!("addr add 10.99.0.1/24 dev {name}"));
+        let variables = [
+            ("VIP", "10.77.0.100"),
+            ("PORTS", "80"),
+            ("SERVER", "10.99.0.1"),
+            ("BALANCERS", "10.99.0.2"),
+            ("INTERFACE", name),
+        ];
+        for action in ["up", "up", "check", "down"] {
+            network.script(server, "tc/dsr-server-nft.sh", action, &variables);
+        }
+        ip(&format!("link del {name}"));
+    }
+}
+
+fn l2_script_gives_settings_of_arp_back(case: Case) {
+    let network = Network::bare(case, &LabPlan::new(1, 1));
+    let server = Role::Server(1);
+    let settings = ["net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"];
+    let read = || settings.map(|name| network.lab.run(server, "sysctl", &["-n", name]).unwrap());
+    network.lab.run(server, "sysctl", &["-qw", &format!("{}=2", settings[0])]).unwrap();
+    let before = read();
+    for action in ["up", "up", "check", "down", "down"] {
+        network.script(server, "tc/dsr-server-l2.sh", action, &[("VIP", "10.88.0.1")]);
+    }
+    assert_eq!(read(), before);
+}
+
+/// By programs in the place of iptables that take note of how they are called.
+fn guard_scripts_wait_for_others_that_change_rules(_: Case) {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    for name in ["iptables", "ip6tables", "iptables-restore", "ip6tables-restore"] {
+        let program = folder.path().join(name);
+        fs::write(&program, format!("#!/bin/sh\necho \"$0 $*\" >>{}\n", log.display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let search = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    for script in ["iptables/dsr.sh", "iptables/passthrough.sh"] {
+        for action in ["up", "status", "down"] {
+            let mut command = std::process::Command::new("sh");
+            command.arg(path(script)).arg(action).env("PATH", &search).env("VIP", "10.77.0.100");
+            command.env("PORTS", "80").env("SERVERS", "10.77.0.11:80").env("SNAT_ADDRESSES", "10.77.0.1");
+            let ran = run(&mut command);
+            assert_eq!(ran.code, Some(0), "{script} {action}: {ran:?}");
+        }
+    }
+    let calls = fs::read_to_string(&log).unwrap();
+    assert!(calls.lines().count() > 20 && calls.lines().all(|call| call.contains(" -w 30 ")), "{calls}");
 }
 
 fn scripts_say_what_they_take(_: Case) {

@@ -22,6 +22,12 @@ on client nft -f - <<RULES
 table ip lost { chain input { type filter hook input priority 0; icmp type destination-unreachable drop; }; }
 RULES
 
+# filters: rp_filter of server1 for all interfaces.
+filters() {
+    on server1 cat /proc/sys/net/ipv4/conf/all/rp_filter
+}
+
+on server1 sh -c 'echo 2 >/proc/sys/net/ipv4/conf/all/rp_filter'
 for kind in ipip gue; do
     ! tunnel $kind check || fail "a check before up"
     tunnel $kind up
@@ -61,6 +67,7 @@ backend = \"web\""
     tunnel $kind down
     tunnel $kind down
     ! tunnel $kind check || fail "a check after down"
+    same "rp_filter after down" "$(filters)" 2
     same "what is left" "$(on server1 nft list ruleset)$(on server1 ip fou show)" ""
     same "the VIP that is left" "$(on server1 ip -o addr show to $VIP)" ""
 done
