@@ -143,9 +143,11 @@ static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct
 		packet->key.protocol = first ? first->next : IPPROTO_TCP;
 		return FANCY;
 	}
-	/* On a wire nobody has an address that stands for one of IPv4; as a key it would be that of another flow. */
-	if ((ip->next != IPPROTO_TCP && ip->next != IPPROTO_UDP) || is_v4(&ip->src) || is_v4(&ip->dst))
+	if (ip->next != IPPROTO_TCP && ip->next != IPPROTO_UDP)
 		return OTHER;
+	/* On a wire nobody has an address that stands for one of IPv4; as a key it would be that of another flow. */
+	if (is_v4(&ip->src) || is_v4(&ip->dst))
+		return FANCY;
 	packet->ip = ip;
 	packet->len = sizeof(*ip) + ntohs(ip->payload_len);
 	packet->hops = ip->hop_limit;

@@ -16,6 +16,7 @@ pub(crate) fn stories() -> Vec<Story> {
         what_is_too_short_for_an_ip_header_is_left_alone,
         what_is_sent_to_somebody_else_is_left_alone,
         a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once,
+        packets_between_mapped_addresses_are_left_to_userspace_and_counted,
         a_super_frame_counts_by_the_packets_it_is_cut_into,
         a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache,
     ]
@@ -117,6 +118,16 @@ fn what_is_sent_to_somebody_else_is_left_alone() {
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(twin.see(&tagged), CacheVerdict::Left(None));
     assert!(!twin.lets_in(&tagged));
+}
+
+/// A worker drops them, and counts each with its reason.
+fn packets_between_mapped_addresses_are_left_to_userspace_and_counted() {
+    for setup in setups().into_iter().filter(|setup| setup.is_v6) {
+        let mut twin = Twin::new(setup);
+        let mapped = "[::ffff:198.51.100.7]:4242";
+        let packet = setup.packet(mapped).macs([2, 0, 0, 0, 0, 9], [0; 6]).ack(1);
+        is_left(&mut twin, &packet.bytes(), Outcome::Unusual);
+    }
 }
 
 fn a_super_frame_counts_by_the_packets_it_is_cut_into() {

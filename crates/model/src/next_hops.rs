@@ -227,6 +227,11 @@ impl NextHops {
         self.interfaces.iter().any(|interface| interface.addresses.contains(&ip))
     }
 
+    /// Whether no host has this address, as it is the broadcast address of a network on a link.
+    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
+        self.routes.is_broadcast(ip)
+    }
+
     /// Indices of the Ethernet interfaces that traffic passes: those that hold a VIP, and those that lead to a
     /// server. A VIP that none of them holds (it is on the loopback interface, say) comes in where the default
     /// route goes out.

@@ -46,8 +46,8 @@ drop_reasons! {
     IcmpInvalid = "icmp_invalid",
     /// An ICMP error about a segment that cannot be on its way: somebody made it up (RFC 5927, section 4.1).
     IcmpOutOfWindow = "icmp_out_of_window",
-    /// A source that nothing sent on has: loopback, multicast, broadcast, unspecified (RFC 1122, section 3.2.1.3),
-    /// link-local in IPv6 (RFC 4291, section 2.5.6).
+    /// A source that nothing sent on has: loopback, multicast, broadcast (of a link's network too),
+    /// unspecified (RFC 1122, section 3.2.1.3), link-local in IPv6 (RFC 4291, section 2.5.6).
     Martian = "martian",
     /// Passthrough: as if from a server, or an ICMP error about a packet to it, by an interface that other addresses are
     /// routed by and the server is not; or that a server refuses a datagram, from another link-layer address than leads to

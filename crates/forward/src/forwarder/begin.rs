@@ -119,7 +119,7 @@ impl Forwarder {
         if (headers.is_error() || is_later) && !is_repeatable(frontend) {
             return Err(Stop::Silent(DropReason::NoFlow));
         }
-        check_source(&self.served, (&key.src, key.src_port)).map_err(Stop::Silent)?;
+        check_source(&self.served, &plan.network, (&key.src, key.src_port)).map_err(Stop::Silent)?;
         if !frontend.access.admits(key.src.ip()) {
             self.refused_at = frontend.id;
             return Err(Stop::Silent(DropReason::AccessDenied));

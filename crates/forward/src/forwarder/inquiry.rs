@@ -9,7 +9,7 @@ use super::refuse::Stop;
 use super::served::Served;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
 use crate::{FlowSight, FlowState, NatPorts};
-use convey_model::{Addr, DropReason, Endpoint, NextHop, Tunnel, Unreachable};
+use convey_model::{Addr, DropReason, Endpoint, NextHop, NextHops, Tunnel, Unreachable};
 
 /// A plan that is asked what would become of a client's first packet. Nothing comes of the questions.
 pub struct Inquiry<'a> {
@@ -33,7 +33,7 @@ impl<'a> Inquiry<'a> {
     /// # Errors
     /// Why its packets are dropped.
     pub fn check_source(&self, client: SocketAddr) -> Result<(), DropReason> {
-        check_source(&self.served, (&client.ip().into(), client.port()))
+        check_source(&self.served, &self.plan.network, (&client.ip().into(), client.port()))
     }
 
     /// Whether a client may begin something at a frontend, whichever server it gets. `port` is the one it asks for.
@@ -97,8 +97,12 @@ impl<'a> Inquiry<'a> {
 }
 
 /// Whether what comes from there may be a client's.
-pub(super) fn check_source(served: &Served, (ip, port): (&Addr, u16)) -> Result<(), DropReason> {
-    if is_martian(ip.ip()) || port == 0 {
+pub(super) fn check_source(
+    served: &Served,
+    network: &NextHops,
+    (ip, port): (&Addr, u16),
+) -> Result<(), DropReason> {
+    if is_martian(ip.ip()) || network.is_broadcast(ip.ip()) || port == 0 {
         return Err(DropReason::Martian);
     }
     if served.is_own(ip) {

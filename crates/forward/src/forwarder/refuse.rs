@@ -36,7 +36,8 @@ impl Forwarder {
     pub(super) fn refuse(&mut self, stop: Stop, frame: &Frame<'_>, packet: PacketContext<'_>) -> Verdict {
         let (headers, reason) = (packet.headers, stop.reason());
         // RFC 1122, section 3.2.2; RFC 9293, section 3.10.7.1.
-        let may_be_answered = !headers.is_error()
+        let may_be_answered = !comes_from_group(frame.bytes)
+            && !headers.is_error()
             && !headers.flags.rst()
             && !matches!(headers.kind, Kind::LaterFragment { .. })
             && !matches!(stop, Stop::Silent(_));
@@ -60,6 +61,12 @@ impl Forwarder {
         wire::icmp_error(frame.bytes, headers, error, from, &mut self.answer);
         Verdict::Reply(reason)
     }
+}
+
+/// Whether the source of a frame is the Ethernet address of a group: an answer would reach everybody on the link.
+fn comes_from_group(frame: &[u8]) -> bool {
+    const SOURCE: usize = 6;
+    frame.get(SOURCE).is_some_and(|first| first & 1 != 0)
 }
 
 /// The one place where a frame that cannot be read gets its verdict.

@@ -59,6 +59,18 @@ impl Routes {
         [&self.local, &self.main, &self.default].into_iter().find_map(|table| table.find(dst)).unwrap_or(&[])
     }
 
+    /// Whether it is the broadcast address of a network on a link.
+    pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
+        // A network of two addresses has none (RFC 3021).
+        const LONGEST: u32 = 96 + 30;
+        let tables = [&self.local, &self.main, &self.default];
+        let Some((length, hops)) = tables.into_iter().find_map(|table| table.find_network(ip)) else {
+            return false;
+        };
+        let is_last = u128::from_be_bytes(*Addr::from(ip).bytes()).trailing_ones() >= 128 - length;
+        ip.is_ipv4() && length <= LONGEST && is_last && hops.iter().any(|hop| hop.gateway.is_none())
+    }
+
     /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.
     pub(super) fn use_interface(&self, interface: u32, is_v4: bool) -> bool {
         self.used.contains(&(interface, is_v4))
@@ -111,10 +123,16 @@ impl Prefixes {
     }
 
     fn find(&self, dst: IpAddr) -> Option<&[RouteHop]> {
+        self.find_network(dst).map(|(_, hops)| hops)
+    }
+
+    /// The longest network with this address: how many bits its addresses have in common, and its hops.
+    fn find_network(&self, dst: IpAddr) -> Option<(u32, &[RouteHop])> {
         // The default route of IPv6 is not one of IPv4.
-        let of_family = self.0.iter().take_while(|(length, _)| *length >= bits_mapped(dst));
-        let best = of_family.filter_map(|(length, networks)| networks.get(&masked(dst, *length))).next();
-        best.map(|best| best.hops.as_slice())
+        let mut of_family = self.0.iter().take_while(|(length, _)| *length >= bits_mapped(dst));
+        of_family.find_map(|(length, networks)| {
+            networks.get(&masked(dst, *length)).map(|best| (*length, best.hops.as_slice()))
+        })
     }
 
     /// The default route of the address's family.

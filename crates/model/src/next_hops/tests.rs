@@ -309,3 +309,28 @@ fn a_link_full_of_forged_hosts_takes_no_more_than_there_is_room_for() {
     let resolved = forged.iter().filter(|n| hops.lookup(n.ip).is_ok());
     assert_eq!(resolved.count(), NextHops::MAX_COUNT);
 }
+
+#[test]
+fn broadcast_addresses_are_those_of_networks_on_a_link() {
+    let routes = [
+        route("0.0.0.0/0", WAN, Some("192.0.2.1")),
+        route("10.0.0.0/8", LAN, None),
+        route("10.9.0.0/16", LAN, Some("10.0.0.9")),
+        route("10.8.0.0/31", LAN, None),
+        route("192.0.2.0/24", WAN, None),
+        route("fd00::/64", LAN, None),
+    ];
+    let hops = NextHops::new(&links(), routes.to_vec(), &[]);
+    for (address, is_broadcast) in [
+        ("10.255.255.255", true),
+        ("192.0.2.255", true),
+        ("192.0.2.127", false),
+        ("10.9.255.255", false),
+        ("10.8.0.1", false),
+        ("198.51.100.255", false),
+        ("255.255.255.255", false),
+        ("fd00::ffff:ffff:ffff:ffff", false),
+    ] {
+        assert_eq!(hops.is_broadcast(ip(address)), is_broadcast, "{address}");
+    }
+}

@@ -11,6 +11,7 @@ told_over_both_families! {
     a_reset_is_never_answered,
     a_server_that_refuses_a_connection_is_told_from_one_that_answers,
     a_packet_to_a_snat_port_without_a_flow_is_dropped_without_a_word,
+    refusals_go_to_no_group_of_the_link,
     packets_to_nobodys_address_pass_untouched,
     what_cannot_be_a_client_begins_no_flow,
     a_snat_address_is_ours_though_no_interface_has_it,
@@ -98,6 +99,21 @@ fn packets_to_nobodys_address_pass_untouched(family: Family) {
     }
 }
 
+fn refusals_go_to_no_group_of_the_link(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.connect(9);
+    let us = [2, 0, 0, 0, 0, 1];
+    let segment = lab.client(1).seq(5).ack(4711);
+    let last_hop = lab.client(9).seq(102).ack(502).ttl(1);
+    for packet in [segment, last_hop] {
+        let from = |mac: u8| packet.clone().macs([mac, 0, 0x5e, 0, 0, 1], us);
+        assert!(matches!(lab.handle(&from(0)), Outcome::Answered(..)), "{}", short(&packet.bytes()));
+        for group in [1, 0xff] {
+            assert!(matches!(lab.handle(&from(group)), Outcome::Dropped(_)), "{}", short(&packet.bytes()));
+        }
+    }
+}
+
 fn what_cannot_be_a_client_begins_no_flow(family: Family) {
     let (mut passthrough, mut dsr) = (Lab::passthrough(family), Lab::dsr(family));
     let (martian, looped) = (DropReason::Martian, DropReason::VipLoop);
@@ -108,6 +124,7 @@ fn what_cannot_be_a_client_begins_no_flow(family: Family) {
         ("239.255.255.255:4000", martian),
         ("240.0.0.1:4000", martian),
         ("255.255.255.255:4000", martian),
+        ("192.0.2.255:4000", martian),
         ("0.0.0.0:4000", martian),
         ("0.1.2.3:4000", martian),
         ("198.51.100.1:0", martian),
