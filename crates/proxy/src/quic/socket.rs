@@ -143,11 +143,8 @@ impl AsyncUdpSocket for QuicSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let WorkerPlace { socket, state, .. } = self.here();
         let &Transmit { destination, ecn, contents, segment_size, src_ip } = transmit;
-        let fits = whole_datagrams(
-            contents.len(),
-            segment_size,
-            self.unproven.left(destination, PacketHeader::of(contents)),
-        );
+        let header = PacketHeader::of(contents);
+        let fits = self.unproven.reserve(destination, header, contents.len(), segment_size);
         if fits < contents.len() {
             count(&self.context, self.vip, Counter::DroppedUnproven);
         }
@@ -158,9 +155,11 @@ impl AsyncUdpSocket for QuicSocket {
         // there.
         let contents = &contents[..fits];
         let transmit = Transmit { destination, ecn, contents, segment_size, src_ip };
-        socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), &transmit))?;
-        self.unproven.sent(destination, fits);
-        Ok(())
+        let sent = socket.try_io(Interest::WRITABLE, || state.send(UdpSockRef::from(socket), &transmit));
+        if sent.is_err() {
+            self.unproven.give_back(destination, fits);
+        }
+        sent
     }
 
     fn poll_recv(
@@ -222,14 +221,6 @@ impl fmt::Debug for QuicSocket {
     }
 }
 
-/// How many bytes of these datagrams may go, of which each is so long: those of whole ones.
-fn whole_datagrams(len: usize, each: Option<usize>, most: u64) -> usize {
-    match usize::try_from(most) {
-        Ok(most) if most < len => each.map_or(0, |each| most / each.max(1) * each),
-        _ => len,
-    }
-}
-
 /// Waits until a socket takes more; each connection has one.
 struct WritePoller {
     socket: Arc<QuicSocket>,
@@ -251,24 +242,5 @@ impl UdpPoller for WritePoller {
 impl fmt::Debug for WritePoller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WritePoller").finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn datagrams_beyond_a_budget_are_cut_off_whole() {
-        for (len, each, most, expected) in [
-            (1200, None, u64::MAX, 1200),
-            (1200, None, 1200, 1200),
-            (1200, None, 1199, 0),
-            (4000, Some(1200), 4000, 4000),
-            (4000, Some(1200), 3999, 3600),
-            (4000, Some(1200), 1199, 0),
-        ] {
-            assert_eq!(whole_datagrams(len, each, most), expected, "{len} {each:?} {most}");
-        }
     }
 }

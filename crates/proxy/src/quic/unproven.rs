@@ -7,9 +7,10 @@
 //! limited where packets with short headers have come from, or where no handshake is under way.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lru::LruCache;
@@ -51,9 +52,47 @@ impl PacketHeader {
 
 /// Addresses of one worker's clients that have proved nothing yet.
 pub(super) struct UnprovenAddresses {
-    /// Those that are limited.
-    limited: AtomicUsize,
+    limited: LimitedAddresses,
     addresses: Mutex<Addresses>,
+}
+
+/// Addresses that are limited, without a lock: packets of established connections take none.
+struct LimitedAddresses {
+    all: AtomicUsize,
+    /// Addresses by hash. The keys of the hash are secret, so nobody can choose addresses with the
+    /// hash of somebody else's.
+    by_hash: Box<[AtomicU16]>,
+    keys: RandomState,
+}
+
+impl LimitedAddresses {
+    /// Hashes: several for each address that can be limited. A power of two.
+    const HASHES: usize = 16 * 1024;
+
+    fn new() -> LimitedAddresses {
+        let by_hash = (0..LimitedAddresses::HASHES).map(|_| AtomicU16::new(0)).collect();
+        LimitedAddresses { all: AtomicUsize::new(0), by_hash, keys: RandomState::new() }
+    }
+
+    fn slot(&self, address: SocketAddr) -> &AtomicU16 {
+        let hash = self.keys.hash_one(address) as usize;
+        &self.by_hash[hash & (LimitedAddresses::HASHES - 1)]
+    }
+
+    /// Whether an address may be limited. `true` also for a few others.
+    fn may_contain(&self, address: SocketAddr) -> bool {
+        self.all.load(Ordering::Relaxed) > 0 && self.slot(address).load(Ordering::Relaxed) > 0
+    }
+
+    fn insert(&self, address: SocketAddr) {
+        self.slot(address).fetch_add(1, Ordering::Relaxed);
+        self.all.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn remove(&self, address: SocketAddr) {
+        self.slot(address).fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 struct Addresses {
@@ -98,13 +137,13 @@ impl UnprovenAddresses {
             ended: LruCache::new(MAX_ENDED),
             proven: HashMap::new(),
         };
-        Arc::new(UnprovenAddresses { limited: AtomicUsize::new(0), addresses: Mutex::new(addresses) })
+        Arc::new(UnprovenAddresses { limited: LimitedAddresses::new(), addresses: Mutex::new(addresses) })
     }
 
     /// Counts bytes of datagrams that have come. Those with long headers may be the first of a client.
     pub(super) fn received(&self, from: SocketAddr, bytes: usize, header: PacketHeader) {
         let begins = header == PacketHeader::Long;
-        if !begins && self.limited.load(Ordering::Relaxed) == 0 {
+        if !begins && !self.limited.may_contain(from) {
             return;
         }
         let (mut addresses, bytes) = (self.lock(), bytes as u64);
@@ -119,28 +158,44 @@ impl UnprovenAddresses {
         }
     }
 
-    /// Returns how many bytes may be sent to an address now, in datagrams that begin with such a header.
-    pub(super) fn left(&self, to: SocketAddr, header: PacketHeader) -> u64 {
-        if self.limited.load(Ordering::Relaxed) == 0 {
-            return u64::MAX;
+    /// Counts datagrams as sent that begin with such a header, as many whole ones of `each` bytes as may
+    /// be sent now. Returns their bytes.
+    pub(super) fn reserve(
+        &self,
+        to: SocketAddr,
+        header: PacketHeader,
+        len: usize,
+        each: Option<usize>,
+    ) -> usize {
+        if !self.limited.may_contain(to) {
+            return len;
         }
-        let addresses = self.lock();
-        let budget = match header {
-            PacketHeader::Long => addresses.shaking.get(&to).or_else(|| addresses.ended.peek(&to)),
-            PacketHeader::Short => addresses.shaking.get(&to).filter(|budget| !budget.has_short),
+        let mut addresses = self.lock();
+        let Addresses { shaking, ended, .. } = &mut *addresses;
+        let (budget, has_ended) = match shaking.get_mut(&to) {
+            Some(budget) => (budget, false),
+            None => match ended.peek_mut(&to) {
+                Some(budget) => (budget, true),
+                None => return len,
+            },
         };
-        budget.map_or(u64::MAX, Budget::left)
+        let fits = match header {
+            PacketHeader::Short if has_ended || budget.has_short => len,
+            PacketHeader::Long | PacketHeader::Short => whole_datagrams(len, each, budget.left()),
+        };
+        budget.sent += fits as u64;
+        fits
     }
 
-    /// Counts bytes that were sent.
-    pub(super) fn sent(&self, to: SocketAddr, bytes: usize) {
-        if self.limited.load(Ordering::Relaxed) == 0 {
+    /// Gives bytes back that were not sent after all.
+    pub(super) fn give_back(&self, to: SocketAddr, bytes: usize) {
+        if !self.limited.may_contain(to) {
             return;
         }
         let mut addresses = self.lock();
         let Addresses { shaking, ended, .. } = &mut *addresses;
         if let Some(budget) = shaking.get_mut(&to).or_else(|| ended.peek_mut(&to)) {
-            budget.sent += bytes as u64;
+            budget.sent = budget.sent.saturating_sub(bytes as u64);
         }
     }
 
@@ -167,20 +222,18 @@ impl UnprovenAddresses {
                 return None;
             }
             let budget = shaking.entry(address).or_insert_with(|| {
-                ended.pop(&address).unwrap_or(Budget { received: arrived, ..Budget::default() })
+                ended.pop(&address).unwrap_or_else(|| {
+                    self.limited.insert(address);
+                    Budget { received: arrived, ..Budget::default() }
+                })
             });
             budget.handshakes += 1;
-            self.count(&addresses);
         }
         Some(ClientAddress { of: self.clone(), address, is_proven: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Addresses> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count(&self, addresses: &Addresses) {
-        self.limited.store(addresses.shaking.len() + addresses.ended.len(), Ordering::Relaxed);
     }
 }
 
@@ -192,9 +245,10 @@ impl ClientAddress {
         }
         let mut addresses = self.of.lock();
         *addresses.proven.entry(self.address).or_default() += 1;
-        addresses.shaking.remove(&self.address);
-        addresses.ended.pop(&self.address);
-        self.of.count(&addresses);
+        let budget = addresses.shaking.remove(&self.address);
+        if budget.or_else(|| addresses.ended.pop(&self.address)).is_some() {
+            self.of.limited.remove(self.address);
+        }
     }
 }
 
@@ -213,10 +267,18 @@ impl Drop for ClientAddress {
         budget.handshakes -= 1;
         if budget.handshakes == 0
             && let Some(budget) = addresses.shaking.remove(&self.address)
+            && let Some((evicted, _)) = addresses.ended.push(self.address, budget)
         {
-            addresses.ended.push(self.address, budget);
+            self.of.limited.remove(evicted);
         }
-        self.of.count(&addresses);
+    }
+}
+
+/// Returns the bytes of the whole datagrams of `each` bytes that fit into `most`.
+fn whole_datagrams(len: usize, each: Option<usize>, most: u64) -> usize {
+    match usize::try_from(most) {
+        Ok(most) if most < len => each.map_or(0, |each| most / each.max(1) * each),
+        _ => len,
     }
 }
 
@@ -229,6 +291,24 @@ mod tests {
 
     fn address(n: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, (n >> 8) as u8], 1000 + (n & 255)))
+    }
+
+    impl UnprovenAddresses {
+        /// How many bytes may be sent to an address now.
+        fn left(&self, to: SocketAddr, header: PacketHeader) -> u64 {
+            let addresses = self.lock();
+            let budget = match header {
+                Long => addresses.shaking.get(&to).or_else(|| addresses.ended.peek(&to)),
+                Short => addresses.shaking.get(&to).filter(|budget| !budget.has_short),
+            };
+            assert!(budget.is_none() || self.limited.may_contain(to));
+            budget.map_or(u64::MAX, Budget::left)
+        }
+
+        /// Sends one datagram.
+        fn send(&self, to: SocketAddr, bytes: usize) {
+            assert_eq!(self.reserve(to, Long, bytes, None), bytes);
+        }
     }
 
     fn begin(all: &Arc<UnprovenAddresses>, address: SocketAddr) -> ClientAddress {
@@ -245,7 +325,7 @@ mod tests {
         assert_eq!(all.left(address(1), Long), u64::MAX, "no handshake has begun");
         let handshake = begin(&all, address(1));
         assert_eq!(all.left(address(1), Long), 3 * 2452);
-        all.sent(address(1), 7000);
+        all.send(address(1), 7000);
         assert_eq!(all.left(address(1), Long), 356);
         all.received(address(1), 100, Short);
         assert_eq!(all.left(address(1), Long), 656);
@@ -260,7 +340,7 @@ mod tests {
     fn address_stays_limited_after_a_handshake_without_proof() {
         let all = UnprovenAddresses::new();
         let handshakes = [begin(&all, address(1)), begin(&all, address(1))];
-        all.sent(address(1), 3600);
+        all.send(address(1), 3600);
         drop(handshakes);
         assert_eq!(all.left(address(1), Long), 0);
         let again = begin(&all, address(1));
@@ -271,14 +351,14 @@ mod tests {
         }
         assert_eq!(all.left(address(1), Long), u64::MAX, "the oldest one was evicted");
         assert_eq!(all.left(address(2_999), Long), 3600);
-        assert_eq!(all.limited.load(Ordering::Relaxed), MAX_ENDED.get());
+        assert_eq!(all.limited.all.load(Ordering::Relaxed), MAX_ENDED.get());
     }
 
     #[test]
     fn connection_lives_on_at_an_address_with_a_handshake_of_somebody_else() {
         let all = UnprovenAddresses::new();
         let other = begin(&all, address(1));
-        all.sent(address(1), 3_600);
+        all.send(address(1), 3_600);
         assert_eq!((all.left(address(1), Long), all.left(address(1), Short)), (0, 0));
         // A client moves here, and goes on.
         all.received(address(1), 40, Short);
@@ -288,6 +368,47 @@ mod tests {
         // It comes to where a handshake has ended before.
         drop(begin(&all, address(2)));
         assert_eq!((all.left(address(2), Long), all.left(address(2), Short)), (3_600, u64::MAX));
+    }
+
+    #[test]
+    fn datagrams_beyond_a_budget_are_cut_off_whole() {
+        for (len, each, most, expected) in [
+            (1200, None, u64::MAX, 1200),
+            (1200, None, 1200, 1200),
+            (1200, None, 1199, 0),
+            (4000, Some(1200), 4000, 4000),
+            (4000, Some(1200), 3999, 3600),
+            (4000, Some(1200), 1199, 0),
+        ] {
+            assert_eq!(whole_datagrams(len, each, most), expected, "{len} {each:?} {most}");
+        }
+    }
+
+    #[test]
+    fn datagrams_that_were_not_sent_are_given_back() {
+        let all = UnprovenAddresses::new();
+        let _handshake = begin(&all, address(1));
+        assert_eq!(all.reserve(address(1), Long, 5_000, Some(1_000)), 3_000);
+        assert_eq!(all.reserve(address(1), Long, 1_000, None), 0);
+        all.give_back(address(1), 3_000);
+        assert_eq!(all.left(address(1), Long), 3_600);
+    }
+
+    #[test]
+    fn short_packets_of_other_addresses_take_no_lock() {
+        let all = UnprovenAddresses::new();
+        let handshakes: Vec<_> = (0..100).map(|n| begin(&all, address(n))).collect();
+        let is_lock_free = |n: &u16| !all.limited.may_contain(address(*n));
+        let others: Vec<u16> = (1_000..2_000).filter(is_lock_free).collect();
+        assert!(others.len() > 900, "{}", others.len());
+        let held = all.lock();
+        for n in others {
+            all.received(address(n), 60, Short);
+            assert_eq!(all.reserve(address(n), Short, 1_200, None), 1_200);
+        }
+        drop(held);
+        drop(handshakes);
+        assert!((0..100).all(|n| all.limited.may_contain(address(n))), "they have ended without a proof");
     }
 
     #[test]
@@ -351,11 +472,13 @@ mod tests {
                     2 if !open.is_empty() => drop(open.swap_remove(bytes % open.len())),
                     _ if received[at] >= 1200 && bytes as u64 <= all.left(address(n), Long) && all.left(address(n), Long) < u64::MAX => {
                         sent[at] += bytes as u64;
-                        all.sent(address(n), bytes);
+                        all.send(address(n), bytes);
                     }
                     _ => {}
                 }
                 prop_assert!(sent[at] <= 3 * received[at]);
+                let addresses = all.lock();
+                prop_assert_eq!(all.limited.all.load(Ordering::Relaxed), addresses.shaking.len() + addresses.ended.len());
             }
         }
     }
