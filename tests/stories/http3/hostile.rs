@@ -10,7 +10,7 @@ use quinn::{ClientConfig, Connection, Endpoint};
 use tokio::net::UdpSocket;
 
 use super::client::{Clients, read, uri};
-use super::{authority, site, with};
+use super::{authority, site, unchecked_site, with};
 use crate::http2::block_on;
 
 stories!("http3_hostile":
@@ -263,10 +263,7 @@ fn data_in_tiny_frames_takes_little_memory() {
     let authority = authority(&lab);
     // It reads nothing.
     let _server = convey_testkit::TcpServer::silent(lab.server(1));
-    let balancer = BalancerProcess::start(
-        &lab,
-        &with(&lab, "", "").health("kind = \"none\"").server("a", lab.server(1), ""),
-    );
+    let balancer = BalancerProcess::start(&lab, &unchecked_site(&lab));
     let before = balancer.memory();
     block_on(async {
         let (_endpoint, connection) = raw(&authority, &lab).await;
@@ -350,10 +347,7 @@ fn early_resets_end_the_connection_in_order() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let (_server, _held) = convey_testkit::TcpServer::holding(lab.server(1));
-    let _balancer = BalancerProcess::start(
-        &lab,
-        &with(&lab, "", "").health("kind = \"none\"").server("a", lab.server(1), ""),
-    );
+    let _balancer = BalancerProcess::start(&lab, &unchecked_site(&lab));
     block_on(async {
         let clients = Clients::trusting(&authority);
         let client = clients.connect(lab.vip()).await;

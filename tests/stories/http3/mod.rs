@@ -30,6 +30,11 @@ fn site(lab: &Loopback, lines: &str) -> Setup {
 }
 
 /// The same without a server, and with these lines of its own.
+/// A `site` whose server is not checked.
+fn unchecked_site(lab: &Loopback) -> Setup {
+    with(lab, "", "").health("kind = \"none\"").server("a", lab.server(1), "")
+}
+
 fn with(lab: &Loopback, lines: &str, of_tls: &str) -> Setup {
     let at = lab.directory().display();
     Setup::new(lab).frontend(&format!(

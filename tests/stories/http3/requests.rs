@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use http::{HeaderMap, HeaderValue, Request};
 
 use super::client::{Clients, read, uri};
-use super::{authority, site, with};
+use super::{authority, site, unchecked_site, with};
 use crate::curl::curl;
 use crate::http_faults::one_end::deaf_server;
 use crate::http2::block_on;
@@ -201,10 +201,7 @@ fn a_response_that_breaks_off_is_reset_and_never_looks_whole() {
         std::io::Read::read(&mut stream, &mut [0; 4096])?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
     });
-    let balancer = BalancerProcess::start(
-        &lab,
-        &with(&lab, "", "").health("kind = \"none\"").server("a", lab.server(1), ""),
-    );
+    let balancer = BalancerProcess::start(&lab, &unchecked_site(&lab));
     block_on(async {
         let clients = Clients::trusting(&authority);
         let client = clients.connect(lab.vip()).await;
@@ -222,10 +219,7 @@ fn reset_of_a_request_alone_frees_a_server_that_reads_nothing() {
     let lab = Loopback::new();
     let authority = authority(&lab);
     let _server = deaf_server(&lab);
-    let balancer = BalancerProcess::start(
-        &lab,
-        &with(&lab, "", "").health("kind = \"none\"").server("a", lab.server(1), ""),
-    );
+    let balancer = BalancerProcess::start(&lab, &unchecked_site(&lab));
     block_on(async {
         let clients = Clients::trusting(&authority);
         let client = clients.connect(lab.vip()).await;
