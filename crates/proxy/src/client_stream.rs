@@ -21,6 +21,7 @@ use super::clients::Clients;
 use super::connect::Opening;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::Origin;
+use super::quic::ClientPaths;
 use super::server_watch::ServerWatch;
 use super::session::{TcpSession, reason_of};
 use super::socket::Leg;
@@ -59,6 +60,8 @@ pub struct ClientStream {
     generation: u64,
     /// Whether packets of a client over QUIC have come from another address than that of its handshake.
     has_moved: AtomicBool,
+    /// Paths of a client over QUIC.
+    paths: Option<Arc<ClientPaths>>,
     /// Connections to servers that its streams hold.
     held_servers: Arc<AtomicUsize>,
 }
@@ -124,6 +127,7 @@ impl ClientStream {
                     early,
                     generation: 0,
                     has_moved,
+                    paths: None,
                     held_servers: Arc::default(),
                 };
                 Some((client, ClientBytes { leg }))
@@ -136,7 +140,11 @@ impl ClientStream {
     }
 
     /// A client that was let in over QUIC, and connected to this address.
-    pub(super) fn over_quic(mut session: TcpSession, local: Option<SocketAddr>) -> ClientStream {
+    pub(super) fn over_quic(
+        mut session: TcpSession,
+        local: Option<SocketAddr>,
+        paths: Arc<ClientPaths>,
+    ) -> ClientStream {
         // From now on each request has a line of its own.
         session.tally = None;
         let (origin, early) = Default::default();
@@ -147,6 +155,7 @@ impl ClientStream {
             early,
             generation: 0,
             has_moved: AtomicBool::new(false),
+            paths: Some(paths),
             held_servers: Arc::default(),
         }
     }
@@ -271,10 +280,23 @@ impl ClientStream {
         self.session.context.snapshot().newest_pool(pool)
     }
 
-    /// Waits until something else than the two sides ends the connection: a reload denies the client, or an operator ends it.
+    /// Waits until something else than the two sides ends the connection: a reload that denies the
+    /// client, an operator, or too many changes of address over QUIC.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
-        let over = self.session.watched.over();
-        async move { reason_of(over.await).unwrap_or(Counter::Cut) }
+        let (over, paths) = (self.session.watched.over(), self.paths.clone());
+        let overdrawn = async move {
+            match paths {
+                Some(paths) => paths.overdrawn().await,
+                None => std::future::pending().await,
+            }
+        };
+        async move {
+            tokio::select! {
+                biased;
+                end = over => reason_of(end).unwrap_or(Counter::Cut),
+                () = overdrawn => Counter::UnprovenPaths,
+            }
+        }
     }
 
     /// Whether the worker drains: a connection between two requests ends then. Whoever waits for [`ClientStream::over`] is woken when it

@@ -137,7 +137,7 @@ pub(super) fn termination_for(
         | Counter::FirstByteTimeout
         | Counter::HelloTimeout => Termination::Timeout,
         Counter::ClientReset | Counter::ServerReset | Counter::ServerGone => Termination::Reset,
-        Counter::Cut | Counter::AccessDenied | Counter::Killed => Termination::Cut,
+        Counter::Cut | Counter::AccessDenied | Counter::Killed | Counter::UnprovenPaths => Termination::Cut,
         Counter::Evicted => Termination::Evicted,
         _ => Termination::Refused,
     };

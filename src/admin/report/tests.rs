@@ -63,7 +63,7 @@ fn a_frontend_tells_where_it_listens_what_it_carried_and_how_connections_ended()
         "proxy_untrusted": 0, "proxy_header_invalid": 0, "proxy_header_timeout": 0,
         "tls_handshake_failed": 0, "tls_handshake_timeout": 0, "tls_handshake_limit": 0, "acme_challenge": 0,
         "hello_timeout": 0, "hello_invalid": 0, "not_tls": 0, "no_route": 0,
-        "access_denied": 0, "source_connections": 0, "cut": 0, "killed": 0, "evicted": 0, "file_changed": 0,
+        "access_denied": 0, "source_connections": 0, "unproven_paths": 0, "cut": 0, "killed": 0, "evicted": 0, "file_changed": 0,
         "compression_failed": 0,
     });
     let expected = json!({

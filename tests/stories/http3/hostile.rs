@@ -10,6 +10,7 @@ use quinn::{ClientConfig, Connection, Endpoint};
 use tokio::net::UdpSocket;
 
 use super::client::{Clients, read, uri};
+use super::forger::Forger;
 use super::{authority, site, unchecked_site, with};
 use crate::http2::block_on;
 
@@ -18,6 +19,7 @@ stories!("http3_hostile":
     a_source_shakes_hands_so_many_times_at_once_and_proves_where_it_is,
     who_forges_addresses_fills_no_more_than_a_few_hundred_places,
     single_initial_brings_at_most_three_times_its_bytes,
+    forged_moves_bring_bounded_bytes,
     empty_data_ends_no_request,
     a_head_that_is_too_long_ends_its_stream,
     a_head_that_never_comes_is_given_up,
@@ -175,6 +177,35 @@ fn single_initial_brings_at_most_three_times_its_bytes() {
         let sent: usize = sizes.iter().sum();
         assert!(sent >= 1200 && sent <= 3 * len, "{len} bytes brought {sizes:?}");
         assert_ne!(balancer.stat("/frontends/web/drops/unproven_address"), 0);
+        assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
+    });
+}
+
+fn forged_moves_bring_bounded_bytes() {
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &site(&lab, ""));
+    block_on(async {
+        let forger = Forger::before(lab.vip()).await;
+        let clients = Clients::trusting(&authority);
+        let client = clients.connect(forger.addr()).await;
+        assert_eq!(client.get("/").await.status, 200);
+        let mut call = client.begin(Request::post(uri("/")).body(()).unwrap()).await.unwrap();
+        // Other addresses, and other ports of the last one.
+        forger.forge((0..100_u8).map(|n| (lab.ip(100 + n % 50), 0).into()));
+        while !forger.is_done() {
+            call.send_data(Bytes::from_static(b"x")).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let is_ended = || balancer.stat("/frontends/web/current_connections") == 0;
+        while !is_ended() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let (sent, forged, drawn) = forger.bytes();
+        let most = 3 * (sent + forged) + 3_000;
+        assert!(drawn <= most, "{sent} bytes, of which {forged} were forged, brought {drawn}");
+        balancer.wait_for_stat("/frontends/web/ended/unproven_paths", 1);
         assert_eq!(clients.connect(lab.vip()).await.get("/").await.status, 200);
     });
 }

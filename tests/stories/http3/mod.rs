@@ -3,6 +3,7 @@
 mod browser;
 mod client;
 mod early;
+mod forger;
 mod hostile;
 mod lives_on;
 mod malformed;
@@ -29,12 +30,12 @@ fn site(lab: &Loopback, lines: &str) -> Setup {
     with(lab, "", lines).server("a", lab.server(1), "")
 }
 
-/// The same without a server, and with these lines of its own.
 /// A `site` whose server is not checked.
 fn unchecked_site(lab: &Loopback) -> Setup {
     with(lab, "", "").health("kind = \"none\"").server("a", lab.server(1), "")
 }
 
+/// The same without a server, and with these lines of its own.
 fn with(lab: &Loopback, lines: &str, of_tls: &str) -> Setup {
     let at = lab.directory().display();
     Setup::new(lab).frontend(&format!(

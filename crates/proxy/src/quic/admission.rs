@@ -9,6 +9,8 @@ use log::debug;
 use quinn::{Connecting, Connection, ConnectionError, Incoming, ServerConfig, ZeroRttAccepted};
 use tokio::time::timeout;
 
+use super::crypto::QuicClientState;
+use super::paths::ClientPaths;
 use super::settings::{self, ConnectionSettings};
 use super::unproven::UnprovenAddresses;
 use crate::client_stream::{ClientStream, ServeStream};
@@ -103,7 +105,8 @@ impl Admission {
                 return incoming.refuse();
             }
         };
-        let Some(config) = self.config(&incoming, &settings, arrived) else {
+        let paths = ClientPaths::new();
+        let Some(config) = self.config(&incoming, &settings, arrived, paths.clone()) else {
             return drop(incoming.retry());
         };
         let Some(mut session) = TcpSession::new(incoming.remote_address(), self.vip, &context, &snapshot)
@@ -116,7 +119,9 @@ impl Admission {
             return if is_dropped { incoming.ignore() } else { incoming.refuse() };
         }
         match incoming.accept_with(config) {
-            Ok(connecting) => drop(tokio::spawn(Contained::new(serve(session, connecting, place, http)))),
+            Ok(connecting) => {
+                drop(tokio::spawn(Contained::new(serve(session, connecting, place, http, paths))));
+            }
             Err(error) => {
                 debug!("{}: no QUIC with {}: {error}", self.vip, session.downstream.client);
                 session.end(Some(Counter::TlsHandshakeFailed));
@@ -130,13 +135,14 @@ impl Admission {
         incoming: &Incoming,
         settings: &ConnectionSettings,
         arrived: u64,
+        paths: Arc<ClientPaths>,
     ) -> Option<Arc<ServerConfig>> {
         let from = incoming.remote_address();
-        let client = match incoming.remote_address_validated() {
-            true => Some(self.unproven.begin_proven(from)),
-            false => self.unproven.begin(from, arrived),
+        let address = match incoming.remote_address_validated() {
+            true => self.unproven.begin_proven(from),
+            false => self.unproven.begin(from, arrived)?,
         };
-        client.map(|client| settings.of_client(client))
+        Some(settings.of_client(QuicClientState { address: Arc::new(address), paths }))
     }
 
     /// Settings of new connections.
@@ -204,6 +210,7 @@ async fn serve(
     connecting: Connecting,
     place: HandshakePlace,
     http: Arc<dyn ServeStream>,
+    paths: Arc<ClientPaths>,
 ) {
     let denied = session.watched.over();
     let shaken = tokio::select! {
@@ -216,7 +223,7 @@ async fn serve(
             session.has_shaken_hands(facts_of(&client.connection));
             let local =
                 client.connection.local_ip().map(|ip| SocketAddr::new(ip, session.downstream.vip.port()));
-            http.serve_quic(ClientStream::over_quic(session, local), client).await;
+            http.serve_quic(ClientStream::over_quic(session, local, paths), client).await;
         }
         Err(reason) => session.end(Some(reason)),
     }

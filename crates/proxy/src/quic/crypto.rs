@@ -16,6 +16,7 @@ use quinn::{ConnectionId, Side, TransportErrorCode};
 use quinn_proto::TransportError;
 use quinn_proto::transport_parameters::TransportParameters;
 
+use super::paths::{ClientPaths, CountingKey};
 use super::unproven::ClientAddress;
 use convey_tls::{SessionFacts, initial_suite};
 
@@ -27,8 +28,15 @@ pub(super) struct QuicCrypto {
     tls: Arc<rustls::ServerConfig>,
     library: Arc<QuicServerConfig>,
     initial: rustls::quic::Suite,
-    /// The address of the only client that has these settings.
-    client: Option<Arc<ClientAddress>>,
+    /// The only client that has these settings.
+    client: Option<QuicClientState>,
+}
+
+/// Address and paths of the client of one connection.
+#[derive(Clone)]
+pub(super) struct QuicClientState {
+    pub(super) address: Arc<ClientAddress>,
+    pub(super) paths: Arc<ClientPaths>,
 }
 
 impl QuicCrypto {
@@ -41,11 +49,11 @@ impl QuicCrypto {
         Some(QuicCrypto { tls, library, initial, client: None })
     }
 
-    /// The same for one client, whose first packet with a key of the handshake proves its address.
-    pub(super) fn of_client(&self, client: ClientAddress) -> QuicCrypto {
+    /// Settings of one client, whose first packet with a key of the handshake proves its address.
+    pub(super) fn of_client(&self, client: QuicClientState) -> QuicCrypto {
         let QuicCrypto { tls, library, initial, .. } = self;
         let (tls, library, initial) = (tls.clone(), library.clone(), *initial);
-        QuicCrypto { tls, library, initial, client: Some(Arc::new(client)) }
+        QuicCrypto { tls, library, initial, client: Some(client) }
     }
 }
 
@@ -79,7 +87,16 @@ struct QuicSession {
     next: Option<Secrets>,
     /// Whether the library knows that the client's hello has come.
     is_told: bool,
-    client: Option<Arc<ClientAddress>>,
+    client: Option<QuicClientState>,
+}
+
+impl QuicSession {
+    /// Keys of packets after the handshake, of which the client's paths know.
+    fn counting(&self, keys: KeyPair<Box<dyn PacketKey>>) -> KeyPair<Box<dyn PacketKey>> {
+        let Some(QuicClientState { paths, .. }) = &self.client else { return keys };
+        let counting = |key| Box::new(CountingKey { key, paths: paths.clone() }) as Box<dyn PacketKey>;
+        KeyPair { local: counting(keys.local), remote: counting(keys.remote) }
+    }
 }
 
 impl Session for QuicSession {
@@ -140,8 +157,8 @@ impl Session for QuicSession {
         let keys = match self.connection.write_hs(out)? {
             KeyChange::Handshake { keys } => {
                 let mut keys = both(keys.local, keys.remote);
-                if let Some(client) = self.client.take() {
-                    keys.packet.remote = Box::new(ProvingKey { key: keys.packet.remote, client });
+                if let Some(QuicClientState { address, .. }) = self.client.clone() {
+                    keys.packet.remote = Box::new(ProvingKey { key: keys.packet.remote, address });
                 }
                 return Some(keys);
             }
@@ -150,12 +167,13 @@ impl Session for QuicSession {
                 keys
             }
         };
-        Some(both(keys.local, keys.remote))
+        let Keys { header, packet } = both(keys.local, keys.remote);
+        Some(Keys { header, packet: self.counting(packet) })
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let keys = self.next.as_mut()?.next_packet_keys();
-        Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
+        Some(self.counting(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) }))
     }
 
     /// Servers send those, and get none.
@@ -178,7 +196,7 @@ impl Session for QuicSession {
 /// section 8.1).
 struct ProvingKey {
     key: Box<dyn PacketKey>,
-    client: Arc<ClientAddress>,
+    address: Arc<ClientAddress>,
 }
 
 impl PacketKey for ProvingKey {
@@ -188,7 +206,7 @@ impl PacketKey for ProvingKey {
 
     fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
         self.key.decrypt(packet, header, payload)?;
-        self.client.prove();
+        self.address.prove();
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod connection_ids;
 mod crypto;
 mod late;
 mod listener;
+mod paths;
 mod predecessor;
 mod settings;
 mod socket;
@@ -20,6 +21,7 @@ mod unproven;
 pub use admission::{PendingHandshake, QuicClient};
 pub(super) use late::{LatePlace, LatePlaces};
 pub(super) use listener::QuicListener;
+pub(super) use paths::ClientPaths;
 pub(super) use sockets::{QuicPlace, QuicSockets};
 
 /// How many workers may share an address: an id has two bytes for that.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt};
 
 use super::address_tokens;
 use super::connection_ids::WorkerIds;
-use super::crypto::{QUIC_V1, QuicCrypto};
+use super::crypto::{QUIC_V1, QuicClientState, QuicCrypto};
+use super::paths::{MAX_DATAGRAM, PathControllers};
 use super::steering::ConnectionIdLayout;
-use super::unproven::ClientAddress;
 use convey_model::HttpLimits;
 use convey_tls::TlsAcceptor;
 
@@ -49,12 +49,16 @@ pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
 pub(super) struct ConnectionSettings {
     pub(super) config: ServerConfig,
     crypto: Arc<QuicCrypto>,
+    streams: u32,
 }
 
 impl ConnectionSettings {
-    /// The same for one client. They last as long as its connection.
-    pub(super) fn of_client(&self, client: ClientAddress) -> Arc<ServerConfig> {
+    /// Settings of one client. They last as long as its connection.
+    pub(super) fn of_client(&self, client: QuicClientState) -> Arc<ServerConfig> {
         let mut config = self.config.clone();
+        let mut transport = transport(self.streams);
+        transport.congestion_controller_factory(Arc::new(PathControllers::new(client.paths.clone())));
+        config.transport_config(Arc::new(transport));
         config.crypto = Arc::new(self.crypto.of_client(client));
         Arc::new(config)
     }
@@ -63,24 +67,32 @@ impl ConnectionSettings {
 /// Settings of connections that are let in from now on; `None`: the frontend has no HTTP/3.
 pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Option<ConnectionSettings> {
     let crypto = Arc::new(QuicCrypto::new(acceptor.quic()?)?);
+    let mut config = ServerConfig::with_crypto(crypto.clone());
+    config
+        .transport_config(Arc::new(transport(limits.streams)))
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size(INCOMING_BUFFER)
+        .incoming_buffer_size_total(ALL_INCOMING_BUFFERS);
+    address_tokens::apply(&mut config);
+    Some(ConnectionSettings { config, crypto, streams: limits.streams })
+}
+
+/// Limits of a connection with so many requests at once.
+fn transport(streams: u32) -> TransportConfig {
+    let mut mtu = MtuDiscoveryConfig::default();
+    mtu.upper_bound(MAX_DATAGRAM);
     let mut transport = TransportConfig::default();
     transport
-        .max_concurrent_bidi_streams(limits.streams.into())
+        .max_concurrent_bidi_streams(streams.into())
         .max_concurrent_uni_streams(ONE_WAY_STREAMS.into())
         .stream_receive_window(STREAM_WINDOW.into())
         .receive_window(CONNECTION_WINDOW.into())
         .send_window(SEND_WINDOW)
         .max_idle_timeout(IdleTimeout::try_from(MAX_SILENCE).ok())
         .keep_alive_interval(Some(KEEP_ALIVE))
+        .mtu_discovery_config(Some(mtu))
         .datagram_receive_buffer_size(None);
-    let mut config = ServerConfig::with_crypto(crypto.clone());
-    config
-        .transport_config(Arc::new(transport))
-        .max_incoming(MAX_INCOMING)
-        .incoming_buffer_size(INCOMING_BUFFER)
-        .incoming_buffer_size_total(ALL_INCOMING_BUFFERS);
-    address_tokens::apply(&mut config);
-    Some(ConnectionSettings { config, crypto })
+    transport
 }
 
 /// What a connection is closed with in order (`H3_NO_ERROR`, RFC 9114, section 8.1).

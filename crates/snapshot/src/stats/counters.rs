@@ -92,6 +92,8 @@ pub enum Counter {
     AccessDenied,
     /// Ended by us with a reset: it was opened beyond the connections that its source may have (packet modes).
     SourceConnections,
+    /// Ended by us: it drew too many bytes to addresses that its client had not proved (QUIC).
+    UnprovenPaths,
     /// Cut when the drain timeout ran out.
     Cut,
     /// Ended by an operator.
@@ -256,6 +258,7 @@ impl Counter {
         (Counter::AcmeHandshake, "acme_challenge"),
         (Counter::AccessDenied, "access_denied"),
         (Counter::SourceConnections, "source_connections"),
+        (Counter::UnprovenPaths, "unproven_paths"),
         (Counter::Cut, "cut"),
         (Counter::Killed, "killed"),
         (Counter::Evicted, "evicted"),
