@@ -58,7 +58,7 @@ pub struct ClientStream {
     early: Vec<u8>,
     /// The generation of the snapshot that its frontend is of.
     generation: u64,
-    /// Whether packets of a client over QUIC have come from another address than that of its handshake.
+    /// Whether a client over QUIC has proved another address than that of its handshake.
     has_moved: AtomicBool,
     /// Paths of a client over QUIC.
     paths: Option<Arc<ClientPaths>>,
@@ -160,13 +160,15 @@ impl ClientStream {
         }
     }
 
-    /// Notes where packets of a client over QUIC come from now. Anybody can forge that address, so the client stays the one of the
-    /// handshake, and is no trusted proxy once the address has changed.
+    /// Notes the address from which packets of a client over QUIC come now. The client keeps the
+    /// identity of its handshake, and is no trusted proxy once it has moved. An address that the
+    /// client has not proved changes nothing: anybody on the way can send copies of packets.
     ///
     /// # Errors
-    /// The client may not come in from there.
+    /// `access` denies the address.
     pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
-        if self.client().ip() == now.ip() {
+        let is_proven = self.paths.as_ref().is_none_or(|paths| paths.is_proven());
+        if !is_proven || self.client().ip() == now.ip() {
             return Ok(());
         }
         self.has_moved.store(true, Ordering::Relaxed);
@@ -186,7 +188,7 @@ impl ClientStream {
         (&context.shared.clients, context.shared.connections_left(&context.snapshot().totals))
     }
 
-    /// Whether the client's address has changed since its handshake.
+    /// Whether the client has proved another address since its handshake.
     pub fn has_moved(&self) -> bool {
         self.has_moved.load(Ordering::Relaxed)
     }
