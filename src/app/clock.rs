@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::dataplane::kernel_time;
 use crate::model::Timestamp;
 
 static START: OnceLock<Instant> = OnceLock::new();
@@ -21,20 +22,16 @@ pub(super) fn start() -> Instant {
 /// Has the clock begin at this time, which another process has told by [`monotonic_start`]. To be called before [`now`].
 #[expect(clippy::disallowed_methods, reason = "the shell's clock; everybody else takes `now`")]
 pub(super) fn begin_at(monotonic_start: u64) {
-    let passed = monotonic().saturating_sub(Duration::from_nanos(monotonic_start));
+    let passed = kernel_time().saturating_sub(Duration::from_nanos(monotonic_start));
     if let Some(start) = Instant::now().checked_sub(passed) {
         let _ = START.set(start);
     }
 }
 
-/// The time of `Timestamp(0)` as the kernel's programs tell it: nanoseconds of `CLOCK_MONOTONIC`.
+/// The time of `Timestamp(0)` as the kernel's programs tell it: nanoseconds of `CLOCK_MONOTONIC`,
+/// whatever time namespace this process is in.
 pub(super) fn monotonic_start() -> u64 {
-    (monotonic() - now().since(Timestamp::default())).as_nanos() as u64
-}
-
-fn monotonic() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    kernel_time().saturating_sub(now().since(Timestamp::default())).as_nanos() as u64
 }
 
 /// The wall-clock time, in seconds since 1970.

@@ -17,8 +17,8 @@ use aya::programs::links::Link;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
 use log::{debug, info};
-use rustix::time::{ClockId, clock_gettime};
 
+use super::super::kernel_clock::kernel_time;
 use super::super::kernel_types::LeaseEntry;
 use super::super::{Selection, selection_maps};
 use super::label::{self, Renaming};
@@ -264,8 +264,7 @@ impl Lease {
     fn hold(&self, terms: Terms) {
         let mut held = self.held();
         let Some(LeaseMap { map, renewed }) = held.as_mut() else { return };
-        let time = clock_gettime(ClockId::Monotonic);
-        let now = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        let now = kernel_time();
         let at = |later: Duration| (now + later).as_nanos() as u64;
         // An array of one: nothing can be missing or full.
         let _ = map.set(0, LeaseEntry { serves_until: at(terms.serves), ends: at(terms.lasts) }, 0);
