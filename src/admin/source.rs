@@ -127,7 +127,7 @@ impl StatsSource {
             Some(question) => Some(search_network(question).await),
             None => None,
         };
-        let dispatch = packets.as_ref().map(|facts| &facts.dispatch);
+        let dispatch = packets.as_ref().and_then(|facts| facts.dispatch.as_ref());
         let flows = self.flows.of_client(&question, dispatch).await;
         let sight = sight.as_ref().map(|sight| sight.load_full());
         let snapshot =

@@ -108,7 +108,7 @@ fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<Pac
     let nics: Vec<_> = interfaces.iter().map(super::offload::nic).collect();
     let layer = settings.offload.layer(&nics);
     Ok(PacketFacts {
-        dispatch: packet_plan::dispatch(config, workers, &snat_addresses),
+        dispatch: None,
         split: (!snat_addresses.is_empty()).then(|| packet_plan::split(config, workers, &snat_addresses)),
         layers: interfaces.into_iter().map(|interface| (interface.name, layer)).collect(),
         without_kernel: without_kernel(settings.offload),

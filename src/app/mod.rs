@@ -12,6 +12,7 @@ mod clear;
 mod clock;
 mod confine;
 mod control_socket;
+mod dispatch_seed;
 mod doctor;
 mod early;
 mod ecmp;

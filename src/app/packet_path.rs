@@ -275,7 +275,7 @@ impl PacketPath {
         PacketFacts {
             snat_addresses: self.snat_addresses.clone(),
             split: self.split.clone(),
-            dispatch: dispatch(config, self.workers, &self.snat_addresses),
+            dispatch: Some(dispatch(config, self.workers, &self.snat_addresses)),
             layers: BTreeMap::new(),
             without_kernel: without_kernel(self.settings.offload),
         }

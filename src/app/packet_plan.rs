@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, bail, ensure};
 
+use super::dispatch_seed;
 use crate::config::Config;
 use crate::dataplane::Selection;
 use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, WorkerPeers};
@@ -130,7 +131,7 @@ pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&FrontendC
 pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Dispatch {
     let replies =
         (!snat_addresses.is_empty()).then(|| (snat_addresses, split(config, workers, snat_addresses)));
-    Dispatch::new(workers as u16, replies)
+    Dispatch::new(workers as u16, replies).with_seed(dispatch_seed::get())
 }
 
 /// One for each worker, with its part of the flows and of the SNAT ports.

@@ -21,8 +21,8 @@ pub struct PacketFacts {
     pub snat_addresses: Vec<IpAddr>,
     /// Whose their ports are; `None` without a frontend in passthrough mode.
     pub split: Option<PortSplit>,
-    /// Which worker gets a packet.
-    pub dispatch: Dispatch,
+    /// Which worker gets a packet; a secret where no convey runs.
+    pub dispatch: Option<Dispatch>,
     /// What forwards packets of open flows that come in, by the interface. Empty: every packet goes through a worker.
     pub layers: BTreeMap<String, Layer>,
     /// Why the kernel does not forward where it does not, in words for an operator.
@@ -138,7 +138,7 @@ impl PacketInquiry<'_> {
         let addresses: Vec<String> =
             facts.snat_addresses.iter().filter(fits).map(ToString::to_string).collect();
         let addresses = addresses.join(" or ");
-        match self.place.key().map(|key| facts.dispatch.worker(&key)) {
+        match self.place.key().zip(facts.dispatch.as_ref()).map(|(key, dispatch)| dispatch.worker(&key)) {
             Some(worker) => {
                 let ports = split.ports(worker);
                 format!(

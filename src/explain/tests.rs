@@ -156,7 +156,7 @@ fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
     let facts = PacketFacts {
         snat_addresses: vec!["10.0.0.254".parse().unwrap()],
         split: Some(PortSplit::new(40_000..=49_999, 1)),
-        dispatch: crate::forward::Dispatch::new(1, None),
+        dispatch: Some(crate::forward::Dispatch::new(1, None)),
         layers: [("eth1".to_owned(), crate::model::Layer::Tc)].into(),
         without_kernel: String::new(),
     };

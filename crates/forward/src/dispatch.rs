@@ -2,17 +2,18 @@
 
 use std::net::IpAddr;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::PortSplit;
 use convey_model::{Addr, FlowKey};
 
-/// A pure function of a packet's key.
+/// A pure function of a packet's key and of a seed.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     workers: u16,
     /// Where replies come back to, and whose ports those are; `None` if there are no replies (DSR).
     replies: Option<(Vec<Addr>, PortSplit)>,
+    seed: u64,
 }
 
 impl Dispatch {
@@ -20,7 +21,13 @@ impl Dispatch {
     pub fn new(workers: u16, replies: Option<(&[IpAddr], PortSplit)>) -> Dispatch {
         let replies =
             replies.map(|(addresses, split)| (addresses.iter().map(|ip| (*ip).into()).collect(), split));
-        Dispatch { workers, replies }
+        Dispatch { workers, replies, seed: 0 }
+    }
+
+    /// The same, where clients spread over the workers by a secret: nobody can aim a flood at one worker.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Dispatch {
+        Dispatch { seed, ..self }
     }
 
     /// The worker of packets with this key: for a reply the one that owns its SNAT port, else by hash of the
@@ -41,7 +48,7 @@ impl Dispatch {
         bytes[16..18].copy_from_slice(&key.src_port.to_be_bytes());
         bytes[18..].copy_from_slice(&key.dst_port.to_be_bytes());
         // The high bits: the low ones choose places in tables elsewhere.
-        ((u128::from(xxh3_64(&bytes)) * u128::from(self.workers)) >> 64) as u16
+        ((u128::from(xxh3_64_with_seed(&bytes, self.seed)) * u128::from(self.workers)) >> 64) as u16
     }
 }
 
@@ -76,5 +83,16 @@ mod tests {
             assert_eq!(dispatch.worker(&key), dispatch.worker(&key.clone()));
         }
         assert!(shares.iter().all(|share| (850..1150).contains(share)), "{shares:?}");
+    }
+
+    #[test]
+    fn clients_of_one_worker_spread_over_all_of_another_seed() {
+        let [one, other] = [1, 2].map(|seed| Dispatch::new(4, None).with_seed(seed));
+        let clients = (1..=20_000).map(|port| key(&format!("192.0.2.7:{port}"), "10.0.0.100:80"));
+        let mut shares = [0; 4];
+        for key in clients.filter(|key| one.worker(key) == 0) {
+            shares[usize::from(other.worker(&key))] += 1;
+        }
+        assert!(shares.iter().all(|share| (1_000..1_500).contains(share)), "{shares:?}");
     }
 }

@@ -26,6 +26,7 @@ use super::message::{
 };
 use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
+use crate::app::dispatch_seed;
 use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::model::{Endpoint, ServerKey};
@@ -202,7 +203,8 @@ impl Successor {
 
     fn hand_over(&self, offer: &Offer) -> Result<Taken, HandoverFailure> {
         self.patience(START_TIMEOUT)?;
-        self.send(&Message::Clock { start: offer.clock }, &[])?;
+        let dispatch_seed = dispatch_seed::get();
+        self.send(&Message::Clock { start: offer.clock, dispatch_seed }, &[])?;
         for (at, sockets) in &offer.sockets {
             for some in sockets.chunks(MAX_DESCRIPTORS) {
                 let some: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();

@@ -49,8 +49,13 @@ pub(super) enum Message {
     },
     /// The new process goes on in this one, which says `Hello`. Comes at any time before the end.
     Detached { process: u32 },
-    /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`.
-    Clock { start: u64 },
+    /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`; and the seed by which clients spread over its
+    /// workers. An older version has the seed 0.
+    Clock {
+        start: u64,
+        #[serde(default)]
+        dispatch_seed: u64,
+    },
     /// Listening sockets of a place, which come with it; there may be several such messages of one.
     Listening { place: PlaceMessage },
     /// The link by which the flow cache is attached to the driver of the interface with this index, which comes with it.

@@ -19,7 +19,7 @@ use super::flows::{HandedFlows, Owners, read_events};
 use super::message::{Message, common_format};
 use super::{DETACH, ENVIRONMENT};
 use crate::app::announce::HandedAnnouncement;
-use crate::app::clock;
+use crate::app::{clock, dispatch_seed};
 use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::forward::CacheEvent;
@@ -248,7 +248,10 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
         match message {
-            Message::Clock { start } => clock::begin_at(start),
+            Message::Clock { start, dispatch_seed } => {
+                clock::begin_at(start);
+                dispatch_seed::take_over(dispatch_seed);
+            }
             Message::Listening { place } => sockets.entry(place.into()).or_default().extend(descriptors),
             Message::XdpLink { interface } => {
                 xdp_links.extend(descriptors.into_iter().map(|link| (interface, link.into())));
