@@ -153,7 +153,25 @@ impl PortRecords {
             let record = PortRecord { path: entry.path(), file, wanted, added };
             if is_stale { self.stale.push(record) } else { self.live.push(record) }
         }
-        forget_oldest(others)
+        forget_oldest(self.forget_empty(others)?)
+    }
+
+    /// Of records of other network namespaces, removes those that have nothing to be given back: of another boot, or of a process
+    /// that was killed before it added ports. Returns the others.
+    fn forget_empty(&self, records: Vec<DirEntry>) -> io::Result<Vec<DirEntry>> {
+        let mut left = Vec::new();
+        for entry in records {
+            let file = open(&entry.path(), false)?;
+            let handed =
+                open(&beside(&entry.path(), HANDED), false).ok().and_then(|file| self.contents(&file));
+            let (_, added) = handed.or_else(|| self.contents(&file)).unwrap_or_default();
+            if added.is_empty() && try_lock(&file)? {
+                remove(&entry.path());
+            } else {
+                left.push(entry);
+            }
+        }
+        Ok(left)
     }
 
     fn contents(&self, file: &File) -> Option<(PortRanges, PortRanges)> {
@@ -219,9 +237,7 @@ impl PortRecord {
     pub(super) fn remove(&self) {
         // The record is empty or told of already: a process that finds it does nothing. Without it the other
         // files are nobody's.
-        for path in [self.path.clone(), beside(&self.path, HANDED), beside(&self.path, NEW)] {
-            let _ = fs::remove_file(path);
-        }
+        remove(&self.path);
     }
 
     /// Says anew what another process has added. Its own file stays, for that is what it holds locked.
@@ -236,6 +252,13 @@ impl PortRecord {
 
     fn text(&self, boot: &str) -> String {
         format!("boot {boot}\nwanted {}\nadded {}\n", self.wanted, self.added)
+    }
+}
+
+/// Takes the files of a record away.
+fn remove(path: &Path) {
+    for path in [path.to_owned(), beside(path, HANDED), beside(path, NEW)] {
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -270,9 +293,7 @@ fn forget_oldest(records: Vec<DirEntry>) -> io::Result<()> {
     }
     stale.sort_unstable();
     for (_, path) in stale.iter().take(stale.len().saturating_sub(MAX_STALE)) {
-        for path in [path.clone(), beside(path, HANDED), beside(path, NEW)] {
-            let _ = fs::remove_file(path);
-        }
+        remove(path);
     }
     Ok(())
 }
@@ -404,20 +425,46 @@ mod tests {
     fn records_of_other_network_namespaces_are_bounded_and_the_newest_stay() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("convey");
-        drop(PortRecords::open(&place).unwrap());
+        let boot = PortRecords::open(&place).unwrap().boot.clone();
+        let text = |added| format!("boot {boot}\nwanted 40-50\nadded {added}\n");
         let held = options().create_new(true).open(place.join(format!("{RECORD}9999.1.held"))).unwrap();
         assert!(try_lock(&held).unwrap());
         let at = |second| UNIX_EPOCH + Duration::from_secs(second);
         held.set_modified(at(0)).unwrap();
         for number in 0..MAX_STALE as u64 + 10 {
             let name = format!("{RECORD}9999{number}.1.00000000");
-            options().create_new(true).open(place.join(name)).unwrap().set_modified(at(number)).unwrap();
+            fs::write(place.join(&name), text("40-50")).unwrap();
+            fs::set_permissions(place.join(&name), Permissions::from_mode(0o600)).unwrap();
+            options().open(place.join(name)).unwrap().set_modified(at(number)).unwrap();
         }
         drop(PortRecords::open(&place).unwrap());
         let name = |number| place.join(format!("{RECORD}9999{number}.1.00000000"));
         assert!(place.join(format!("{RECORD}9999.1.held")).exists(), "its process runs");
         assert!((0..10).all(|number| !name(number).exists()));
         assert!((10..MAX_STALE as u64 + 10).all(|number| name(number).exists()));
+    }
+
+    #[test]
+    fn records_of_other_network_namespaces_without_ports_to_give_back_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("convey");
+        let boot = PortRecords::open(&place).unwrap().boot.clone();
+        let record = |name: &str, boot: &str, added: &str| {
+            let path = place.join(format!("{RECORD}9999.1.{name}"));
+            let mut file = options().create_new(true).open(&path).unwrap();
+            file.write_all(format!("boot {boot}\nwanted 40-50\nadded {added}\n").as_bytes()).unwrap();
+            (path, file)
+        };
+        let (other_boot, _) = record("other", "an-earlier-one", "40-50");
+        let (nothing, _) = record("nothing", &boot, "");
+        let (ports, _) = record("ports", &boot, "40-50");
+        let (held, file) = record("held", &boot, "");
+        assert!(try_lock(&file).unwrap());
+        fs::write(beside(&other_boot, HANDED), "").unwrap();
+        drop(PortRecords::open(&place).unwrap());
+        let gone = [&other_boot, &nothing, &beside(&other_boot, HANDED)];
+        assert!(gone.iter().all(|path| !path.exists()));
+        assert!(ports.exists() && held.exists(), "the namespace or the process may be there");
     }
 
     #[test]
