@@ -1,9 +1,11 @@
 //! A place of its own for every story: a directory and a loopback network.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A temporary directory and a network 127.x.y.0/24 that no other story uses while it exists, in this
@@ -12,6 +14,22 @@ pub struct Loopback {
     directory: TempDir,
     network: [u8; 2],
     _claim: TcpListener,
+}
+
+/// Ends processes that an upgrade has left behind: with their predecessor killed, nobody else ends them.
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        let socket = format!("CONVEY_SOCKET={}/", self.directory().display()).into_bytes();
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            let pid = process.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+            if let Some(pid) = pid
+                && environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&socket))
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
 }
 
 impl Loopback {
