@@ -125,6 +125,7 @@ fn start(balancer: &TestNamespace) -> Pipeline {
         filter: CaptureFilter::new(&selection),
         dispatch: Dispatch::new(WORKERS, None),
         forwarders: (0..WORKERS).map(forwarder).collect(),
+        frame_memory: ROOM as usize,
         sight: Arc::new(arc_swap::ArcSwap::from_pointee(sight)),
         stats: Arc::new(PacketStats::new(PipelineParts::threads(WORKERS.into()))),
         wanted: tokio::sync::mpsc::channel(1).0,

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
+use super::memory::PacketMemory;
 use super::ownership::{self, Ownership};
 use super::paths::Threads;
 use super::sources::Fetched;
@@ -141,6 +142,8 @@ impl Checked {
         let few_ports = limits::few_local_ports(&config);
         let missing = proxy_path::missing_addresses(&config);
         let expiring = certificates::expiring(&config);
+        let memory = PacketMemory::here(&config);
+        memory.warning(&config).iter().for_each(|warning| self.warn(warning));
         let odd = other_ports.iter().chain(&expiring).chain(&few_ports).chain(&missing);
         odd.for_each(|warning| self.warn(warning));
         let Rehearsed { mut obstacles, warnings } = confine::rehearse(file, &loaded.config);
@@ -164,6 +167,7 @@ impl Checked {
         if obstacles.is_empty() {
             self.print(&format!("{path} is valid; it would run:\n\n"));
             self.print(&config::describe(&config));
+            memory.describe(&config).iter().for_each(|line| self.print(&format!("{line}\n")));
             return Ok(ExitCode::SUCCESS);
         }
         for obstacle in obstacles {

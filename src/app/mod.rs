@@ -22,6 +22,7 @@ mod generate;
 mod host;
 mod limits;
 mod logs;
+mod memory;
 mod neighbours;
 mod offload;
 mod operators;

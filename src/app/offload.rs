@@ -10,6 +10,9 @@ use crate::net;
 /// A next hop takes 24 bytes, so there may be many; clients beyond them go through a worker.
 const NEXT_HOPS: u32 = 1 << 16;
 
+/// Bytes of a flow in the kernel: its two entries in the map, and their places in its buckets.
+pub(super) const FLOW_BYTES: u64 = 2 * (192 + 16);
+
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
 const COUNTER_IDS: u16 = 1 << 14;
 
@@ -17,20 +20,20 @@ const COUNTER_IDS: u16 = 1 << 14;
 const WORKERS: &str =
     "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";
 
-/// Starts the flow cache as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
+/// Starts the flow cache for so many flows as the file wants it; `None` if every packet is to go through a worker. Filters of tc, where it takes
 /// them, get this handle. With XDP, links that another process has `handed` over are used.
 ///
 /// # Errors
 /// The file asks for what this host does not permit.
 pub(super) fn start(
-    settings: &PacketSettings,
+    (settings, max_flows): (&PacketSettings, u32),
     selection: &Selection,
     interfaces: &[Interface],
     filter_handle: u32,
     handed: &XdpLinks,
 ) -> anyhow::Result<Option<Offloader>> {
     // A flow has an entry for each direction.
-    let entries = settings.max_flows.saturating_mul(2);
+    let entries = max_flows.saturating_mul(2);
     let sizes = Sizes { entries, next_hops: NEXT_HOPS, counter_ids: COUNTER_IDS };
     let start = |layer| -> Result<Offloader, CacheError> {
         let mut offloader = Offloader::load(layer, sizes, selection, filter_handle)?;

@@ -19,6 +19,7 @@ use self::applied::Applied;
 use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
 use super::host::Kernel;
+use super::memory::PacketMemory;
 use super::ownership::{self, Ownership};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, split, with_backends,
@@ -31,12 +32,13 @@ use super::upgrade::OwnedFlows;
 use super::{clock, flood, neighbours, offload, privileges};
 use crate::config::Config;
 use crate::dataplane::{
-    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, Overruns,
-    PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
+    Answers, CaptureFilter, FrameMemory, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader,
+    Overruns, PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
 use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
 use crate::forward::{CacheEvent, FlowCache, PortSplit};
+use crate::heap;
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
 use crate::snapshot::Snapshot;
@@ -50,6 +52,9 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Between two looks at MTUs, of which the kernel does not always tell.
 const MTU_LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Between two looks at how much memory frames take.
+const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
@@ -137,7 +142,7 @@ impl Running {
     fn start(
         parts: &Parts<'_>,
         workers: usize,
-        host: &HostResources,
+        (host, memory): (&HostResources, &PacketMemory),
         offloader: Option<&Offloader>,
     ) -> anyhow::Result<Running> {
         let (config, addresses) = (parts.config, &host.snat_addresses);
@@ -147,7 +152,8 @@ impl Running {
         let pipeline = Pipeline::start(PipelineParts {
             filter: CaptureFilter::new(&host.selection),
             dispatch: dispatch(config, workers, addresses),
-            forwarders: forwarders(config, workers, addresses, writers(offloader)),
+            forwarders: forwarders((config, memory.flows), workers, addresses, writers(offloader)),
+            frame_memory: memory.frames,
             cache: offloader.map(Offloader::planned).transpose()?,
             sight: sight.clone(),
             stats: stats.clone(),
@@ -173,15 +179,18 @@ impl PacketPath {
         privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let host = HostResources::take(parts, &kernel).await?;
+        let memory = PacketMemory::here(config);
+        memory.describe(config).iter().for_each(|line| info!("{line}"));
+        memory.warning(config).iter().for_each(|line| warn!("{line}"));
         let offloader = offload::start(
-            settings,
+            (settings, memory.flows),
             &host.selection,
             &host.interfaces,
             host.filters.number,
             parts.xdp_links,
         )?;
         let Running { pipeline, sight, stats, asked } =
-            Running::start(parts, workers, &host, offloader.as_ref())?;
+            Running::start(parts, workers, (&host, &memory), offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
         let Kernel { netlink, table, .. } = kernel;
@@ -189,6 +198,7 @@ impl PacketPath {
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let mut tasks = JoinSet::new();
         tasks.spawn(count_overruns(pipeline.overruns(), settings.capture_stats_interval));
+        tasks.spawn(note_peaks(pipeline.frame_memory()));
         tasks.spawn(neighbours::resolve(netlink.clone(), asked));
         if let Some(offloader) = &offloader {
             tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate(), parts.event_log.clone()));
@@ -263,6 +273,11 @@ impl PacketPath {
     /// Whom servers see; nobody without a frontend in passthrough mode at the start.
     pub(super) fn snat(&self) -> Option<Snat<'_>> {
         self.split.as_ref().map(|split| Snat { addresses: &self.snat_addresses, split })
+    }
+
+    /// Whether the file names SNAT addresses.
+    pub(super) fn has_named_addresses(&self) -> bool {
+        !self.settings.snat_addresses.is_empty()
     }
 
     /// What workers go by.
@@ -432,6 +447,17 @@ async fn count_overruns(overruns: Overruns, interval: Duration) {
     loop {
         ticks.tick().await;
         overruns.count();
+    }
+}
+
+/// Has memory go back to the kernel after many frames have waited.
+async fn note_peaks(frames: FrameMemory) {
+    let mut ticks = tokio::time::interval(PEAK_LOOK_EVERY);
+    loop {
+        ticks.tick().await;
+        if frames.had_peak() {
+            heap::note_peak();
+        }
     }
 }
 

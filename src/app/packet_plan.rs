@@ -136,19 +136,18 @@ pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr
 
 /// One for each worker, with its part of the flows and of the SNAT ports.
 pub(super) fn forwarders(
-    config: &Config,
+    (config, max_flows): (&Config, u32),
     workers: usize,
     snat_addresses: &[IpAddr],
     mut cache: impl FnMut() -> Option<Box<dyn FlowCache>>,
 ) -> Vec<Forwarder> {
-    let settings = &config.passthrough;
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
     let (split, loops) = (split(config, workers, snat_addresses), Loops::new(fastrand::u64(..)));
     let together = WorkerPeers::together(workers).into_iter().enumerate();
     let settings = together.map(|(worker, others)| Settings {
         ports: (!addresses.is_empty())
             .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
-        capacity: settings.max_flows.div_ceil(workers as u32),
+        capacity: max_flows.div_ceil(workers as u32),
         workers: others,
         seed: fastrand::u64(..),
         cache: cache(),

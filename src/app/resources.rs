@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit, getuid};
 
+use super::memory::PacketMemory;
 use super::paths::Threads;
 use crate::config::Config;
 use crate::forward::Reservation;
@@ -47,7 +48,7 @@ pub(super) fn missing_tasks(config: &Config, threads: Threads) -> Option<String>
 /// What keeps a start of this configuration from having its memory, if something does.
 pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<String> {
     config.frontends_where(Mode::forwards_packets).next()?;
-    let (flows, workers) = (config.passthrough.max_flows, packet_workers as u32);
+    let (flows, workers) = (PacketMemory::here(config).flows, packet_workers as u32);
     let has_log = config.access_log.output.is_some();
     let error = Reservation::new(flows, workers, has_log).err()?;
     let bytes = Reservation::bytes(flows, workers, has_log);
@@ -61,7 +62,7 @@ pub(super) fn missing_memory(config: &Config, packet_workers: usize) -> Option<S
 /// What keeps packet modes from having memory for notes of an access log, which a reload may turn on.
 pub(super) fn missing_notes(config: &Config) -> Option<String> {
     config.access_log.output.as_ref()?;
-    let error = Reservation::of_notes(config.passthrough.max_flows).err()?;
+    let error = Reservation::of_notes(PacketMemory::here(config).flows).err()?;
     Some(format!("an access log of so many flows (passthrough.max_flows) gets no memory: {error}"))
 }
 

@@ -36,6 +36,7 @@ mod lab;
 mod log;
 mod loops;
 mod masquerade;
+mod memory_limit;
 mod mixed;
 mod modes;
 mod monitoring;
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         ("dns", dns::stories()),
         ("doctor_server", doctor_server::stories()),
         ("fragments", fragments::stories()),
+        ("memory_limit", memory_limit::stories()),
         ("priority_tags", priority_tags::stories()),
         ("mtu", mtu::stories()),
         ("diagnose", diagnose::stories()),

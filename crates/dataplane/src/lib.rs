@@ -48,6 +48,7 @@ pub use kernel_clock::kernel_time;
 pub use path_mtu_socket::PathMtuSocket;
 pub use pipeline::{Overruns, Pipeline, PipelineParts, PlannedCache};
 pub use probe_socket::ProbeSocket;
+pub use queues::{FrameMemory, MAX_FRAME_MEMORY};
 use selection::Replies;
 pub use selection::Selection;
 pub use sight::{Sight, picked, plan};

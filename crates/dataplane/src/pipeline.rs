@@ -24,7 +24,7 @@ use super::flow_desk::PacketFlows;
 use super::handover::{Backlog, Order};
 use super::neighbour_queue::NeighbourQueue;
 use super::packet_trace::PacketTrace;
-use super::queues::{Batch, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
+use super::queues::{Batch, FrameMemory, MAX_FREE_BATCHES, MemoryBudget, QUEUE};
 use super::transmit::drop_reason;
 use super::worker::Worker;
 use super::{CaptureFilter, CounterReader, SegmentEvents, Sight, Transmit};
@@ -44,6 +44,8 @@ pub struct PipelineParts {
     pub dispatch: Dispatch,
     /// One for each worker.
     pub forwarders: Vec<Forwarder>,
+    /// Bytes of frames that may wait, at most [`MAX_FRAME_MEMORY`](super::MAX_FRAME_MEMORY).
+    pub frame_memory: usize,
     /// What is forwarded by.
     pub sight: Arc<ArcSwap<Sight>>,
     /// Counters for [`PipelineParts::threads`] threads.
@@ -101,7 +103,7 @@ impl Pipeline {
             None => (None, None, None),
         };
         let event_queues = EventQueue::of(workers, events, &parts.dispatch);
-        let (ids, budget) = (IpIds::new(fastrand::u16(..)), MemoryBudget::default());
+        let (ids, budget) = (IpIds::new(fastrand::u16(..)), MemoryBudget::new(parts.frame_memory));
         let (free_batches, spare) = bounded(MAX_FREE_BATCHES);
         let (out, outgoing) = bounded(QUEUE);
         let mut threads = Vec::new();
@@ -196,6 +198,11 @@ impl Pipeline {
     /// What counts frames that the kernel dropped.
     pub fn overruns(&self) -> Overruns {
         Overruns { captures: self.captures.running.clone(), stats: self.captures.stats.clone() }
+    }
+
+    /// Memory of frames that wait.
+    pub fn frame_memory(&self) -> FrameMemory {
+        self.captures.budget.peaks()
     }
 
     /// Stops capturing, lets what is queued go out, and ends the threads.

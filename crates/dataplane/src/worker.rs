@@ -388,7 +388,7 @@ mod tests {
             backlog: Backlog::new(false),
             out,
             free_batches,
-            budget: MemoryBudget::default(),
+            budget: MemoryBudget::new(crate::MAX_FRAME_MEMORY),
             wanted: tokio::sync::mpsc::channel(1).0,
             failures: tokio::sync::mpsc::channel(1).0,
             access_log: Arc::default(),

@@ -3,6 +3,7 @@
 mod births;
 mod handover;
 mod sources;
+mod spare_memory;
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::births::Births;
 use self::sources::SourceCounts;
+use self::spare_memory::Peak;
 use super::cache::Progress;
 use super::flow::{AtSource, Class, Flow, NewFlow};
 use super::handshake::{HandshakeEvent, HandshakeStep};
@@ -70,6 +72,7 @@ pub struct FlowTable {
     /// By state, in ticks.
     timeouts: [u32; FlowState::ALL.len()],
     capacity: u32,
+    peak: Peak,
     seed: u64,
 }
 
@@ -80,7 +83,8 @@ impl FlowTable {
     /// A table for up to `capacity` flows, at least one and at most [`FlowTable::MAX_CAPACITY`]. `seed` must
     /// be a secret: somebody who knows it can choose keys that collide.
     ///
-    /// Memory is reserved here and never grows; the kernel provides it as flows first use it.
+    /// Memory is reserved here and never grows; the kernel provides it as flows first use it, and gets it back after a
+    /// flood: see [`FlowTable::give_back_memory`].
     pub fn new(capacity: u32, timeouts: &FlowTimeouts, seed: u64) -> Self {
         let capacity = capacity.clamp(1, Self::MAX_CAPACITY);
         FlowTable {
@@ -98,6 +102,7 @@ impl FlowTable {
             completed: Vec::new(),
             timeouts: in_ticks(timeouts),
             capacity,
+            peak: Peak::default(),
             seed,
         }
     }
@@ -197,7 +202,7 @@ impl FlowTable {
 
     /// Has packets of this flow to its client go on whole again, if it is there and they are cut. Returns whether they were.
     pub(super) fn set_wide(&mut self, id: FlowId) -> bool {
-        let flow = &mut self.flows[id.0 as usize];
+        let Some(flow) = self.flows.get_mut(id.0 as usize) else { return false };
         let is_narrow = flow.slot != Slot::NONE && flow.is_narrow();
         if is_narrow {
             flow.set_wide();

@@ -50,6 +50,7 @@ impl Need {
     pub const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
     pub const IPERF3: Need = Need::Tool("iperf3", "iperf3");
     pub const IPTABLES: Need = Need::Tool("iptables", "iptables");
+    pub const MEMORY_GROUP: Need = Need::Other(no_memory_group);
     pub const NFT: Need = Need::Tool("nft", "nftables");
     pub const NGINX: Need = Need::Tool("nginx", "nginx-light");
     pub const NODE: Need = Need::Tool("node", "nodejs");
@@ -112,6 +113,25 @@ fn no_namespaces() -> Option<String> {
         let cannot = || "cannot make a network namespace (takes root)".to_owned();
         (!made.is_ok_and(|ran| ran.status.success())).then(cannot)
     })
+}
+
+/// Where control groups with memory limits are made, and the file of a group that has its limit: of version 2 or 1.
+pub fn memory_groups() -> Option<(&'static str, &'static str)> {
+    let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
+    let has_v2 = controllers.split_whitespace().any(|name| name == "memory");
+    let v1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+    let of_v1 = || Path::new(v1.0).join(v1.1).exists().then_some(v1);
+    has_v2.then_some(("/sys/fs/cgroup", "memory.max")).or_else(of_v1)
+}
+
+fn no_memory_group() -> Option<String> {
+    let Some((root, limit)) = memory_groups() else {
+        return Some("control groups have no memory controller here".to_owned());
+    };
+    let group = Path::new(root).join(format!("convey-need-{}", std::process::id()));
+    let made = std::fs::create_dir(&group).and_then(|()| std::fs::write(group.join(limit), "1000000000"));
+    let _ = std::fs::remove_dir(&group);
+    made.err().map(|error| format!("cannot make a control group with a memory limit: {error} (takes root)"))
 }
 
 /// A trial that is ignored, with the reason, if one of its needs is missing.

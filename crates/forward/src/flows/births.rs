@@ -1,5 +1,6 @@
 //! When each flow of a table began, and which one of those that had its place it is.
 
+use super::spare_memory::release;
 use super::{Flow, FlowId, FlowTable, Slot, begin, tick};
 use convey_model::Timestamp;
 
@@ -28,6 +29,12 @@ impl Births {
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.of_places.capacity() * size_of::<Birth>()
+    }
+
+    /// Forgets the places from this one on, and gives their memory back.
+    pub(super) fn release(&mut self, places: usize, capacity: u32) {
+        self.of_places.truncate(places);
+        release(&mut self.of_places, capacity);
     }
 
     /// A flow is put in this place that began at `began`.

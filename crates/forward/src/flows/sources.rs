@@ -91,12 +91,14 @@ impl Counting {
 
     /// Whether a record is that of a flow of the source that may give way.
     fn is_yielding(&self, flows: &[Flow], id: u32, source: Prefix) -> bool {
-        let flow = &flows[id as usize];
-        flow.slot != Slot::NONE
-            && flow.frontend_id() == self.frontend.id
-            && flow.is_counted()
-            && flow.at_source() == AtSource::Yields
-            && self.sources.source_of(flow.client().src.ip()) == source
+        // Its record may have been given back since it was put down.
+        flows.get(id as usize).is_some_and(|flow| {
+            flow.slot != Slot::NONE
+                && flow.frontend_id() == self.frontend.id
+                && flow.is_counted()
+                && flow.at_source() == AtSource::Yields
+                && self.sources.source_of(flow.client().src.ip()) == source
+        })
     }
 }
 

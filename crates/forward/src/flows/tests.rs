@@ -418,3 +418,44 @@ fn each_connection_that_was_opened_is_told_of_once_however_many_open_in_an_insta
     assert_eq!((told.len(), told.into_iter().collect::<HashSet<_>>()), (6_000, ids));
     assert!(flows.opened.capacity() <= 2 * OPENED, "the memory is given back");
 }
+
+#[test]
+fn table_gives_back_memory_after_a_flood_and_keeps_its_flows() {
+    let mut flows = table(100_000);
+    let kept = [1, 2, 3].map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0)));
+    let forged: Vec<FlowId> = (10..60_000).map(|n| open(&mut flows, &passthrough(n), &[], at(0.0))).collect();
+    assert!(!flows.give_back_memory(), "all of them are in use");
+    forged.into_iter().for_each(|id| drop(flows.remove(id)));
+    let mut calls = 0;
+    while flows.give_back_memory() {
+        calls += 1;
+    }
+    assert!(calls > 3, "a slice at a time");
+    assert!((3..6_250).contains(&flows.places()) && flows.len() == 3, "{} places", flows.places());
+    assert!(flows.flows.capacity() >= 100_000, "it stays reserved");
+    for (n, id) in (1..).zip(kept) {
+        assert_eq!(flows.lookup(&passthrough(n).client), Some((id, ToServer)));
+        assert_eq!(flows.lookup(&passthrough(n).server), Some((id, ToClient)));
+    }
+    assert_eq!(flows.lookup(&passthrough(10).client), None);
+    for n in 10..60_000 {
+        open(&mut flows, &passthrough(n), &HANDSHAKE, at(1.0));
+    }
+    assert_eq!(flows.len(), 59_993);
+    assert_eq!(expire(&mut flows, at(1e6)).len(), 59_993);
+}
+
+#[test]
+fn table_without_a_peak_gives_nothing_back() {
+    let mut flows = table(100_000);
+    let last = (0..20_000).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).last().unwrap();
+    for id in (0..20_000).map(FlowId).filter(|id| *id != last) {
+        flows.remove(id);
+    }
+    assert!(!flows.give_back_memory());
+    assert_eq!(flows.places(), 20_000, "the last flow is behind the vacant records");
+    assert_eq!(flows.lookup(&passthrough(19_999).client), Some((last, ToServer)));
+    flows.remove(last);
+    while flows.give_back_memory() {}
+    assert!(flows.places() < 6_250, "{} places", flows.places());
+}

@@ -43,10 +43,15 @@ impl Forwarder {
             self.note_gone(*id, flow, *end, now);
             self.let_go(flow, *end);
         }
+        let has_spare_memory = expired_all && self.sweep.is_none() && self.flows.give_back_memory();
         let served = &self.served;
         let may_be_asked = |server, protocol| served.may_be_asked(server, protocol);
         let has_more_pools = self.ports.as_mut().is_some_and(|ports| ports.check(POOLS, may_be_asked));
-        !expired_all || self.sweep.is_some() || has_more_pools || self.withheld.is_behind()
+        !expired_all
+            || has_spare_memory
+            || self.sweep.is_some()
+            || has_more_pools
+            || self.withheld.is_behind()
     }
 
     /// Looks at a slice of the flows after a new plan: those that end are `gone`, others go where it has them go.

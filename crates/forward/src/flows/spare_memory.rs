@@ -1,0 +1,79 @@
+//! Memory of a table that many flows have used, and few need now: after a flood of SYNs it goes back to the kernel.
+
+use super::{Flow, FlowTable, Index, Slot};
+use crate::state::{Direction, View};
+
+/// Vacant records that are taken off the end of the table in one call.
+const AT_ONCE: usize = 4_096;
+
+/// Flows that the index is written anew for at most: this takes a few milliseconds.
+const MAX_INDEXED: u32 = 65_536;
+
+/// The most that was in use since memory was given back.
+#[derive(Debug, Default)]
+pub(super) struct Peak {
+    flows: u32,
+    records: u32,
+}
+
+impl FlowTable {
+    /// Gives memory back to the kernel once less than a quarter of it is needed. It stays reserved. Records before a flow
+    /// that is there stay until it ends. Returns whether there is more to be given back.
+    pub(crate) fn give_back_memory(&mut self) -> bool {
+        let (live, used) = (self.shares.len(), self.flows.len() as u32);
+        self.peak.flows = self.peak.flows.max(live);
+        self.peak.records = self.peak.records.max(used);
+        let worthwhile = (self.capacity / 16).max(4_096);
+        let is_spare = |records: u32| records >= worthwhile && live < records / 4;
+        if is_spare(used) && self.drop_vacant_records() {
+            return true;
+        }
+        let used = self.flows.len();
+        if self.peak.records - used as u32 >= worthwhile {
+            self.opened.retain(|id| (id.0 as usize) < used);
+            release(&mut self.flows, self.capacity);
+            self.births.release(used, self.capacity);
+            self.peak.records = used as u32;
+        }
+        if is_spare(self.peak.flows) && live <= MAX_INDEXED {
+            self.write_index_anew();
+            self.peak.flows = live;
+        }
+        false
+    }
+
+    /// Drops vacant records at the end of the table. Returns whether there are more.
+    fn drop_vacant_records(&mut self) -> bool {
+        let is_vacant = |flows: &[Flow]| flows.last().is_some_and(|flow| flow.slot == Slot::NONE);
+        for _ in 0..AT_ONCE {
+            if !is_vacant(&self.flows) {
+                break;
+            }
+            let last = self.flows.len() as u32 - 1;
+            self.vacant.remove(&mut self.flows, last);
+            self.flows.pop();
+        }
+        is_vacant(&self.flows)
+    }
+
+    /// The memory of the old index goes back to the kernel, which provides that of the new one as it is used.
+    fn write_index_anew(&mut self) {
+        self.index = Index::new(2 * self.capacity as usize);
+        let ids: Vec<_> = self.ids().collect();
+        for id in ids {
+            let flow = self.get(id);
+            let (client, server, view) = (flow.client(), flow.server(), flow.view());
+            self.index.insert(self.hash(&client), id, Direction::ToServer);
+            if view == View::BothSides {
+                self.index.insert(self.hash(&server), id, Direction::ToClient);
+            }
+        }
+    }
+}
+
+/// Gives back the memory behind the elements, and reserves as much again, untouched.
+pub(super) fn release<T>(elements: &mut Vec<T>, capacity: u32) {
+    elements.shrink_to_fit();
+    // Where there is none now, the vector grows as it is needed.
+    let _ = elements.try_reserve_exact(capacity as usize - elements.len());
+}
