@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -225,16 +226,22 @@ impl Paths {
         }
         let LetGo { sessions, flows } = process.prepared(taken, *admin)?;
         let flows = flows.unwrap_or_default();
-        let open = flows.open();
+        let (open, seen) = (flows.open(), flows.snat_addresses());
         let lost = match &mut self.packets {
             Some(packets) => packets.begin(flows.owned_by(snapshot), snapshot)?,
             None => open,
         };
-        anyhow::ensure!(lost == 0, "{}", cannot_go_on(lost, open));
+        anyhow::ensure!(lost == 0, "{}", cannot_go_on(lost, open, self.chosen_addresses(), seen));
         if self.packets.is_some() {
             info!("{open} open flows go on here");
         }
         Ok(sessions)
+    }
+
+    /// The SNAT addresses that were chosen of this host's, as the file names none.
+    fn chosen_addresses(&self) -> Option<&[IpAddr]> {
+        let packets = self.packets.as_ref().filter(|packets| !packets.has_named_addresses())?;
+        packets.snat().map(|snat| snat.addresses)
     }
 
     /// What the flow cache has seen since the workers were held; `None` without packet modes.
@@ -349,8 +356,20 @@ impl Paths {
     }
 }
 
-/// Why there is no upgrade.
-fn cannot_go_on(lost: usize, open: usize) -> String {
+/// Why there is no upgrade: the file, or the addresses that were `chosen` of this host's where servers have `seen` others.
+fn cannot_go_on(lost: usize, open: usize, chosen: Option<&[IpAddr]>, seen: BTreeSet<IpAddr>) -> String {
+    let list = |all: &[IpAddr]| all.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(chosen) = chosen {
+        let others: Vec<IpAddr> = seen.into_iter().filter(|ip| !chosen.contains(ip)).collect();
+        if !others.is_empty() {
+            let (others, chosen) = (list(&others), list(chosen));
+            return format!(
+                "{lost} of {open} open flows cannot go on in the new process: servers see their clients at {others}, and the \
+                 new process has chosen {chosen} of the addresses that this host has now; name {others} in \
+                 passthrough.snat_addresses if this host still has it, upgrade once they have ended, or restart instead"
+            );
+        }
+    }
     format!(
         "{lost} of {open} open flows cannot go on in the new process: their frontend or server is no longer in the file and drains, or \
          their backend had another dsr when they began, or the file has other passthrough.workers, snat_ports or snat_addresses, or a smaller max_flows; upgrade once they have \
@@ -437,6 +456,24 @@ impl DataPath for Paths {
         }
         if let (Some(proxy), Some(packets)) = (&mut self.proxy, &self.packets) {
             proxy.count_owned(packets.owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_upgrade_names_the_addresses_of_the_host_that_have_changed() {
+        let ips = |texts: &[&str]| texts.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let (old, new) = (ips(&["10.0.0.9"]), ips(&["10.0.0.1"]));
+        let why = |chosen: Option<&[IpAddr]>| cannot_go_on(3, 7, chosen, old.iter().copied().collect());
+        let of_host = why(Some(&new));
+        assert!(of_host.contains("at 10.0.0.9, and the new process has chosen 10.0.0.1"), "{of_host}");
+        assert!(!of_host.contains("the file"), "{of_host}");
+        for chosen in [None, Some(&old[..])] {
+            assert!(why(chosen).contains("the file has other passthrough.workers"), "{}", why(chosen));
         }
     }
 }

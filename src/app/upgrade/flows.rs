@@ -1,9 +1,10 @@
 //! The flows of the packet modes on their way: in a memory file that nobody can change any more, and by which names the two
 //! processes know frontends and servers that have other numbers in each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use anyhow::Context;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 use crate::dataplane::{Answers, WorkerFlows};
-use crate::forward::{CacheEvent, KnownFlow, decode, encode};
+use crate::forward::{CacheEvent, KnownFlow, View, decode, encode};
 use crate::model::{ServerKey, Timestamp};
 use crate::snapshot::Snapshot;
 
@@ -92,6 +93,12 @@ impl HandedFlows {
     /// How many of them are open.
     pub(in crate::app) fn open(&self) -> usize {
         self.flows.iter().filter(|flow| flow.is_open()).count()
+    }
+
+    /// The addresses that servers see in place of clients' of those that are open.
+    pub(in crate::app) fn snat_addresses(&self) -> BTreeSet<IpAddr> {
+        let open = self.flows.iter().filter(|flow| flow.is_open() && flow.view == View::BothSides);
+        open.map(|flow| flow.server.dst.ip()).collect()
     }
 
     /// Gives them the numbers that their frontends and servers have in this snapshot.
