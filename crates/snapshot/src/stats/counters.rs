@@ -229,7 +229,7 @@ impl Counter {
 
     /// The ways a connection can end other than both sides closing, with the label that metrics and logs
     /// use.
-    pub const ENDS: [(Counter, &'static str); 31] = [
+    pub const ENDS: [(Counter, &'static str); 32] = [
         (Counter::NoServer, "no_server"),
         (Counter::ConnectFailed, "connect_failed"),
         (Counter::NoLocalPort, "no_local_port"),
