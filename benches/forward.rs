@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use convey::forward::{Frame, Verdict};
-use convey::model::DropReason;
+use convey::model::{DropReason, Protocol};
 use convey::wire::{Headers, ParseError, TestPacket, parse};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -182,8 +182,7 @@ fn establish(balancer: &mut TestBalancer, setup: &BalancerSetup, n: u32) -> Repl
     (server, port)
 }
 
-/// A frame made anew for each packet as a network card writes it. Its checksums are left as they are: they are
-/// carried along, not verified.
+/// A frame that is made anew for each packet, as a network card writes it.
 #[derive(Clone)]
 struct Template {
     fresh: Vec<u8>,
@@ -191,18 +190,41 @@ struct Template {
     /// Where addresses end and ports begin, and where the source address ends.
     ports: usize,
     src_end: usize,
+    /// Where the checksum of TCP or UDP is.
+    checksum: usize,
 }
 
 impl Template {
     fn new(setup: &BalancerSetup, packet: TestPacket) -> Template {
         let fresh = packet.bytes();
         let (ports, src_end) = if setup.is_v6 { (PORTS_V6, 38) } else { (34, 30) };
-        Template { bytes: fresh.clone(), fresh, ports, src_end }
+        let checksum = ports + if setup.protocol == Protocol::Tcp { 16 } else { 6 };
+        Template { bytes: fresh.clone(), fresh, ports, src_end, checksum }
+    }
+
+    /// Writes a word of an address or a port, and updates the checksums by its change (RFC 1624).
+    #[inline]
+    fn put(&mut self, at: usize, word: [u8; 2]) {
+        let is_in_header = self.ports != PORTS_V6 && at < self.ports;
+        let checksums = [is_in_header.then_some(HEADER_CHECKSUM), Some(self.checksum)];
+        let bytes = &mut self.bytes;
+        let read = |bytes: &[u8], at| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let change = u32::from(!read(bytes, at)) + u32::from(u16::from_be_bytes(word));
+        for checksum in checksums.into_iter().flatten() {
+            let sum = change + u32::from(!read(bytes, checksum));
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = (sum & 0xffff) + (sum >> 16);
+            bytes[checksum..checksum + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        }
+        bytes[at..at + 2].copy_from_slice(&word);
     }
 }
 
 /// Where ports begin in a frame of IPv6.
 const PORTS_V6: usize = 54;
+
+/// Where the checksum of the header is in a frame of IPv4.
+const HEADER_CHECKSUM: usize = 24;
 
 #[derive(Clone)]
 struct Client(Template);
@@ -216,12 +238,14 @@ impl Client {
     /// Makes it one of client `n`.
     #[inline]
     fn of(&mut self, n: u32) {
-        let Template { fresh, bytes, ports, src_end } = &mut self.0;
-        bytes.copy_from_slice(fresh);
+        let frame = &mut self.0;
+        frame.bytes.copy_from_slice(&frame.fresh);
         // Addresses of one /64 are one client, which would have its share of the table soon.
-        let network_end = if *ports == PORTS_V6 { *src_end - 8 } else { *src_end };
-        bytes[network_end - 4..network_end].copy_from_slice(&(0x1400_0000 + n).to_be_bytes());
-        bytes[*ports..*ports + 2].copy_from_slice(&(1_024 + n as u16 % 50_000).to_be_bytes());
+        let network_end = if frame.ports == PORTS_V6 { frame.src_end - 8 } else { frame.src_end };
+        let [a, b, c, d] = (0x1400_0000 + n).to_be_bytes();
+        frame.put(network_end - 4, [a, b]);
+        frame.put(network_end - 2, [c, d]);
+        frame.put(frame.ports, (1_024 + n as u16 % 50_000).to_be_bytes());
     }
 }
 
@@ -239,10 +263,10 @@ impl Reply {
     /// Makes it one of this server to this port.
     #[inline]
     fn of(&mut self, (server, port): ReplySource) {
-        let Template { fresh, bytes, ports, src_end } = &mut self.0;
-        bytes.copy_from_slice(fresh);
-        bytes[*src_end - 1] = server;
-        bytes[*ports + 2..*ports + 4].copy_from_slice(&port.to_be_bytes());
+        let frame = &mut self.0;
+        frame.bytes.copy_from_slice(&frame.fresh);
+        frame.put(frame.src_end - 2, [frame.fresh[frame.src_end - 2], server]);
+        frame.put(frame.ports + 2, port.to_be_bytes());
     }
 }
 

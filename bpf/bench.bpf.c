@@ -49,6 +49,8 @@ int bench_write(struct xdp_md *ctx)
 
 	ip->src = htonl(20 << 24 | flow);
 	ports->src = htons(1024 + flow % 60000);
+	ip->checksum = 0;
+	ip->checksum = ~fold_long(header_sum(ip));
 	bpf_tail_call(ctx, &next, 0);
 	return XDP_DROP;
 }

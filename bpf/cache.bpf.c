@@ -16,6 +16,7 @@
 #include "selection.h"
 #include "tcp_sequence.h"
 #include "tunnel.h"
+#include "verify.h"
 
 enum { IPPROTO_ICMP = 1, IPPROTO_ICMPV6 = 58 };
 
@@ -100,6 +101,12 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	if (is_repeated(packet, len, *entry))
 		return REPEATED;
 	return FORWARDED;
+}
+
+/* Whether a packet that is forwarded may change the state of its flow: `forwarder::changes_state` in C. Workers get those with RST. */
+static ALWAYS_INLINE int is_verified(const struct packet *packet)
+{
+	return packet->flags & (TCP_SYN | TCP_FIN);
 }
 
 /* Takes note of a packet that is forwarded; `len` is with its Ethernet header. */
@@ -221,6 +228,10 @@ int cache_tc(struct __sk_buff *skb)
 		note_miss(shape, &packet, outcome, entry);
 		return TCX_NEXT;
 	}
+	if (is_verified(&packet) && !is_intact_in_kernel(skb, &packet)) {
+		count(BAD_CHECKSUM);
+		return TCX_DROP;
+	}
 	if (makes_event(&packet, entry) && push_event(&packet)) {
 		count(FIN_QUEUE_FULL);
 		return TCX_DROP;
@@ -299,6 +310,10 @@ int cache_xdp(struct xdp_md *ctx)
 	if (outcome != FORWARDED) {
 		note_miss(shape, &packet, outcome, entry);
 		return XDP_PASS;
+	}
+	if (is_verified(&packet) && !is_intact_in_driver(ctx, &packet, ETH_HLEN + tag_len)) {
+		count(BAD_CHECKSUM);
+		return XDP_DROP;
 	}
 	/* First: where the driver has no room a worker forwards the packet, and counts it. */
 	if (entry->flags & FLOW_TUNNELED) {

@@ -16,6 +16,14 @@ static ALWAYS_INLINE __u16 fold(__u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
+/* The sum of 16-bit words, from one of 64 bits. */
+static ALWAYS_INLINE __u16 fold_long(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return fold(sum);
+}
+
 /* The checksum after a change. */
 static ALWAYS_INLINE __u16 changed(__u16 checksum, __u32 change)
 {

@@ -81,8 +81,8 @@ enum outcome {
 	/* A large TCP segment that its sender sends again after a pause. */
 	REPEATED,
 	/*
-	 * TCP or UDP to an address of ours with IP options, extension headers or wrong lengths, or in fragments; or a packet that a
-	 * worker alone can put into its tunnel.
+	 * TCP or UDP to an address of ours with IP options, extension headers, wrong lengths or a wrong checksum of its IPv4 header, or
+	 * in fragments; or a packet that a worker alone can put into its tunnel.
 	 */
 	UNUSUAL,
 	/* A SYN to a frontend that was dropped before: see limit.h. */
@@ -91,6 +91,8 @@ enum outcome {
 	SYN_LIMITED,
 	/* A FIN whose event found no room in the ring: dropped, and sent again. */
 	FIN_QUEUE_FULL,
+	/* A segment with a wrong checksum that would have changed the state of its flow: dropped. */
+	BAD_CHECKSUM,
 	OUTCOMES,
 	/* Of no known flow: not counted. */
 	UNKNOWN,

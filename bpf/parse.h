@@ -1,6 +1,7 @@
 /* Packets that the cache may forward: whole TCP segments and UDP datagrams whose lengths agree, as `wire::parse` has it. */
 #pragma once
 
+#include "checksum.h"
 #include "packet.h"
 
 struct tcp_header {
@@ -53,8 +54,8 @@ enum shape {
 	/* Not for the cache, nor for convey if it is not ICMP: only the addresses are known, if it is IP. */
 	OTHER,
 	/*
-	 * TCP or UDP with options, extension headers, wrong lengths, or in fragments: only the addresses are known, and the
-	 * protocol, if not more than one header is before it.
+	 * TCP or UDP with options, extension headers, wrong lengths, a wrong checksum of the IPv4 header, or in fragments: only the
+	 * addresses are known, and the protocol, if not more than one header is before it.
 	 */
 	FANCY,
 	/* All is known. */
@@ -110,6 +111,14 @@ static ALWAYS_INLINE enum shape parse_transport(const struct source *from, struc
 	return WHOLE;
 }
 
+/* The sum over an IPv4 header without options (RFC 1071). */
+static ALWAYS_INLINE __u64 header_sum(const struct ipv4_header *ip)
+{
+	const __u32 *words = (const void *)ip;
+
+	return (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
+}
+
 static ALWAYS_INLINE enum shape parse_whole_v4(const struct source *from, struct packet *packet)
 {
 	struct ipv4_header *ip = look(from, 0, sizeof(*ip));
@@ -120,7 +129,7 @@ static ALWAYS_INLINE enum shape parse_whole_v4(const struct source *from, struct
 	packet->ip_len = (ip->version_ihl & 0xf) * 4;
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
 		return OTHER;
-	if (ip->version_ihl != 0x45 || ip->fragment & htons(IPV4_OFFSET | IPV4_MORE))
+	if (ip->version_ihl != 0x45 || ip->fragment & htons(IPV4_OFFSET | IPV4_MORE) || fold_long(header_sum(ip)) != 0xffff)
 		return FANCY;
 	packet->ip = ip;
 	packet->ip_len = sizeof(*ip);

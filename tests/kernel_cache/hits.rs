@@ -9,7 +9,10 @@ use proptest::prelude::*;
 use super::balancer::BalancerSetup;
 use super::kernel;
 use super::tunnels::within;
-use super::twin::{COUNTER_ID, CacheVerdict, Twin, US, XDP_REDIRECT, XDP_TX, client, is_tcp, setups};
+use super::twin::{
+    COUNTER_ID, CacheVerdict, TC_REDIRECT, TCX_DROP, Twin, US, XDP_DROP, XDP_REDIRECT, XDP_TX, client,
+    is_tcp, setups,
+};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -18,6 +21,8 @@ pub(crate) fn stories() -> Vec<Story> {
         packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them,
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
         a_fin_whose_event_finds_no_room_is_dropped_and_counted,
+        a_damaged_fin_is_dropped_and_counted,
+        a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface,
         a_handshake_is_completed_where_there_is_no_room_for_its_event,
         what_has_passed_is_counted_and_seen,
         a_priority_tag_in_the_bytes_makes_no_difference_to_the_driver,
@@ -87,11 +92,11 @@ fn packets_between_any_addresses_go_into_any_tunnel_as_the_core_puts_them() {
         let [client, vip] = ends.map(|(addr, port)| std::net::SocketAddr::new(ip(addr, is_v6), port));
         let packet = TestPacket::from(client).to(vip).macs([4; 6], US).ttl(ttl).ack(9).payload(&payload);
         let mut frame = if is_udp { packet.udp() } else { packet }.bytes();
-        // The checksum of IPv4 is wrong then, and stays so.
         if is_v6 {
             (frame[14], frame[15]) = (0x60 | class >> 4, class << 4);
         } else {
             frame[15] = class;
+            wire::update_header_checksum(&mut frame);
         }
         let Ok(headers) = wire::parse(&frame) else {
             return Err(TestCaseError::reject("an IPv4 address in IPv6"));
@@ -147,6 +152,49 @@ fn a_fin_whose_event_finds_no_room_is_dropped_and_counted() {
             twin.flows.put(&[key], &[entry]).unwrap();
         }
         assert!(matches!(twin.cache.fin_queue_full().unwrap(), 1..100), "{:?}", twin.cache.fin_queue_full());
+    }
+}
+
+/// Lengths of payloads around the pieces in which the programs read a segment.
+const LENGTHS: [usize; 9] = [0, 1, 2, 3, 43, 44, 45, 1_001, 1_400];
+
+fn a_damaged_fin_is_dropped_and_counted() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let mut dropped = 0;
+        for len in LENGTHS {
+            let whole = ends.to_server().ack(1).fin().payload(&vec![7; len]).bytes();
+            let l4 = wire::parse(&whole).unwrap().l4;
+            // The window, the checksum, the last byte.
+            for at in [l4 + 14, l4 + 16, whole.len() - 1] {
+                let mut frame = whole.clone();
+                frame[at] ^= 1;
+                assert!(twin.core(&frame, None).is_none(), "the core drops it, too");
+                assert_eq!(kernel::run(twin.cache.tc().unwrap(), &frame).verdict, TCX_DROP);
+                assert_eq!(kernel::run(twin.cache.xdp().unwrap(), &frame).verdict, XDP_DROP);
+                dropped += 2;
+                assert_eq!(twin.cache.bad_checksums().unwrap(), dropped, "{len} bytes, damaged at {at}");
+            }
+        }
+    }
+}
+
+fn a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        for len in LENGTHS {
+            let mut twin = Twin::new(setup);
+            let ends = twin.establish(client(&setup));
+            let fin = ends.to_server().ack(1).fin().payload(&vec![7; len]);
+            let key = wire::parse(&fin.bytes()).unwrap().key;
+            let entry = twin.flows.get(&key).unwrap().unwrap();
+            for frame in [fin.bytes(), fin.partial().bytes()] {
+                let tc = kernel::run(twin.cache.tc().unwrap(), &frame).verdict;
+                assert_eq!(tc, TC_REDIRECT, "{len} bytes");
+                twin.flows.put(&[key], &[entry]).unwrap();
+            }
+            assert_eq!(twin.cache.bad_checksums().unwrap(), 0);
+        }
     }
 }
 

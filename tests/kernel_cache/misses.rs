@@ -63,6 +63,11 @@ fn what_takes_a_decision_is_left_to_userspace() {
                 false => packet().ip_options(&[1; 4]).bytes(),
             };
             is_left(&mut twin, &unusual, Outcome::Unusual);
+            if !setup.is_v6 {
+                let mut damaged = packet().bytes();
+                damaged[24] ^= 1;
+                is_left(&mut twin, &damaged, Outcome::Unusual);
+            }
             for fragment in packet().payload(&[0; 100]).fragments(7, 64) {
                 is_left(&mut twin, &fragment, Outcome::Unusual);
             }

@@ -24,6 +24,7 @@ pub(crate) const TCX_DROP: i32 = 2;
 /// The same of XDP, and where a frame goes back to the interface it came from.
 pub(crate) const XDP_REDIRECT: i32 = 4;
 pub(crate) const XDP_PASS: i32 = 2;
+pub(crate) const XDP_DROP: i32 = 1;
 pub(crate) const XDP_TX: i32 = 3;
 
 /// The party that everything is counted for.

@@ -249,8 +249,9 @@ mod tests {
             ("SYN_LIMITED".to_owned(), cache::SYN_LIMITED),
             ("FIN_QUEUE_FULL".to_owned(), cache::FIN_QUEUE_FULL),
             // The kernel's alone.
-            ("OUTCOMES".to_owned(), cache::FIN_QUEUE_FULL + 1),
-            ("UNKNOWN".to_owned(), cache::FIN_QUEUE_FULL + 2),
+            ("BAD_CHECKSUM".to_owned(), cache::BAD_CHECKSUM),
+            ("OUTCOMES".to_owned(), cache::BAD_CHECKSUM + 1),
+            ("UNKNOWN".to_owned(), cache::BAD_CHECKSUM + 2),
         ]);
         let outcomes: Vec<_> = outcomes.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         btf.assert_enum("outcome", &outcomes);

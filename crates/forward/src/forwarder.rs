@@ -54,7 +54,7 @@ use convey_model::{
     DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, NextHops, Rewrite, Shortage, Timestamp, UDP,
     WantedNeighbour,
 };
-use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind};
+use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind, TcpFlags};
 
 /// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
 /// sides are told that they were silent for too long; more are dropped in silence, lest forged packets make us answer the whole world.
@@ -232,6 +232,9 @@ impl Forwarder {
         };
         if matches!(headers.kind, Kind::LaterFragment { .. }) && frame.lead.is_none() {
             return Verdict::Drop(DropReason::FragmentUnmatched);
+        }
+        if changes_state(headers) && !frame.is_intact(headers) {
+            return Verdict::Drop(DropReason::BadChecksum);
         }
         let packet = PacketContext { headers, plan, now };
         let found = self.flows.lookup(&headers.key);
@@ -544,6 +547,12 @@ fn asks(direction: Direction, headers: &Headers) -> bool {
     direction == Direction::ToServer
         && !headers.is_tcp()
         && !matches!(headers.kind, Kind::LaterFragment { .. })
+}
+
+/// Whether a packet may open or end its flow, or narrow its path. Linux' conntrack ignores such a packet with a wrong checksum, too
+/// (`nf_conntrack_checksum`).
+fn changes_state(headers: &Headers) -> bool {
+    headers.is_error() || headers.flags.0 & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) != 0
 }
 
 fn segment(headers: &Headers) -> Segment {

@@ -95,6 +95,11 @@ impl MockKernel {
         if !is_plain || headers.flags.rst() {
             return None;
         }
+        // The kernel drops it, and so does the forwarder.
+        let changes_state = headers.flags.0 & (SYN | FIN) != 0;
+        if changes_state && !frame.is_intact(&headers) {
+            return None;
+        }
         let len = u32::from(headers.payload_len) + u32::from(headers.flags.fin());
         let segment = Segment { flags: headers.flags.0, seq: headers.seq, ack: headers.ack, len };
         let mut entries = self.entries.lock().unwrap();

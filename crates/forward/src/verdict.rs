@@ -2,7 +2,7 @@
 
 use super::{Cut, Direction, Lead};
 use convey_model::DropReason;
-use convey_wire::{Checksum, Envelope, Headers, ParseError};
+use convey_wire::{self as wire, Checksum, Envelope, Headers, ParseError};
 
 /// A frame as it came in.
 #[derive(Debug)]
@@ -33,6 +33,12 @@ impl<'a> Frame<'a> {
             lead: None,
             interface: None,
         }
+    }
+
+    /// Whether the checksum of the segment, datagram or ICMP error is right. The kernel makes super-frames of packets only after it
+    /// has verified them.
+    pub(crate) fn is_intact(&self, headers: &Headers) -> bool {
+        self.segment_size.is_some() || wire::is_intact(self.bytes, headers, self.checksum)
     }
 
     /// The length of the packet, or of those that a super-frame will be cut into, in bytes. `headers` are the frame's.

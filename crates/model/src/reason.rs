@@ -33,6 +33,9 @@ drop_reasons! {
     BadHeaderLength = "bad_header_length",
     /// The IP total length is shorter than its headers or longer than the frame.
     BadTotalLength = "bad_total_length",
+    /// The checksum of the IPv4 header is wrong (RFC 1812, section 5.2.2); or that of a TCP segment or ICMP error that would
+    /// change the state of a flow, or of a segment that would have to be cut.
+    BadChecksum = "bad_checksum",
     /// An IPv6 address that stands for one of IPv4, which no packet on a wire has (RFC 4942, section 2.2).
     MappedAddress = "mapped_address",
     /// It says itself by which routers it goes: a routing header of IPv6 with stops to come (RFC 5095), an IPv4 option

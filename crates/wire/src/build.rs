@@ -319,6 +319,18 @@ impl TestPacket {
     }
 }
 
+/// Writes the checksum of an IPv4 header that a test has changed. Other frames stay as they are.
+pub fn update_header_checksum(frame: &mut [u8]) {
+    let Some(packet) = frame.get_mut(ETHERNET_LEN..) else { return };
+    let Some(first) = packet.first().filter(|first| **first >> 4 == 4) else { return };
+    let len = usize::from(first & 0xf) * 4;
+    if let Some(header) = packet.get_mut(..len).filter(|header| header.len() >= IPV4_LEN) {
+        put_u16(header, ipv4::CHECKSUM, 0);
+        let checksum = header_checksum(header);
+        put_u16(header, ipv4::CHECKSUM, checksum);
+    }
+}
+
 fn endpoint(address: impl Display) -> SocketAddr {
     let address = address.to_string();
     address.parse().unwrap_or_else(|_| panic!("an IP address and a port, not {address:?}"))

@@ -3,8 +3,10 @@
 //! Ones' complement has two zeros, 0x0000 and 0xffff. A sum over anything but zeros is never 0x0000, so a
 //! computed checksum is never 0xffff; updating with equation 3 of RFC 1624 keeps it so.
 
-use super::fields::{put_u16, u16_at};
-use convey_model::{Addr, FlowKey, Rewrite};
+use super::fields::{icmp, put_u16, u16_at, udp};
+use super::headers::{Headers, Kind};
+use super::parse::addresses;
+use convey_model::{Addr, FlowKey, Rewrite, UDP};
 
 /// What a frame's TCP or UDP checksum field holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,15 @@ pub fn checksum_changes(key: &FlowKey, to: &Rewrite) -> (u16, u16) {
     (fold(addresses.0), fold(ports.0))
 }
 
+/// Whether the checksum of an IPv4 header is right (RFC 1071: the sum over all words, the checksum among them, is 0xffff).
+#[inline]
+pub(super) fn is_header_intact(header: &[u8]) -> bool {
+    // The sum has the order of bytes of its words; words of 32 bits are two of 16.
+    let words = header.chunks_exact(4);
+    let sum = words.map(|word| u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
+    fold(sum.sum()) == 0xffff
+}
+
 /// The checksum of a header whose checksum field is zero.
 pub(super) fn header_checksum(header: &[u8]) -> u16 {
     !fold(sum(header))
@@ -86,6 +97,34 @@ pub(super) fn header_checksum(header: &[u8]) -> u16 {
 /// The checksum of what an IP packet carries, whose checksum field is zero. UDP says 0xffff where it is zero.
 pub(super) fn payload_checksum(src: &Addr, dst: &Addr, protocol: u8, payload: &[u8]) -> u16 {
     !fold(u64::from(pseudo_header_sum(src, dst, protocol, payload.len())) + sum(payload))
+}
+
+/// Whether the checksum of the TCP segment, UDP datagram or ICMP error in `frame` is right. A fragment, a UDP datagram without a
+/// checksum and a packet whose checksum the sender has left to its interface ([`Checksum::Partial`]) count as intact.
+///
+/// # Panics
+/// If `headers` are not those of `frame`.
+pub fn is_intact(frame: &[u8], headers: &Headers, checksum: Checksum) -> bool {
+    let content = &frame[headers.l4..headers.end];
+    let (src, dst) = addresses(frame, headers);
+    let sum_of = |protocol, content: &[u8]| {
+        u64::from(pseudo_header_sum(&src, &dst, protocol, content.len())) + sum(content)
+    };
+    let total = match headers.kind {
+        _ if checksum == Checksum::Partial => return true,
+        Kind::FirstFragment { .. } | Kind::LaterFragment { .. } => return true,
+        Kind::Error { .. } if headers.is_v4() => sum(content),
+        Kind::Error { .. } => sum_of(icmp::V6, content),
+        Kind::Whole if headers.key.protocol == UDP => {
+            let len = usize::from(u16_at(content, udp::LEN));
+            match u16_at(content, udp::CHECKSUM) {
+                0 => return headers.is_v4(),
+                _ => sum_of(UDP, &content[..len]),
+            }
+        }
+        Kind::Whole => sum_of(headers.key.protocol, content),
+    };
+    fold(total) == 0xffff
 }
 
 /// The sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1): what a [`Checksum::Partial`]

@@ -68,7 +68,7 @@ fn has_timestamps(mut options: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{TestPacket, parse};
+    use crate::{TestPacket, parse, update_header_checksum};
 
     #[test]
     fn segments_without_a_time_stamp_are_no_proof_of_a_loop() {
@@ -95,6 +95,7 @@ mod tests {
         let of = |client: &str| {
             let mut frame = TestPacket::from(client).to("10.0.0.1:8125").udp().payload(b"up:1|c").bytes();
             frame[ETHERNET_LEN + ipv4::ID..][..2].copy_from_slice(&[0x12, 0x34]);
+            update_header_checksum(&mut frame);
             fingerprint(&frame, &parse(&frame).unwrap(), 7).unwrap()
         };
         assert!(of("192.0.2.1:4000").is_unique);

@@ -190,6 +190,9 @@ pub enum ParseError {
     /// IPv4, used up or not (RFC 7126, section 4.3).
     #[error("source routed")]
     SourceRouted,
+    /// The checksum of an IPv4 header is wrong: any field may be damaged (RFC 1812, section 5.2.2).
+    #[error("the checksum of the IPv4 header is wrong")]
+    BadHeaderChecksum,
     /// An ICMP error that quotes too little, or a packet of somebody else than whom it is sent to.
     #[error("an ICMP error that quotes too little, or another packet")]
     BadQuote,

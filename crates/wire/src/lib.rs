@@ -1,8 +1,9 @@
 //! Packets as bytes. Pure: what their headers say, and how they are rewritten without touching their
 //! payload. Ethernet II, IPv4 and IPv6, TCP and UDP, and the ICMP errors about them.
 //!
-//! Checksums are carried along, not verified: they are updated by what a rewrite changes (RFC 1624), so a
-//! packet damaged on its way here is as damaged when it leaves, and its receiver drops it.
+//! Checksums of TCP and UDP are carried along: a rewrite updates them by what it changes (RFC 1624), so a packet damaged on its
+//! way here is as damaged when it leaves, and its receiver drops it. [`is_intact`] verifies them, for packets that are cut or
+//! believed. [`parse`] verifies the checksum of the IPv4 header.
 //!
 //! ```
 //! use convey_wire::{TestPacket, parse};
@@ -36,8 +37,8 @@ mod tunnel_mtu_report;
 mod vip_probe;
 
 pub use answer::{ANSWER_LEN, IcmpError, icmp_error, is_port_unreachable, reset, reset_reply};
-pub use build::TestPacket;
-pub use checksum::{Checksum, checksum_changes};
+pub use build::{TestPacket, update_header_checksum};
+pub use checksum::{Checksum, checksum_changes, is_intact};
 pub use datagrams::{datagram, datagrams};
 pub use extensions::MAX_EXTENSIONS;
 pub use fingerprint::{Fingerprint, fingerprint};

@@ -3,6 +3,7 @@
 use etherparse::err::ipv4::{HeaderError, HeaderSliceError};
 use etherparse::{EtherType, Ethernet2Slice, Ipv4HeaderSlice, TcpHeaderSlice};
 
+use super::checksum::is_header_intact;
 use super::extensions::{self, Carried};
 use super::fields::{
     ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TCP_LEN, UDP_LEN, ethernet, icmp, ipv4, ipv6, tcp, u16_at, u32_at, udp,
@@ -12,10 +13,11 @@ use super::quote;
 use convey_model::{Addr, FlowKey, TCP, UDP};
 
 /// Reads the headers of an Ethernet II frame that carries TCP or UDP, or an ICMP error about them, over IPv4 or
-/// IPv6; options, extension headers, fragments and padding allowed. Says nothing about checksums.
+/// IPv6; options, extension headers, fragments and padding allowed. Verifies the checksum of the IPv4 header; for the others see
+/// [`is_intact`](crate::is_intact).
 ///
 /// # Errors
-/// The first thing that is wrong, outer headers before inner ones.
+/// The first thing that is wrong, outer headers before inner ones; the checksum of an IPv4 header last.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, ParseError> {
     // Returned at once: where the two are joined first, all of it is copied.
@@ -50,6 +52,9 @@ fn common_v4(frame: &[u8]) -> Option<Headers> {
         && u16_at(ip, ipv4::FRAGMENT) & ipv4::FRAGMENT_MASK == 0
         && total_len <= packet.len();
     if !is_common {
+        return None;
+    }
+    if !is_header_intact(ip) {
         return None;
     }
     let packet = v4(ip, IPV4_LEN, total_len);
@@ -140,8 +145,10 @@ fn strict_v4(frame: &[u8]) -> Result<Headers, ParseError> {
     };
     check_end(usize::from(ip.fragments_offset().value()) * 8 + total_len)?;
     let protocol = ip.protocol().0;
+    let is_intact = is_header_intact(ip.slice());
     let ip = packet.first_chunk().ok_or(ParseError::Truncated)?;
-    carried(&v4(ip, header_len, total_len), kind, frame, protocol, icmp::V4)
+    let headers = carried(&v4(ip, header_len, total_len), kind, frame, protocol, icmp::V4)?;
+    if is_intact { Ok(headers) } else { Err(ParseError::BadHeaderChecksum) }
 }
 
 fn strict_v6(frame: &[u8]) -> Result<Headers, ParseError> {

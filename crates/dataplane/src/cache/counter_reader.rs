@@ -6,6 +6,7 @@ use super::counter_ids::CounterIds;
 use super::writer::Failures;
 use super::{FlowCounters, KernelCache, Outcome};
 use convey_forward::FlowOwners;
+use convey_model::DropReason;
 use convey_snapshot::stats::{Counter, PacketStats};
 
 /// Reads what the cache has counted. There is one.
@@ -56,7 +57,10 @@ impl CounterReader {
             }
         }
         if let Ok(n) = cache.fin_queue_full() {
-            stats.set_fin_queue_full(n);
+            stats.set_kernel_drops(DropReason::FinQueueFull, n);
+        }
+        if let Ok(n) = cache.bad_checksums() {
+            stats.set_kernel_drops(DropReason::BadChecksum, n);
         }
         stats.set_cache_failures(self.failures.count());
         stats.set_cache_entries_lost(self.failures.entries_lost());

@@ -60,6 +60,8 @@ const EVENTS: &str = "events";
 pub(crate) const SYN_LIMITED: u32 = Outcome::ALL.len() as u32;
 /// FINs that were dropped, there being no room for their events, among them, too.
 pub(crate) const FIN_QUEUE_FULL: u32 = SYN_LIMITED + 1;
+/// Index in [`OUTCOMES`] of segments that the cache drops for a wrong checksum.
+pub(crate) const BAD_CHECKSUM: u32 = FIN_QUEUE_FULL + 1;
 
 /// How much the cache has room for; at least 1 of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +215,11 @@ impl KernelCache {
     /// How many FINs were dropped since the cache was loaded, there being no room for their events.
     pub fn fin_queue_full(&self) -> Result<u64, CacheError> {
         self.outcomes(FIN_QUEUE_FULL)
+    }
+
+    /// Segments with SYN or FIN that the cache has dropped for a wrong checksum since it was loaded.
+    pub fn bad_checksums(&self) -> Result<u64, CacheError> {
+        self.outcomes(BAD_CHECKSUM)
     }
 
     /// The ring of events. There is one, for the first who asks.

@@ -69,6 +69,10 @@ pub(super) fn fit(frame: &Frame<'_>, headers: &Headers, path: Path) -> Result<Op
     }
     // Fragments get lost on the way to clients more often than segments do.
     let is_segment = path.is_secret && may_become_segments(headers) && mtu > header_len;
+    // Each segment gets a checksum of its own, which would be right over damaged bytes.
+    if is_segment && !frame.is_intact(headers) {
+        return Err(Stop::Silent(DropReason::BadChecksum));
+    }
     Ok(Some(match is_super_segment || is_segment {
         // Each will have a header of its own.
         true => Cut::Segments((mtu - header_len) as u16),

@@ -77,6 +77,7 @@ pub(super) fn unparsed(error: ParseError) -> Verdict {
         ParseError::BadVersion => Verdict::Drop(DropReason::BadVersion),
         ParseError::BadHeaderLength => Verdict::Drop(DropReason::BadHeaderLength),
         ParseError::BadTotalLength => Verdict::Drop(DropReason::BadTotalLength),
+        ParseError::BadHeaderChecksum => Verdict::Drop(DropReason::BadChecksum),
         ParseError::MappedAddress => Verdict::Drop(DropReason::MappedAddress),
         ParseError::SourceRouted => Verdict::Drop(DropReason::SourceRouted),
         ParseError::BadQuote => Verdict::Drop(DropReason::IcmpInvalid),

@@ -25,6 +25,7 @@ mod black_hole;
 mod cache;
 mod change;
 mod client_share;
+mod damaged;
 mod drain;
 mod dsr;
 mod expiry;

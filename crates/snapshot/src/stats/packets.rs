@@ -156,9 +156,9 @@ impl PacketStats {
         self.kernel_drops.of(DropReason::SynLimited).store(n, Ordering::Relaxed);
     }
 
-    /// How many FINs the kernel has dropped so far, there being no room to tell a worker of them.
-    pub fn set_fin_queue_full(&self, n: u64) {
-        self.kernel_drops.of(DropReason::FinQueueFull).store(n, Ordering::Relaxed);
+    /// Sets how many packets the flow cache has dropped for this reason so far.
+    pub fn set_kernel_drops(&self, reason: DropReason, n: u64) {
+        self.kernel_drops.of(reason).store(n, Ordering::Relaxed);
     }
 
     /// How often the kernel has refused to change the flow cache so far.
@@ -300,7 +300,7 @@ mod tests {
         stats.overrun(0, 2);
         stats.overrun(1, 4);
         stats.dropped(1, DropReason::FinQueueFull, 8);
-        stats.set_fin_queue_full(16);
+        stats.set_kernel_drops(DropReason::FinQueueFull, 16);
         assert_eq!(stats.drops(DropReason::CaptureOverrun), 7);
         assert_eq!(stats.drops(DropReason::FinQueueFull), 24);
         assert_eq!(DropReason::ALL.map(|reason| stats.drops(reason)).iter().sum::<u64>(), 31);

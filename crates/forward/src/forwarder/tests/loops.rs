@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::lab::{ENOUGH, Family, LAN, Lab, Outcome, WAN, neighbour};
 use convey_model::{DropReason, Mode};
-use convey_wire::TestPacket;
+use convey_wire::{TestPacket, update_header_checksum};
 
 told_over_both_families! {
     a_syn_that_comes_back_makes_no_further_flow_and_its_client_is_told,
@@ -120,8 +120,7 @@ fn numbered(family: Family, n: u8) -> Vec<u8> {
     match family {
         Family::V4 => {
             frame[18..20].copy_from_slice(&[0x12, n]);
-            let sum = ipv4_checksum(&frame[14..34]);
-            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            update_header_checksum(&mut frame);
         }
         Family::V6 => frame[16..18].copy_from_slice(&[0x12, n]),
     }
@@ -155,11 +154,4 @@ fn clients_that_repeat_their_syn_or_have_each_others_numbers_are_no_loop(family:
         lab.send(lab.client(3).syn().seq(4711).window(1_000).ttl(50));
         lab.send(lab.client(4).syn().seq(4711).tcp_options(&[2, 4, 5, 100]).ttl(50));
     }
-}
-
-/// Of an IPv4 header (RFC 791).
-fn ipv4_checksum(header: &[u8]) -> u16 {
-    let words = header.chunks(2).enumerate().filter(|(n, _)| *n != 5);
-    let sum: u32 = words.map(|(_, word)| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
-    !((sum & 0xffff) as u16 + (sum >> 16) as u16)
 }

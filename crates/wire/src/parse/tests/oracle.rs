@@ -2,25 +2,32 @@
 
 use std::net::SocketAddr;
 
+use etherparse::checksum::Sum16BitWords;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
 use super::*;
 use crate::testing::any_packet;
+use crate::update_header_checksum;
 use convey_model::Protocol;
 
-/// A valid packet with padding or a lost end, and up to four bytes of its headers replaced.
+/// A valid packet with padding or a lost end, and up to four bytes of its headers replaced. In most the checksum of the IPv4
+/// header is right.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![12..24usize, 12..62usize];
     let mutations = prop::collection::vec((byte, any::<u8>()), 0..4);
-    (any_packet(), mutations, prop_oneof![2 => Just(0), 1 => -20..20isize]).prop_map(
-        |(packet, mutations, grown)| {
+    let is_updated = prop_oneof![3 => Just(true), 1 => Just(false)];
+    (any_packet(), mutations, prop_oneof![2 => Just(0), 1 => -20..20isize], is_updated).prop_map(
+        |(packet, mutations, grown, is_updated)| {
             let mut frame = packet.bytes();
             frame.resize(frame.len().saturating_add_signed(grown), 0);
             for (at, value) in mutations {
                 if let Some(byte) = frame.get_mut(at) {
                     *byte = value;
                 }
+            }
+            if is_updated {
+                update_header_checksum(&mut frame);
             }
             frame
         },
@@ -89,6 +96,10 @@ impl Judged {
         match net {
             NetSlice::Ipv4(ip) if ip.extensions().is_empty() => {
                 let header = ip.header();
+                // As it came: etherparse reads no reserved flag.
+                if Sum16BitWords::new().add_slice(header.slice()).ones_complement() != 0 {
+                    return None;
+                }
                 Some(Judged {
                     src: header.source_addr().into(),
                     dst: header.destination_addr().into(),
