@@ -101,7 +101,10 @@ static ALWAYS_INLINE __u32 confirmed(const struct packet *packet, const struct f
 	return sent;
 }
 
-/* Whether a FIN comes exactly where its sender has got to, with nothing missing before it; or has come already. */
+/*
+ * Whether a FIN comes exactly where its sender has got to, with nothing missing before it; or has come already. Its receiver ignores
+ * another one that ends there (RFC 9293, section 3.10.7.4).
+ */
 static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow_entry *entry)
 {
 	__u32 behind, len = length(packet);
@@ -109,7 +112,9 @@ static ALWAYS_INLINE int finishes(const struct packet *packet, const struct flow
 	if (!is_believed(packet, entry))
 		return 0;
 	behind = confirmed(packet, entry) - ntohl(packet->seq);
-	return !behind || behind == len || behind + 1 == len;
+	if (behind == len)
+		return entry->flags & FLOW_FINISHED;
+	return !behind || behind + 1 == len;
 }
 
 /*

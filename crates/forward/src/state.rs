@@ -184,6 +184,16 @@ impl FlowState {
         }
     }
 
+    /// Whether the sender of packets of this direction has finished, or the connection was reset.
+    pub(super) fn has_finished(self, direction: Direction) -> bool {
+        match self {
+            FlowState::Closing | FlowState::TimeWait | FlowState::Closed => true,
+            FlowState::HalfClosedByClient => direction == Direction::ToServer,
+            FlowState::HalfClosedByServer => direction == Direction::ToClient,
+            _ => false,
+        }
+    }
+
     /// Whether it began with a SYN, and that is all that is known of it.
     pub(super) fn is_handshake(self) -> bool {
         matches!(self, FlowState::SynSent | FlowState::SynReceived)

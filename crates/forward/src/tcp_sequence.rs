@@ -288,7 +288,7 @@ impl TcpSequence {
                 }
                 Heard::flags(flags)
             }
-            ACK if fits && view == View::BothSides => self.client_goes_on(pending, segment),
+            ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
             // The last one counts: a client that begins anew has new numbers.
             SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
@@ -306,11 +306,16 @@ impl TcpSequence {
     }
 
     #[inline]
-    fn client_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> Heard {
+    fn client_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
         let Segment { flags, seq, ack, len } = segment;
         let ends_other = *pending == PendingFin::Servers && ack == self.answered;
         if ends_other {
             *pending = PendingFin::Nobodys;
+        }
+        let has_finished = state.has_finished(Direction::ToServer)
+            || (*pending == PendingFin::Clients && self.sent == self.answered);
+        if flags & FIN != 0 && !has_finished && is_repeated(segment, self.sent) {
+            return Heard { flags: 0, ends_other };
         }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
             (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
@@ -348,6 +353,10 @@ impl TcpSequence {
     fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
+        let has_finished = state.has_finished(Direction::ToServer);
+        if flags & FIN != 0 && !has_finished && is_repeated(segment, self.sent) {
+            return 0;
+        }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
             (*pending, self.answered) = (PendingFin::Clients, end);
             return flags & !FIN;
@@ -386,7 +395,7 @@ impl TcpSequence {
             _ => is_near(seq, self.acked) && is_near(ack, self.sent),
         };
         match flags & (SYN | ACK | RST) {
-            ACK if fits && !is_handshake(state) => self.server_goes_on(pending, segment),
+            ACK if fits && !is_handshake(state) => self.server_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
                 self.acked = seq.wrapping_add(1);
@@ -414,14 +423,21 @@ impl TcpSequence {
     }
 
     #[inline]
-    fn server_goes_on(&mut self, pending: &mut PendingFin, segment: Segment) -> Heard {
+    fn server_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
         let ends_other = *pending == PendingFin::Clients && ack == self.answered;
         if ends_other {
             (*pending, self.sent, self.answered) = (PendingFin::Nobodys, ack, self.acked);
         }
+        let has_finished = state.has_finished(Direction::ToClient)
+            || (*pending == PendingFin::Servers && self.acked == self.answered);
         let is_tracked = *pending == PendingFin::Nobodys;
+        let is_again =
+            is_repeated(segment, self.acked) || (is_tracked && is_repeated(segment, self.answered));
+        if flags & FIN != 0 && !has_finished && is_again {
+            return Heard { flags: 0, ends_other };
+        }
         let is_last = is_exact(segment, self.acked) || (is_tracked && is_exact(segment, self.answered));
         if flags & FIN != 0 && !is_last {
             (*pending, self.answered) = (PendingFin::Servers, end);
@@ -461,6 +477,13 @@ fn follows(segment: Segment, sent: u32) -> bool {
 fn is_exact(fin: Segment, sent: u32) -> bool {
     let behind = sent.wrapping_sub(fin.seq);
     behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
+}
+
+/// Whether a FIN ends where its sender has got to: its receiver ignores it, unless the FIN has come before (RFC 9293, section
+/// 3.10.7.4).
+fn is_repeated(fin: Segment, sent: u32) -> bool {
+    let behind = sent.wrapping_sub(fin.seq);
+    behind > 0 && behind == fin.len
 }
 
 pub(super) fn is_after(number: u32, other: u32) -> bool {

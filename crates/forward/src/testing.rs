@@ -273,7 +273,10 @@ impl MockEntry {
     fn finishes(&self, segment: Segment, other: Option<Other>) -> bool {
         let behind = self.confirmed(other).wrapping_sub(segment.seq);
         self.believes(segment)
-            && (behind == 0 || behind == segment.len || behind.wrapping_add(1) == segment.len)
+            && match behind.wrapping_sub(segment.len) {
+                0 => self.is_finished,
+                _ => behind == 0 || behind.wrapping_add(1) == segment.len,
+            }
     }
 
     fn believes(&self, Segment { flags, seq, ack, .. }: Segment) -> bool {

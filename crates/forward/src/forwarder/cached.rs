@@ -35,7 +35,10 @@ impl Forwarder {
         if !flow.is_cached() {
             // Or it was forwarded just before the cache had to leave the flow to us.
             if self.withheld.has(flow) {
-                self.hear(id, direction, segment, now);
+                match segment.flags & FIN {
+                    0 => self.hear(id, direction, segment, now),
+                    _ => self.hear_fin_event(id, direction, segment, now),
+                }
                 self.hear_of_server(id, before);
             }
             return;

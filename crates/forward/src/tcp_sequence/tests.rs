@@ -147,6 +147,31 @@ fn a_fin_counts_where_its_sender_had_got_to_or_once_it_is_acknowledged() {
 }
 
 #[test]
+fn a_fin_before_the_window_is_ignored_unless_it_is_repeated() {
+    let sides = [
+        (BothSides, ToServer, HalfClosedByClient),
+        (BothSides, ToClient, HalfClosedByServer),
+        (ClientSide, ToServer, HalfClosedByClient),
+    ];
+    for (view, from, finished) in sides {
+        let (sent, other) = if from == ToServer { (1_000, 5_000) } else { (5_000, 1_000) };
+        for len in [1, 301] {
+            let (mut numbers, mut pending) = (established(), PendingFin::default());
+            let fin = Segment { len, ..segment(FIN_ACK, sent - len, other) };
+            let heard = numbers.hear(&mut pending, (view, Established), from, fin);
+            assert_eq!((heard, pending), (Heard::flags(0), PendingFin::Nobodys), "{view:?} {from:?} {len}");
+            assert_eq!(numbers.numbers(), established().numbers());
+            if view == BothSides {
+                let acked = segment(ACK, other, sent);
+                let back = if from == ToServer { ToClient } else { ToServer };
+                assert!(!numbers.hear(&mut pending, (view, Established), back, acked).ends_other);
+            }
+            assert_eq!(numbers.hear(&mut pending, (view, finished), from, fin).flags, FIN_ACK, "it has come");
+        }
+    }
+}
+
+#[test]
 fn a_fin_that_its_sender_goes_on_behind_was_none() {
     for (from, sent, other) in [(ToServer, 1_000, 5_000), (ToClient, 5_000, 1_000)] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
