@@ -99,6 +99,8 @@ impl FlowFlags {
     const SERVERS_FIN: u8 = FlowFlags::MET;
     /// Passthrough: no FIN, but a SYN of the client.
     const REOPENING: u8 = FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN;
+    /// DSR, where no path to a client is narrow: a SYN of the client.
+    const CLIENTS_SYN: u8 = 32;
 
     fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -130,6 +132,9 @@ impl FlowFlags {
             FlowFlags::REOPENING => PendingFin::Reopening,
             flags if flags & FlowFlags::CLIENTS_FIN != 0 => PendingFin::Clients,
             FlowFlags::SERVERS_FIN => PendingFin::Servers,
+            flags if flags & FlowFlags::CLIENT_SIDE != 0 && self.has(FlowFlags::CLIENTS_SYN) => {
+                PendingFin::Reopening
+            }
             _ => PendingFin::Nobodys,
         }
     }
@@ -137,9 +142,22 @@ impl FlowFlags {
     #[inline]
     fn set_pending_fin(&mut self, pending: PendingFin) {
         let is_reopening = pending == PendingFin::Reopening;
-        self.set(FlowFlags::CLIENTS_FIN, is_reopening || pending == PendingFin::Clients);
-        if !self.has(FlowFlags::CLIENT_SIDE) {
+        if self.has(FlowFlags::CLIENT_SIDE) {
+            self.set(FlowFlags::CLIENTS_FIN, pending == PendingFin::Clients);
+            self.set(FlowFlags::CLIENTS_SYN, is_reopening);
+        } else {
+            self.set(FlowFlags::CLIENTS_FIN, is_reopening || pending == PendingFin::Clients);
             self.set(FlowFlags::SERVERS_FIN, is_reopening || pending == PendingFin::Servers);
+        }
+    }
+
+    /// How narrow the path to the client is.
+    #[inline]
+    fn narrowness(self) -> u8 {
+        if self.has(FlowFlags::CLIENT_SIDE) {
+            0
+        } else {
+            (self.0 & FlowFlags::NARROW) >> FlowFlags::NARROW_SHIFT
         }
     }
 
@@ -398,7 +416,8 @@ impl Flow {
     /// one, and a connection of which not even the SYN was seen may be made up.
     pub(super) fn may_be_cached(&self) -> bool {
         match self.state {
-            _ if self.is_narrow() => false,
+            // The next segment decides between the connection and the one after it.
+            _ if self.is_narrow() || self.reopening_at().is_some() => false,
             FlowState::SynSent | FlowState::SynReceived | FlowState::HandshakeOnly => true,
             FlowState::Established | FlowState::UdpStream => true,
             FlowState::HalfClosedByClient | FlowState::HalfClosedByServer => !self.is_over(),
@@ -409,13 +428,13 @@ impl Flow {
     /// Whether its packets to the client are cut.
     #[inline]
     pub(super) fn is_narrow(&self) -> bool {
-        self.flags.has(FlowFlags::NARROW)
+        self.flags.narrowness() != 0
     }
 
     /// How narrow the path to its client is: 0 if it takes what its server is told, at most 3.
     #[inline]
     pub(super) fn narrowness(&self) -> u8 {
-        (self.flags.0 & FlowFlags::NARROW) >> FlowFlags::NARROW_SHIFT
+        self.flags.narrowness()
     }
 
     /// Has its packets to the client be cut from now on; once into short pieces, for as long as they are cut.
@@ -473,6 +492,16 @@ impl Flow {
         if self.sequence.show_data_since(&before) { state.with_data() } else { state }
     }
 
+    /// Number after a SYN of the client that would open the next connection between the same ends.
+    pub(super) fn reopening_at(&self) -> Option<u32> {
+        self.sequence.reopening_at(self.flags.pending_fin())
+    }
+
+    /// Whether the client has followed up on that SYN, which was there before its last segment.
+    pub(super) fn is_reopened(&self, at: u32) -> bool {
+        self.reopening_at().is_none() && self.sequence.is_at_beginning(at)
+    }
+
     /// Whether a FIN is not believed yet.
     pub(super) fn has_pending_fin(&self) -> bool {
         matches!(self.flags.pending_fin(), PendingFin::Clients | PendingFin::Servers)
@@ -527,7 +556,8 @@ impl Flow {
             false => self.state,
         };
         let mut state = state.next(view, direction, flags);
-        if view == View::ClientSide && self.sequence.show_data_since(&before) {
+        // A SYN: the numbers are those of another connection.
+        if view == View::ClientSide && flags & SYN == 0 && self.sequence.show_data_since(&before) {
             state = state.with_data();
         }
         // It begins after all.

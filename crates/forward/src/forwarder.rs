@@ -460,7 +460,13 @@ impl Forwarder {
         let flow = self.flows.get(id);
         let (was_over, owners) = (flow.is_over(), owners(flow));
         let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
+        let reopening = flow.reopening_at().filter(|_| flow.view() == View::ClientSide);
         note(&mut self.flows);
+        if let (Some(at), Some(journal)) = (reopening, &mut self.journal)
+            && self.flows.get(id).is_reopened(at)
+        {
+            journal.lose_count(id);
+        }
         let flow = self.flows.get(id);
         match flow.state() {
             // It begins anew, or its handshake was completed here: the cache knows nothing of that.

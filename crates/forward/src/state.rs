@@ -234,7 +234,7 @@ impl FlowState {
             (HalfClosedByClient, ToClient, FIN_ACK) | (HalfClosedByServer, ToServer, FIN_ACK) => Closing,
             (Closing, _, ACK) => TimeWait,
             // The server has forgotten the connection, and answers the client's next SYN.
-            (HalfClosedByClient | HalfClosedByServer, ToClient, SYN_ACK) => SynReceived,
+            (Established | HalfClosedByClient | HalfClosedByServer, ToClient, SYN_ACK) => SynReceived,
             _ => self,
         }
     }

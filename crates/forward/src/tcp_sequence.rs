@@ -27,8 +27,8 @@ pub(super) enum PendingFin {
     Nobodys,
     Clients,
     Servers,
-    /// Nobody's. Passthrough: one side has finished, and the client has sent a SYN. A server that answers it has forgotten the
-    /// connection.
+    /// Nobody's, but the client of an open connection has sent a SYN. The next connection between the same ends has begun if the
+    /// server answers that SYN (passthrough), or the client follows up on it (DSR).
     Reopening,
 }
 
@@ -117,6 +117,16 @@ impl TcpSequence {
     /// Whether the client may have sent as much as this since.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
         sent.wrapping_sub(self.sent) <= WINDOW
+    }
+
+    /// Number after the SYN that waits to be followed up.
+    pub(super) fn reopening_at(&self, pending: PendingFin) -> Option<u32> {
+        (pending == PendingFin::Reopening).then_some(self.answered)
+    }
+
+    /// Whether the client has sent no more than a segment behind this number.
+    pub(super) fn is_at_beginning(&self, at: u32) -> bool {
+        is_next(self.sent, at)
     }
 
     /// Whether data has passed, either way, since the numbers were these: the client has sent some, or acknowledged some.
@@ -280,6 +290,16 @@ impl TcpSequence {
             _ => is_near(seq, self.sent) && (self.acked == 0 || is_near(ack, self.acked)),
         };
         match flags & (SYN | ACK | RST) {
+            // The client goes on from its SYN: a connection of other numbers between the same ends (RFC 9293, section 3.6.1).
+            ACK if view == View::ClientSide
+                && *pending == PendingFin::Reopening
+                && flags & FIN == 0
+                && seq == self.answered =>
+            {
+                *pending = PendingFin::Nobodys;
+                *self = TcpSequence { sent: seq.wrapping_add(len), acked: ack, answered: ack };
+                Heard::flags(flags | SYN)
+            }
             ACK if fits && (is_handshake(state) || self.acked == 0) => {
                 advance(&mut self.sent, seq.wrapping_add(len));
                 match self.acked {
@@ -295,8 +315,8 @@ impl TcpSequence {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
             }
-            // Anybody may have sent it. Only the server's answer begins anew.
-            SYN if view == View::BothSides && is_half_closed(state) => {
+            // Anybody may have sent it. Only the server's answer begins anew, or, where that does not pass, the client's next segment.
+            SYN if may_reopen(state) => {
                 (*pending, self.answered) = (PendingFin::Reopening, seq.wrapping_add(1));
                 Heard::flags(0)
             }
@@ -368,12 +388,15 @@ impl TcpSequence {
         if !follows(segment, self.sent) && !is_close {
             return flags;
         }
+        let before = (self.sent, self.acked);
         advance(&mut self.sent, end);
         advance(&mut self.acked, ack);
-        if flags & FIN != 0 {
-            *pending = PendingFin::Nobodys;
+        // It goes on with the connection in spite of the SYN. A segment that is late moves nothing.
+        let is_same = *pending == PendingFin::Reopening && (self.sent, self.acked) != before;
+        if flags & FIN != 0 || is_same {
+            (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
         }
-        if *pending == PendingFin::Nobodys {
+        if matches!(*pending, PendingFin::Nobodys | PendingFin::Reopening) {
             return flags;
         }
         if self.answered.wrapping_sub(self.sent) <= 1 {
@@ -403,10 +426,14 @@ impl TcpSequence {
                 Heard::flags(flags)
             }
             // The server has forgotten the connection, and so has the client.
-            SYN_ACK if *pending == PendingFin::Reopening && is_half_closed(state) && ack == self.answered => {
+            SYN_ACK if *pending == PendingFin::Reopening && may_reopen(state) && ack == self.answered => {
                 *pending = PendingFin::Nobodys;
                 (self.sent, self.acked, self.answered) = (ack, seq.wrapping_add(1), seq.wrapping_add(1));
                 Heard::flags(flags)
+            }
+            // Nobody listens there any more, and the server has forgotten the connection.
+            RST_ACK if *pending == PendingFin::Reopening && may_reopen(state) && ack == self.answered => {
+                Heard::flags(RST)
             }
             // "Nobody listens here": known by what it acknowledges.
             RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
@@ -494,8 +521,15 @@ fn is_handshake(state: FlowState) -> bool {
     matches!(state, FlowState::SynSent | FlowState::SynReceived)
 }
 
-fn is_half_closed(state: FlowState) -> bool {
-    matches!(state, FlowState::HalfClosedByClient | FlowState::HalfClosedByServer)
+/// Whether a SYN may open the next connection between the same ends, for all that is seen of this one.
+fn may_reopen(state: FlowState) -> bool {
+    matches!(
+        state,
+        FlowState::HandshakeOnly
+            | FlowState::Established
+            | FlowState::HalfClosedByClient
+            | FlowState::HalfClosedByServer
+    )
 }
 
 fn is_next(number: u32, expected: u32) -> bool {

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::Direction::{ToClient, ToServer};
-use super::FlowState::{Adopted, Established, HalfClosedByClient, HalfClosedByServer, SynReceived, SynSent};
+use super::FlowState::{
+    Adopted, Established, HalfClosedByClient, HalfClosedByServer, HandshakeOnly, SynReceived, SynSent,
+};
 use super::View::{BothSides, ClientSide};
 use super::*;
 
@@ -78,7 +80,7 @@ fn a_client_that_begins_anew_has_new_numbers_but_not_in_the_middle_of_a_connecti
 }
 
 #[test]
-fn a_server_that_answers_a_syn_after_one_side_has_finished_has_forgotten_the_connection() {
+fn a_server_that_answers_a_syn_has_forgotten_the_connection() {
     let (syn, answer) = (segment(SYN, 70_000, 0), segment(SYN_ACK, 90_000, 70_001));
     let data = Segment { len: 10, ..segment(ACK, 1_000, 5_000) };
     let repeated = segment(ACK, 1_000, 5_000);
@@ -90,7 +92,11 @@ fn a_server_that_answers_a_syn_after_one_side_has_finished_has_forgotten_the_con
         (HalfClosedByServer, vec![(ToServer, syn)], segment(SYN_ACK, 90_000, 70_002), false),
         (HalfClosedByServer, vec![(ToServer, syn), (ToServer, data)], answer, false),
         (HalfClosedByServer, vec![(ToServer, syn), (ToClient, segment(ACK, 5_000, 1_000))], answer, false),
-        (Established, vec![(ToServer, syn)], answer, false),
+        (Established, vec![(ToServer, syn)], answer, true),
+        (Established, vec![(ToServer, syn), (ToServer, repeated)], answer, true),
+        (Established, vec![(ToServer, syn), (ToServer, data)], answer, false),
+        (Established, vec![(ToServer, syn), (ToClient, segment(ACK, 5_000, 1_000))], answer, false),
+        (Established, vec![], answer, false),
     ] {
         let (mut numbers, mut pending) = (established(), PendingFin::default());
         for (from, segment) in &before {
@@ -101,6 +107,48 @@ fn a_server_that_answers_a_syn_after_one_side_has_finished_has_forgotten_the_con
         let is_anew = numbers.numbers() == [70_001, 90_001, 90_001];
         assert_eq!(is_anew, is_believed, "{numbers:?}");
         assert!(!is_believed || pending == PendingFin::Nobodys);
+    }
+}
+
+#[test]
+fn a_server_that_refuses_the_next_syn_has_forgotten_the_connection() {
+    for (refused, believed) in [(70_001, RST), (70_002, 0), (1_000, 0)] {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, Established), from, segment);
+        hear(ToServer, segment(SYN, 70_000, 0));
+        assert_eq!(hear(ToClient, segment(RST_ACK, 0, refused)).flags, believed, "{refused}");
+    }
+}
+
+#[test]
+fn in_dsr_a_client_that_follows_up_on_its_syn_has_new_numbers() {
+    let (syn, next) = (segment(SYN, 1 << 31, 0), segment(ACK, (1 << 31) + 1, 90_001));
+    let data = Segment { len: 10, ..segment(ACK, 1_000, 5_000) };
+    let late = segment(ACK, 1_000, 5_000);
+    let acknowledgement = segment(ACK, 1_000, 5_001);
+    for (before, next, is_believed) in [
+        (vec![syn], next, true),
+        (vec![syn, syn], next, true),
+        (vec![segment(SYN, 7, 0), syn], next, true),
+        (vec![syn, late], next, true),
+        (vec![syn], Segment { len: 10, ..next }, true),
+        (vec![], next, false),
+        (vec![syn, data], next, false),
+        (vec![syn, acknowledgement], next, false),
+        (vec![syn], Segment { seq: next.seq + 1, ..next }, false),
+        (vec![syn], Segment { flags: RST_ACK, ..next }, false),
+        (vec![syn], Segment { flags: FIN_ACK, len: 1, ..next }, false),
+    ] {
+        for state in [HandshakeOnly, Established] {
+            let (mut numbers, mut pending) = (established(), PendingFin::default());
+            let mut hear = |segment| numbers.hear(&mut pending, (ClientSide, state), ToServer, segment).flags;
+            before.iter().for_each(|segment| _ = hear(*segment));
+            let heard = hear(next);
+            assert_eq!(heard & (FIN | RST), 0, "{before:?} {next:?}");
+            let end = next.seq.wrapping_add(next.len);
+            let is_anew = numbers.numbers() == [end, 90_001, 90_001] && pending == PendingFin::Nobodys;
+            assert_eq!(is_anew, is_believed, "{before:?} {next:?}: {numbers:?}");
+        }
     }
 }
 

@@ -20,7 +20,7 @@ struct Known {
     since: usize,
     /// Whether it was under way when its first segment came.
     is_met: bool,
-    /// Whether the client has sent a SYN since one side finished, and neither has gone on.
+    /// Whether the client of an open connection has sent a SYN, and neither side has gone on.
     is_reopening: bool,
     /// Bytes that the client has sent.
     sent: u32,
@@ -111,10 +111,20 @@ impl Known {
         let before = self.state;
         // The server's reset of a SYN is known by what it acknowledges.
         let is_nothing = direction == ToClient && self.state == FlowState::SynSent && flags == RST;
-        let is_half_closed =
-            matches!(self.state, FlowState::HalfClosedByClient | FlowState::HalfClosedByServer);
-        let is_answer = direction == ToClient && flags == SYN | ACK && is_half_closed;
+        let may_reopen = matches!(
+            self.state,
+            FlowState::HandshakeOnly
+                | FlowState::Established
+                | FlowState::HalfClosedByClient
+                | FlowState::HalfClosedByServer
+        );
+        let is_answer = direction == ToClient && flags == SYN | ACK && may_reopen;
         let is_stray = is_answer && !self.is_reopening;
+        // All SYNs have the same number.
+        let follows_up = self.is_reopening
+            && self.view() == View::ClientSide
+            && flags == ACK
+            && (has_data || self.sent == 0);
         if is_udp || !(is_nothing || is_forged || is_stray) {
             if is_answer || (direction == ToClient && flags & (SYN | RST | ACK) == ACK) {
                 self.is_reopening = false;
@@ -123,15 +133,15 @@ impl Known {
                 self.sent = 0;
             }
             self.state = self.state.next(self.view(), direction, flags);
-            if has_data && self.sent == 0 {
+            if follows_up {
+                (self.sent, self.is_reopening) = (has_data.into(), false);
+            } else if has_data && self.sent == 0 {
                 self.state = self.state.with_data();
                 self.sent = 1;
                 self.is_reopening = false;
             }
         }
-        self.is_reopening |= is_half_closed
-            && self.view() == View::BothSides
-            && (direction, flags, is_udp) == (ToServer, SYN, false);
+        self.is_reopening |= may_reopen && (direction, flags, is_udp) == (ToServer, SYN, false);
         self.is_met &= self.state != FlowState::SynSent;
         let is_syn = direction == ToServer && flags & SYN != 0;
         // All that is repeated here is the client's byte.

@@ -8,7 +8,7 @@ use super::lab::{
 };
 use crate::{ACK, FIN, FlowState, Segment};
 use convey_model::{DropReason, FlowKey, Mode};
-use convey_wire::IcmpError;
+use convey_wire::{IcmpError, TestPacket};
 
 const SPOOFED: Outcome = Outcome::Dropped(DropReason::WrongInterface);
 

@@ -12,6 +12,8 @@ told_with_a_cache! {
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
     a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again,
+    a_pair_that_is_used_again_after_an_abort_is_followed,
+    a_syn_without_a_follow_up_changes_nothing_of_a_connection,
     a_fin_of_the_connection_before_does_not_end_the_next,
 }
 
@@ -157,6 +159,66 @@ mod stories {
         lab.send(lab.client(1).fin().seq(3_000_000_003).ack(2_000_000_001));
         lab.send(syn.reply().fin().seq(2_000_000_001).ack(3_000_000_004));
         assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
+    }
+
+    pub(super) fn a_pair_that_is_used_again_after_an_abort_is_followed(family: Family) {
+        let (client, server) = (3_000_000_001, 2_000_000_001);
+        for mut lab in Lab::both_modes(family) {
+            let is_dsr = !lab.world.frontends[0].mode.has_snat();
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            if !is_dsr {
+                lab.send(syn.reply().syn().seq(500).ack(101));
+            }
+            lab.send(lab.client(1).seq(101).ack(501));
+            lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+            // The server aborts, and its reset gets lost.
+            let again = lab.send(lab.client(1).syn().seq(client - 1));
+            assert_eq!((again.route(), lab.opened, kernel(&lab).entries()), (syn.route(), 1, 0));
+            if !is_dsr {
+                lab.send(syn.reply().syn().seq(server - 1).ack(client));
+            }
+            lab.send(lab.client(1).seq(client).ack(server));
+            assert_eq!(kernel(&lab).entries(), if is_dsr { 1 } else { 2 });
+            lab.send(lab.client(1).seq(client).ack(server).payload(b"hi"));
+            assert_eq!(forwarded(&lab, 1).0, Some(1));
+            let about = |seq: u32| {
+                let answer =
+                    TestPacket::from(family.vip()).to(family.client_addr(1)).seq(seq).ack(client + 2);
+                let router = family.pick("203.0.113.7", "2001:db8:7::7");
+                error_about(&answer.payload(b"hello").bytes(), IcmpError::TimeExceeded, router)
+            };
+            lab.forwarded(&about(server));
+            let of_old = lab.handle_frame(&mut about(501), None);
+            assert_eq!(of_old, Outcome::Dropped(DropReason::IcmpOutOfWindow));
+            lab.send(lab.client(1).fin().seq(client + 2).ack(server));
+            if !is_dsr {
+                lab.send(syn.reply().fin().seq(server).ack(client + 3));
+            }
+            lab.hear_cache();
+            assert_eq!((lab.opened, lab.ended()), (1, 1));
+        }
+    }
+
+    pub(super) fn a_syn_without_a_follow_up_changes_nothing_of_a_connection(family: Family) {
+        for mut lab in Lab::both_modes(family) {
+            let is_dsr = !lab.world.frontends[0].mode.has_snat();
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            if !is_dsr {
+                lab.send(syn.reply().syn().seq(500).ack(101));
+            }
+            lab.send(lab.client(1).seq(101).ack(501));
+            let entries = kernel(&lab).entries();
+            for n in 0..3 {
+                lab.send(lab.client(1).syn().seq(3_000_000_000));
+                lab.send(lab.client(1).seq(101 + 2 * n).ack(501).payload(b"hi"));
+                assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Established, entries));
+            }
+            lab.send(lab.client(1).seq(3_000_000_001).ack(2_000_000_000));
+            lab.send(lab.client(1).rst().seq(3_000_000_001));
+            assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+            lab.send(lab.client(1).rst().seq(107));
+            assert_eq!((state(&lab), lab.ended()), (FlowState::Closed, 1));
+        }
     }
 
     pub(super) fn a_fin_of_the_connection_before_does_not_end_the_next(family: Family) {
