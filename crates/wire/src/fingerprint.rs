@@ -27,7 +27,8 @@ pub struct Fingerprint {
 /// and clients elsewhere that say the same with the same number are not taken for it.
 ///
 /// A segment is unique by its time stamp. Without one it may be that of many: small stacks (lwIP) begin all connections after a
-/// power cut with the same sequence numbers.
+/// power cut with the same sequence numbers. A datagram is unique by the number of its IPv4 packet; a flow label is that of all
+/// datagrams of a flow (RFC 6437).
 pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerprint> {
     let l4 = frame.get(headers.l4..)?;
     if headers.is_tcp() {
@@ -47,7 +48,10 @@ pub fn fingerprint(frame: &[u8], headers: &Headers, seed: u64) -> Option<Fingerp
     let of_payload = xxh3_64_with_seed(payload, seed ^ (u64::from(number) << 32) ^ payload.len() as u64);
     // A /24, as IPv4 addresses end in the last bytes, or a /64.
     let network = &headers.key.src.bytes()[..if headers.is_v4() { 15 } else { 8 }];
-    Some(Fingerprint { hash: xxh3_64_with_seed(network, of_payload), is_unique: number != 0 })
+    Some(Fingerprint {
+        hash: xxh3_64_with_seed(network, of_payload),
+        is_unique: headers.is_v4() && number != 0,
+    })
 }
 
 fn has_timestamps(mut options: &[u8]) -> bool {
