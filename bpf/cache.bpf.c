@@ -69,9 +69,12 @@ static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struc
 	return !entry->from || entry->from == (__u16)packet->interface;
 }
 
-/* FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. */
-static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, struct flow_entry **entry,
-					struct next_hop **hop)
+/*
+ * FORWARDED for a hit. `gso_size` is 0 but for a super-frame, of which counts how long its packets will be. A large segment that comes
+ * again after a pause of `after` ns is none.
+ */
+static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_size, __u64 after,
+					struct flow_entry **entry, struct next_hop **hop)
 {
 	__u32 next_hop, len, added;
 
@@ -98,7 +101,7 @@ static ALWAYS_INLINE enum outcome judge(const struct packet *packet, __u32 gso_s
 	/* A super-frame may be as long as a length can say. */
 	if (len + added > (*hop)->mtu || packet->len + added > 0xffff)
 		return TOO_BIG;
-	if (is_repeated(packet, len, *entry))
+	if (is_repeated(packet, len, *entry, after))
 		return REPEATED;
 	return FORWARDED;
 }
@@ -223,7 +226,7 @@ int cache_tc(struct __sk_buff *skb)
 
 	shape = parse_whole(skb->protocol, &from, &packet);
 	if (shape == WHOLE)
-		outcome = judge(&packet, skb->gso_size, &entry, &hop);
+		outcome = judge(&packet, skb->gso_size, REPEATED_AFTER, &entry, &hop);
 	if (outcome != FORWARDED) {
 		note_miss(shape, &packet, outcome, entry);
 		return TCX_NEXT;
@@ -306,7 +309,7 @@ int cache_xdp(struct xdp_md *ctx)
 	if ((shape == WHOLE && is_refused(&packet)) || (shape == FANCY && is_unread_refused(&packet)))
 		return XDP_DROP;
 	if (shape == WHOLE)
-		outcome = judge(&packet, 0, &entry, &hop);
+		outcome = judge(&packet, 0, REPEATED_AFTER, &entry, &hop);
 	if (outcome != FORWARDED) {
 		note_miss(shape, &packet, outcome, entry);
 		return XDP_PASS;
@@ -365,7 +368,7 @@ static ALWAYS_INLINE int is_for_us(const struct source *from, struct __sk_buff *
 
 	switch (parse_whole(skb->protocol, from, &packet)) {
 	case WHOLE:
-		if (judge(&packet, skb->gso_size, &entry, &hop) == FORWARDED || is_refused(&packet))
+		if (judge(&packet, skb->gso_size, FILTER_REPEATED_AFTER, &entry, &hop) == FORWARDED || is_refused(&packet))
 			return 0;
 		return to_frontend(&packet.key) || reply_of_server(&packet.key);
 	case FANCY:

@@ -16,8 +16,11 @@ enum sequence_limit {
 	MAX_UNSUSPECTED = 1280,
 };
 
-/* How long its sender has to be silent before a large segment that comes again is left to userspace, in ns. */
-enum { REPEATED_AFTER = 100000000 };
+/*
+ * How long its sender has to be silent before a large segment that comes again is left to userspace, in ns. The filter of the packet
+ * sockets asks first: it lets in such a segment a tick of the clock (at most 10 ms) earlier, so that no segment is left by both.
+ */
+enum { REPEATED_AFTER = 100000000, FILTER_REPEATED_AFTER = 90000000 };
 
 /* How far what is known of a sender may lag behind what it sends. */
 enum { LAG = 1 << 20 };
@@ -155,9 +158,10 @@ static ALWAYS_INLINE void acknowledge(const struct packet *packet, struct flow_e
 
 /*
  * Whether its sender sends a large segment again after a pause: on a path that takes shorter packets only, and does not say so, none
- * of them arrives. `len` is what the packet will have. Of those that come in a row the first is left to userspace.
+ * of them arrives. `len` is what the packet will have, `after` how long a pause is. Of those that come in a row the first is left to
+ * userspace.
  */
-static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, const struct flow_entry *entry)
+static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, const struct flow_entry *entry, __u64 after)
 {
 	__u32 behind;
 
@@ -166,7 +170,7 @@ static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, con
 	behind = entry->sent - ntohl(packet->seq);
 	if (behind < length(packet) || behind > WINDOW || packet->key.protocol != IPPROTO_TCP)
 		return 0;
-	return bpf_ktime_get_coarse_ns() - entry->last_seen > REPEATED_AFTER;
+	return bpf_ktime_get_coarse_ns() - entry->last_seen > after;
 }
 
 /* Takes note of what a segment that is forwarded says of its connection. */

@@ -62,7 +62,16 @@ fn run_with<P: Runs>(program: &P, frame: &[u8], context: Option<&[u8]>) -> Run {
 
 /// Now, as the kernel's programs have it.
 pub(crate) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    read(rustix::time::ClockId::Monotonic)
+}
+
+/// The last tick of the kernel's clock, by which its programs note when a packet has passed.
+pub(crate) fn last_tick() -> u64 {
+    read(rustix::time::ClockId::MonotonicCoarse)
+}
+
+fn read(clock: rustix::time::ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn stories() -> Vec<Story> {
         what_is_sent_to_somebody_else_is_left_alone,
         a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once,
         packets_between_mapped_addresses_are_left_to_userspace_and_counted,
+        the_filter_lets_in_what_the_cache_will_leave_a_tick_later,
         a_super_frame_counts_by_the_packets_it_is_cut_into,
         a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache,
     ]
@@ -97,6 +98,19 @@ fn a_large_segment_that_comes_again_after_a_pause_is_left_to_userspace_once() {
             let tc = twin.tc(&long);
             assert_eq!(tc, CacheVerdict::Left(Some(Outcome::Repeated)));
             assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "at once it is forwarded");
+        }
+    }
+}
+
+/// The clock may tick before the cache looks at a segment that comes again.
+fn the_filter_lets_in_what_the_cache_will_leave_a_tick_later() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        let mut twin = Twin::new(setup);
+        for packet in ways(&mut twin, &setup) {
+            let long = packet.payload(&[7; 1_300]).bytes();
+            assert!(matches!(twin.see(&long), CacheVerdict::Sent(_)), "it is new");
+            twin.passed_at(&long, kernel::last_tick() - 95_000_000);
+            assert!(twin.lets_in(&long));
         }
     }
 }

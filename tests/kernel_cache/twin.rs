@@ -145,9 +145,14 @@ impl Twin {
 
     /// Has the last packet like this one have passed long ago.
     pub(crate) fn pause(&mut self, frame: &[u8]) {
+        self.passed_at(frame, 1);
+    }
+
+    /// Has the last packet like this one have passed at this time.
+    pub(crate) fn passed_at(&mut self, frame: &[u8], at: u64) {
         let key = wire::parse(frame).unwrap().key;
         let mut entry = self.flows.get(&key).unwrap().unwrap();
-        entry.last_seen = 1;
+        entry.last_seen = at;
         assert_eq!(self.flows.put(&[key], &[entry]).unwrap(), 1);
     }
 
