@@ -1,4 +1,4 @@
-//! Frames one after another, some of them any bytes at all, with time passing in between: what a balancer sends
+//! Frames one after another, some of them damaged or any bytes at all, with time passing in between: what a balancer sends
 //! is a packet that goes where a flow says, and its books stay balanced.
 
 #![no_main]
@@ -10,7 +10,9 @@ use convey_forward::{
     Cut, Direction, FlowState, Forwarded, Fragments, Frame, IpIds, Later, Lead, PacketRole, Verdict, cut,
 };
 use convey_model::{Addr, DsrKind, Mode, Protocol};
-use convey_wire::{Envelope, Headers, IcmpError, Kind, TestPacket, enclose, icmp_error, parse};
+use convey_wire::{
+    Envelope, Headers, IcmpError, Kind, TestPacket, enclose, icmp_error, parse, update_header_checksum,
+};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/balancer/mod.rs"]
@@ -20,6 +22,7 @@ const CAPACITY: u32 = 8;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&setup, mut steps)) = input.split_first() else { return };
+    let clock = setup >> 6;
     let tunnel = (setup & 16 != 0).then_some(if setup & 2 == 0 { DsrKind::Ipip } else { DsrKind::Gue });
     let setup = BalancerSetup {
         mode: if setup & 1 == 0 && tunnel.is_none() { Mode::Passthrough } else { Mode::Dsr },
@@ -29,6 +32,7 @@ fuzz_target!(|input: &[u8]| {
         protocol: if setup & 8 == 0 { Protocol::Tcp } else { Protocol::Udp },
         ..BalancerSetup::passthrough(3, CAPACITY)
     };
+    let setup = setup.with_clock(clock);
     let (balancer, fragments) = (TestBalancer::new(setup), Fragments::new(IpIds::new(0)));
     let mut story = Story { setup, balancer, fragments, delivered: Vec::new(), opened: 0, ended: 0 };
     while let Some((step, rest)) = steps.split_first_chunk::<4>() {
@@ -72,6 +76,10 @@ impl Story {
                     if flags & 1 == 0 { Vec::new() } else { packet(self.client(who), flags, 0).bytes() };
                 let at = if frame.is_empty() { 0 } else { usize::from(flags) % frame.len() };
                 frame.splice(at..frame.len().min(at + bytes.len()), bytes.iter().copied());
+                // As its sender would have written it; or damaged on its way.
+                if flags & 2 != 0 {
+                    update_header_checksum(&mut frame);
+                }
                 self.arrive(frame);
                 return rest;
             }
@@ -130,6 +138,12 @@ impl Story {
             }
             4 => self.arrive(packet.may_be_cut(number.into()).bytes()),
             5 => self.arrive(packet.without_checksum().bytes()),
+            6 => {
+                let mut frame = packet.bytes();
+                let at = usize::from(number) % frame.len();
+                frame[at] ^= 1 << (flags % 8);
+                self.arrive(frame);
+            }
             _ => self.arrive(packet.bytes()),
         }
     }

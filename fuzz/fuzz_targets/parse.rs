@@ -4,15 +4,24 @@
 
 use convey_model::{Addr, FlowKey, NextHop, Rewrite};
 use convey_wire::{
-    ANSWER_LEN, Checksum, Headers, IcmpError, Kind, Split, icmp_error, parse, renumber, reset_reply, rewrite,
-    split,
+    ANSWER_LEN, Checksum, Headers, IcmpError, Kind, ParseError, Split, icmp_error, is_intact, parse,
+    renumber, reset_reply, rewrite, split, update_header_checksum,
 };
 use libfuzzer_sys::fuzz_target;
 
-const HOP: NextHop = NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500, redirect_peer: false };
+const HOP: NextHop =
+    NextHop { interface: 1, src_mac: [2; 6], dst_mac: [4; 6], mtu: 1_500, redirect_peer: false };
 
 fuzz_target!(|frame: &[u8]| {
-    let Ok(headers) = parse(frame) else { return };
+    // Hardly any bytes have the right checksum of an IPv4 header.
+    let mut valid = frame.to_vec();
+    update_header_checksum(&mut valid);
+    let as_it_came = parse(frame);
+    let frame = &valid[..];
+    let Ok(headers) = parse(frame) else { return assert!(as_it_came.is_err()) };
+    assert!(as_it_came == Ok(headers) || as_it_came == Err(ParseError::BadHeaderChecksum));
+    let is_intact = is_intact(frame, &headers, Checksum::Complete);
+    assert!(is_intact || headers.fragment().is_none(), "nobody can tell of a fragment");
     let ip_len = if headers.is_v4() { 20 } else { 40 };
     assert!(headers.l4 >= headers.l3 + ip_len && headers.end >= headers.l4 && headers.end <= frame.len());
     there_and_back(frame, &headers, Checksum::Complete);

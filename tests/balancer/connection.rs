@@ -255,6 +255,30 @@ impl EventSequence {
         self.is_gone(n);
     }
 
+    /// The server aborts, and its reset gets lost: the client may use its port again at once.
+    pub(super) fn abort(&mut self, n: usize) {
+        if self.connections[n].is_open {
+            self.is_gone(n);
+        }
+    }
+
+    /// The end of a connection, or its SYN, is damaged on its way.
+    pub(super) fn damage(&mut self, n: usize, what: u8, at: u8) {
+        let Connection { client, server, .. } = self.connections[n];
+        let before = self.state(n);
+        let packet = self.packet(n).seq(client.next).ack(server.got);
+        match what % 4 {
+            0 => self.arrive_damaged(&packet.fin(), at),
+            1 => self.arrive_damaged(&packet.rst(), at),
+            2 => self.arrive_damaged(&self.packet(n).syn().seq(client.next), at),
+            _ => {
+                let Some(reply) = self.reply(n) else { return };
+                self.arrive_damaged(&reply.seq(server.next).ack(client.got).fin(), at);
+            }
+        }
+        assert_eq!(self.state(n), before);
+    }
+
     /// Somebody who sees nothing sends in the name of a client, by luck with numbers that are near. It changes nothing of an
     /// open connection but how long it may be silent.
     pub(super) fn forge(&mut self, n: usize, flags: u8, off: u8) {

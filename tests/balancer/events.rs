@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use convey_forward::testing::{Flow, FlowTable};
 use convey_forward::{FlowState, PacketRole, Verdict};
-use convey_model::{FlowKey, Mode};
+use convey_model::{DropReason, FlowKey, Mode};
 use convey_snapshot::Frontend;
 use convey_wire::{TestPacket, parse};
 
@@ -60,7 +60,7 @@ impl EventSequence {
         let capacity = CAPACITY / u32::from(workers);
         let few = BalancerSetup { has_more: true, ..BalancerSetup::passthrough(2, capacity) };
         let ports = if has(8) { FEW_PORTS } else { few.ports };
-        let setup = BalancerSetup { mode, is_v6: has(2), ports, ..few };
+        let setup = BalancerSetup { mode, is_v6: has(2), ports, ..few }.with_clock(setup >> 6);
         let room = has(4).then_some(if has(32) { FEW_ENTRIES } else { usize::MAX });
         let balancer = Cached::new(setup, workers, room);
         let connections = vec![Connection::new(); CLIENTS];
@@ -79,7 +79,7 @@ impl EventSequence {
     fn happen(&mut self, [what, who, a, b]: [u8; 4]) {
         let n = usize::from(who) % CLIENTS;
         let (len, fate) = (usize::from(b), Fate::of(a));
-        match what % 17 {
+        match what % 19 {
             10 => self.pass(Duration::from_millis(u64::from(a) * u64::from(b) * u64::from(who))),
             11 => self.change_timeouts(a.is_multiple_of(2)),
             16 => self.change(who, a, b),
@@ -93,6 +93,8 @@ impl EventSequence {
             4 => self.server_sends(n, len, fate),
             5 => self.finish(n, a),
             6 => self.reset(n, a),
+            17 => self.abort(n),
+            18 => self.damage(n, a, b),
             7 | 8 => self.forge(n, a, b),
             12 => self.client_sends_again(n, fate),
             _ => self.server_sends_again(n, fate),
@@ -165,6 +167,17 @@ impl EventSequence {
             (self.connections[who].last, self.connections[who].served) = (now, now);
         }
         who == Some(n)
+    }
+
+    /// Has a packet arrive that was damaged on its way. It ends here.
+    fn arrive_damaged(&mut self, packet: &TestPacket, at: u8) {
+        let mut bytes = packet.bytes();
+        let l4 = parse(&bytes).expect("a packet").l4;
+        // The ports say whose a packet is, and the offset where its payload begins.
+        let fields = [4, 8, 14, 16, 18].map(|field| l4 + field);
+        bytes[fields[usize::from(at) % fields.len()]] ^= 1 << (at % 8);
+        let verdict = self.balancer.handle(&mut bytes);
+        assert!(matches!(verdict, Some(Verdict::Drop(DropReason::BadChecksum))), "{packet:?}: {verdict:?}");
     }
 
     /// Returns what is sent on, and whether a flow has begun with it.

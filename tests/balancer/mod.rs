@@ -28,6 +28,9 @@ pub(crate) const SECOND: (u16, u32) = (81, 5);
 /// The port of a third, which is of UDP.
 pub(crate) const OF_UDP: u16 = 53;
 
+/// Seconds that a clock has run: none, 100 days, 2,000 days, and up to a minute before 32 bits of milliseconds are full.
+const CLOCKS: [u64; 4] = [0, 8_640_000, 172_800_000, (1 << 32) / 1_000 - 60];
+
 /// What a balancer is like.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BalancerSetup {
@@ -44,6 +47,8 @@ pub(crate) struct BalancerSetup {
     pub(crate) has_more: bool,
     /// How many SNAT ports there are.
     pub(crate) ports: u16,
+    /// What the clock shows at the start.
+    pub(crate) clock: Timestamp,
 }
 
 impl BalancerSetup {
@@ -51,7 +56,14 @@ impl BalancerSetup {
     pub(crate) fn passthrough(servers: u8, capacity: u32) -> BalancerSetup {
         let (mode, dsr, protocol) = (Mode::Passthrough, DsrKind::L3, Protocol::Tcp);
         let (is_v6, is_mixed, has_more) = (false, false, false);
-        BalancerSetup { mode, dsr, is_v6, is_mixed, protocol, servers, capacity, has_more, ports: PORTS }
+        let (ports, clock) = (PORTS, Timestamp(0));
+        BalancerSetup { mode, dsr, is_v6, is_mixed, protocol, servers, capacity, has_more, ports, clock }
+    }
+
+    /// The clock of a host that has run for long, by two bits of a number: see [`CLOCKS`].
+    pub(crate) fn with_clock(self, number: u8) -> BalancerSetup {
+        let seconds = CLOCKS[usize::from(number) % CLOCKS.len()];
+        BalancerSetup { clock: Timestamp(seconds * 1_000_000_000), ..self }
     }
 
     /// Servers answer clients directly. TCP over IPv4.
@@ -151,7 +163,7 @@ impl TestBalancer {
                 loops: loops.clone(),
             };
             let (forwarder, snapshot, plan) = (Forwarder::new(settings), snapshot.clone(), plan.clone());
-            let mut balancer = TestBalancer { forwarder, snapshot, plan, now: Timestamp(0) };
+            let mut balancer = TestBalancer { forwarder, snapshot, plan, now: setup.clock };
             balancer.pass_time(Duration::ZERO);
             balancer
         };
