@@ -1,8 +1,15 @@
 //! How far a TCP connection is, and so which segments may be part of it (RFC 9293, section 3.4; RFC 5961). Anybody can
 //! send a segment in a client's name; a sender that does not see the connection has to guess its numbers.
 
+mod numbers;
+
+use self::numbers::{
+    advance, follows, is_behind, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen,
+};
 use super::cache::Progress;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
+
+pub(super) use self::numbers::is_after;
 
 /// How far both sides of a connection are. In DSR there is nothing to be known of it but what the client says.
 ///
@@ -494,61 +501,6 @@ impl TcpSequence {
 
 const SYN_ACK: u8 = SYN | ACK;
 const RST_ACK: u8 = RST | ACK;
-
-/// Whether a segment goes on where its sender had got to, or repeats what ends there or before and more.
-fn follows(segment: Segment, sent: u32) -> bool {
-    sent.wrapping_sub(segment.seq) <= segment.len
-}
-
-/// Whether a FIN is the next that comes, with nothing before it that has not come; or has come already.
-fn is_exact(fin: Segment, sent: u32) -> bool {
-    let behind = sent.wrapping_sub(fin.seq);
-    behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
-}
-
-/// Whether a FIN ends where its sender has got to: its receiver ignores it, unless the FIN has come before (RFC 9293, section
-/// 3.10.7.4).
-fn is_repeated(fin: Segment, sent: u32) -> bool {
-    let behind = sent.wrapping_sub(fin.seq);
-    behind > 0 && behind == fin.len
-}
-
-pub(super) fn is_after(number: u32, other: u32) -> bool {
-    number.wrapping_sub(other) as i32 > 0
-}
-
-fn is_handshake(state: FlowState) -> bool {
-    matches!(state, FlowState::SynSent | FlowState::SynReceived)
-}
-
-/// Whether a SYN may open the next connection between the same ends, for all that is seen of this one.
-fn may_reopen(state: FlowState) -> bool {
-    matches!(
-        state,
-        FlowState::HandshakeOnly
-            | FlowState::Established
-            | FlowState::HalfClosedByClient
-            | FlowState::HalfClosedByServer
-    )
-}
-
-fn is_next(number: u32, expected: u32) -> bool {
-    number.wrapping_sub(expected) <= FIRST_WINDOW
-}
-
-fn is_near(number: u32, known: u32) -> bool {
-    number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW
-}
-
-fn is_behind(number: u32, known: u32) -> bool {
-    known.wrapping_sub(number) <= WINDOW
-}
-
-fn advance(known: &mut u32, number: u32) {
-    if is_after(number, *known) {
-        *known = number;
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,59 @@
+//! Arithmetic of TCP sequence numbers: which segments and numbers fit.
+
+use super::{FIRST_WINDOW, WINDOW};
+use crate::state::{FlowState, Segment};
+
+/// Whether a segment goes on where its sender had got to, or repeats what ends there or before and more.
+pub(super) fn follows(segment: Segment, sent: u32) -> bool {
+    sent.wrapping_sub(segment.seq) <= segment.len
+}
+
+/// Whether a FIN is the next that comes, with nothing before it that has not come; or has come already.
+pub(super) fn is_exact(fin: Segment, sent: u32) -> bool {
+    let behind = sent.wrapping_sub(fin.seq);
+    behind == 0 || behind == fin.len || behind.wrapping_add(1) == fin.len
+}
+
+/// Whether a FIN ends where its sender has got to: its receiver ignores it, unless the FIN has come before (RFC 9293, section
+/// 3.10.7.4).
+pub(super) fn is_repeated(fin: Segment, sent: u32) -> bool {
+    let behind = sent.wrapping_sub(fin.seq);
+    behind > 0 && behind == fin.len
+}
+
+pub(in super::super) fn is_after(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other) as i32 > 0
+}
+
+pub(super) fn is_handshake(state: FlowState) -> bool {
+    matches!(state, FlowState::SynSent | FlowState::SynReceived)
+}
+
+/// Whether a SYN may open the next connection between the same ends, for all that is seen of this one.
+pub(super) fn may_reopen(state: FlowState) -> bool {
+    matches!(
+        state,
+        FlowState::HandshakeOnly
+            | FlowState::Established
+            | FlowState::HalfClosedByClient
+            | FlowState::HalfClosedByServer
+    )
+}
+
+pub(super) fn is_next(number: u32, expected: u32) -> bool {
+    number.wrapping_sub(expected) <= FIRST_WINDOW
+}
+
+pub(super) fn is_near(number: u32, known: u32) -> bool {
+    number.wrapping_sub(known).wrapping_add(WINDOW) <= 2 * WINDOW
+}
+
+pub(super) fn is_behind(number: u32, known: u32) -> bool {
+    known.wrapping_sub(number) <= WINDOW
+}
+
+pub(super) fn advance(known: &mut u32, number: u32) {
+    if is_after(number, *known) {
+        *known = number;
+    }
+}
