@@ -27,15 +27,37 @@ pub(crate) fn stories() -> Vec<Story> {
         a_new_version_that_cannot_start_or_cannot_go_on_with_a_connection_leaves_the_old_one_with_all,
         datagrams_keep_their_server_through_upgrades,
     ];
+    let of_workers = stories![when |case| case.is_passthrough() && !case.is_cached() =>
+        connections_of_several_workers_go_on_after_upgrades,
+    ];
     let long = stories![long when |_| true =>
         ten_upgrades_under_load_cut_no_connection_and_refuse_no_client,
         a_download_of_a_gibibyte_lives_through_ten_upgrades,
     ];
-    [short, long].concat()
+    [short, of_workers, long].concat()
 }
 
 fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
     upgrade_under_load(&mut Network::new(case, 2, 2), 2);
+}
+
+/// Replies come to the worker that has their SNAT port, so that clients' packets have to come to the same one.
+fn connections_of_several_workers_go_on_after_upgrades(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let program = Program::install(&network);
+    let config = Config { passthrough: "workers = 3", ..Config::new(1) };
+    network.balance_by(program.command(&network), &config);
+    let _server = network.server(1, TcpServer::echo);
+    network.wait_for_health(1, true);
+    let begin = || network.inside(Role::Client(1), || connect(network.vip()));
+    let mut open: Vec<_> = (0..40).map(|_| begin()).collect();
+    for n in 1..=2 {
+        open.iter_mut().for_each(|stream| ping(stream).unwrap());
+        program.replace();
+        program.upgrade(&network, n);
+        open.push(begin());
+    }
+    open.iter_mut().for_each(|stream| ping(stream).unwrap());
 }
 
 fn ten_upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
