@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use convey::model::WantedNeighbour;
 use convey::model::{NextHops, Unreachable};
-use convey::net::{Netlink, ReservedPorts};
+use convey::net::{KernelNeighbour, Netlink, ReservedPorts};
 use convey_testkit::{PATIENCE, TestNamespace};
 use etherparse::PacketBuilder;
 
@@ -21,6 +21,9 @@ pub(crate) fn stories() -> Vec<Story> {
         a_client_that_was_asked_for_is_the_kernels_to_forget,
         of_several_routers_that_announce_themselves_one_that_is_there_is_used,
         a_static_neighbour_stays_static,
+        neighbour_that_is_released_is_the_kernels_to_forget,
+        forged_answers_change_no_next_hop,
+        neighbour_that_has_moved_is_followed_though_it_is_checked,
         tables_are_read_while_neighbours_are_asked_for,
         notifications_that_find_no_room_keep_no_neighbour_from_being_resolved,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
@@ -314,6 +317,87 @@ fn a_static_neighbour_stays_static() {
         let entry = balancer.ip(&format!("neigh show {address}"));
         assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
     }
+}
+
+fn neighbour_that_is_released_is_the_kernels_to_forget() {
+    let (balancer, _server) = pair();
+    let link = balancer.index("back");
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = with_servers(link).await;
+            netlink.resolve(ours("10.79.0.9", link)).await.unwrap();
+            for address in ["10.79.0.2", "fd79::2", "10.79.0.9"] {
+                let is_managed = || balancer.ip(&format!("neigh show {address}")).contains("managed");
+                assert!(is_managed());
+                let entry = |list: Vec<KernelNeighbour>| list.into_iter().find(|one| one.ip == ip(address));
+                assert!(entry(netlink.neighbours().await.unwrap()).unwrap().is_kept);
+                assert!(netlink.release(link, ip(address)).await.unwrap());
+                assert!(!is_managed());
+                assert!(!netlink.release(link, ip(address)).await.unwrap());
+                assert!(entry(netlink.neighbours().await.unwrap()).is_none_or(|entry| !entry.is_kept));
+            }
+            balancer.ip("neigh replace 10.79.0.8 dev back managed");
+            assert!(!netlink.release(link, ip("10.79.0.8")).await.unwrap(), "an administrator's");
+        });
+    });
+}
+
+/// Sent to the balancer alone and to the whole link.
+fn forged_answers_change_no_next_hop() {
+    let (balancer, server) = pair();
+    let link = balancer.index("back");
+    balancer.exec("sysctl -qw net.ipv4.neigh.back.locktime=0");
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = with_servers(link).await;
+            let mut hops = NextHops::default();
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
+            let index = hops.lookup(ip("10.79.0.2")).unwrap();
+            for to in [[2, 0, 0, 0, 0, 0x0b], [0xff; 6]] {
+                let mut table = netlink.table().await.unwrap();
+                netlink.update(&mut table).await.unwrap();
+                send(&server, "eth0", &[arp_answer([2, 0, 0, 0, 0, 0x66], to)]);
+                let checked = async {
+                    loop {
+                        netlink.changed().await;
+                        netlink.update(&mut table).await.unwrap();
+                        hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
+                        assert_eq!(hops.get(index).unwrap().dst_mac, [2, 0, 0, 0, 0, 5]);
+                        let entry = balancer.ip("neigh show 10.79.0.2");
+                        if entry.contains("02:00:00:00:00:05") && entry.contains("REACHABLE") {
+                            return;
+                        }
+                    }
+                };
+                tokio::time::timeout(PATIENCE, checked).await.expect("the kernel asks on the link");
+            }
+        });
+    });
+}
+
+/// An answer of ARP that nobody has asked for: the server has this Ethernet address.
+fn arp_answer(mac: [u8; 6], to: [u8; 6]) -> TestFrame {
+    let (from, target) = ([10, 79, 0, 2], [10, 79, 0, 1]);
+    let head = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2];
+    TestFrame([&to[..], &mac, &head, &mac, &from, &to, &target].concat())
+}
+
+fn neighbour_that_has_moved_is_followed_though_it_is_checked() {
+    let (balancer, server) = pair();
+    let link = balancer.index("back");
+    balancer.exec("sysctl -qw net.ipv4.neigh.back.locktime=0");
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = with_servers(link).await;
+            let mut hops = NextHops::default();
+            wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
+            let index = hops.lookup(ip("10.79.0.2")).unwrap();
+            server.ip("link set eth0 address 02:00:00:00:00:55");
+            let moved = [2, 0, 0, 0, 0, 0x55];
+            send(&server, "eth0", &[arp_answer(moved, [0xff; 6])]);
+            wait(&netlink, &mut hops, |hops| hops.get(index).is_some_and(|hop| hop.dst_mac == moved)).await;
+        });
+    });
 }
 
 fn tables_are_read_while_neighbours_are_asked_for() {

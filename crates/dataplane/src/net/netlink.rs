@@ -1,29 +1,28 @@
 //! The netlink socket: reads the kernel's tables, hears of their changes, has neighbours resolved.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use log::warn;
-use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_REPLACE, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::LinkMessage;
-use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
-};
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::packet_route::neighbour::NeighbourMessage;
 use rtnetlink::sys::AsyncSocket;
 use rtnetlink::{MulticastGroup, RouteMessageBuilder};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use tokio::task::JoinSet;
 
+use super::moved::MovedNeighbours;
 use super::notifications::{Notifications, Pending};
 use super::requests::{Error, Requests};
-use super::table;
-use convey_model::{Interface, NetworkTables, WantedNeighbour};
+use super::table::{self, NeighbourChange};
+use convey_model::{Interface, NetworkTables};
 
 /// What may change the way of a packet.
 const GROUPS: [MulticastGroup; 7] = [
@@ -53,7 +52,8 @@ pub struct Netlink {
     /// For lists and what is done once. They may be long.
     pub(super) lists: Requests,
     /// For neighbours that are asked for.
-    asks: Requests,
+    pub(super) asks: Requests,
+    moved: Mutex<MovedNeighbours>,
     notifications: Arc<Notifications>,
     _tasks: JoinSet<()>,
 }
@@ -65,7 +65,8 @@ impl Netlink {
         let notifications = Arc::new(Notifications::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(subscription, notifications.clone()));
-        Ok(Netlink { lists: Requests::open()?, asks: Requests::open()?, notifications, _tasks: tasks })
+        let (lists, asks) = (Requests::open()?, Requests::open()?);
+        Ok(Netlink { lists, asks, moved: Mutex::default(), notifications, _tasks: tasks })
     }
 
     /// Waits until something has changed since the last call; many changes are told as one. Most are only a
@@ -77,20 +78,41 @@ impl Netlink {
     /// Brings a table up to date, and returns whether packets take other ways now. Neighbours are as they were heard of;
     /// the tables are read for everything else, and if notifications were lost. On error the table is as before, and the next
     /// call tries again.
+    ///
+    /// Where one of our servers or routers has another Ethernet address than before, packets go to the address from before
+    /// until the kernel has asked on the link: anybody there can send such an answer.
     pub async fn update(&self, table: &mut NetworkTables) -> Result<bool, Error> {
         let before = table.clone();
-        match self.notifications.take() {
-            Pending::Neighbours(changes) => {
-                changes.into_iter().for_each(|change| table::set(table, change));
+        let unchecked = match self.notifications.take() {
+            Pending::Neighbours(changes) => self.moved(|moved| moved.apply(table, changes)),
+            Pending::Any => {
+                let read = self.read().await.inspect_err(|_| self.notifications.anything())?;
+                let (mut new, listed) = read;
+                let unchecked = self.moved(|moved| moved.apply_list(table, &mut new, &listed));
+                *table = new;
+                unchecked
             }
-            Pending::Any => *table = self.table().await.inspect_err(|_| self.notifications.anything())?,
+        };
+        for (interface, ip) in unchecked {
+            if let Err(error) = self.ask_anew(interface, ip).await {
+                warn!("cannot check the Ethernet address of {ip}: {error}");
+                self.moved(|moved| moved.forget((interface, ip)));
+                self.notifications.anything();
+            }
         }
         Ok(*table != before)
     }
 
+    fn moved<T>(&self, change: impl FnOnce(&mut MovedNeighbours) -> T) -> T {
+        change(&mut self.moved.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Brings up to date what the kernel tells nobody of (`net.ipv6.conf.X.mtu`, `tc qdisc`), and returns whether any of it
-    /// has changed. On error the table is as before.
+    /// has changed. On error the table is as before. Checks of neighbours that have moved end at the second call.
     pub async fn look_at_links(&self, table: &mut NetworkTables) -> Result<bool, Error> {
+        if self.moved(MovedNeighbours::age) {
+            self.notifications.anything();
+        }
         Ok(table::look_at(table, &self.links().await?))
     }
 
@@ -101,7 +123,12 @@ impl Netlink {
 
     /// Reads the tables, of both families.
     pub async fn table(&self) -> Result<NetworkTables, Error> {
-        use RouteNetlinkMessage::{GetAddress, GetNeighbour, GetRoute, NewAddress, NewNeighbour, NewRoute};
+        Ok(self.read().await?.0)
+    }
+
+    /// Reads the tables, and the neighbours with their states.
+    async fn read(&self) -> Result<(NetworkTables, Vec<NeighbourChange>), Error> {
+        use RouteNetlinkMessage::{GetAddress, GetRoute, NewAddress, NewRoute};
         let lists = &self.lists;
         let links = self.links().await?;
         let question = GetAddress(AddressMessage::default());
@@ -120,12 +147,18 @@ impl Netlink {
             });
             routes.extend(list.await?);
         }
-        let question = GetNeighbour(NeighbourMessage::default());
-        let neighbours = lists.list("neighbours", question, |answer| match answer {
-            NewNeighbour(neighbour) => Some(neighbour),
+        let neighbours = self.list_neighbours().await?;
+        let listed = neighbours.iter().filter_map(NeighbourChange::new).collect();
+        Ok((table::new(links, addresses, routes, neighbours), listed))
+    }
+
+    pub(super) async fn list_neighbours(&self) -> Result<Vec<NeighbourMessage>, Error> {
+        let question = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+        let list = self.lists.list("neighbours", question, |answer| match answer {
+            RouteNetlinkMessage::NewNeighbour(neighbour) => Some(neighbour),
             _ => None,
         });
-        Ok(table::new(links, addresses, routes, neighbours.await?))
+        list.await
     }
 
     pub(super) async fn links(&self) -> Result<Vec<LinkMessage>, Error> {
@@ -136,57 +169,6 @@ impl Netlink {
         });
         list.await
     }
-
-    /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from
-    /// then on: nothing that we forward tells the kernel that it is alive (before Linux 5.16 it is only found). A
-    /// client is the kernel's to forget. A static entry stays as it is.
-    pub async fn resolve(&self, wanted: WantedNeighbour) -> Result<(), Error> {
-        if self.is_static(wanted).await? {
-            return Ok(());
-        }
-        match self.ask(wanted, wanted.is_ours).await {
-            Err(error) if wanted.is_ours && error.is_refusal() => self.ask(wanted, false).await,
-            done => done,
-        }
-    }
-
-    async fn ask(&self, wanted: WantedNeighbour, managed: bool) -> Result<(), Error> {
-        let mut neighbour = neighbour(wanted);
-        if managed {
-            let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
-            neighbour.attributes.push(keep);
-        } else {
-            neighbour.header.flags = NeighbourFlags::Use;
-        }
-        let order = RouteNetlinkMessage::NewNeighbour(neighbour);
-        self.asks.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
-    }
-
-    async fn is_static(&self, wanted: WantedNeighbour) -> Result<bool, Error> {
-        let question = RouteNetlinkMessage::GetNeighbour(neighbour(wanted));
-        match self.asks.one("a neighbour", question).await {
-            Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => {
-                Ok(entry.header.state == NeighbourState::Permanent)
-            }
-            // Whatever else is said, that there is none above all, it is not static.
-            Ok(_) => Ok(false),
-            Err(error) if error.is_refusal() => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// What a request says of whom is asked for.
-fn neighbour(WantedNeighbour { interface, ip, .. }: WantedNeighbour) -> NeighbourMessage {
-    let (family, ip) = match ip {
-        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
-        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
-    };
-    let mut message = NeighbourMessage::default();
-    message.header.ifindex = interface;
-    message.header.family = family;
-    message.attributes.push(NeighbourAttribute::Destination(ip));
-    message
 }
 
 /// A socket that hears of changes.

@@ -15,6 +15,8 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteNextHopFlags, RouteType, RouteVia,
 };
 
+use super::asking::NeighbourKey;
+use super::neighbours::is_managed;
 use super::peer::redirect_peer;
 use convey_model::{Interface, Neighbour, NetworkTables, Route, RouteHop};
 
@@ -55,6 +57,12 @@ pub(super) fn look_at(table: &mut NetworkTables, links: &[LinkMessage]) -> bool 
         is_changed |= known != (interface.mtu, interface.mtu_v6, interface.redirect_peer);
     }
     is_changed
+}
+
+/// The neighbour with this interface and address.
+pub(super) fn find(table: &NetworkTables, key: NeighbourKey) -> Option<Neighbour> {
+    let at = table.neighbours.binary_search_by_key(&key, |n| (n.interface, n.ip)).ok()?;
+    table.neighbours.get(at).copied()
 }
 
 /// Takes in what has become of a neighbour.
@@ -230,10 +238,23 @@ fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
 /// What a message says of a neighbour.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NeighbourChange {
-    interface: u32,
-    ip: IpAddr,
+    pub(super) interface: u32,
+    pub(super) ip: IpAddr,
     /// `None` if its Ethernet address is not known.
-    now: Option<Neighbour>,
+    pub(super) now: Option<Neighbour>,
+    pub(super) certainty: Certainty,
+    /// Whether the kernel keeps it fresh.
+    pub(super) is_managed: bool,
+}
+
+/// How sure the kernel is of an Ethernet address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// Somebody has set it.
+    Static,
+    /// The neighbour has answered.
+    Confirmed,
+    Unconfirmed,
 }
 
 impl NeighbourChange {
@@ -241,7 +262,31 @@ impl NeighbourChange {
     pub(super) fn new(message: &NeighbourMessage) -> Option<NeighbourChange> {
         let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
         let ip = neighbour_address(message).filter(|_| is_ip)?;
-        Some(NeighbourChange { interface: message.header.ifindex, ip, now: neighbour(message) })
+        Some(NeighbourChange {
+            now: neighbour(message),
+            certainty: match message.header.state {
+                NeighbourState::Permanent => Certainty::Static,
+                NeighbourState::Reachable => Certainty::Confirmed,
+                _ => Certainty::Unconfirmed,
+            },
+            is_managed: is_managed(message),
+            ..NeighbourChange::missing((message.header.ifindex, ip))
+        })
+    }
+
+    /// There is none.
+    pub(super) fn missing((interface, ip): NeighbourKey) -> NeighbourChange {
+        NeighbourChange { interface, ip, now: None, certainty: Certainty::Unconfirmed, is_managed: false }
+    }
+
+    /// It is as it was.
+    pub(super) fn same(known: Neighbour) -> NeighbourChange {
+        NeighbourChange { now: Some(known), ..NeighbourChange::missing((known.interface, known.ip)) }
+    }
+
+    /// Its interface and address.
+    pub(super) fn key(&self) -> NeighbourKey {
+        (self.interface, self.ip)
     }
 
     /// It is gone.
@@ -251,7 +296,7 @@ impl NeighbourChange {
 }
 
 /// The neighbour's IP address.
-fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
+pub(super) fn neighbour_address(message: &NeighbourMessage) -> Option<IpAddr> {
     message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),

@@ -1,0 +1,152 @@
+//! Neighbours that the kernel is to find, to keep fresh, to check, and to forget.
+
+use std::net::IpAddr;
+
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::route::RouteProtocol;
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::addresses::HostAddresses;
+use super::netlink::Netlink;
+use super::requests::Error;
+use super::table::neighbour_address;
+use convey_model::WantedNeighbour;
+
+/// An entry of the kernel's neighbour tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelNeighbour {
+    /// Index of the interface it is reached through.
+    pub interface: u32,
+    /// Its IP address.
+    pub ip: IpAddr,
+    /// Whether its Ethernet address was not confirmed for a while, and the kernel does not check it.
+    pub is_stale: bool,
+    /// Whether somebody has set it for good.
+    pub is_static: bool,
+    /// Whether a convey has the kernel keep it fresh, this one or another.
+    pub is_kept: bool,
+}
+
+impl KernelNeighbour {
+    fn new(message: &NeighbourMessage) -> Option<KernelNeighbour> {
+        let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
+        let mark = NeighbourAttribute::Protocol(RouteProtocol::from(HostAddresses::PROTOCOL));
+        Some(KernelNeighbour {
+            interface: message.header.ifindex,
+            ip: neighbour_address(message).filter(|_| is_ip)?,
+            is_stale: message.header.state == NeighbourState::Stale,
+            is_static: message.header.state == NeighbourState::Permanent,
+            is_kept: is_managed(message) && message.attributes.contains(&mark),
+        })
+    }
+}
+
+/// Whether the kernel keeps the entry fresh (`NTF_EXT_MANAGED`).
+pub(super) fn is_managed(message: &NeighbourMessage) -> bool {
+    message.attributes.iter().any(|attribute| match attribute {
+        NeighbourAttribute::ExtFlags(flags) => flags.contains(NeighbourExtFlags::Managed),
+        _ => false,
+    })
+}
+
+impl Netlink {
+    /// Has the kernel find a neighbour's Ethernet address. The answer comes as a change. One of ours is kept fresh from
+    /// then on, and marked: nothing that we forward tells the kernel that it is alive (before Linux 5.16 it is only found). A
+    /// client is the kernel's to forget. A static entry stays as it is.
+    pub async fn resolve(&self, wanted: WantedNeighbour) -> Result<(), Error> {
+        if self.is_static(wanted.interface, wanted.ip).await? {
+            return Ok(());
+        }
+        match self.ask(wanted, wanted.is_ours).await {
+            Err(error) if wanted.is_ours && error.is_refusal() => self.ask(wanted, false).await,
+            done => done,
+        }
+    }
+
+    /// Lists the entries of both families.
+    pub async fn neighbours(&self) -> Result<Vec<KernelNeighbour>, Error> {
+        Ok(self.list_neighbours().await?.iter().filter_map(KernelNeighbour::new).collect())
+    }
+
+    /// Has the kernel check a stale entry as it does when it sends there itself: RFC 4861, section 7.3.3.
+    pub async fn probe(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
+        self.resolve(WantedNeighbour { interface, ip, is_ours: false, is_repeated: false }).await
+    }
+
+    /// Leaves a neighbour that was kept fresh to the kernel, which may forget it. Returns whether there was something to do.
+    pub async fn release(&self, interface: u32, ip: IpAddr) -> Result<bool, Error> {
+        let entry = self.entry(interface, ip).await?;
+        if !entry.is_some_and(|entry| KernelNeighbour::new(&entry).is_some_and(|entry| entry.is_kept)) {
+            return Ok(false);
+        }
+        let mut known = neighbour(interface, ip);
+        known.header.state = NeighbourState::Stale;
+        let order = RouteNetlinkMessage::NewNeighbour(known);
+        match self.asks.order("release a neighbour", order, NLM_F_REPLACE).await {
+            // Its Ethernet address is not known.
+            Err(error) if error.is_refusal() => {
+                let order = RouteNetlinkMessage::DelNeighbour(neighbour(interface, ip));
+                self.asks.order("release a neighbour", order, 0).await?;
+            }
+            done => done?,
+        }
+        Ok(true)
+    }
+
+    /// Has the kernel ask the whole link for a neighbour of ours, and forget what it knows. A static entry stays as it is.
+    pub(super) async fn ask_anew(&self, interface: u32, ip: IpAddr) -> Result<(), Error> {
+        if self.is_static(interface, ip).await? {
+            return Ok(());
+        }
+        let mut unknown = neighbour(interface, ip);
+        unknown.header.state = NeighbourState::Failed;
+        let order = RouteNetlinkMessage::NewNeighbour(unknown);
+        self.asks.order("check a neighbour", order, NLM_F_REPLACE).await?;
+        self.ask(WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }, true).await
+    }
+
+    async fn ask(&self, wanted: WantedNeighbour, managed: bool) -> Result<(), Error> {
+        let mut neighbour = neighbour(wanted.interface, wanted.ip);
+        if managed {
+            let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
+            let mark = NeighbourAttribute::Protocol(RouteProtocol::from(HostAddresses::PROTOCOL));
+            neighbour.attributes.extend([keep, mark]);
+        } else {
+            neighbour.header.flags = NeighbourFlags::Use;
+        }
+        let order = RouteNetlinkMessage::NewNeighbour(neighbour);
+        self.asks.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
+    }
+
+    async fn is_static(&self, interface: u32, ip: IpAddr) -> Result<bool, Error> {
+        let entry = self.entry(interface, ip).await?;
+        Ok(entry.is_some_and(|entry| entry.header.state == NeighbourState::Permanent))
+    }
+
+    async fn entry(&self, interface: u32, ip: IpAddr) -> Result<Option<NeighbourMessage>, Error> {
+        let question = RouteNetlinkMessage::GetNeighbour(neighbour(interface, ip));
+        match self.asks.one("a neighbour", question).await {
+            Ok(Some(RouteNetlinkMessage::NewNeighbour(entry))) => Ok(Some(entry)),
+            Ok(_) => Ok(None),
+            // Above all: there is no such entry.
+            Err(error) if error.is_refusal() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A request about a neighbour.
+fn neighbour(interface: u32, ip: IpAddr) -> NeighbourMessage {
+    let (family, ip) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+    };
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = interface;
+    message.header.family = family;
+    message.attributes.push(NeighbourAttribute::Destination(ip));
+    message
+}
