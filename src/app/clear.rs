@@ -1,4 +1,4 @@
-//! `convey clear`: removes the addresses, filters and reserved ports of a process that is gone. It
+//! `convey clear`: removes the addresses, filters, neighbours and reserved ports of a process that is gone. It
 //! waits for one that is ending.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::socket_owner::SocketOwner;
 use super::stale_addresses::{MarkedAddresses, OwnedAddress, announcers};
 use super::stale_filters::{self, Cleared, Kinds};
-use super::{Failure, print, print_error, runtime, stale_addresses};
+use super::{Failure, neighbours, print, print_error, runtime, stale_addresses};
 use crate::net::{self, HostAddresses, Netlink, ReservedPorts};
 
 /// Pauses for a process that is ending: five seconds in all.
@@ -26,7 +26,7 @@ pub(super) fn run(addresses: bool) -> Result<ExitCode, Failure> {
         clearing.addresses().await?;
         if !addresses {
             clearing.wait_for_ending().await;
-            clearing.filters().await?;
+            clearing.filters_and_neighbours().await?;
             clearing.ports();
         }
         anyhow::Ok(clearing.end(addresses))
@@ -119,7 +119,7 @@ impl Clearing {
         self.refuse("a process that is ending still has filters or ports: run `convey clear` again");
     }
 
-    async fn filters(&mut self) -> anyhow::Result<()> {
+    async fn filters_and_neighbours(&mut self) -> anyhow::Result<()> {
         let netlink = Netlink::open().context("cannot ask the kernel for its interfaces")?;
         let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
         for interface in &interfaces {
@@ -132,6 +132,19 @@ impl Clearing {
                 Err(error) => {
                     self.refuse(format!("cannot remove what is left on {}: {error}", interface.name))
                 }
+            }
+        }
+        match neighbours::clear(&netlink).await {
+            Ok(released) => {
+                self.is_clear &= released == 0;
+                match released {
+                    0 => {}
+                    1 => print("left 1 neighbour of a killed convey to the kernel\n"),
+                    _ => print(&format!("left {released} neighbours of a killed convey to the kernel\n")),
+                }
+            }
+            Err(error) => {
+                self.refuse(format!("cannot leave the neighbours of a killed convey to the kernel: {error}"))
             }
         }
         Ok(())

@@ -1,20 +1,63 @@
-//! Has the kernel find the neighbours that packets are to be sent to.
+//! Has the kernel find the neighbours that packets are to be sent to, keep those of ours fresh, check those that flows use,
+//! and forget those that are not needed any more.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use log::warn;
 use tokio::sync::mpsc::Receiver;
+use tokio::time::MissedTickBehavior;
 
 use super::clock;
+use crate::dataplane::Sight;
+use crate::forward::HopUse;
 use crate::model::{Timestamp, WantedNeighbour};
-use crate::net::{Asking, Netlink};
+use crate::net::{Asking, KernelNeighbour, Netlink, OwnedNames};
 
 /// Between two lines of the log.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// Between two looks at the kernel's entries.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Stale entries of clients that the kernel is to check, for each look.
+const MAX_PROBED: usize = 256;
+
+/// Processes that have the kernel keep neighbours fresh have this name in their network namespace.
+pub(super) const NAME: &str = "neighbours";
+
+/// Interface and address.
+type Neighbour = (u32, IpAddr);
+
+/// Neighbours that the kernel keeps fresh for this process. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KeptNeighbours(Arc<Mutex<BTreeSet<Neighbour>>>);
+
+impl KeptNeighbours {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Neighbour>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves all of them to the kernel.
+    pub(super) async fn release(self, netlink: &Netlink) {
+        let kept = std::mem::take(&mut *self.lock());
+        for (interface, ip) in kept {
+            if let Err(error) = netlink.release(interface, ip).await {
+                return warn!("the kernel keeps neighbours of convey's fresh: {error}");
+            }
+        }
+    }
+}
+
 /// Asks for whom the workers want, until they are gone. Each request ends within seconds, with or without an answer.
-pub(super) async fn resolve(netlink: Arc<Netlink>, mut wanted: Receiver<WantedNeighbour>) {
+pub(super) async fn resolve(
+    netlink: Arc<Netlink>,
+    mut wanted: Receiver<WantedNeighbour>,
+    kept: KeptNeighbours,
+) {
     let (mut asking, mut logged) = (Asking::default(), None::<Timestamp>);
     loop {
         let more = async {
@@ -33,6 +76,9 @@ pub(super) async fn resolve(netlink: Arc<Netlink>, mut wanted: Receiver<WantedNe
                 asking.want(neighbour, clock::now());
             }
             let Some(next) = asking.next(clock::now()) else { break };
+            if next.is_ours {
+                kept.lock().insert((next.interface, next.ip));
+            }
             if let Err(error) = netlink.resolve(next).await
                 && logged.is_none_or(|logged| clock::now().since(logged) >= QUIET)
             {
@@ -40,5 +86,210 @@ pub(super) async fn resolve(netlink: Arc<Netlink>, mut wanted: Receiver<WantedNe
                 warn!("cannot resolve {}: {error}", next.ip);
             }
         }
+    }
+}
+
+/// Looks after the kernel's entries while packets are forwarded.
+pub(super) async fn look_after(
+    netlink: Arc<Netlink>,
+    sight: Arc<ArcSwap<Sight>>,
+    uses: Vec<HopUse>,
+    kept: KeptNeighbours,
+) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut rounds = Rounds::default();
+    loop {
+        ticks.tick().await;
+        let entries = match netlink.neighbours().await {
+            Ok(entries) => entries,
+            Err(error) => {
+                warn!("cannot read the kernel's neighbours: {error}");
+                continue;
+            }
+        };
+        let needs = Needs::of(&sight.load(), &uses);
+        let round = rounds.next(&entries, &needs, &mut kept.lock());
+        if let Err(error) = carry_out(&netlink, round, &kept).await {
+            warn!("cannot look after neighbours: {error}");
+        }
+    }
+}
+
+async fn carry_out(netlink: &Netlink, round: Round, kept: &KeptNeighbours) -> Result<(), crate::net::Error> {
+    for (interface, ip) in round.released {
+        netlink.release(interface, ip).await?;
+        kept.lock().remove(&(interface, ip));
+    }
+    for (interface, ip) in round.kept {
+        kept.lock().insert((interface, ip));
+        netlink.resolve(WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }).await?;
+    }
+    for (interface, ip) in round.probed {
+        netlink.probe(interface, ip).await?;
+    }
+    Ok(())
+}
+
+/// Neighbours that packets go to.
+#[derive(Debug, Default)]
+struct Needs {
+    /// Next hops of servers, and the default routers.
+    ours: BTreeSet<Neighbour>,
+    /// Next hops of flows.
+    used: BTreeSet<Neighbour>,
+}
+
+impl Needs {
+    fn of(sight: &Sight, uses: &[HopUse]) -> Needs {
+        let plan = sight.plan();
+        let network = &plan.network;
+        let servers: BTreeSet<IpAddr> = plan.servers.values().map(|server| server.addr.ip()).collect();
+        let to_servers = servers.into_iter().flat_map(|server| network.ways_to(server));
+        let is_used = |index: u32| uses.iter().any(|hops| hops.is_used(index));
+        Needs {
+            ours: to_servers.chain(network.default_routers()).collect(),
+            used: network
+                .known()
+                .filter(|(_, index)| is_used(*index))
+                .map(|(neighbour, _)| neighbour)
+                .collect(),
+        }
+    }
+}
+
+/// Work of one look at the kernel's entries.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Round {
+    /// Entries that are left to the kernel.
+    released: Vec<Neighbour>,
+    /// Entries that the kernel is to keep fresh.
+    kept: Vec<Neighbour>,
+    /// Entries that the kernel is to check.
+    probed: Vec<Neighbour>,
+}
+
+/// Decides on the kernel's entries, look by look. Pure.
+#[derive(Debug, Default)]
+struct Rounds {
+    has_begun: bool,
+    /// Entries of ours that the last look found unneeded.
+    idle: BTreeSet<Neighbour>,
+    /// The last entry that was checked.
+    probed: Option<Neighbour>,
+}
+
+impl Rounds {
+    fn next(&mut self, entries: &[KernelNeighbour], needs: &Needs, kept: &mut BTreeSet<Neighbour>) -> Round {
+        if !self.has_begun {
+            // Entries of a process that handed over to this one, or was killed.
+            kept.extend(entries.iter().filter(|entry| entry.is_kept).map(key));
+            self.has_begun = true;
+        }
+        let mut round = Round::default();
+        let idle: BTreeSet<Neighbour> = entries
+            .iter()
+            .filter(|entry| entry.is_kept)
+            .map(key)
+            .filter(|entry| {
+                kept.contains(entry) && !needs.ours.contains(entry) && !needs.used.contains(entry)
+            })
+            .collect();
+        round.released.extend(idle.intersection(&self.idle));
+        self.idle = idle;
+        let to_keep =
+            |entry: &&KernelNeighbour| !entry.is_kept && !entry.is_static && needs.ours.contains(&key(entry));
+        round.kept.extend(entries.iter().filter(to_keep).map(key));
+        let is_stale =
+            |entry: &&KernelNeighbour| entry.is_stale && !entry.is_kept && !needs.ours.contains(&key(entry));
+        let stale: BTreeSet<Neighbour> =
+            entries.iter().filter(is_stale).map(key).filter(|entry| needs.used.contains(entry)).collect();
+        let after = stale.iter().filter(|entry| self.probed.is_none_or(|last| **entry > last));
+        let before = stale.iter().filter(|entry| self.probed.is_some_and(|last| **entry <= last));
+        round.probed.extend(after.chain(before).take(MAX_PROBED));
+        self.probed = round.probed.last().copied().or(self.probed);
+        round
+    }
+}
+
+fn key(entry: &KernelNeighbour) -> Neighbour {
+    (entry.interface, entry.ip)
+}
+
+/// Leaves the neighbours to the kernel that a killed convey had it keep fresh, unless another convey runs. Returns how many.
+pub(super) async fn clear(netlink: &Netlink) -> Result<usize, crate::net::Error> {
+    if OwnedNames::read().is_ok_and(|names| names.contains(NAME)) {
+        return Ok(0);
+    }
+    let mut released = 0;
+    for entry in netlink.neighbours().await?.into_iter().filter(|entry| entry.is_kept) {
+        released += usize::from(netlink.release(entry.interface, entry.ip).await?);
+    }
+    Ok(released)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn neighbour(n: u16) -> Neighbour {
+        (1, IpAddr::from([10, 0, (n >> 8) as u8, n as u8]))
+    }
+
+    fn kept(n: u16) -> KernelNeighbour {
+        KernelNeighbour { is_kept: true, is_stale: false, ..stale(n) }
+    }
+
+    fn stale(n: u16) -> KernelNeighbour {
+        let (interface, ip) = neighbour(n);
+        KernelNeighbour { interface, ip, is_stale: true, is_static: false, is_kept: false }
+    }
+
+    fn needs(ours: &[u16], used: &[u16]) -> Needs {
+        let set = |list: &[u16]| list.iter().copied().map(neighbour).collect();
+        Needs { ours: set(ours), used: set(used) }
+    }
+
+    #[test]
+    fn entries_are_released_at_the_second_look_without_server_or_flow() {
+        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let entries = [kept(1), kept(2), kept(3)];
+        let mut look = |needs| rounds.next(&entries, &needs, &mut ours).released;
+        assert_eq!(look(needs(&[1], &[2])), []);
+        assert_eq!(look(needs(&[1], &[2])), [neighbour(3)]);
+        assert_eq!(look(needs(&[1], &[])), [neighbour(3)]);
+        assert_eq!(look(needs(&[1, 2], &[])), [neighbour(3)]);
+        assert_eq!(look(needs(&[1], &[])), [neighbour(3)]);
+        assert_eq!(look(needs(&[1], &[])), [2, 3].map(neighbour));
+    }
+
+    #[test]
+    fn entries_that_another_process_had_kept_since_the_start_stay() {
+        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        rounds.next(&[], &needs(&[1], &[]), &mut ours);
+        for _ in 0..3 {
+            assert_eq!(rounds.next(&[kept(2)], &needs(&[1], &[]), &mut ours), Round::default());
+        }
+    }
+
+    #[test]
+    fn entries_of_servers_are_kept_again_unless_they_are_static() {
+        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let entries = [stale(1), KernelNeighbour { is_static: true, ..stale(2) }, kept(3)];
+        let round = rounds.next(&entries, &needs(&[1, 2, 3], &[1, 2, 3]), &mut ours);
+        assert_eq!(round, Round { kept: vec![neighbour(1)], ..Round::default() });
+    }
+
+    #[test]
+    fn stale_entries_that_flows_use_are_checked_in_turn() {
+        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let entries: Vec<KernelNeighbour> = (0..600).map(stale).collect();
+        let used: Vec<u16> = (0..500).collect();
+        let needs = needs(&[], &used);
+        let first = rounds.next(&entries, &needs, &mut ours).probed;
+        let second = rounds.next(&entries, &needs, &mut ours).probed;
+        assert_eq!((first.len(), second.len()), (MAX_PROBED, MAX_PROBED));
+        let all: BTreeSet<Neighbour> = first.into_iter().chain(second).collect();
+        assert_eq!(all, needs.used);
     }
 }

@@ -20,6 +20,7 @@ use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
 use super::host::Kernel;
 use super::memory::PacketMemory;
+use super::neighbours::KeptNeighbours;
 use super::ownership::{self, Ownership};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, split, with_backends,
@@ -37,7 +38,7 @@ use crate::dataplane::{
 };
 use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
-use crate::forward::{CacheEvent, FlowCache, PortSplit};
+use crate::forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit};
 use crate::heap;
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
@@ -75,6 +76,8 @@ pub(super) struct PacketPath {
     lease: Option<Lease>,
     _filters: OwnHandle,
     _reserved: Option<ReservedPorts>,
+    kept_neighbours: KeptNeighbours,
+    _keeps_neighbours: OwnedName,
     tasks: JoinSet<()>,
     applied: Option<Applied>,
 }
@@ -136,6 +139,7 @@ struct Running {
     stats: Arc<PacketStats>,
     /// Neighbours that workers ask for.
     asked: mpsc::Receiver<WantedNeighbour>,
+    hop_uses: Vec<HopUse>,
 }
 
 impl Running {
@@ -149,10 +153,12 @@ impl Running {
         let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
         let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
         let (wanted, asked) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
+        let forwarders = forwarders((config, memory.flows), workers, addresses, writers(offloader));
+        let hop_uses = forwarders.iter().map(Forwarder::hop_use).collect();
         let pipeline = Pipeline::start(PipelineParts {
             filter: CaptureFilter::new(&host.selection),
             dispatch: dispatch(config, workers, addresses),
-            forwarders: forwarders((config, memory.flows), workers, addresses, writers(offloader)),
+            forwarders,
             frame_memory: memory.frames,
             cache: offloader.map(Offloader::planned).transpose()?,
             sight: sight.clone(),
@@ -165,7 +171,7 @@ impl Running {
             now: clock::now,
         })
         .context("cannot start a thread")?;
-        Ok(Running { pipeline, sight, stats, asked })
+        Ok(Running { pipeline, sight, stats, asked, hop_uses })
     }
 }
 
@@ -189,7 +195,7 @@ impl PacketPath {
             host.filters.number,
             parts.xdp_links,
         )?;
-        let Running { pipeline, sight, stats, asked } =
+        let Running { pipeline, sight, stats, asked, hop_uses } =
             Running::start(parts, workers, (&host, &memory), offloader.as_ref())?;
         let HostResources { interfaces, snat_addresses, selection, guard, lasting, .. } = host;
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
@@ -199,7 +205,10 @@ impl PacketPath {
         let mut tasks = JoinSet::new();
         tasks.spawn(count_overruns(pipeline.overruns(), settings.capture_stats_interval));
         tasks.spawn(note_peaks(pipeline.frame_memory()));
-        tasks.spawn(neighbours::resolve(netlink.clone(), asked));
+        let keeps_neighbours = OwnedName::beside(neighbours::NAME).context("cannot look after neighbours")?;
+        let kept = KeptNeighbours::default();
+        tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
+        tasks.spawn(neighbours::look_after(netlink.clone(), sight.clone(), hop_uses, kept.clone()));
         if let Some(offloader) = &offloader {
             tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate(), parts.event_log.clone()));
         }
@@ -226,6 +235,8 @@ impl PacketPath {
             lease,
             _filters: host.filters,
             _reserved: host.reserved,
+            kept_neighbours: kept,
+            _keeps_neighbours: keeps_neighbours,
             tasks,
             applied: None,
         })
@@ -417,9 +428,11 @@ impl PacketPath {
         self.attachments.leave();
     }
 
-    /// Sends what is queued, and stops.
-    pub(super) fn stop(self) {
+    /// Sends what is queued, and stops. The kernel keeps no neighbour fresh for this process any more.
+    pub(super) async fn stop(mut self) {
+        self.tasks.shutdown().await;
         self.attachments.stop();
+        self.kept_neighbours.release(&self.netlink).await;
     }
 }
 

@@ -350,7 +350,7 @@ impl Paths {
             warn!("not every client could be told that its connection is cut");
         }
         if let Some(packets) = task.data_path.packets.take() {
-            packets.stop();
+            packets.stop().await;
         }
         outlasting
     }

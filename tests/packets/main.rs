@@ -41,6 +41,7 @@ mod mixed;
 mod modes;
 mod monitoring;
 mod mtu;
+mod neighbours;
 mod network;
 mod outlast;
 mod ports;
@@ -143,6 +144,7 @@ fn main() -> ExitCode {
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
         ("tunnel", tunnel::stories()),
+        ("neighbours", neighbours::stories()),
         ("outlast", outlast::stories()),
         ("xdp", xdp::stories()),
     ];

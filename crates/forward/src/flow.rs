@@ -293,6 +293,11 @@ impl Flow {
         }
     }
 
+    /// Where packets go next, by direction.
+    pub(crate) fn next_hops(&self) -> [u32; 2] {
+        [Direction::ToServer, Direction::ToClient].map(|direction| self.next_hop(direction))
+    }
+
     /// Sends packets of this direction to another next hop from now on.
     pub fn set_next_hop(&mut self, direction: Direction, next_hop: u32) {
         self.next_hops[direction as usize] = short(next_hop);

@@ -15,6 +15,7 @@ use self::spare_memory::Peak;
 use super::cache::Progress;
 use super::flow::{AtSource, Class, Flow, NewFlow};
 use super::handshake::{HandshakeEvent, HandshakeStep};
+use super::hop_use::HopUse;
 use super::index::Index;
 use super::list::{FlowList, TIMER};
 use super::queues::Resource;
@@ -59,6 +60,7 @@ pub struct FlowTable {
     index: Index,
     wheel: Wheel,
     shares: Shares,
+    hop_use: HopUse,
     /// Flows that were opened since it was last asked, and may be beyond what their clients may have.
     opened: Vec<FlowId>,
     /// Where open flows are counted.
@@ -94,6 +96,7 @@ impl FlowTable {
             index: Index::new(2 * capacity as usize),
             wheel: Wheel::new(),
             shares: Shares::new(capacity),
+            hop_use: HopUse::new(),
             opened: Vec::with_capacity(OPENED),
             sources: SourceCounts::default(),
             counts: Default::default(),
@@ -136,6 +139,11 @@ impl FlowTable {
     /// Flows in this state now.
     pub fn count(&self, state: FlowState) -> u32 {
         self.counts[state as usize]
+    }
+
+    /// How many flows send to each next hop.
+    pub(super) fn hop_use(&self) -> &HopUse {
+        &self.hop_use
     }
 
     /// Flows that are open now, as far as can be told: the connection has begun, and has not ended.
@@ -220,7 +228,10 @@ impl FlowTable {
 
     /// Sends packets of a flow's direction to another next hop from now on.
     pub fn set_next_hop(&mut self, id: FlowId, direction: Direction, next_hop: u32) {
-        self.flows[id.0 as usize].set_next_hop(direction, next_hop);
+        let flow = &mut self.flows[id.0 as usize];
+        self.hop_use.end(flow.next_hops());
+        flow.set_next_hop(direction, next_hop);
+        self.hop_use.begin(flow.next_hops());
     }
 
     /// Tells other workers from now on what may give way here. To be called before there is a flow.
@@ -350,6 +361,7 @@ impl FlowTable {
         if flow.view() == View::BothSides {
             self.index.remove(self.hash(&flow.server()), id, Direction::ToClient);
         }
+        self.hop_use.end(flow.next_hops());
         self.shares.remove(&mut self.flows, id.0, flow.class());
         self.note_at_source(id, flow.at_source(), AtSource::Nothing);
         self.wheel.remove(&mut self.flows, id.0);
@@ -490,7 +502,12 @@ impl FlowTable {
             if flow.slot == Slot::NONE {
                 continue;
             }
-            if keep(FlowId(id), flow) {
+            let (before, is_kept) = (flow.next_hops(), keep(FlowId(id), flow));
+            if flow.next_hops() != before {
+                self.hop_use.end(before);
+                self.hop_use.begin(flow.next_hops());
+            }
+            if is_kept {
                 flow.deadline = flow.deadline.min(now + self.timeouts[flow.state as usize]);
                 self.keep_in_time(FlowId(id));
             } else {
@@ -545,6 +562,7 @@ impl FlowTable {
 
     /// Puts a record where there is room: preferably where one was a moment ago, which is still cached.
     fn place(&mut self, flow: Flow, began: Timestamp) -> FlowId {
+        self.hop_use.begin(flow.next_hops());
         let id = match self.vacant.last() {
             Some(id) => {
                 self.vacant.remove(&mut self.flows, id);

@@ -45,8 +45,8 @@ use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::limiter::Limiter;
 use super::verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{
-    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, Loops, NatPorts, RST, Segment, View,
-    WorkerPeers,
+    Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, HopUse, Loops, NatPorts, RST, Segment,
+    View, WorkerPeers,
 };
 use crate::journal::{FlowRecord, Journal};
 use crate::plan::Plan;
@@ -215,6 +215,11 @@ impl Forwarder {
             refused_at: 0,
             answer: Vec::with_capacity(ANSWER_LEN),
         }
+    }
+
+    /// Returns a view of the number of flows that send to each next hop.
+    pub fn hop_use(&self) -> HopUse {
+        self.flows.hop_use().clone()
     }
 
     /// Fetches into the cache what handling packets with these keys will read of their flows. Worth it for those of a

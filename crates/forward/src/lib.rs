@@ -54,6 +54,7 @@ mod forwarder;
 mod fragments;
 mod handover;
 mod handshake;
+mod hop_use;
 mod ids;
 mod index;
 mod journal;
@@ -89,6 +90,7 @@ pub use forwarder::{
 pub use fragments::{Fragments, Later, Lead};
 pub use handover::{CacheEvent, KnownFlow, TableRow, Unreadable, decode, encode};
 pub use handshake::{HandshakeEvent, HandshakeStep};
+pub use hop_use::HopUse;
 pub use ids::IpIds;
 pub use journal::FlowRecord;
 pub use loops::Loops;

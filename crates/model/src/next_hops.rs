@@ -188,6 +188,23 @@ impl NextHops {
             && self.routes.use_interface(interface, src.is_ipv4())
     }
 
+    /// The ways to `dst`: interface and neighbour of each.
+    pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = (u32, IpAddr)> {
+        self.routes.find(dst).iter().map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
+    }
+
+    /// The routers that default routes lead to: interface and address of each.
+    pub fn default_routers(&self) -> impl Iterator<Item = (u32, IpAddr)> {
+        let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+        let ways = anywhere.into_iter().flat_map(|family| self.routes.find_default(family));
+        ways.filter_map(|hop| Some((hop.interface, hop.gateway?)))
+    }
+
+    /// Every next hop that has an index: interface, neighbour and index.
+    pub fn known(&self) -> impl Iterator<Item = ((u32, IpAddr), u32)> {
+        self.indices.known()
+    }
+
     /// Whether packets to `dst` may go out by this interface.
     pub fn leads_to(&self, dst: IpAddr, interface: u32) -> bool {
         self.routes.find(dst).iter().any(|hop| hop.interface == interface)

@@ -369,6 +369,26 @@ fn a_packet_that_is_known_of_elsewhere_keeps_a_flow_until_it_has_been_silent_sin
 }
 
 #[test]
+fn next_hops_are_used_while_a_flow_sends_there() {
+    let mut flows = table(10);
+    let hops = flows.hop_use().clone();
+    let used = || [10, 20, 30, 99].map(|hop| hops.is_used(hop));
+    let first = open(&mut flows, &passthrough(1), &HANDSHAKE, at(0.0));
+    let second = open(&mut flows, &passthrough(2), &HANDSHAKE, at(0.0));
+    assert_eq!(used(), [true, true, false, false]);
+    flows.set_next_hop(first, ToClient, 30);
+    flows.set_next_hop(second, ToClient, u32::MAX);
+    assert_eq!(used(), [true, false, true, false]);
+    flows.sweep(at(0.0), 0, 10, |id, flow| {
+        flow.set_next_hop(ToServer, 99);
+        id != second
+    });
+    assert_eq!(used(), [false, false, true, true]);
+    flows.remove(first);
+    assert_eq!(used(), [false; 4]);
+}
+
+#[test]
 fn a_sweep_in_slices_sees_every_flow_once_though_others_come_and_go() {
     let mut flows = table(300);
     let ids: Vec<FlowId> = (0..200).map(|n| open(&mut flows, &passthrough(n), &HANDSHAKE, at(0.0))).collect();
