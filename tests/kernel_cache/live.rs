@@ -246,6 +246,7 @@ fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_t
         loopback: false,
         redirect_peer: false,
         addresses: Vec::new(),
+        details: Vec::new(),
     };
     let program = || {
         let links = namespace.exec("ip -details -json link show dev front");

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use convey::model::WantedNeighbour;
 use convey::model::{NextHops, Unreachable};
-use convey::net::{KernelNeighbour, Netlink, ReservedPorts};
+use convey::net::{KernelNeighbour, Netlink, ReservedPorts, RouteQuery};
 use convey_testkit::{PATIENCE, TestNamespace};
 use etherparse::PacketBuilder;
 
@@ -23,6 +23,7 @@ pub(crate) fn stories() -> Vec<Story> {
         a_static_neighbour_stays_static,
         neighbour_that_is_released_is_the_kernels_to_forget,
         forged_answers_change_no_next_hop,
+        sources_are_those_that_the_kernel_chooses,
         neighbour_that_has_moved_is_followed_though_it_is_checked,
         tables_are_read_while_neighbours_are_asked_for,
         notifications_that_find_no_room_keep_no_neighbour_from_being_resolved,
@@ -370,6 +371,66 @@ fn forged_answers_change_no_next_hop() {
                     }
                 };
                 tokio::time::timeout(PATIENCE, checked).await.expect("the kernel asks on the link");
+            }
+        });
+    });
+}
+
+/// Addresses of all kinds on two links, and routes by routers and with sources of their own.
+fn sources_are_those_that_the_kernel_chooses() {
+    let (balancer, server) = pair();
+    balancer.link(("side", "02:00:00:00:01:0b"), &server, ("eth1", "02:00:00:00:01:05"));
+    for line in [
+        "addr add 10.79.7.1/24 dev back",
+        "addr add 10.5.0.1/24 dev back",
+        "addr add 10.79.0.3/32 dev back",
+        "addr add 10.79.0.9/24 dev back",
+        "addr add 10.80.0.4/24 dev side",
+        "addr add 10.80.0.3/24 dev side",
+        "addr add 10.99.0.1/32 dev lo",
+        "route add 10.6.0.0/16 via 10.79.0.254",
+        "route add 10.7.0.0/16 via 10.79.7.254",
+        "route add 10.8.0.0/16 via 10.80.0.254 src 10.99.0.1",
+        "route add 10.9.0.0/16 via 10.44.0.1 dev side onlink",
+        "addr add fd79::1:1/64 dev back nodad preferred_lft 0",
+        "addr add fd79::7:1/112 dev back nodad",
+        "addr add 2001:db8:79::1/64 dev back nodad",
+        "addr add 2001:db8:80::1/64 dev side nodad",
+        "addr add fd80::1/64 dev side nodad preferred_lft 0",
+        "addr add fd99::1/128 dev lo nodad",
+        "route add 2001:db8:6::/48 via fd79::2",
+        "route add fd06::/48 via fd79::2",
+        "route add 2001:db8:8::/48 via 2001:db8:80::2 src fd99::1",
+    ] {
+        balancer.ip(line);
+    }
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let mut hops = NextHops::default();
+            let fd79 = ip("fd79::1");
+            let is_unique = |hops: &NextHops| hops.own_address(fd79).is_some_and(|own| !own.is_tentative);
+            wait(&netlink, &mut hops, is_unique).await;
+            for dst in [
+                "10.79.0.2",
+                "10.79.7.2",
+                "10.5.0.2",
+                "10.80.0.2",
+                "10.6.0.1",
+                "10.7.0.1",
+                "10.8.0.1",
+                "10.9.0.1",
+                "fd79::2",
+                "fd79::7:2",
+                "2001:db8:79::2",
+                "2001:db8:80::2",
+                "fd80::2",
+                "2001:db8:6::1",
+                "fd06::1",
+                "2001:db8:8::1",
+            ] {
+                let kernel = netlink.kernel_route(RouteQuery::to(ip(dst))).await.unwrap().unwrap();
+                assert_eq!(hops.source_to(ip(dst), |_| true), kernel.source, "to {dst}");
             }
         });
     });

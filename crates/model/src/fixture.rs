@@ -75,6 +75,6 @@ pub fn route(network: &str, interface: u32, gateway: Option<IpAddr>) -> Route {
         prefix: prefix.parse().unwrap(),
         prefix_len: len.parse().unwrap(),
         metric: 0,
-        hops: vec![RouteHop { interface, gateway, mtu: None }],
+        hops: vec![RouteHop { interface, gateway, mtu: None, source: None }],
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::next_hops::common_bits;
+
 /// Interfaces, routes and neighbours at one moment, and what routers have reported. Two tables are equal if packets take the same ways. To copy one
 /// copies no routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,12 +42,53 @@ pub struct Interface {
     pub redirect_peer: bool,
     /// Its own addresses, sorted.
     pub addresses: Vec<IpAddr>,
+    /// The same addresses in the kernel's order, with what decides between them as sources.
+    pub details: Vec<InterfaceAddress>,
+}
+
+/// An address of an interface, as a source of packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Bits of its network.
+    pub prefix_len: u8,
+    /// Whether another address of the same network comes first (IPv4), or the address is temporary (IPv6).
+    pub is_secondary: bool,
+    /// Whether new connections should have another source.
+    pub is_deprecated: bool,
+    /// Whether it is not known yet to be unique on its link, or another host has it.
+    pub is_tentative: bool,
+    /// Whether it has a lifetime.
+    pub expires: bool,
+}
+
+impl InterfaceAddress {
+    /// A permanent address.
+    pub fn new(ip: IpAddr, prefix_len: u8) -> InterfaceAddress {
+        let (is_secondary, is_deprecated, is_tentative, expires) = (false, false, false, false);
+        InterfaceAddress { ip, prefix_len, is_secondary, is_deprecated, is_tentative, expires }
+    }
+
+    /// Whether packets to `dst` may come from it.
+    pub fn is_source(&self, dst: IpAddr) -> bool {
+        let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        !self.is_tentative && !self.ip.is_loopback() && is_link_local(self.ip) == is_link_local(dst)
+    }
+
+    /// Whether another address is in its network.
+    pub fn has_in_network(&self, ip: IpAddr) -> bool {
+        self.ip.is_ipv4() == ip.is_ipv4() && common_bits(self.ip, ip) >= self.prefix_len.into()
+    }
 }
 
 impl Interface {
-    /// One that is up and carries Ethernet frames with 1,500 bytes of payload.
+    /// One that is up and carries Ethernet frames with 1,500 bytes of payload. Its addresses are permanent, in networks of
+    /// usual size.
     pub fn ethernet(index: u32, name: &str, mac: [u8; 6], addresses: Vec<IpAddr>) -> Interface {
         let (name, mac, mtu, mtu_v6) = (name.to_owned(), Some(mac), 1_500, 1_500);
+        let detail = |ip: &IpAddr| InterfaceAddress::new(*ip, if ip.is_ipv4() { 24 } else { 64 });
+        let details = addresses.iter().map(detail).collect();
         Interface {
             index,
             name,
@@ -56,6 +99,7 @@ impl Interface {
             loopback: false,
             redirect_peer: false,
             addresses,
+            details,
         }
     }
 }
@@ -93,6 +137,8 @@ pub struct RouteHop {
     pub gateway: Option<IpAddr>,
     /// Longest packet that goes this way, in bytes, if the route says so; never more than the interface takes.
     pub mtu: Option<u32>,
+    /// The source that the route names for packets of this host.
+    pub source: Option<IpAddr>,
 }
 
 /// Somebody on a link whose Ethernet address is known.

@@ -2,6 +2,7 @@
 
 mod indices;
 mod routes;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 use self::indices::{Indices, NextHopKey};
 use self::routes::Routes;
+pub(crate) use self::sources::common_bits;
 use crate::{Interface, Neighbour, NetworkTables, NextHop, Route, RouteHop, Timestamp};
 
 /// The next hops, and which of them leads to an address.
@@ -62,7 +64,7 @@ impl NextHops {
     /// One link with all neighbours on it, and a default route to that link: the network of an example or a test.
     pub fn on_link(link: Interface, neighbours: &[(IpAddr, [u8; 6])]) -> NextHops {
         let (table, metric, interface) = (Route::MAIN, 0, link.index);
-        let hops = vec![RouteHop { interface, gateway: None, mtu: None }];
+        let hops = vec![RouteHop { interface, gateway: None, mtu: None, source: None }];
         let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         let routes = any.map(|prefix| Route { table, prefix, prefix_len: 0, metric, hops: hops.clone() });
         let neighbours: Vec<_> =

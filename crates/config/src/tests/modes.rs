@@ -44,7 +44,7 @@ pub(super) fn told_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
                 _ => return None,
             },
         };
-        Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()), mtu: None })
+        Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()), mtu: None, source: None })
     };
     let own = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect();
     let network = HostNetwork { interfaces: &interfaces, own: &own, hop_to: &hop_to };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use rtnetlink::packet_route::link::{
     AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkLayerType, LinkMessage,
 };
@@ -18,7 +18,7 @@ use rtnetlink::packet_route::route::{
 use super::asking::NeighbourKey;
 use super::neighbours::is_managed;
 use super::peer::redirect_peer;
-use convey_model::{Interface, Neighbour, NetworkTables, Route, RouteHop};
+use convey_model::{Interface, InterfaceAddress, Neighbour, NetworkTables, Route, RouteHop};
 
 /// What the kernel has told.
 pub(super) fn new(
@@ -27,10 +27,10 @@ pub(super) fn new(
     routes: Vec<RouteMessage>,
     neighbours: Vec<NeighbourMessage>,
 ) -> NetworkTables {
-    let mut of_link: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+    let mut of_link: HashMap<u32, Vec<InterfaceAddress>> = HashMap::new();
     for message in addresses {
         if let Some(ip) = own_address(&message) {
-            of_link.entry(message.header.index).or_default().push(ip);
+            of_link.entry(message.header.index).or_default().push(detail(&message, ip));
         }
     }
     let mut interfaces: Vec<Interface> = links
@@ -76,7 +76,26 @@ pub(super) fn set(table: &mut NetworkTables, change: NeighbourChange) {
     }
 }
 
-fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
+/// What decides whether an address is a source of packets.
+fn detail(message: &AddressMessage, ip: IpAddr) -> InterfaceAddress {
+    let mut detail = InterfaceAddress::new(ip, message.header.prefix_len);
+    let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Flags(all) => flags = *all,
+            AddressAttribute::CacheInfo(lifetime) => detail.expires = lifetime.ifa_valid != u32::MAX,
+            _ => {}
+        }
+    }
+    detail.is_secondary = flags.contains(AddressFlags::Secondary);
+    detail.is_deprecated = flags.contains(AddressFlags::Deprecated);
+    detail.is_tentative = flags.contains(AddressFlags::Dadfailed)
+        || flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic);
+    detail
+}
+
+fn interface(message: &LinkMessage, details: Vec<InterfaceAddress>) -> Interface {
+    let mut addresses: Vec<IpAddr> = details.iter().map(|detail| detail.ip).collect();
     addresses.sort_unstable();
     let header = &message.header;
     let ethernet = matches!(header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback);
@@ -90,6 +109,7 @@ fn interface(message: &LinkMessage, mut addresses: Vec<IpAddr>) -> Interface {
         loopback: header.flags.contains(LinkFlags::Loopback),
         redirect_peer: redirect_peer(message),
         addresses,
+        details,
     };
     for attribute in &message.attributes {
         match attribute {
@@ -150,7 +170,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
         hops: Vec::new(),
     };
     let (mut interface, mut gateway) = (None, None);
-    let mtu = mtu(message);
+    let (mtu, source) = (mtu(message), source(message));
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(table) => route.table = *table,
@@ -169,12 +189,13 @@ fn route(message: &RouteMessage) -> Option<Route> {
                         _ => None,
                     }),
                     mtu,
+                    source,
                 }));
             }
             _ => {}
         }
     }
-    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway, mtu }));
+    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway, mtu, source }));
     let looked_at = [Route::LOCAL, Route::MAIN, Route::DEFAULT].contains(&route.table);
     match header.kind {
         _ if !looked_at => None,
@@ -183,6 +204,14 @@ fn route(message: &RouteMessage) -> Option<Route> {
         RouteType::Throw => None,
         _ => Some(Route { hops: Vec::new(), ..route }),
     }
+}
+
+/// The source of this host's packets, if the route names one.
+fn source(message: &RouteMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::PrefSource(source) => address(source),
+        _ => None,
+    })
 }
 
 /// The longest packet, if the route says so; whether that is locked matters to who sends, not to who forwards.

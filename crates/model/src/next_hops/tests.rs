@@ -76,7 +76,7 @@ fn who_is_not_resolved_is_named_with_the_interface_to_ask_on() {
     let hops = NextHops::new(&links(), routes.clone(), &[]);
     assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
     assert_eq!(hops.lookup(ip("198.51.100.9")), unresolved("192.0.2.1", WAN));
-    let router = RouteHop { interface: WAN, gateway: Some(ip("192.0.2.1")), mtu: None };
+    let router = RouteHop { interface: WAN, gateway: Some(ip("192.0.2.1")), mtu: None, source: None };
     assert_eq!(hops.hop_to(ip("198.51.100.9")), Some(router));
 }
 
@@ -95,7 +95,7 @@ fn packets_to_this_host_or_to_a_refused_network_go_nowhere() {
 #[test]
 fn of_several_routers_one_that_is_resolved_is_taken() {
     let mut both = route("0.0.0.0/0", WAN, Some("192.0.2.1"));
-    both.hops.push(RouteHop { interface: WAN, gateway: Some(ip("192.0.2.3")), mtu: None });
+    both.hops.push(RouteHop { interface: WAN, gateway: Some(ip("192.0.2.3")), mtu: None, source: None });
     let hops = NextHops::new(&links(), [both], &[neighbour(WAN, "192.0.2.3", 3)]);
     assert_eq!(mac_to(&hops, "198.51.100.9"), 3);
 }

@@ -116,6 +116,7 @@ fn interface(link: &HostLink) -> Option<Interface> {
         loopback: false,
         redirect_peer: false,
         addresses: link.addresses.iter().map(|(ip, _)| *ip).collect(),
+        details: Vec::new(),
     })
 }
 
