@@ -70,7 +70,8 @@ async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let snapshot = source.snapshot.load();
     let certificates = source.certificates(&snapshot);
     let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
-    let obstacles = FrontendReadiness::of(input).obstacles(source.is_draining());
+    let mut obstacles = FrontendReadiness::of(input).obstacles(source.is_draining());
+    obstacles.extend(source.lost_snat_addresses(&snapshot));
     if obstacles.is_empty() {
         return "ready\n".into_response();
     }

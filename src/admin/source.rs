@@ -79,10 +79,16 @@ impl StatsSource {
         let certificates = self.certificates(&snapshot);
         let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
         let report = StatsReport::new(input, self.started, (self.now)()).with_acme(&self.acme);
-        let report = if self.is_draining() { report.draining() } else { report };
+        let mut report = if self.is_draining() { report.draining() } else { report };
+        report.not_ready.extend(self.lost_snat_addresses(&snapshot));
         let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         let report = report.with_announced(&self.announce).with_remote(&self.remote, self.started);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
+    }
+
+    /// Why servers of passthrough cannot answer any more.
+    pub(super) fn lost_snat_addresses(&self, snapshot: &Snapshot) -> Option<String> {
+        self.data_path.packets.as_ref()?.lost_snat_addresses(&snapshot.network)
     }
 
     /// State of certificates now, for readiness.

@@ -541,7 +541,8 @@ fn mode_name(mode: Mode) -> &'static str {
 
 /// The health checks, also those that go the way of clients' packets.
 fn schedule(parts: &Parts<'_>, outcomes: mpsc::Sender<ProbeOutcome>) -> anyhow::Result<Schedule> {
-    let prober = VipProber(parts.snapshot.clone());
+    let snat_addresses = parts.config.passthrough.snat_addresses.clone();
+    let prober = VipProber { snapshot: parts.snapshot.clone(), snat_addresses };
     let schedule = Schedule::new(outcomes, limits::probes_at_once(parts.open_files));
     Ok(schedule.with_paths(Arc::new(prober)).on(check_thread::start()?))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ use super::paths::Threads;
 use super::sources::Fetched;
 use super::{
     Failure, ask, balancer, certificates, cores, limits, offload, packet_plan, paths, print, print_error,
-    privileges, proxy_path, resources, runtime, snat_ports, sources, stale_filters,
+    privileges, proxy_path, resources, runtime, snat_ports, snat_watch, sources, stale_filters,
 };
 use crate::cli::Options;
 use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadError, Problem, Resolved};
@@ -153,8 +153,12 @@ impl Checked {
             obstacles.extend(resources::missing_tasks(&config, threads));
             obstacles.extend(resources::missing_memory(&config, threads.packets));
         }
+        let mut snat = String::new();
         let config = match kernel {
             Some(kernel) => {
+                let (lines, warnings) = snat_of_servers(&config, &kernel);
+                warnings.iter().for_each(|warning| self.warn(warning));
+                snat = lines;
                 obstacles.extend(of_packets(&config, &kernel));
                 let config = packet_plan::resolve(config, &kernel.network, cores())?;
                 let found = masquerade::of_host(&config, &config.passthrough.snat_addresses, &kernel.network);
@@ -168,6 +172,7 @@ impl Checked {
             self.print(&format!("{path} is valid; it would run:\n\n"));
             self.print(&config::describe(&config));
             memory.describe(&config).iter().for_each(|line| self.print(&format!("{line}\n")));
+            self.print(&snat);
             return Ok(ExitCode::SUCCESS);
         }
         for obstacle in obstacles {
@@ -178,6 +183,27 @@ impl Checked {
         print_error(self.at_home(why));
         Ok(ExitCode::FAILURE)
     }
+}
+
+/// The SNAT addresses, a line for each with the servers that see it; and warnings about those that may go away.
+fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
+    let network = &kernel.network;
+    let Ok(addresses) = packet_plan::snat_addresses(config, network) else { return Default::default() };
+    let mut servers: BTreeMap<IpAddr, Vec<IpAddr>> = BTreeMap::new();
+    for (server, seen) in packet_plan::snat_of_servers(config, network, &addresses) {
+        seen.into_iter().for_each(|ip| servers.entry(ip).or_default().push(server));
+    }
+    let line =
+        |(ip, servers): (&IpAddr, &Vec<IpAddr>)| format!("snat {ip} for {}\n", snat_watch::named(servers));
+    let lines = servers.iter().map(line).collect();
+    let warning = |ip: &IpAddr| match network.own_address(*ip) {
+        Some(own) if own.expires => Some(format!(
+            "the SNAT address {ip} has a lifetime: flows end when it expires; set passthrough.snat_addresses to an address that stays"
+        )),
+        Some(_) => None,
+        None => Some(format!("no interface of this host has the SNAT address {ip}")),
+    };
+    (lines, servers.keys().filter_map(warning).collect())
 }
 
 /// Problems that keep proxy mode and the statistics from listening, a line each.
@@ -212,7 +238,8 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     let interfaces = packet_plan::interfaces(config, &kernel.network);
     let addresses = packet_plan::snat_addresses(config, &kernel.network);
     if let Ok(addresses) = &addresses {
-        note(ownership::snat(config, addresses, false).map(drop));
+        let needs = packet_plan::needs_snat_address(config, &kernel.network, addresses);
+        note(ownership::snat(config, addresses, needs, false).map(drop));
         let settings = &config.passthrough;
         let selection = packet_plan::selection(settings, addresses, packet_plan::with_backends(config));
         if settings.guard

@@ -113,6 +113,7 @@ fn facts(config: &Config, Kernel { network, .. }: &Kernel) -> anyhow::Result<Pac
         layers: interfaces.into_iter().map(|interface| (interface.name, layer)).collect(),
         without_kernel: without_kernel(settings.offload),
         snat_addresses,
+        snat_choice: packet_plan::snat_choice(config),
     })
 }
 

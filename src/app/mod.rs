@@ -42,6 +42,7 @@ mod serving;
 mod show;
 mod signals;
 mod snat_ports;
+mod snat_watch;
 mod socket_owner;
 mod socket_store;
 mod sources;

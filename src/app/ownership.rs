@@ -57,18 +57,29 @@ impl Ownership {
     }
 }
 
-/// Takes the ports of our own that servers see. In an upgrade another process has them, too, and hands over to this one.
+/// Takes the SNAT ports of these addresses. In an upgrade another process has them, too, and hands over to this one. Returns the
+/// addresses without those that another process has and no server `needs`.
 pub(super) fn snat(
     config: &Config,
     addresses: &[IpAddr],
+    needs: impl Fn(IpAddr) -> bool,
     is_upgrade: bool,
-) -> anyhow::Result<Vec<OwnedName>> {
+) -> anyhow::Result<(Vec<IpAddr>, Vec<OwnedName>)> {
     let ports = &config.passthrough.snat_ports;
     let (first, last) = (ports.start(), ports.end());
-    let take = |ip: &IpAddr| {
+    let (mut ours, mut names) = (Vec::new(), Vec::new());
+    for ip in addresses {
         let name = format!("{ip} ports {first}-{last}");
         let taken = if is_upgrade { OwnedName::beside(name) } else { OwnedName::take(name) };
-        taken.with_context(|| format!("cannot use the passthrough.snat_ports {first}-{last} of {ip}"))
-    };
-    addresses.iter().map(take).collect()
+        match taken {
+            Ok(name) => names.push(name),
+            Err(_) if !needs(*ip) => continue,
+            Err(error) => {
+                let context = format!("cannot use the passthrough.snat_ports {first}-{last} of {ip}");
+                return Err(anyhow::Error::from(error).context(context));
+            }
+        }
+        ours.push(*ip);
+    }
+    Ok((ours, names))
 }

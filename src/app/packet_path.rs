@@ -23,11 +23,13 @@ use super::memory::PacketMemory;
 use super::neighbours::KeptNeighbours;
 use super::ownership::{self, Ownership};
 use super::packet_plan::{
-    dispatch, dsr, forwarders, interfaces, passed, selection, snat_addresses, split, with_backends,
+    dispatch, dsr, forwarders, interfaces, needs_snat_address, passed, selection, snat_addresses,
+    snat_choice, split, with_backends,
 };
 use super::path_mtus::{self, MtuByServer};
 use super::paths::Parts;
 use super::restart::Snat;
+use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, flood, neighbours, offload, privileges};
@@ -38,7 +40,7 @@ use crate::dataplane::{
 };
 use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
-use crate::forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit};
+use crate::forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice};
 use crate::heap;
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
@@ -62,6 +64,8 @@ pub(super) struct PacketPath {
     settings: PacketSettings,
     workers: usize,
     snat_addresses: Vec<IpAddr>,
+    snat_choice: SnatChoice,
+    snat_watch: SnatWatch,
     /// Whose their ports are; `None` without an address.
     split: Option<PortSplit>,
     /// Draining frontends are among them.
@@ -102,13 +106,14 @@ impl HostResources {
         let (Kernel { netlink, table, network }, settings) = (kernel, &config.passthrough);
         let interfaces = interfaces(config, network)?;
         let snat_addresses = snat_addresses(config, network)?;
-        let selection = selection(settings, &snat_addresses, with_backends(config));
         // Before anything is done that another process would feel.
         let ownership = match parts.is_upgrade {
             true => Ownership::beside(config)?,
             false => Ownership::default().missing(config)?,
         };
-        let snat_names = ownership::snat(config, &snat_addresses, parts.is_upgrade)?;
+        let needs = needs_snat_address(config, network, &snat_addresses);
+        let (snat_addresses, snat_names) = ownership::snat(config, &snat_addresses, needs, parts.is_upgrade)?;
+        let selection = selection(settings, &snat_addresses, with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
         // The guard is up: what they have forwarded so far does not get to the host's stack.
@@ -226,6 +231,8 @@ impl PacketPath {
             settings: settings.clone(),
             workers,
             snat_addresses,
+            snat_choice: snat_choice(config),
+            snat_watch: SnatWatch::default(),
             ownership: host.ownership,
             _snat_names: host.snat_names,
             attachments,
@@ -300,6 +307,7 @@ impl PacketPath {
     pub(super) fn facts(&self, config: &Config) -> PacketFacts {
         PacketFacts {
             snat_addresses: self.snat_addresses.clone(),
+            snat_choice: self.snat_choice,
             split: self.split.clone(),
             dispatch: Some(dispatch(config, self.workers, &self.snat_addresses)),
             layers: BTreeMap::new(),
@@ -348,6 +356,8 @@ impl PacketPath {
         let vips: BTreeSet<IpAddr> =
             self.attachments.selection().listen().map(|listen| listen.addr.ip()).collect();
         let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));
+        let snat = (self.snat_choice, &*self.snat_addresses);
+        self.snat_watch.look(network, &servers_with_snat(snapshot), snat);
         let named = &self.settings.interfaces;
         self.attachments.cover(passed(named, &vips, &servers, network), network);
         self.attachments.route(network);
@@ -515,6 +525,15 @@ fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
     let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
     let draining = snapshot.draining.servers.iter().map(|endpoint| endpoint.addr);
     servers.chain(draining).map(|addr| addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The addresses of the servers that see SNAT addresses.
+fn servers_with_snat(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
+    let with_snat = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.has_snat());
+    let pools = with_snat.flat_map(|frontend| frontend.pools());
+    pools
+        .flat_map(|pool| pool.servers.iter().map(|server| server.config.addr.ip()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// An old kernel, or a container's that allows neither.

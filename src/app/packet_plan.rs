@@ -1,6 +1,6 @@
 //! The needs of the packet modes on this host, from the configuration and the kernel's tables. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::{Context, bail, ensure};
@@ -8,9 +8,16 @@ use anyhow::{Context, bail, ensure};
 use super::dispatch_seed;
 use crate::config::Config;
 use crate::dataplane::Selection;
-use crate::forward::{Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, WorkerPeers};
+use crate::forward::{
+    Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, SnatChoice, WorkerPeers,
+};
 use crate::model::NextHops;
-use crate::model::{Addr, BackendConfig, Endpoint, FrontendConfig, Interface, Listen, Mode, PacketSettings};
+use crate::model::{
+    Addr, BackendConfig, Endpoint, FrontendConfig, Interface, InterfaceAddress, Listen, Mode, PacketSettings,
+};
+
+/// Addresses of a family that may take the place of those that servers see now.
+const MAX_SPARE: usize = 8;
 
 /// How many threads forward: one for each core but one, unless the file says otherwise. In passthrough each needs SNAT ports
 /// that no frontend at these addresses has: at least a quarter of an even share, or its clients would soon have none. A number in the
@@ -59,8 +66,13 @@ pub(super) fn passed(
     all.filter(|interface| indices.contains(&interface.index)).cloned().collect()
 }
 
-/// Whom servers see: the addresses named, or for each family that passthrough is used with the first one of the
-/// interfaces towards its servers which is no VIP; the VIP if there is no other.
+/// How the SNAT addresses of servers are chosen.
+pub(super) fn snat_choice(config: &Config) -> SnatChoice {
+    if config.passthrough.snat_addresses.is_empty() { SnatChoice::Kernel } else { SnatChoice::Named }
+}
+
+/// Addresses that servers may see: those named, or for each family that passthrough is used with those of the interfaces towards
+/// its servers which are no VIPs; VIPs if there are no others. Those that servers see now come first.
 pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Result<Vec<IpAddr>> {
     let passthrough = config.frontends_where(Mode::has_snat).flat_map(|frontend| &frontend.listen);
     let families: BTreeSet<bool> = passthrough.map(|listen| !listen.is_ipv4()).collect();
@@ -69,37 +81,95 @@ pub(super) fn snat_addresses(config: &Config, network: &NextHops) -> anyhow::Res
         return Ok(if families.is_empty() { Vec::new() } else { named.clone() });
     }
     let (vips, servers) = (vips(config), servers(config, Mode::has_snat));
-    let address = |is_ipv6: bool| {
+    let mut addresses = Vec::new();
+    for is_ipv6 in families {
         let of_family: Vec<IpAddr> = servers.iter().copied().filter(|ip| ip.is_ipv6() == is_ipv6).collect();
-        let towards = network.interfaces_for(&[], &of_family);
-        ensure!(
-            !towards.is_empty(),
-            "no route over an Ethernet interface leads to a server, so convey cannot choose a SNAT address: add a route to the servers, or set \
-             passthrough.snat_addresses"
-        );
-        let interfaces = network.interfaces().iter().filter(|interface| towards.contains(&interface.index));
-        let usable = |ip: &IpAddr| match ip {
+        addresses.extend(snat_addresses_towards(&of_family, is_ipv6, &vips, network)?);
+    }
+    Ok(addresses)
+}
+
+fn snat_addresses_towards(
+    servers: &[IpAddr],
+    is_ipv6: bool,
+    vips: &[IpAddr],
+    network: &NextHops,
+) -> anyhow::Result<Vec<IpAddr>> {
+    let towards = network.interfaces_for(&[], servers);
+    ensure!(
+        !towards.is_empty(),
+        "no route over an Ethernet interface leads to a server, so convey cannot choose a SNAT address: add a route to the servers, or set \
+         passthrough.snat_addresses"
+    );
+    let of_routes: BTreeSet<IpAddr> =
+        servers.iter().filter_map(|server| network.hop_to(*server)?.source).collect();
+    let interfaces = network.interfaces().iter();
+    let of_routes = &of_routes;
+    let own = interfaces.flat_map(|interface| {
+        let is_towards = towards.contains(&interface.index);
+        interface.details.iter().filter(move |own| is_towards || of_routes.contains(&own.ip))
+    });
+    let own: Vec<&InterfaceAddress> = own
+        .filter(|own| match own.ip {
             IpAddr::V4(_) => !is_ipv6,
             IpAddr::V6(ip) => is_ipv6 && !ip.is_unicast_link_local(),
-        };
-        let own: Vec<IpAddr> =
-            interfaces.flat_map(|interface| interface.addresses.iter().copied()).filter(usable).collect();
-        let chosen = own.iter().find(|ip| !vips.contains(ip)).or(own.first()).copied();
-        let family = if is_ipv6 { "global IPv6" } else { "IPv4" };
-        chosen.with_context(|| {
-            format!(
-                "the interfaces towards the servers have no {family} address: add one, or set passthrough.snat_addresses"
-            )
         })
-    };
-    families.into_iter().map(address).collect()
+        .collect();
+    let is_vip = |own: &InterfaceAddress| vips.contains(&own.ip);
+    let is_lasting = |own: &InterfaceAddress| !own.is_tentative && !(is_ipv6 && own.is_secondary);
+    let tiers: [Vec<IpAddr>; 3] = [
+        own.iter().filter(|own| !is_vip(own) && is_lasting(own)).map(|own| own.ip).collect(),
+        own.iter().filter(|own| !is_vip(own)).map(|own| own.ip).collect(),
+        own.iter().map(|own| own.ip).collect(),
+    ];
+    let family = if is_ipv6 { "global IPv6" } else { "IPv4" };
+    let fit = tiers.into_iter().find(|tier| !tier.is_empty()).with_context(|| {
+        format!("the interfaces towards the servers have no {family} address: add one, or set passthrough.snat_addresses")
+    })?;
+    let seen = servers.iter().filter_map(|server| network.source_to(*server, |ip| fit.contains(&ip)));
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for ip in seen.chain(fit.iter().copied().take(MAX_SPARE)) {
+        if !addresses.contains(&ip) {
+            addresses.push(ip);
+        }
+    }
+    Ok(addresses)
+}
+
+/// Whether a server sees this SNAT address now, or an operator has named it.
+pub(super) fn needs_snat_address(
+    config: &Config,
+    network: &NextHops,
+    addresses: &[IpAddr],
+) -> impl Fn(IpAddr) -> bool + use<> {
+    let is_named = snat_choice(config) == SnatChoice::Named;
+    let seen: BTreeSet<IpAddr> =
+        snat_of_servers(config, network, addresses).into_values().flatten().collect();
+    let first = addresses.first().copied();
+    move |ip| is_named || seen.contains(&ip) || seen.is_empty() && first == Some(ip)
+}
+
+/// The SNAT addresses that each server of passthrough sees.
+pub(super) fn snat_of_servers(
+    config: &Config,
+    network: &NextHops,
+    addresses: &[IpAddr],
+) -> BTreeMap<IpAddr, Vec<IpAddr>> {
+    let choice = snat_choice(config);
+    let servers = servers(config, Mode::has_snat).into_iter();
+    servers.map(|server| (server, choice.among(network, server, addresses))).collect()
 }
 
 /// The configuration with what it leaves to this host: interfaces, SNAT addresses and workers.
 pub(super) fn resolve(mut config: Config, network: &NextHops, cores: usize) -> anyhow::Result<Config> {
     let interfaces = interfaces(&config, network)?;
-    config.passthrough.snat_addresses = snat_addresses(&config, network)?;
-    config.passthrough.workers = Some(workers(&config, cores, &config.passthrough.snat_addresses) as u16);
+    let addresses = snat_addresses(&config, network)?;
+    config.passthrough.workers = Some(workers(&config, cores, &addresses) as u16);
+    if snat_choice(&config) == SnatChoice::Kernel {
+        let seen = snat_of_servers(&config, network, &addresses);
+        let is_seen = |ip: &&IpAddr| seen.is_empty() || seen.values().any(|seen| seen.contains(ip));
+        config.passthrough.snat_addresses = addresses.iter().filter(is_seen).copied().collect();
+    }
     config.passthrough.interfaces = interfaces.into_iter().map(|interface| interface.name).collect();
     Ok(config)
 }
@@ -142,11 +212,13 @@ pub(super) fn forwarders(
     mut cache: impl FnMut() -> Option<Box<dyn FlowCache>>,
 ) -> Vec<Forwarder> {
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
+    let choice = snat_choice(config);
     let (split, loops) = (split(config, workers, snat_addresses), Loops::new(fastrand::u64(..)));
     let together = WorkerPeers::together(workers).into_iter().enumerate();
     let settings = together.map(|(worker, others)| Settings {
         ports: (!addresses.is_empty())
-            .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..))),
+            .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..)))
+            .map(|ports| ports.choosing(choice)),
         capacity: max_flows.div_ceil(workers as u32),
         workers: others,
         seed: fastrand::u64(..),
@@ -280,6 +352,46 @@ mod tests {
         assert_eq!(snat_addresses(&config, &network).unwrap(), expected);
         let dsr = parse(&MIXED.replace("passthrough", "dsr"));
         assert!(snat_addresses(&dsr, &network).unwrap().is_empty());
+    }
+
+    #[test]
+    fn servers_on_two_networks_see_an_address_of_each() {
+        let text =
+            MIXED.replace("10.2.0.2:80\"", "10.2.0.2:80\"\nbackends.v4.servers.b.addr = \"10.3.0.2:80\"");
+        let (config, network) = (parse(&text), network());
+        let addresses = snat_addresses(&config, &network).unwrap();
+        let seen = snat_of_servers(&config, &network, &addresses);
+        for (server, address) in
+            [("10.2.0.2", "10.2.0.1"), ("10.3.0.2", "10.3.0.1"), ("2001:db8:2::2", "2001:db8:2::1")]
+        {
+            let [server, address]: [IpAddr; 2] = [server, address].map(|ip| ip.parse().unwrap());
+            assert_eq!(seen[&server], [address], "{server}");
+        }
+        let resolved = resolve(config, &network, 4).unwrap().passthrough.snat_addresses;
+        assert_eq!(
+            resolved,
+            ["10.2.0.1", "10.3.0.1", "2001:db8:2::1"].map(|ip| ip.parse::<IpAddr>().unwrap())
+        );
+    }
+
+    #[test]
+    fn vips_and_temporary_addresses_are_snat_addresses_only_without_others() {
+        let text = MIXED.replace("10.0.0.1:81", "10.2.0.9:81");
+        let addresses = |addresses: &[&str], temporary: &[&str]| {
+            let mut two = interface(2, addresses);
+            two.details
+                .iter_mut()
+                .for_each(|own| own.is_secondary = temporary.contains(&&*own.ip.to_string()));
+            let routes = [route("10.2.0.0/16", 2, None), route("2001:db8:2::/48", 2, None)];
+            snat_addresses(&parse(&text), &NextHops::new(&[two], routes, &[])).unwrap()
+        };
+        let ips = |texts: &[&str]| texts.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let six = ["2001:db8:2::1", "2001:db8:2::7"];
+        assert_eq!(
+            addresses(&["10.2.0.9", "10.2.0.1", six[0], six[1]], &six[..1]),
+            ips(&["10.2.0.1", six[1]])
+        );
+        assert_eq!(addresses(&["10.2.0.9", six[0]], &six[..1]), ips(&["10.2.0.9", six[0]]));
     }
 
     #[test]

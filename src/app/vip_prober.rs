@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use tokio::net::TcpSocket;
 
 use crate::dataplane::ProbeSocket;
+use crate::forward::SnatChoice;
 use crate::forward::plan::{self, tunnel};
 use crate::health::{PathAnswer, PathFault, PathProber};
 use crate::model::{DsrKind, FlowKey, Listen, NextHop, Protocol, ServerKey, TunnelConfig, Unreachable};
@@ -25,7 +26,11 @@ const ETHERNET_LEN: usize = 14;
 const NEXT_HOP_EVERY: Duration = Duration::from_millis(20);
 
 /// Knows from the snapshot which VIPs lead to a server, and how.
-pub(super) struct VipProber(pub(super) Arc<ArcSwap<Snapshot>>);
+pub(super) struct VipProber {
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    /// The SNAT addresses that an operator has named.
+    pub(super) snat_addresses: Vec<IpAddr>,
+}
 
 /// A VIP and a server behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +44,7 @@ struct VipPath {
 impl PathProber for VipProber {
     fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a> {
         Box::pin(async move {
-            let paths = paths(server, &self.0.load());
+            let paths = paths(server, &self.snapshot.load());
             let Some(first) = paths.first().map(|path| path.vip) else {
                 return Err(PathFault::Ours("no frontend in dsr mode leads to it".to_owned()));
             };
@@ -48,6 +53,10 @@ impl PathProber for VipProber {
             futures_util::future::try_join_all(probes).await?;
             Ok(format!("connect succeeded, and via VIP {first}{more}"))
         })
+    }
+
+    fn source(&self, server: &ServerKey) -> Option<IpAddr> {
+        source(server, &self.snapshot.load(), &self.snat_addresses)
     }
 }
 
@@ -79,7 +88,7 @@ impl VipProber {
         if vip.is_ipv4() == server.is_ipv4() {
             return own_address(server);
         }
-        let snapshot = self.0.load();
+        let snapshot = self.snapshot.load();
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen).map(Listen::ip);
         let own = plan::own_address(vip.ip(), server.ip(), &vips.collect(), &snapshot.network);
         own.ok_or_else(|| io::Error::other("no address of the VIP's family to ask from"))
@@ -90,7 +99,7 @@ impl VipProber {
         if !path.dsr.has_tunnel() {
             return Ok(None);
         }
-        let snapshot = self.0.load();
+        let snapshot = self.snapshot.load();
         let vips = snapshot.frontends.iter().flat_map(|frontend| &frontend.config.listen);
         let vips = vips.map(Listen::ip).collect();
         let tunnel = tunnel((path.dsr, &path.tunnel), path.server.ip(), &vips, &snapshot.network);
@@ -102,7 +111,7 @@ impl VipProber {
     /// The way to the server; waits until the kernel has told the address of the next hop.
     async fn next_hop(&self, path: VipPath) -> Result<NextHop, PathFault> {
         loop {
-            let network = self.0.load().network.clone();
+            let network = self.snapshot.load().network.clone();
             let index = match path.dsr {
                 DsrKind::L3 | DsrKind::Ipip | DsrKind::Gue => network.lookup(path.server.ip()),
                 DsrKind::L2 => network.lookup_on_link(path.server.ip()),
@@ -121,6 +130,19 @@ impl VipProber {
             tokio::time::sleep(NEXT_HOP_EVERY).await;
         }
     }
+}
+
+/// The SNAT address that a server sees, where one is named and the kernel would choose another for this host's connections.
+fn source(server: &ServerKey, snapshot: &Snapshot, named: &[IpAddr]) -> Option<IpAddr> {
+    if named.is_empty() {
+        return None;
+    }
+    let (network, ip) = (&snapshot.network, server.addr.ip());
+    let seen = SnatChoice::Named.among(network, ip, named);
+    let is_usual = network.source_to(ip, |_| true).is_some_and(|usual| seen.contains(&usual));
+    let own = seen.into_iter().find(|ip| network.is_own(*ip)).filter(|_| !is_usual)?;
+    let mut with_snat = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.has_snat());
+    with_snat.any(|frontend| frontend.config.uses(&server.backend)).then_some(own)
 }
 
 /// Sends the SYN and waits for what it is answered with.
@@ -219,12 +241,39 @@ fn fault(VipPath { vip, server, dsr, .. }: &VipPath, answer: Option<VipAnswer>) 
 mod tests {
     use super::*;
     use crate::model::fixture as model_fixture;
-    use crate::model::{FrontendConfig, Mode};
+    use crate::model::{FrontendConfig, Mode, NextHops};
     use crate::snapshot::fixture;
 
     fn path(dsr: DsrKind) -> VipPath {
         let [vip, server] = ["10.0.0.100:80", "10.0.0.11:80"].map(|addr| addr.parse().unwrap());
         VipPath { vip, server, dsr, tunnel: TunnelConfig::default() }
+    }
+
+    #[test]
+    fn probes_of_passthrough_come_from_the_named_snat_address() {
+        let server = ServerKey {
+            backend: "pool".to_owned(),
+            server: "s".to_owned(),
+            addr: "10.2.0.11:80".parse().unwrap(),
+        };
+        let network = |own: &[&str]| {
+            let links = [model_fixture::interface(2, own)];
+            Arc::new(NextHops::new(&links, [model_fixture::route("10.2.0.0/24", 2, None)], &[]))
+        };
+        let snapshot = |mode, own: &[&str]| {
+            let pool = fixture::pool("pool", Vec::new());
+            let config = model_fixture::frontend("web", &["10.2.0.9:80"], "pool");
+            let frontends = vec![fixture::frontend_of(FrontendConfig { mode, ..config }, &pool)];
+            Snapshot { network: network(own), ..fixture::snapshot(frontends, vec![pool]) }
+        };
+        let from = |mode, own: &[&str], named: &str| {
+            source(&server, &snapshot(mode, own), &[named.parse().unwrap()]).map(|ip| ip.to_string())
+        };
+        let both = ["10.2.0.1", "10.2.0.5"];
+        assert_eq!(from(Mode::Passthrough, &both, "10.2.0.5").as_deref(), Some("10.2.0.5"));
+        assert_eq!(from(Mode::Passthrough, &both, "10.2.0.1"), None, "the kernel chooses it");
+        assert_eq!(from(Mode::Dsr, &both, "10.2.0.5"), None);
+        assert_eq!(from(Mode::Passthrough, &["10.2.0.1"], "10.2.0.5"), None, "it is gone");
     }
 
     #[test]

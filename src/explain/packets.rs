@@ -9,7 +9,7 @@ use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
 use crate::dataplane::{PacketFlow, picked};
 use crate::forward::plan::{PlannedFrontend, PlannedServer};
-use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerWay};
+use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerWay, SnatChoice};
 use crate::model::{
     DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
 };
@@ -19,6 +19,8 @@ use crate::model::{
 pub struct PacketFacts {
     /// The addresses that servers see.
     pub snat_addresses: Vec<IpAddr>,
+    /// How those that a server sees are chosen.
+    pub snat_choice: SnatChoice,
     /// Whose their ports are; `None` without a frontend in passthrough mode.
     pub split: Option<PortSplit>,
     /// Which worker gets a packet; a secret where no convey runs.
@@ -27,6 +29,24 @@ pub struct PacketFacts {
     pub layers: BTreeMap<String, Layer>,
     /// Why the kernel does not forward where it does not, in words for an operator.
     pub without_kernel: String,
+}
+
+impl PacketFacts {
+    /// Why servers of passthrough cannot answer: all SNAT addresses of a family are gone from this host. `None` if one is left, or
+    /// an operator has named them, for routers may lead to these.
+    pub(crate) fn lost_snat_addresses(&self, network: &NextHops) -> Option<String> {
+        let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = self.snat_addresses.iter().partition(|ip| ip.is_ipv4());
+        let is_lost =
+            |of_family: &[IpAddr]| !of_family.is_empty() && !of_family.iter().any(|ip| network.is_own(*ip));
+        let lost = [v4, v6].into_iter().find(|of_family| is_lost(of_family))?;
+        let names: Vec<String> = lost.iter().map(ToString::to_string).collect();
+        (self.snat_choice == SnatChoice::Kernel).then(|| {
+            format!(
+                "passthrough: this host has lost its SNAT addresses ({}); a restart chooses others",
+                names.join(", ")
+            )
+        })
+    }
 }
 
 /// A frontend of a packet mode, and who asks there.
@@ -134,10 +154,8 @@ impl PacketInquiry<'_> {
         let Some((facts, split)) = self.facts.and_then(|facts| Some((facts, facts.split.as_ref()?))) else {
             return format!("{server} sees an address of this host");
         };
-        let fits = |ip: &&IpAddr| ip.is_ipv4() == server.is_ipv4();
-        let addresses: Vec<String> =
-            facts.snat_addresses.iter().filter(fits).map(ToString::to_string).collect();
-        let addresses = addresses.join(" or ");
+        let addresses = facts.snat_choice.among(self.network, server.ip(), &facts.snat_addresses);
+        let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
         match self.place.key().zip(facts.dispatch.as_ref()).map(|(key, dispatch)| dispatch.worker(&key)) {
             Some(worker) => {
                 let ports = split.ports(worker);

@@ -2,6 +2,7 @@
 
 mod flows;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::dataplane::plan;
-use crate::forward::{Forwarder, Frame, NatPorts, PortSplit, Settings};
+use crate::forward::{Dispatch, Forwarder, Frame, NatPorts, PortSplit, Settings, SnatChoice};
 use crate::model::fixture::network::{Family, LAN, interfaces, neighbour, routes};
 use crate::model::{
     Access, AdminState, Algorithm, BackendConfig, DsrKind, HashOn, Limits, Mode, NextHops, Prefix,
@@ -88,6 +89,27 @@ fn of(snapshot: &Snapshot) -> ExplainSources<'_> {
 }
 
 #[test]
+fn packet_modes_are_not_ready_once_every_snat_address_of_a_family_is_gone() {
+    let facts = |snat_choice| PacketFacts {
+        snat_addresses: ["10.0.0.1", "10.0.0.2", "2001:db8::1"].map(|ip| ip.parse().unwrap()).into(),
+        snat_choice,
+        split: None,
+        dispatch: Some(Dispatch::new(1, None)),
+        layers: BTreeMap::new(),
+        without_kernel: String::new(),
+    };
+    let lost = |choice, own: &[&str]| {
+        let network = NextHops::new(&[crate::model::fixture::interface(1, own)], [], &[]);
+        facts(choice).lost_snat_addresses(&network)
+    };
+    assert_eq!(lost(SnatChoice::Kernel, &["10.0.0.2", "2001:db8::1"]), None);
+    let said = lost(SnatChoice::Kernel, &["2001:db8::1"]).unwrap();
+    assert!(said.contains("(10.0.0.1, 10.0.0.2)"), "{said}");
+    assert!(lost(SnatChoice::Kernel, &["10.0.0.1"]).unwrap().contains("(2001:db8::1)"));
+    assert_eq!(lost(SnatChoice::Named, &[]), None, "routers may lead to them");
+}
+
+#[test]
 fn ten_thousand_clients_of_proxies_get_what_was_explained() {
     let rng = &mut Rng::with_seed(7);
     let mut verdicts = std::collections::BTreeMap::<String, usize>::new();
@@ -155,8 +177,9 @@ fn any_packet_world(rng: &mut Rng, n: usize) -> (Snapshot, PacketFacts) {
     let snapshot = Snapshot { network: Arc::new(network), stopping: rng.u8(0..20) == 0, ..snapshot };
     let facts = PacketFacts {
         snat_addresses: vec!["10.0.0.254".parse().unwrap()],
+        snat_choice: SnatChoice::Named,
         split: Some(PortSplit::new(40_000..=49_999, 1)),
-        dispatch: Some(crate::forward::Dispatch::new(1, None)),
+        dispatch: Some(Dispatch::new(1, None)),
         layers: [("eth1".to_owned(), crate::model::Layer::Tc)].into(),
         without_kernel: String::new(),
     };

@@ -56,6 +56,7 @@ mod scripts;
 mod siege;
 mod silence;
 mod silent_servers;
+mod snat;
 mod spoofed;
 mod spread;
 mod steering;
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
         ("siege", siege::stories()),
         ("silence", silence::stories()),
         ("silent_servers", silent_servers::stories()),
+        ("snat", snat::stories()),
         ("spoofed", spoofed::stories()),
         ("reload", reload::stories()),
         ("steering", steering::stories()),

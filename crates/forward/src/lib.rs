@@ -68,6 +68,7 @@ mod port_ranges;
 mod queues;
 mod reservation;
 mod shares;
+mod snat_choice;
 mod state;
 mod tcp_sequence;
 #[cfg(any(test, feature = "test-util"))]
@@ -98,6 +99,7 @@ pub use nat_ports::{NatPorts, PortSplit};
 pub use plan::{Plan, TunnelUsers};
 pub use reservation::Reservation;
 pub use shares::Share;
+pub use snat_choice::SnatChoice;
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use traced::{lost_frame, not_sent, waits_for_next_hop};
 pub use verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};

@@ -3,14 +3,19 @@
 //! A port may be in use for many servers at once, once for each: replies are told apart by where they come
 //! from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::port_pools::PortPools;
 use super::port_ranges::PortsByKey;
 use super::shares::Occupancy;
-use convey_model::Addr;
+use super::snat_choice::SnatChoice;
+use convey_model::{Addr, NextHops};
+
+/// Servers for which the choice of addresses is remembered.
+const MAX_CHOSEN: usize = 1 << 16;
 
 /// The SNAT ports of one worker, on every SNAT address.
 #[derive(Debug)]
@@ -18,6 +23,11 @@ pub struct NatPorts {
     addresses: Vec<Addr>,
     /// How many of them, from the first on, are of IPv4. The rest are of IPv6.
     v4: usize,
+    choice: SnatChoice,
+    /// Places in `addresses` of those that a server sees. Chosen with its first flow.
+    chosen: HashMap<Addr, Arc<[u16]>>,
+    /// Flows of servers that see several addresses take turns.
+    turn: usize,
     ports: RangeInclusive<u16>,
     pools: PortPools,
     /// How many are in use, towards all servers.
@@ -38,7 +48,56 @@ impl NatPorts {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
         let (pools, not_ours, left_out) = (PortPools::new(seed), Arc::default(), PortsByKey::default());
-        NatPorts { addresses, v4, ports, pools, in_use: 0, not_ours, left_out, left_out_len: 0 }
+        NatPorts {
+            addresses,
+            v4,
+            choice: SnatChoice::Named,
+            chosen: HashMap::new(),
+            turn: 0,
+            ports,
+            pools,
+            in_use: 0,
+            not_ours,
+            left_out,
+            left_out_len: 0,
+        }
+    }
+
+    /// With another way to choose the address that a server sees.
+    #[must_use]
+    pub fn choosing(self, choice: SnatChoice) -> Self {
+        NatPorts { choice, ..self }
+    }
+
+    /// Chooses the addresses that a server sees, if they are not chosen yet.
+    pub(super) fn choose(&mut self, server: Addr, network: &NextHops) {
+        if self.chosen.contains_key(&server) {
+            return;
+        }
+        if self.chosen.len() >= MAX_CHOSEN {
+            self.chosen.clear();
+        }
+        let addresses: Vec<IpAddr> = self.addresses.iter().map(Addr::ip).collect();
+        let among = self.choice.among(network, server.ip(), &addresses);
+        let places = (0..).zip(&addresses).filter(|(_, ip)| among.contains(ip)).map(|(place, _)| place);
+        self.chosen.insert(server, places.collect());
+    }
+
+    /// Has the addresses that servers see chosen anew: routes or addresses of this host have changed.
+    pub(super) fn choose_anew(&mut self) {
+        self.chosen.clear();
+    }
+
+    /// Places of the addresses that a server sees; all of its family unless they are chosen.
+    fn places(&self, server: &Addr) -> Arc<[u16]> {
+        let of_family = || if server.is_v4() { 0..self.v4 } else { self.v4..self.addresses.len() };
+        self.chosen.get(server).cloned().unwrap_or_else(|| of_family().map(|place| place as u16).collect())
+    }
+
+    /// Whether flows to this server may begin with this address.
+    pub(super) fn may_see(&self, server: &Addr, address: Addr) -> bool {
+        let places = self.places(server);
+        places.iter().any(|place| self.addresses.get(usize::from(*place)) == Some(&address))
     }
 
     /// Those of a worker, of each of these addresses.
@@ -66,50 +125,53 @@ impl NatPorts {
         }
     }
 
-    /// An address of the server's family and a port for a new flow to it; `None` if all are in use. Ports that were never
+    /// An address that the server may see and a port for a new flow to it; `None` if all are in use. Ports that were never
     /// used come first (unless many are remembered), then those that have been free for longest: the server remembers a connection for a
     /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
-        let total = self.towards(&server.0);
-        let addresses = of_family(&self.addresses, self.v4, &server.0);
-        let first = *self.ports.start();
-        let each = addresses.len() as u32;
-        let port = |number: u32| first + (number / each) as u16;
+        let places = self.places(&server.0);
+        let (first, total) = (*self.ports.start(), self.ports.len() as u32);
         let left_out = &self.left_out;
         let misfits = |number: u32| {
-            let range = left_out.around(&(), port(number));
-            range.map_or(0, |range| (u32::from(range.end() - first) + 1) * each - number)
+            let range = left_out.around(&(), first + number as u16);
+            range.map_or(0, |range| u32::from(range.end() - first) + 1 - number)
         };
-        let number = self.pools.take((server, protocol), total, misfits)?;
-        self.in_use += 1;
-        Some((addresses[number as usize % addresses.len()], port(number)))
+        self.turn = self.turn.wrapping_add(1);
+        let turn = self.turn;
+        let in_turn = (0..places.len()).map(|step| places[turn.wrapping_add(step) % places.len()]);
+        for place in in_turn {
+            let Some(address) = self.addresses.get(usize::from(place)).copied() else { continue };
+            if let Some(number) = self.pools.take((server, protocol, place), total, misfits) {
+                self.in_use += 1;
+                return Some((address, first + number as u16));
+            }
+        }
+        None
     }
 
     /// Takes this very address and port for a flow to a server that another process has begun. Returns whether it is free
     /// and ours.
-    pub(super) fn take(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) -> bool {
-        let addresses = of_family(&self.addresses, self.v4, &server.0);
-        let Some(index) = addresses.iter().position(|a| *a == address) else { return false };
-        if !self.ports.contains(&port) {
-            return false;
-        }
-        let total = self.towards(&server.0);
-        let number = u32::from(port - self.ports.start()) * addresses.len() as u32 + index as u32;
-        let is_free = self.pools.take_this((server, protocol), number, total);
+    pub(super) fn take(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) -> bool {
+        let Some((place, number)) = self.numbered(&server.0, at) else { return false };
+        let total = self.ports.len() as u32;
+        let is_free = self.pools.take_this((server, protocol, place), number, total);
         self.in_use += usize::from(is_free);
         is_free
     }
 
     /// Takes back what was allocated for this server. A port outside of these addresses and ports is ignored:
     /// it was allocated from others, before they were changed.
-    pub fn release(&mut self, server: (Addr, u16), protocol: u8, (address, port): (Addr, u16)) {
-        let addresses = of_family(&self.addresses, self.v4, &server.0);
-        let Some(index) = addresses.iter().position(|a| *a == address) else { return };
-        if self.ports.contains(&port) {
-            let offset = u32::from(port - self.ports.start());
-            let number = offset * addresses.len() as u32 + index as u32;
-            self.in_use -= usize::from(self.pools.give_back((server, protocol), number));
+    pub fn release(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
+        if let Some((place, number)) = self.numbered(&server.0, at) {
+            self.in_use -= usize::from(self.pools.give_back((server, protocol, place), number));
         }
+    }
+
+    /// The place of an address of the server's family, and the number of a port there.
+    fn numbered(&self, server: &Addr, (address, port): (Addr, u16)) -> Option<(u16, u32)> {
+        let place = self.addresses.iter().position(|a| *a == address)?;
+        let fits = address.is_v4() == server.is_v4() && self.ports.contains(&port);
+        fits.then(|| (place as u16, u32::from(port - self.ports.start())))
     }
 
     /// Whether this is one of the addresses with one of the ports.
@@ -117,16 +179,17 @@ impl NatPorts {
         self.ports.contains(&port) && self.addresses.contains(&address)
     }
 
-    /// How many there are for each server of this one's family, those that are left out among them.
+    /// How many there are for a server, those that are left out among them.
     pub fn towards(&self, server: &Addr) -> u32 {
-        of_family(&self.addresses, self.v4, server).len() as u32 * self.ports.len() as u32
+        self.places(server).len() as u32 * self.ports.len() as u32
     }
 
     /// How many ports are in use towards a server, and how many are free.
     pub(super) fn occupancy(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
-        let used = self.pools.in_use((server, protocol));
-        let addresses = of_family(&self.addresses, self.v4, &server.0).len() as u32;
-        Occupancy::of(self.towards(&server.0).saturating_sub(self.left_out_len * addresses), used)
+        let places = self.places(&server.0);
+        let used = places.iter().map(|place| self.pools.in_use((server, protocol, *place))).sum();
+        let left_out = self.left_out_len * places.len() as u32;
+        Occupancy::of(self.towards(&server.0).saturating_sub(left_out), used)
     }
 
     /// Ports in use, over all servers.
@@ -147,7 +210,7 @@ impl NatPorts {
     /// Looks at some of the servers' addresses and ports, and forgets those for which `keep` is false and no port is in use;
     /// the others when their last port comes back. Returns whether there are more to be looked at.
     pub(super) fn check(&mut self, budget: usize, keep: impl Fn((Addr, u16), u8) -> bool) -> bool {
-        self.pools.check(budget, |(server, protocol)| keep(server, protocol))
+        self.pools.check(budget, |(server, protocol, _)| keep(server, protocol))
     }
 
     /// How many servers' addresses and ports are remembered.
@@ -155,11 +218,6 @@ impl NatPorts {
     pub(super) fn pools(&self) -> usize {
         self.pools.len()
     }
-}
-
-/// Those of `addresses` that can stand for clients towards `server`; the first `v4` are of IPv4.
-fn of_family<'a>(addresses: &'a [Addr], v4: usize, server: &Addr) -> &'a [Addr] {
-    if server.is_v4() { &addresses[..v4] } else { &addresses[v4..] }
 }
 
 /// The SNAT port range, split evenly between workers: the port of a reply says whose flow it is.

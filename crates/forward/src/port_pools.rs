@@ -7,8 +7,8 @@ use std::ops::Range;
 use convey_model::Addr;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A server's address and port, and a protocol.
-pub(super) type PoolKey = ((Addr, u16), u8);
+/// A server's address and port, a protocol, and the place of a SNAT address in the list of them.
+pub(super) type PoolKey = ((Addr, u16), u8, u16);
 
 /// Beyond so many pools, those of which no port is in use are forgotten.
 const MAX_POOLS: usize = 1 << 16;
@@ -56,7 +56,7 @@ impl Draws {
     }
 }
 
-/// Ports towards one endpoint, numbered through all addresses.
+/// Ports of one SNAT address towards one endpoint.
 #[derive(Debug)]
 pub(super) struct PortPool {
     of: PoolKey,
@@ -286,7 +286,7 @@ mod tests {
     use convey_model::TCP;
 
     fn of(port: u16) -> PoolKey {
-        ((Addr::v4([10, 0, 1, 1]), port), TCP)
+        ((Addr::v4([10, 0, 1, 1]), port), TCP, 0)
     }
 
     fn small() -> PortPools {
@@ -351,7 +351,7 @@ mod tests {
         (0..100).for_each(|port| use_up(&mut pools, port, 2));
         let held = pools.take(of(7), 2, |_| 0).unwrap();
         pools.begin_to_check();
-        let even = |((_, port), _): PoolKey| port % 2 == 0;
+        let even = |((_, port), _, _): PoolKey| port % 2 == 0;
         assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
         assert_eq!(pools.pools.len(), 51);
         assert!(pools.give_back(of(7), held) && !pools.give_back(of(7), held));
@@ -422,7 +422,7 @@ mod tests {
             for (what, port, index) in steps {
                 match what {
                     0 => pools.begin_to_check(),
-                    1 => drop(pools.check(3, |((_, of), _)| of > port)),
+                    1 => drop(pools.check(3, |((_, of), _, _)| of > port)),
                     2 => {
                         left_out = u32::from(port % 8)..u32::from(port % 8 + port % 3).min(8);
                         pools.have_others_left_out();

@@ -24,6 +24,7 @@ pub mod reported;
 mod rules;
 mod running;
 mod servers;
+mod snat;
 mod status;
 mod steered;
 mod vip;
@@ -41,7 +42,7 @@ use self::neighbours::LinkSeen;
 use self::rules::RulesSeen;
 use super::{Diagnosis, Examination, Unseen};
 use crate::config::Config;
-use crate::model::{Listen, NetworkTables, NextHops};
+use crate::model::{Listen, Mode, NetworkTables, NextHops};
 use crate::net::{BpfFilter, XdpProgram};
 
 pub use self::accept_queue::AcceptQueue;
@@ -107,6 +108,10 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     seen.findings.extend(ipv6_off::look(host, ipv6_off::read().as_ref(), &passed, &mut explained));
     seen.findings.extend(vip::missing(host, &explained.vips, is_local));
     seen.findings.extend(own_address::look(host, &networks, &mut explained));
+    if host.config.frontends_where(Mode::has_snat).next().is_some() {
+        let addresses = &host.config.passthrough.snat_addresses;
+        seen.findings.extend(snat::missing(addresses, host.network, is_local));
+    }
     seen.findings.extend(ports::taken(&host.ports));
     seen.findings.extend(accept_queue::full(&host.queues));
     let own = host.running.as_ref().map(Running::xdp).unwrap_or_default();

@@ -129,13 +129,17 @@ fn flows(host: &Host<'_>, flows: u64) -> Option<Diagnosis> {
 fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
     let settings = &host.config.passthrough;
     let servers: BTreeSet<SocketAddr> = host.servers.iter().map(|server| server.addr).collect();
-    let each = settings.snat_ports.len() as u64 * settings.snat_addresses.len() as u64;
-    let most = each * servers.len() as u64;
+    let ports = settings.snat_ports.len() as u64;
+    let seen_by =
+        |server: &SocketAddr| host.network.sources_to(server.ip(), &settings.snat_addresses).len() as u64;
+    let most = ports * servers.iter().map(seen_by).sum::<u64>();
     if !is_full(in_use, most) {
         return None;
     }
-    let seen =
-        format!("{in_use} of {most} SNAT ports are in use: {each} for each of {} servers", servers.len());
+    let seen = format!(
+        "{in_use} of {most} SNAT ports are in use: {ports} of each address for {} servers",
+        servers.len()
+    );
     let why = "Once all are in use, convey refuses new connections. More `passthrough.snat_addresses` bring more ports.";
     let found = Diagnosis::error("table-full", seen, why);
     let usual = crate::model::PacketSettings::default().snat_ports;

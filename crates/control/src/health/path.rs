@@ -1,6 +1,7 @@
 //! Probes that go the way of clients' packets: what they may find. Who sends them is outside.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -26,4 +27,7 @@ pub type PathAnswer<'a> = Pin<Box<dyn Future<Output = Result<String, PathFault>>
 pub trait PathProber: Send + Sync {
     /// Begins a connection at each VIP that the server serves, in this time. Returns what was seen, in words for an operator.
     fn probe<'a>(&'a self, server: &'a ServerKey, timeout: Duration) -> PathAnswer<'a>;
+
+    /// Returns the address that probes of a server are to come from, as its clients' connections do; `None`: the kernel chooses.
+    fn source(&self, server: &ServerKey) -> Option<IpAddr>;
 }

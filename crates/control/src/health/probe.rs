@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use super::Finding;
@@ -112,7 +112,7 @@ impl ProbeError {
 ///
 /// Anybody can send an ICMP error that says "port unreachable", and hit a port of ours by trying them all. So UDP that was
 /// refused has to be asked again with a `signature`: random bytes that whoever refuses a datagram quotes, and nobody else
-/// knows. A datagram is sent `from` an address of ours if one is given.
+/// knows. The probe comes `from` an address of ours if one is given.
 pub(super) async fn probe(
     addr: SocketAddr,
     check: &HealthCheck,
@@ -124,10 +124,10 @@ pub(super) async fn probe(
     let attempt = async {
         let answer = match &check.kind {
             ProbeKind::None => Ok("not probed".to_owned()),
-            ProbeKind::Tcp => tcp(target, header, check.tls_at(addr)).await,
+            ProbeKind::Tcp => tcp((target, from), header, check.tls_at(addr)).await,
             ProbeKind::Udp => udp(target, header, signature.as_ref().map_or(&[], |bytes| bytes), from).await,
             ProbeKind::Http(http_check) => {
-                http(target, header, http_check, (check.tls_at(addr), check.requests_at(addr))).await
+                http((target, from), header, http_check, (check.tls_at(addr), check.requests_at(addr))).await
             }
         };
         answer.map(|words| (Finding::Answer, words))
@@ -153,17 +153,31 @@ pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String,
 }
 
 /// A connection to the server, which has been sent the PROXY header that it expects.
-async fn connect(target: SocketAddr, header: &[u8]) -> Result<TcpStream, ProbeError> {
+async fn connect(
+    (target, from): (SocketAddr, Option<IpAddr>),
+    header: &[u8],
+) -> Result<TcpStream, ProbeError> {
     let connected = async {
-        let mut stream = TcpStream::connect(target).await?;
+        let mut stream = match from {
+            None => TcpStream::connect(target).await?,
+            Some(from) => {
+                let socket = if target.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+                socket.bind(SocketAddr::new(from, 0))?;
+                socket.connect(target).await?
+            }
+        };
         stream.write_all(header).await?;
         io::Result::Ok(stream)
     };
     connected.await.map_err(ProbeError::Connect)
 }
 
-async fn tcp(target: SocketAddr, header: &[u8], check: Option<&CheckTls>) -> Result<String, ProbeError> {
-    let stream = connect(target, header).await?;
+async fn tcp(
+    (target, from): (SocketAddr, Option<IpAddr>),
+    header: &[u8],
+    check: Option<&CheckTls>,
+) -> Result<String, ProbeError> {
+    let stream = connect((target, from), header).await?;
     if let Some(check) = check {
         let stream = tls::connect_as_backend(stream, target.ip(), check, SpokenWithin::Bytes).await?;
         let _ = stream.get_ref().0.set_zero_linger();
@@ -222,7 +236,7 @@ fn quotes(socket: &UdpSocket, datagram: &[u8]) -> bool {
 }
 
 async fn http(
-    target: SocketAddr,
+    (target, from): (SocketAddr, Option<IpAddr>),
     header: &[u8],
     check: &HttpCheck,
     (of_backend, requests): (Option<&CheckTls>, Option<&CheckedRequests>),
@@ -232,7 +246,7 @@ async fn http(
         HttpVersion::H2 => SpokenWithin::Http2,
         HttpVersion::Auto => SpokenWithin::Http,
     });
-    let (ip, stream) = (target.ip(), connect(target, header).await?);
+    let (ip, stream) = (target.ip(), connect((target, from), header).await?);
     let stream = match (check.tls, of_backend) {
         (None, None) => {
             let found = ask(stream, target, check, (requests, false)).await?;

@@ -246,7 +246,8 @@ impl Probing {
     /// better told by the first.
     async fn probe(&self, signature: Option<Signature>) -> Result<ProbeAnswer, ProbeError> {
         let started = Instant::now();
-        let seen = probe(self.server.addr, &self.check, signature, None).await?;
+        let from = self.paths.as_ref().and_then(|paths| paths.source(&self.server));
+        let seen = probe(self.server.addr, &self.check, signature, from).await?;
         let Some(paths) = self.paths.as_ref().filter(|_| self.check.via == ProbeVia::Vip) else {
             return Ok(seen);
         };

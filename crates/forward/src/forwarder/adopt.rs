@@ -1,5 +1,7 @@
 //! Applies a new plan to the forwarder and its flows.
 
+use std::sync::Arc;
+
 use super::Forwarder;
 use super::begin::{Recipient, UNRESOLVED};
 use super::served::Served;
@@ -36,6 +38,9 @@ impl Forwarder {
                 None => self.sweep = Some(0),
                 Some(_) => self.sweep_again = true,
             }
+        }
+        if let Some(ports) = self.ports.as_mut().filter(|_| !Arc::ptr_eq(&self.network, &plan.network)) {
+            ports.choose_anew();
         }
         self.network = plan.network.clone();
         self.served = served;

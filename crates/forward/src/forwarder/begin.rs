@@ -14,8 +14,7 @@ use crate::{
     Verdict, View,
 };
 use convey_model::{
-    Addr, DropReason, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Timestamp, Unreachable,
-    WantedNeighbour,
+    Addr, DropReason, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Unreachable, WantedNeighbour,
 };
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
@@ -285,7 +284,7 @@ impl Forwarder {
                 // Looked up now so that it is resolved by the time of the answer.
                 let to_client =
                     self.find_next_hop(Recipient::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
-                (View::BothSides, self.allocate(endpoint, key.protocol, packet.now)?, to_client)
+                (View::BothSides, self.allocate(endpoint, packet)?, to_client)
             }
         };
         let flow = NewFlow {
@@ -325,8 +324,16 @@ impl Forwarder {
     /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
     /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
     /// left there resets that and tries again: by another port it would meet the next one's.
-    fn allocate(&mut self, server: (Addr, u16), protocol: u8, now: Timestamp) -> Result<(Addr, u16), Stop> {
-        let same = |old: &mut Flow| (old.server().src, old.server().src_port) == server;
+    fn allocate(&mut self, server: (Addr, u16), packet: PacketContext<'_>) -> Result<(Addr, u16), Stop> {
+        let (protocol, now) = (packet.headers.key.protocol, packet.now);
+        if let Some(ports) = &mut self.ports {
+            ports.choose(server.0, &packet.plan.network);
+        }
+        let ports = self.ports.as_ref();
+        let same = |old: &mut Flow| {
+            let old = old.server();
+            (old.src, old.src_port) == server && ports.is_some_and(|ports| ports.may_see(&old.src, old.dst))
+        };
         if let Some(old) = self.replaced.take_if(same) {
             return Ok((old.server().dst, old.server().dst_port));
         }

@@ -1,0 +1,60 @@
+//! The addresses that servers see in passthrough mode.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use convey_lab::{INTERFACE, Role};
+use convey_testkit::{TcpServer, binary, run, wait_for};
+
+use crate::case::{Case, Family, Story, stories};
+use crate::config::Config;
+use crate::network::{Network, PORT};
+
+pub(crate) fn stories() -> Vec<Story> {
+    stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
+        server_sees_an_address_of_its_own_network_and_another_once_that_is_gone]
+}
+
+/// Addresses of a second network on the link, of the balancer and of server 2. They are below those of the first.
+const SECOND: [&str; 2] = ["10.66.0.1", "10.66.0.5"];
+const SERVER: &str = "10.66.0.2";
+
+fn server_sees_an_address_of_its_own_network_and_another_once_that_is_gone(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let ip = |network: &Network, role, line: &str| {
+        network.lab.run(role, "ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    };
+    network.lab.run(Role::Balancer, "sysctl", &["-qw", "net.ipv4.conf.all.promote_secondaries=1"]).unwrap();
+    for own in SECOND {
+        ip(&network, Role::Balancer, &format!("addr add {own}/24 dev {INTERFACE}"));
+        ip(&network, Role::Server(1), &format!("route add unreachable {own}"));
+    }
+    let first = network.address(Role::Balancer).ip();
+    ip(&network, Role::Server(2), &format!("addr add {SERVER}/24 dev {INTERFACE}"));
+    ip(&network, Role::Server(2), &format!("route add unreachable {first}"));
+    let far = network.address(Role::Server(2)).ip().to_string();
+    let text = Config::new(2).text(case).replace(&format!("{far}:"), &format!("{SERVER}:"));
+    fs::write(network.path("config.toml"), &text).unwrap();
+    let mut check = network.lab.command(Role::Balancer, binary().get_program());
+    let said =
+        run(check.args(["check", "--passthrough", "--config"]).arg(network.path("config.toml"))).stdout;
+    let near = network.address(Role::Server(1)).ip();
+    for line in [format!("snat {first} for {near}\n"), format!("snat {} for {SERVER}\n", SECOND[0])] {
+        assert!(said.contains(&line), "{line} in {said}");
+    }
+    network.balance_with(&text);
+    let network = &network;
+    let _near = network.server(1, |addr| TcpServer::named("s1", addr));
+    let _far = network.server(2, |_| TcpServer::named("s2", format!("{SERVER}:{PORT}").parse().unwrap()));
+    (1..=2).for_each(|server| network.wait_for_health(server, true));
+    let served = || (0..40).map(|_| network.ask(1).unwrap()).collect::<BTreeSet<String>>();
+    let both = BTreeSet::from(["s1", "s2"].map(str::to_owned));
+    assert_eq!(served(), both);
+
+    ip(network, Role::Balancer, &format!("addr del {}/24 dev {INTERFACE}", SECOND[0]));
+    let line = format!("new flows to {SERVER} come from {}, no longer from {}", SECOND[1], SECOND[0]);
+    wait_for("the log to tell of the other address", || {
+        network.log(Role::Balancer).contains(&line).then_some(())
+    });
+    assert_eq!(served(), both);
+}
