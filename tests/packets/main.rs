@@ -15,6 +15,7 @@ mod announce;
 mod black_hole;
 mod case;
 mod config;
+mod conntrack;
 mod diagnose;
 mod dns;
 mod doctor_balancer;
@@ -143,6 +144,7 @@ fn main() -> ExitCode {
         ("log", log::stories()),
         ("loops", loops::stories()),
         ("masquerade", masquerade::stories()),
+        ("conntrack", conntrack::stories()),
         ("mixed", mixed::stories()),
         ("takeover", takeover::stories()),
         ("tunnel", tunnel::stories()),

@@ -41,6 +41,7 @@ pub enum Need {
 impl Need {
     pub const ARPING: Need = Need::Tool("arping", "iputils-arping");
     pub const CHROMIUM: Need = Need::Tool("chromium", "chromium");
+    pub const CONNTRACK: Need = Need::Other(no_list_of_conntrack);
     pub const CURL: Need = Need::Tool("curl", "curl");
     pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
     pub const DNSMASQ: Need = Need::Tool("dnsmasq", "dnsmasq-base");
@@ -104,6 +105,13 @@ impl Need {
             Need::Other(missing) => missing(),
         }
     }
+}
+
+/// The list is there once the module is: nobody may have used it yet.
+fn no_list_of_conntrack() -> Option<String> {
+    let [has_module, has_list] = ["/proc/sys/net/netfilter/nf_conntrack_max", "/proc/net/nf_conntrack"]
+        .map(|file| std::path::Path::new(file).exists());
+    (has_module && !has_list).then(|| "the kernel lists no connections in /proc/net/nf_conntrack".to_owned())
 }
 
 fn no_namespaces() -> Option<String> {

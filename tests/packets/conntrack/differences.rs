@@ -1,0 +1,103 @@
+//! The differences between convey and the kernel's conntrack that are meant. Readers find them in
+//! `docs/design/conntrack.md`.
+
+use super::conversation::{Kind, Step};
+use super::translator::{Outcome, Phase};
+
+/// A difference, for a reason.
+pub(super) struct Difference {
+    /// As in the documentation.
+    pub(super) name: &'static str,
+    /// Returns whether a segment with these outcomes, convey's and the kernel's, shows it.
+    pub(super) is_it: fn(&Step, Outcome, Outcome) -> bool,
+}
+
+pub(super) const DIFFERENCES: &[Difference] = &[
+    Difference {
+        name: "the receiver judges a segment that does not fit",
+        is_it: |_, ours, theirs| ours.forwarded && !theirs.forwarded && ours.phase == theirs.phase,
+    },
+    Difference {
+        name: "a FIN behind a gap waits until it is acknowledged",
+        is_it: |step, ours, theirs| {
+            let is_earlier = matches!(
+                (ours.phase, theirs.phase),
+                (Phase::Established, Phase::HalfClosed) | (Phase::HalfClosed, Phase::Closing)
+            );
+            step.fin && step.is_behind_gap && ours.forwarded && theirs.forwarded && is_earlier
+        },
+    },
+    Difference {
+        name: "a FIN that comes again is not that of the other side",
+        is_it: |step, ours, theirs| {
+            let phases = (ours.phase, theirs.phase);
+            step.kind == Kind::Repeated && step.fin && phases == (Phase::HalfClosed, Phase::Closing)
+        },
+    },
+    Difference {
+        name: "a reset counts at the exact number in every state",
+        is_it: |step, ours, theirs| {
+            let is_inexact = matches!(step.kind, Kind::NearReset | Kind::FarReset);
+            is_inexact && ours.forwarded && ours.phase != Phase::Over && theirs.phase == Phase::Over
+        },
+    },
+    Difference {
+        name: "a FIN behind a gap acknowledges that of the other side",
+        is_it: |step, ours, theirs| {
+            let phases = (ours.phase, theirs.phase);
+            step.kind == Kind::Repeated && step.fin && phases == (Phase::TimeWait, Phase::Closing)
+        },
+    },
+    Difference {
+        name: "a reset counts behind data that is not acknowledged",
+        is_it: |step, ours, theirs| {
+            let both_forward = ours.forwarded && theirs.forwarded;
+            step.kind == Kind::Reset
+                && !step.is_damaged
+                && both_forward
+                && ours.phase == Phase::Over
+                && theirs.phase != Phase::Over
+        },
+    },
+    Difference {
+        name: "a SYN begins the next connection before it is answered",
+        is_it: |step, ours, theirs| {
+            let both_forward = ours.forwarded && theirs.forwarded;
+            step.kind == Kind::NextSyn
+                && both_forward
+                && (ours.phase, theirs.phase) == (Phase::SynSent, Phase::Over)
+        },
+    },
+    Difference {
+        name: "a SYN begins anew once both sides have finished",
+        is_it: |step, ours, theirs| {
+            let phases = (ours.phase, theirs.phase);
+            step.kind == Kind::StraySyn && step.is_over && phases == (Phase::SynSent, Phase::Closing)
+        },
+    },
+    Difference {
+        name: "an acknowledgement in damaged data counts",
+        is_it: |step, ours, theirs| {
+            let phases = (ours.phase, theirs.phase);
+            let is_data = step.is_damaged && step.kind == Kind::Data;
+            is_data && ours.forwarded && phases == (Phase::TimeWait, Phase::Closing)
+        },
+    },
+    Difference {
+        name: "an acknowledgement of what was not sent counts",
+        is_it: |step, ours, theirs| step.kind == Kind::FutureAck && ours.forwarded && !theirs.forwarded,
+    },
+];
+
+/// The difference that a segment with these outcomes shows.
+pub(super) fn known(step: &Step, ours: Outcome, theirs: Outcome) -> Option<&'static str> {
+    DIFFERENCES.iter().find(|difference| (difference.is_it)(step, ours, theirs)).map(|known| known.name)
+}
+
+/// Whether later segments differ, too: convey takes a segment for true that the kernel ignores, or a
+/// stray SYN has begun a connection that its sender does not go on with.
+pub(super) fn misleads(step: &Step) -> bool {
+    (step.is_damaged && step.kind == Kind::Data)
+        || step.kind == Kind::FutureAck
+        || (step.kind == Kind::StraySyn && step.is_over)
+}
