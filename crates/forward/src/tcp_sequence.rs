@@ -263,19 +263,19 @@ impl TcpSequence {
         if flags & (SYN | ACK | RST) != ACK || !is_near {
             return 0;
         }
+        let is_new = is_after(end, *sent);
         advance(acked, ack);
         match from {
             Direction::ToServer => {
                 advance(sent, end);
-                // Nothing is left to be waited for.
-                if *pending == PendingFin::Clients {
+                // Nothing is left to be waited for; and a client that goes on has sent no SYN.
+                if *pending == PendingFin::Clients || (*pending == PendingFin::Reopening && is_new) {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }
             }
-            Direction::ToClient if matches!(*pending, PendingFin::Nobodys | PendingFin::Servers) => {
-                (*pending, self.answered) = (PendingFin::Nobodys, end);
-            }
-            Direction::ToClient => {}
+            Direction::ToClient if *pending == PendingFin::Clients => {}
+            // A server that finishes has not forgotten the connection.
+            Direction::ToClient => (*pending, self.answered) = (PendingFin::Nobodys, end),
         }
         flags
     }

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::Direction::{ToClient, ToServer};
 use super::FlowState::{
-    Adopted, Established, HalfClosedByClient, HalfClosedByServer, HandshakeOnly, SynReceived, SynSent,
+    Adopted, Closing, Established, HalfClosedByClient, HalfClosedByServer, HandshakeOnly, SynReceived,
+    SynSent,
 };
 use super::View::{BothSides, ClientSide};
 use super::*;
@@ -291,6 +292,21 @@ fn a_fin_that_is_found_to_be_exact_is_waited_for_no_more() {
         assert_eq!(pending, PendingFin::Nobodys);
         let at_end = if from == ToServer { numbers.sent } else { numbers.answered };
         assert_eq!(at_end, seq + 1);
+    }
+}
+
+#[test]
+fn exact_fin_ends_the_memory_of_a_syn() {
+    for (state, from, seq, ack) in
+        [(HalfClosedByServer, ToServer, 1_000, 5_000), (HalfClosedByClient, ToClient, 5_000, 1_000)]
+    {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        numbers.hear(&mut pending, (BothSides, state), ToServer, segment(SYN, 70_000, 0));
+        assert_eq!(pending, PendingFin::Reopening);
+        assert_eq!(numbers.finish(&mut pending, from, segment(FIN_ACK, seq, ack)), FIN_ACK);
+        assert_eq!(pending, PendingFin::Nobodys);
+        let reset = segment(RST, seq + 1, 0);
+        assert_eq!(numbers.hear(&mut pending, (BothSides, Closing), from, reset).flags, RST, "{from:?}");
     }
 }
 
