@@ -18,7 +18,7 @@ use super::check::LookedUp;
 use super::control_socket::places;
 use super::host::{self, Kernel};
 use super::{
-    Failure, certificates, check, clock, cores, file, packet_plan, port_owner, print, runtime,
+    Failure, certificates, check, clock, cores, file, packet_plan, port_owner, print, route_check, runtime,
     stale_addresses,
 };
 use crate::cli::{Options, Service};
@@ -117,6 +117,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         config: &config,
         tables: &kernel.table,
         network: &kernel.network,
+        route_differences: runtime.block_on(route_differences(&kernel, &config)),
         servers: servers(&config),
         ports,
         queues: accept_queues(&config),
@@ -165,6 +166,13 @@ fn of_packets(config: Config, kernel: &Kernel) -> (Config, Option<Diagnosis>) {
             (config, Some(Diagnosis::error("interfaces", format!("{error:#}"), why)))
         }
     }
+}
+
+/// Servers of packet modes to which the kernel sends in another way, in words.
+async fn route_differences(kernel: &Kernel, config: &Config) -> Vec<String> {
+    let servers = packet_plan::servers(config, Mode::forwards_packets);
+    let ends = (&*config.passthrough.snat_addresses, &*servers);
+    route_check::differences(&kernel.netlink, &kernel.network, ends).await
 }
 
 /// The servers of frontends that are to get connections.

@@ -39,7 +39,13 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
     let (own, warning) = own_addresses_for(kernel.is_some(), own_addresses())
         .context("cannot ask the kernel for this host's addresses")?;
     warning.iter().for_each(|warning| warn!("{warning}"));
-    let network = HostNetwork { interfaces: hops.interfaces(), own: &own, hop_to: &|ip| hops.hop_to(ip) };
+    hops.rules_not_followed().iter().for_each(|rule| warn!("{rule}"));
+    let network = HostNetwork {
+        interfaces: hops.interfaces(),
+        own: &own,
+        hop_to: &|ip| hops.hop_to(ip),
+        refusal: &|ip| hops.refusal_to(ip),
+    };
     let odd = config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);
     Ok((loaded, kernel))
@@ -49,6 +55,6 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
 pub(super) async fn ask() -> anyhow::Result<Kernel> {
     let netlink = Netlink::open()?;
     let table = netlink.table().await?;
-    let network = NextHops::new(&table.interfaces, table.routes.clone(), &table.neighbours);
+    let network = NextHops::default().update_all(&table);
     Ok(Kernel { netlink, table, network: Arc::new(network) })
 }

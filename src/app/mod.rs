@@ -36,6 +36,7 @@ mod privileges;
 mod proxy_path;
 mod resources;
 mod restart;
+mod route_check;
 mod server_sources;
 mod service_manager;
 mod serving;

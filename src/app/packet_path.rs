@@ -32,7 +32,7 @@ use super::restart::Snat;
 use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
-use super::{clock, flood, neighbours, offload, privileges};
+use super::{clock, flood, neighbours, offload, privileges, route_check};
 use crate::config::Config;
 use crate::dataplane::{
     Answers, CaptureFilter, FrameMemory, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader,
@@ -223,6 +223,7 @@ impl PacketPath {
             .context("cannot capture")?;
         let (told, path_mtus) = watch::channel(MtuByServer::default());
         tasks.spawn(path_mtus::learn(sight.clone(), told));
+        tasks.spawn(route_check::watch(netlink.clone(), sight.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
         info!("forwarding packets on {} (workers: {workers})", names.join(", "));
         info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
@@ -355,14 +356,16 @@ impl PacketPath {
         let network = &snapshot.network;
         let vips: BTreeSet<IpAddr> =
             self.attachments.selection().listen().map(|listen| listen.addr.ip()).collect();
-        let (vips, servers): (Vec<IpAddr>, _) = (vips.into_iter().collect(), servers_of(snapshot));
+        let vips: Vec<IpAddr> = vips.into_iter().collect();
+        let servers = servers_of(snapshot);
         let snat = (self.snat_choice, &*self.snat_addresses);
         self.snat_watch.look(network, &servers_with_snat(snapshot), snat);
+        let servers = (&*self.snat_addresses, &*servers);
         let named = &self.settings.interfaces;
-        self.attachments.cover(passed(named, &vips, &servers, network), network);
+        self.attachments.cover(passed(named, &vips, servers, network), network);
         self.attachments.route(network);
         if is_other && !named.is_empty() {
-            for interface in passed(&[], &vips, &servers, network) {
+            for interface in passed(&[], &vips, servers, network) {
                 // One that has announced addresses carries no traffic.
                 let is_announced =
                     snapshot.announce.as_ref().is_some_and(|one| one.interface == interface.name);
@@ -520,7 +523,7 @@ async fn read_network(
 }
 
 /// The addresses of all servers that packets are forwarded to.
-fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
+pub(super) fn servers_of(snapshot: &Snapshot) -> Vec<IpAddr> {
     let forwarded = snapshot.frontends.iter().filter(|frontend| frontend.config.mode.forwards_packets());
     let servers = forwarded.flat_map(|frontend| &frontend.pool.servers).map(|server| server.config.addr);
     let draining = snapshot.draining.servers.iter().map(|endpoint| endpoint.addr);

@@ -41,7 +41,8 @@ pub(super) fn workers(config: &Config, cores: usize, snat_addresses: &[IpAddr]) 
 /// The interfaces to capture on: those named, or those that hold a VIP or lead to a server.
 pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<Vec<Interface>> {
     let named = &config.passthrough.interfaces;
-    let chosen = passed(named, &vips(config), &servers(config, Mode::forwards_packets), network);
+    let (snat, servers) = (&config.passthrough.snat_addresses, servers(config, Mode::forwards_packets));
+    let chosen = passed(named, &vips(config), (snat, &servers), network);
     if let Some(missing) = named.iter().find(|name| chosen.iter().all(|interface| interface.name != **name)) {
         bail!("there is no interface {missing}");
     }
@@ -51,11 +52,12 @@ pub(super) fn interfaces(config: &Config, network: &NextHops) -> anyhow::Result<
     Ok(chosen)
 }
 
-/// The interfaces that packets pass: those named that there are, or those that hold a VIP or lead to a server.
+/// The interfaces that packets pass: those named that there are, or those that hold a VIP or lead to a server from one of our
+/// addresses.
 pub(super) fn passed(
     named: &[String],
     vips: &[IpAddr],
-    servers: &[IpAddr],
+    servers: (&[IpAddr], &[IpAddr]),
     network: &NextHops,
 ) -> Vec<Interface> {
     let all = network.interfaces().iter();
@@ -95,7 +97,7 @@ fn snat_addresses_towards(
     vips: &[IpAddr],
     network: &NextHops,
 ) -> anyhow::Result<Vec<IpAddr>> {
-    let towards = network.interfaces_for(&[], servers);
+    let towards = network.interfaces_for(&[], (&[], servers));
     ensure!(
         !towards.is_empty(),
         "no route over an Ethernet interface leads to a server, so convey cannot choose a SNAT address: add a route to the servers, or set \
@@ -247,7 +249,7 @@ fn vips(config: &Config) -> Vec<IpAddr> {
 }
 
 /// The servers of frontends in these modes.
-fn servers(config: &Config, modes: impl Fn(Mode) -> bool) -> Vec<IpAddr> {
+pub(super) fn servers(config: &Config, modes: impl Fn(Mode) -> bool) -> Vec<IpAddr> {
     let frontends = config.frontends.iter().filter(|frontend| modes(frontend.mode));
     let used: BTreeSet<&str> = frontends.flat_map(FrontendConfig::backends).collect();
     let backends = config.backends.iter().filter(|backend| used.contains(backend.name.as_str()));

@@ -11,6 +11,7 @@ mod netlink;
 mod object;
 mod packet;
 mod relay;
+mod routing;
 mod sockets;
 mod tcp;
 
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     all.extend(trials(relay::stories_of_super_datagrams(), &and(super_datagrams)));
     all.extend(trials(sockets::stories(), &network));
     all.extend(trials(netlink::stories(), &network));
+    all.extend(trials(routing::stories(), &network));
     all.extend(trials(lasting::stories(), &network));
     all.extend(trials(guard_frames::stories(), &network));
     for (kind, need) in [(GuardKind::Tcx, Need::Kernel(6, 6, "tcx")), (GuardKind::Nftables, Need::NFT)] {

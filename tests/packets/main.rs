@@ -52,6 +52,7 @@ mod quic;
 mod raw;
 mod reload;
 mod rivals;
+mod routing;
 mod scarce;
 mod scripts;
 mod siege;
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         ("host", host::stories()),
         ("quic", quic::stories()),
         ("rivals", rivals::stories()),
+        ("routing", routing::stories()),
         ("interfaces", interfaces::stories()),
         ("scripts", scripts::stories()),
         ("dns", dns::stories()),

@@ -28,6 +28,8 @@ pub struct HostNetwork<'a> {
     pub own: &'a BTreeSet<IpAddr>,
     /// Where packets to an address go next; `None` without a route.
     pub hop_to: &'a dyn Fn(IpAddr) -> Option<RouteHop>,
+    /// Why packet modes must not send packets to a server, in words for an operator; `None` where they may.
+    pub refusal: &'a dyn Fn(IpAddr) -> Option<String>,
 }
 
 /// Whether a file that is right in itself can run on a host with this network, its frontends in the modes they have
@@ -54,7 +56,8 @@ pub fn validate_mode(loaded: &Loaded, network: &HostNetwork<'_>) -> Result<Vec<P
 /// Everything that cannot work, in the order of the file.
 pub fn validate_without_host(loaded: &Loaded) -> Result<Vec<Problem>, Vec<Problem>> {
     let report = Report::new(&loaded.source.texts);
-    let network = HostNetwork { interfaces: &[], own: &BTreeSet::new(), hop_to: &|_| None };
+    let network =
+        HostNetwork { interfaces: &[], own: &BTreeSet::new(), hop_to: &|_| None, refusal: &|_| None };
     let check = Check::new(loaded, &network, &report);
     Check { is_host_known: false, ..check }.all();
     report.finish()
@@ -279,6 +282,15 @@ impl Check<'_> {
     }
 
     fn concrete_vip(&self, vip: &Placed<Listen>) {
+        if let Some(holder) = self.holder(vip.value.ip()).filter(|holder| holder.mac.is_none()) {
+            let message = format!(
+                "{} is on {}, which carries no Ethernet frames; packet modes need a VIP on an Ethernet interface (mode proxy \
+                 does not)",
+                vip.value.ip(),
+                holder.name
+            );
+            self.report.error(&vip.place, message);
+        }
         // Else convey adds the address itself.
         let is_announced = self.file.announce.as_ref().is_some_and(|announce| {
             self.network.interfaces.iter().any(|interface| interface.name == announce.config.interface)
@@ -372,6 +384,8 @@ impl Check<'_> {
         } else {
             if self.is_host_known && (self.network.hop_to)(ip).is_none() {
                 self.report.warning(&server.place, format!("no route leads to {ip}"));
+            } else if let Some(why) = (self.network.refusal)(ip) {
+                self.report.warning(&server.place, format!("{ip} is down until that changes: {why}"));
             }
             return;
         };
@@ -445,7 +459,8 @@ impl Check<'_> {
     /// The addresses that could be meant instead of `ip`.
     fn addresses(&self, ip: IpAddr) -> String {
         let of = |interface: &Interface| -> Vec<String> {
-            let usable = interface.addresses.iter().filter(|own| can_be_reached(**own) && is_like(**own, ip));
+            let is_usable = |own: &&IpAddr| can_be_reached(**own) && is_like(**own, ip);
+            let usable = interface.addresses.iter().filter(is_usable).filter(|_| interface.mac.is_some());
             usable.map(|ip| format!("{ip} ({})", interface.name)).collect()
         };
         or_none(&self.network.interfaces.iter().flat_map(of).collect::<Vec<_>>())

@@ -106,7 +106,7 @@ mod tests {
     fn checked(text: &str, changes: &[ServerChange<'_>]) -> Result<Vec<String>, Vec<String>> {
         let (steered, _) = parse("c.toml", text).unwrap().with_servers(changes);
         let own = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
-        let network = HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None };
+        let network = HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None, refusal: &|_| None };
         let lines = |problems: Vec<Problem>| problems.into_iter().map(|problem| problem.message).collect();
         steered.check_servers(&network).map(lines).map_err(lines)
     }

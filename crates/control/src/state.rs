@@ -8,6 +8,7 @@ mod known;
 mod outlier;
 mod path_mtu;
 mod reconcile;
+mod refused;
 mod sources;
 mod steer;
 
@@ -20,6 +21,7 @@ use self::dns_grace::DnsGrace;
 use self::frontends::Built;
 pub use self::known::{Known, KnownServer};
 use self::path_mtu::PathMtuRow;
+use self::refused::RefusedServers;
 pub use self::steer::Unsteerable;
 use super::discoveries::{Discoveries, DiscoveryChange};
 use super::draining::DrainDeadlines;
@@ -78,6 +80,8 @@ pub struct ControlState {
     no_pool: Arc<Pool>,
     kept_servers: Kept<ServerKey, ServerLive>,
     servers: HashMap<ServerKey, ServerEntry>,
+    /// Servers that packet modes must not send to.
+    refused: RefusedServers,
     server_endpoints: Arc<ServerEndpoints>,
     dns_grace: DnsGrace,
     overlays: Overlays,
@@ -158,6 +162,7 @@ impl ControlState {
             no_pool: frontends::no_pool(cores),
             kept_servers: Kept::default(),
             servers: HashMap::new(),
+            refused: HashMap::new(),
             server_endpoints: Arc::default(),
             dns_grace: DnsGrace::default(),
             overlays: Overlays::default(),
@@ -398,7 +403,7 @@ impl ControlState {
     pub(crate) fn take_update(&mut self) -> Option<(Arc<Snapshot>, Vec<HealthChange>)> {
         let stale: Vec<String> =
             self.pools.iter().filter(|(_, entry)| entry.stale).map(|(name, _)| name.clone()).collect();
-        if stale.is_empty() && !self.is_stale {
+        if stale.is_empty() && !self.is_stale && self.changes.is_empty() {
             return None;
         }
         for name in stale {
@@ -433,6 +438,9 @@ impl ControlState {
 
     /// Has a change published with the next snapshot.
     fn tell(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
+        if change == HealthTransition::Up && self.refused.contains_key(server) {
+            return self.rebuild(server);
+        }
         self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
         self.rebuild(server);
     }
@@ -460,9 +468,10 @@ impl ControlState {
             let entry = &self.servers[&key(config, server)];
             let said = self.overlays.state_of(&config.name, &server.name);
             let admin = self.admin_state(&key(config, server));
-            let health = match said {
-                Some((AdminState::Maint, said)) => in_maintenance(entry.health(), said),
-                _ => entry.health(),
+            let health = match (said, self.refused.get(&key(config, server))) {
+                (Some((AdminState::Maint, said)), _) => in_maintenance(entry.health(), said),
+                (_, Some(refused)) => refused.apply(entry.health()),
+                (_, None) => entry.health(),
             };
             Arc::new(snapshot::Server { config: server.clone(), admin, health, live: entry.live.clone() })
         });

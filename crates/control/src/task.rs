@@ -418,8 +418,9 @@ impl<D: DataPath> Task<D> {
 
     fn on_network(&mut self, table: &NetworkTables) {
         let mut network = self.state.network().update_all(table);
-        network.recycle((self.now)());
-        self.state.set_network(network);
+        let now = (self.now)();
+        network.recycle(now);
+        self.state.on_network(network, now);
     }
 
     fn on_failures(&mut self, failures: ConnectFailures) {

@@ -124,7 +124,7 @@ fn checked(config: &str) -> Result<Loaded, BalancerError> {
         )));
     }
     let own = own_addresses().unwrap_or_default();
-    let network = HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None };
+    let network = HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None, refusal: &|_| None };
     validate_mode(&loaded, &network).map_err(problems)?;
     Ok(loaded)
 }

@@ -15,6 +15,7 @@ mod inquiry;
 mod journal;
 mod look;
 mod narrow;
+mod recipient;
 mod refuse;
 mod served;
 mod source_limits;
@@ -24,7 +25,6 @@ mod withheld;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use self::begin::Recipient;
 use self::black_hole::ASKED_PER_SECOND;
 pub use self::client_share::ClientShare;
 use self::expiry::ACKNOWLEDGED_AFTER;
@@ -36,6 +36,7 @@ pub use self::inquiry::Inquiry;
 use self::journal::over_by;
 pub use self::look::{FlowSight, LookBudget};
 use self::narrow::Narrowed;
+use self::recipient::Recipient;
 use self::refuse::Stop;
 use self::served::Served;
 use self::tunnels::Tunnels;
@@ -246,7 +247,7 @@ impl Forwarder {
         if let Some((id, Direction::ToClient)) = found
             && let Some(interface) = self.unusual_way(id, frame, plan)
         {
-            if plan.network.is_spoofed(headers.key.src.ip(), interface) {
+            if plan.network.is_spoofed((headers.key.src.ip(), headers.key.dst.ip()), interface) {
                 return Verdict::Drop(DropReason::WrongInterface);
             }
             if !headers.is_error() {
@@ -522,7 +523,8 @@ impl Forwarder {
         if let Some(hop) = plan.network.get(rewrite.next_hop) {
             return Ok((rewrite, hop));
         }
-        rewrite.next_hop = self.find_next_hop(Recipient::end(self.flows.get(id), direction), plan)?;
+        let end = Recipient::end(self.flows.get(id), direction, plan);
+        rewrite.next_hop = self.find_next_hop(end, plan)?;
         self.flows.set_next_hop(id, direction, rewrite.next_hop);
         self.reroute_in_cache(id, now);
         let hop = plan.network.get(rewrite.next_hop);

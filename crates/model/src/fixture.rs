@@ -70,11 +70,5 @@ pub fn interface(index: u32, addresses: &[&str]) -> Interface {
 /// one.
 pub fn route(network: &str, interface: u32, gateway: Option<IpAddr>) -> Route {
     let (prefix, len) = network.split_once('/').unwrap();
-    Route {
-        table: Route::MAIN,
-        prefix: prefix.parse().unwrap(),
-        prefix_len: len.parse().unwrap(),
-        metric: 0,
-        hops: vec![RouteHop { interface, gateway, mtu: None, source: None }],
-    }
+    Route::of_main(prefix.parse().unwrap(), len.parse().unwrap(), vec![RouteHop::by(interface, gateway)])
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::next_hops::common_bits;
+use crate::{IpsecPolicy, Prefix, RoutingRule};
 
 /// Interfaces, routes and neighbours at one moment, and what routers have reported. Two tables are equal if packets take the same ways. To copy one
 /// copies no routes.
@@ -12,8 +13,12 @@ use crate::next_hops::common_bits;
 pub struct NetworkTables {
     /// All interfaces, by index.
     pub interfaces: Vec<Interface>,
-    /// The routes of the tables local, main and default. Policy rules and other tables (VRFs) are not looked at.
+    /// The routes of the tables that policy rules name.
     pub routes: Arc<[Route]>,
+    /// The policy rules of both families, by priority. A family without any has the kernel's default ones.
+    pub rules: Arc<[RoutingRule]>,
+    /// The IPsec policies for packets that leave.
+    pub policies: Arc<[IpsecPolicy]>,
     /// Those whose Ethernet address is known, by interface and address.
     pub neighbours: Vec<Neighbour>,
     /// The path MTUs to servers that routers have reported, in bytes. The kernel tells nobody of those that it knows.
@@ -107,7 +112,7 @@ impl Interface {
 /// An entry of a routing table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The table it is in: [`Route::LOCAL`], [`Route::MAIN`] or [`Route::DEFAULT`].
+    /// The table it is in, such as [`Route::LOCAL`], [`Route::MAIN`] or [`Route::DEFAULT`].
     pub table: u32,
     /// Network it is for; bits beyond `prefix_len` are zero.
     pub prefix: IpAddr,
@@ -115,6 +120,13 @@ pub struct Route {
     pub prefix_len: u8,
     /// Among routes for the same network the one with the smallest metric is used.
     pub metric: u32,
+    /// Network of the source addresses that the route is for (IPv6); `None`: all.
+    pub source: Option<Prefix>,
+    /// Of routes with equal metrics, those with the highest preference are used first (RFC 4191): 1 is high, 0 medium, -1
+    /// low.
+    pub preference: i8,
+    /// Whether a packet that it is for has no route in its table (`throw`): the next rule decides.
+    pub is_throw: bool,
     /// Where it leads; empty if packets end here: at this host, or refused.
     pub hops: Vec<RouteHop>,
 }
@@ -126,6 +138,12 @@ impl Route {
     pub const MAIN: u32 = 254;
     /// Looked at last; mostly empty.
     pub const DEFAULT: u32 = 253;
+
+    /// A route of the table main with metric 0.
+    pub fn of_main(prefix: IpAddr, prefix_len: u8, hops: Vec<RouteHop>) -> Route {
+        let (table, metric, source, preference, is_throw) = (Route::MAIN, 0, None, 0, false);
+        Route { table, prefix, prefix_len, metric, source, preference, is_throw, hops }
+    }
 }
 
 /// One of the ways a route leads.
@@ -139,6 +157,15 @@ pub struct RouteHop {
     pub mtu: Option<u32>,
     /// The source that the route names for packets of this host.
     pub source: Option<IpAddr>,
+    /// Whether the kernel puts packets into a tunnel on this way (seg6, MPLS and others).
+    pub is_encapsulated: bool,
+}
+
+impl RouteHop {
+    /// A way by an interface, and by a router if there is one.
+    pub fn by(interface: u32, gateway: Option<IpAddr>) -> RouteHop {
+        RouteHop { interface, gateway, mtu: None, source: None, is_encapsulated: false }
+    }
 }
 
 /// Somebody on a link whose Ethernet address is known.

@@ -13,7 +13,9 @@ use thiserror::Error;
 use self::indices::{Indices, NextHopKey};
 use self::routes::Routes;
 pub(crate) use self::sources::common_bits;
-use crate::{Interface, Neighbour, NetworkTables, NextHop, Route, RouteHop, Timestamp};
+use crate::{
+    Interface, IpsecPolicy, Neighbour, NetworkTables, NextHop, Route, RouteHop, RoutingRule, Timestamp, ipsec,
+};
 
 /// The next hops, and which of them leads to an address.
 ///
@@ -25,6 +27,7 @@ pub struct NextHops {
     indices: Indices,
     interfaces: Vec<Interface>,
     routes: Arc<Routes>,
+    policies: Arc<[IpsecPolicy]>,
     /// The path MTUs to servers that routers have reported.
     path_mtus: Arc<BTreeMap<IpAddr, u32>>,
 }
@@ -46,6 +49,25 @@ pub enum Unreachable {
     /// It was to be on the link, and only routers lead there.
     #[error("not on the link")]
     NotOnLink,
+    /// The way there leaves by an interface that carries no Ethernet frames (WireGuard, tun).
+    #[error("behind an interface without Ethernet")]
+    NoEthernet {
+        /// Index of the interface.
+        interface: u32,
+    },
+    /// The kernel puts packets into a tunnel on the way there (seg6, MPLS), which packet modes do not.
+    #[error("the route puts packets into a tunnel of the kernel")]
+    Encapsulated,
+    /// An IPsec policy is for packets that go there, and packet modes would send them in the clear.
+    #[error("an IPsec policy is for packets to there")]
+    Ipsec,
+}
+
+impl Unreachable {
+    /// Whether packets must not be sent there, other than while a route or a neighbour is missing.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Unreachable::NoEthernet { .. } | Unreachable::Encapsulated | Unreachable::Ipsec)
+    }
 }
 
 impl NextHops {
@@ -63,10 +85,9 @@ impl NextHops {
 
     /// One link with all neighbours on it, and a default route to that link: the network of an example or a test.
     pub fn on_link(link: Interface, neighbours: &[(IpAddr, [u8; 6])]) -> NextHops {
-        let (table, metric, interface) = (Route::MAIN, 0, link.index);
-        let hops = vec![RouteHop { interface, gateway: None, mtu: None, source: None }];
+        let interface = link.index;
         let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
-        let routes = any.map(|prefix| Route { table, prefix, prefix_len: 0, metric, hops: hops.clone() });
+        let routes = any.map(|prefix| Route::of_main(prefix, 0, vec![RouteHop::by(interface, None)]));
         let neighbours: Vec<_> =
             neighbours.iter().map(|&(ip, mac)| Neighbour { interface, ip, mac }).collect();
         NextHops::new(&[link], routes, &neighbours)
@@ -74,31 +95,31 @@ impl NextHops {
 
     /// What the kernel's tables say now. Next hops known before keep their index; those of neighbours that are
     /// gone, or whose interface is down, lead nowhere until they are back. Routes that are the same list as before
-    /// cost nothing. Path MTUs stay.
+    /// cost nothing. Path MTUs, policy rules and IPsec policies stay.
     pub fn update(
         &self,
         interfaces: &[Interface],
         routes: impl Into<Arc<[Route]>>,
         neighbours: &[Neighbour],
     ) -> NextHops {
-        self.update_paths(interfaces, routes.into(), neighbours, self.path_mtus.clone())
+        self.update_all(&NetworkTables {
+            interfaces: interfaces.to_vec(),
+            routes: routes.into(),
+            rules: self.routes.rules().clone(),
+            policies: self.policies.clone(),
+            neighbours: neighbours.to_vec(),
+            path_mtus: self.path_mtus.clone(),
+        })
     }
 
-    /// The same with the path MTUs of these tables.
+    /// Next hops by all of these tables, with the indices of those known before.
     pub fn update_all(&self, tables: &NetworkTables) -> NextHops {
-        let NetworkTables { interfaces, routes, neighbours, path_mtus } = tables;
-        self.update_paths(interfaces, routes.clone(), neighbours, path_mtus.clone())
-    }
-
-    fn update_paths(
-        &self,
-        interfaces: &[Interface],
-        routes: Arc<[Route]>,
-        neighbours: &[Neighbour],
-        path_mtus: Arc<BTreeMap<IpAddr, u32>>,
-    ) -> NextHops {
-        let routes =
-            if self.routes.are_of(&routes) { self.routes.clone() } else { Arc::new(Routes::new(routes)) };
+        let NetworkTables { interfaces, routes, rules, policies, neighbours, path_mtus } = tables;
+        let routes = match self.routes.are_of(routes, rules) {
+            true => self.routes.clone(),
+            false => Arc::new(Routes::new(routes.clone(), rules.clone())),
+        };
+        let path_mtus = path_mtus.clone();
         let narrow = narrow_ways(&routes, &path_mtus);
         let mut indices = self.indices.clone();
         let mut hops = vec![None; indices.len()];
@@ -123,7 +144,8 @@ impl NextHops {
                 });
             }
         }
-        NextHops { hops, indices, interfaces: interfaces.to_vec(), routes, path_mtus }
+        let policies = policies.clone();
+        NextHops { hops, indices, interfaces: interfaces.to_vec(), routes, policies, path_mtus }
     }
 
     /// Once there are many next hops that are gone, takes their indices away, for new ones to have a minute later. By
@@ -137,21 +159,103 @@ impl NextHops {
     /// indices were taken away.
     pub fn moves_flows_of(&self, before: &NextHops) -> bool {
         let same = Arc::ptr_eq(&self.routes, &before.routes) || self.routes.lead_as(&before.routes);
+        let same = same && self.policies == before.policies;
         !same || self.path_mtus != before.path_mtus || self.indices.have_retired_since(&before.indices)
     }
 
-    /// Index of the next hop on the way to `dst`: the most specific routes' first one that is resolved.
+    /// Index of the next hop on the way to `dst` for packets whose source the kernel would choose.
     pub fn lookup(&self, dst: IpAddr) -> Result<u32, Unreachable> {
-        self.resolved(dst, self.routes.find(dst))
+        self.lookup_from(any_of_family(dst), dst)
     }
 
-    /// The same if `dst` is on a link, and no router in between.
+    /// Index of the next hop on the way from `src` to `dst`: the first one that is resolved of the most specific routes.
+    pub fn lookup_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
+        let ways = self.ways(src, dst)?;
+        self.resolved(dst, ways)
+    }
+
+    /// Like [`NextHops::lookup`], where `dst` has to be on a link without a router in between.
     pub fn lookup_on_link(&self, dst: IpAddr) -> Result<u32, Unreachable> {
-        let ways = self.routes.find(dst);
+        self.lookup_on_link_from(any_of_family(dst), dst)
+    }
+
+    /// Like [`NextHops::lookup_from`], where `dst` has to be on a link without a router in between.
+    pub fn lookup_on_link_from(&self, src: IpAddr, dst: IpAddr) -> Result<u32, Unreachable> {
+        let ways = self.ways(src, dst)?;
         if !ways.is_empty() && ways.iter().all(|hop| hop.gateway.is_some()) {
             return Err(Unreachable::NotOnLink);
         }
         self.resolved(dst, ways.iter().filter(|hop| hop.gateway.is_none()))
+    }
+
+    /// The routes' ways for packets from `src` to `dst`.
+    fn ways(&self, src: IpAddr, dst: IpAddr) -> Result<&[RouteHop], Unreachable> {
+        let ways = self.routes.find(src, dst);
+        if ways.iter().any(|hop| hop.is_encapsulated) {
+            return Err(Unreachable::Encapsulated);
+        }
+        if !self.policies.is_empty() && ipsec::forbids(&self.policies, src, dst, ways) {
+            return Err(Unreachable::Ipsec);
+        }
+        Ok(ways)
+    }
+
+    /// Whether a packet's source may decide on its way.
+    pub fn depend_on_source(&self) -> bool {
+        !self.policies.is_empty() || self.routes.depend_on_source()
+    }
+
+    /// The policy rules that the ways follow; empty for the kernel's default ones.
+    pub fn rules(&self) -> &[RoutingRule] {
+        self.routes.rules()
+    }
+
+    /// The policy rules that may make the kernel route a program's packets in another way than convey routes its own, one line
+    /// each.
+    pub fn rules_not_followed(&self) -> Vec<String> {
+        let line = |rule: &RoutingRule| {
+            let selectors = rule.not_followed();
+            let family = if rule.is_v4 { "ip" } else { "ip -6" };
+            let priority = rule.priority;
+            (!selectors.is_empty()).then(|| {
+                format!(
+                    "policy rule {priority} ({family} rule) selects packets by {}, which convey does not follow: packet \
+                     modes route as if there were no such rule",
+                    selectors.join(", ")
+                )
+            })
+        };
+        self.routes.rules().iter().filter_map(line).collect()
+    }
+
+    /// Why packets to a server must not be sent, whose source the kernel would choose. See [`NextHops::refusal`].
+    pub fn refusal_to(&self, dst: IpAddr) -> Option<String> {
+        self.refusal(any_of_family(dst), dst)
+    }
+
+    /// Why packets from `src` to the server `dst` must not be sent, in words for an operator. `None`: they may be, once a route
+    /// and a neighbour are known.
+    pub fn refusal(&self, src: IpAddr, dst: IpAddr) -> Option<String> {
+        match self.lookup_from(src, dst).err()? {
+            Unreachable::NoEthernet { interface } => {
+                let name = self.interfaces.iter().find(|one| one.index == interface);
+                let name = name.map_or("an interface", |interface| &interface.name);
+                Some(format!(
+                    "packets to it leave by {name}, which carries no Ethernet frames, and packet modes reach servers \
+                     by Ethernet only"
+                ))
+            }
+            Unreachable::Encapsulated => Some(
+                "the route to it puts packets into a tunnel of the kernel, which packet modes do not, so they would \
+                 leave without it"
+                    .to_owned(),
+            ),
+            Unreachable::Ipsec => Some(
+                "an IPsec policy (ip xfrm policy) is for packets to it, and packet modes would send them in the clear"
+                    .to_owned(),
+            ),
+            Unreachable::NoRoute | Unreachable::Unresolved { .. } | Unreachable::NotOnLink => None,
+        }
     }
 
     /// The first of these ways whose neighbour is resolved.
@@ -172,8 +276,11 @@ impl NextHops {
             let narrow = path_mtu.and_then(|path_mtu| resolved(Some(smaller(hop, path_mtu))));
             match narrow.or_else(|| resolved(hop.mtu)) {
                 Some(index) => return Ok(index),
-                None if unreachable == Unreachable::NoRoute => {
-                    unreachable = Unreachable::Unresolved { ip, interface: hop.interface };
+                None if matches!(unreachable, Unreachable::NoRoute | Unreachable::NoEthernet { .. }) => {
+                    unreachable = match self.carries_ethernet(hop.interface) {
+                        true => Unreachable::Unresolved { ip, interface: hop.interface },
+                        false => Unreachable::NoEthernet { interface: hop.interface },
+                    };
                 }
                 None => {}
             }
@@ -181,18 +288,25 @@ impl NextHops {
         Err(unreachable)
     }
 
-    /// Whether what comes in on an interface cannot come from `src`, or from beyond it: the interface leads to other
+    /// Whether packets can be sent by an interface, as far as is known.
+    fn carries_ethernet(&self, interface: u32) -> bool {
+        let link = self.interfaces.iter().find(|one| one.index == interface);
+        link.is_none_or(|link| link.mac.is_some())
+    }
+
+    /// Whether a packet to `dst` that comes in on an interface cannot come from `src`, or from beyond it: the interface leads to other
     /// addresses of its family, and `src` is routed by others. A port of a bridge, or a link of a bond, leads nowhere by
     /// itself and is nobody's.
-    pub fn is_spoofed(&self, src: IpAddr, interface: u32) -> bool {
-        let ways = self.routes.find(src);
+    pub fn is_spoofed(&self, (src, dst): (IpAddr, IpAddr), interface: u32) -> bool {
+        let ways = self.routes.find(dst, src);
         ways.iter().all(|hop| hop.interface != interface)
             && self.routes.use_interface(interface, src.is_ipv4())
     }
 
     /// The ways to `dst`: interface and neighbour of each.
     pub fn ways_to(&self, dst: IpAddr) -> impl Iterator<Item = (u32, IpAddr)> {
-        self.routes.find(dst).iter().map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
+        let ways = self.routes.find_in_tables(any_of_family(dst), dst);
+        ways.map(move |hop| (hop.interface, hop.gateway.unwrap_or(dst)))
     }
 
     /// The routers that default routes lead to: interface and address of each.
@@ -209,14 +323,14 @@ impl NextHops {
 
     /// Whether packets to `dst` may go out by this interface.
     pub fn leads_to(&self, dst: IpAddr, interface: u32) -> bool {
-        self.routes.find(dst).iter().any(|hop| hop.interface == interface)
+        self.routes.find(any_of_family(dst), dst).iter().any(|hop| hop.interface == interface)
     }
 
     /// Interfaces that clients of these VIPs may come in by: those that hold one, and those that default routes go out by.
     pub fn interfaces_of_clients(&self, vips: &[IpAddr]) -> BTreeSet<u32> {
         let anywhere = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
-        let defaults = anywhere.iter().flat_map(|family| self.routes.find_default(*family));
-        self.interfaces_for(vips, &[]).into_iter().chain(defaults.map(|hop| hop.interface)).collect()
+        let defaults = anywhere.iter().chain(vips).flat_map(|source| self.routes.find_default(*source));
+        self.interfaces_for(vips, (&[], &[])).into_iter().chain(defaults.map(|hop| hop.interface)).collect()
     }
 
     /// How many there have been so far, those that lead nowhere now too.
@@ -233,7 +347,17 @@ impl NextHops {
     /// Where packets to `dst` go next, whoever is resolved there; `None` without a route, and for what ends at
     /// this host.
     pub fn hop_to(&self, dst: IpAddr) -> Option<RouteHop> {
-        self.routes.find(dst).first().copied()
+        self.hop_from(any_of_family(dst), dst)
+    }
+
+    /// Like [`NextHops::hop_to`], for packets from `src`.
+    pub fn hop_from(&self, src: IpAddr, dst: IpAddr) -> Option<RouteHop> {
+        self.routes.find(src, dst).first().copied()
+    }
+
+    /// The ways of packets from `src` to `dst`, of which the kernel takes one; none if packets end here or are refused.
+    pub fn hops_from(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
+        self.routes.find(src, dst)
     }
 
     /// The interfaces as of now.
@@ -252,9 +376,13 @@ impl NextHops {
     }
 
     /// Indices of the Ethernet interfaces that traffic passes: those that hold a VIP, and those that lead to a
-    /// server. A VIP that none of them holds (it is on the loopback interface, say) comes in where the default
-    /// route goes out.
-    pub fn interfaces_for(&self, vips: &[IpAddr], servers: &[IpAddr]) -> BTreeSet<u32> {
+    /// server from any of `sources`, or from the address that the kernel chooses. A VIP that none of them holds (it is on the
+    /// loopback interface, say) comes in where the default route goes out.
+    pub fn interfaces_for(
+        &self,
+        vips: &[IpAddr],
+        (sources, servers): (&[IpAddr], &[IpAddr]),
+    ) -> BTreeSet<u32> {
         let ethernet = |interface: &&Interface| interface.mac.is_some() && !interface.loopback;
         let holders = |vip: IpAddr| -> Vec<u32> {
             let holds = |interface: &&Interface| interface.addresses.contains(&vip);
@@ -268,7 +396,12 @@ impl NextHops {
             none if none.is_empty() => exits(self.routes.find_default(*vip)),
             some => some,
         };
-        let of_server = |server: &IpAddr| exits(self.routes.find(*server));
+        let of_server = |server: &IpAddr| {
+            let of_family = sources.iter().copied().filter(|source| source.is_ipv4() == server.is_ipv4());
+            let sources = of_family.chain([any_of_family(*server)]);
+            let exits = sources.flat_map(|source| exits(self.routes.find(source, *server)));
+            exits.collect::<Vec<_>>()
+        };
         vips.iter().flat_map(of_vip).chain(servers.iter().flat_map(of_server)).collect()
     }
 }
@@ -277,7 +410,7 @@ impl NextHops {
 fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<(u32, IpAddr), BTreeSet<u32>> {
     let mut ways: HashMap<_, BTreeSet<u32>> = HashMap::new();
     for (&server, &path_mtu) in path_mtus {
-        for hop in routes.find(server) {
+        for hop in routes.find_in_tables(any_of_family(server), server) {
             let neighbour = hop.gateway.unwrap_or(server);
             ways.entry((hop.interface, neighbour)).or_default().insert(smaller(hop, path_mtu));
         }
@@ -285,10 +418,17 @@ fn narrow_ways(routes: &Routes, path_mtus: &BTreeMap<IpAddr, u32>) -> HashMap<(u
     ways
 }
 
+/// The unspecified address of the family.
+fn any_of_family(ip: IpAddr) -> IpAddr {
+    if ip.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+}
+
 /// The MTU of a path that begins with this hop.
 fn smaller(hop: &RouteHop, path_mtu: u32) -> u32 {
     hop.mtu.map_or(path_mtu, |mtu| mtu.min(path_mtu))
 }
 
+#[cfg(test)]
+mod rule_tests;
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,7 @@ mod snat;
 mod status;
 mod steered;
 mod vip;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -67,6 +68,8 @@ pub struct Host<'a> {
     pub tables: &'a NetworkTables,
     /// The ways in these.
     pub network: &'a NextHops,
+    /// Servers to which the kernel sends in another way than packet modes, in words.
+    pub route_differences: Vec<String>,
     /// The servers of frontends.
     pub servers: Vec<TargetServer>,
     /// Places to listen that cannot be had.
@@ -106,6 +109,8 @@ pub fn look(host: &Host<'_>, check: impl Fn(&[TargetServer]) -> Vec<CheckWords>)
     seen.findings.extend(links_down::down(host, &networks, &mut explained));
     let passed = interfaces(host);
     seen.findings.extend(ipv6_off::look(host, ipv6_off::read().as_ref(), &passed, &mut explained));
+    seen.findings.extend(ways::look(host, &mut explained));
+    seen.findings.extend(host.route_differences.iter().map(|line| ways::differs(line)));
     seen.findings.extend(vip::missing(host, &explained.vips, is_local));
     seen.findings.extend(own_address::look(host, &networks, &mut explained));
     if host.config.frontends_where(Mode::has_snat).next().is_some() {
@@ -202,7 +207,7 @@ fn is_of_link(ip: IpAddr) -> bool {
 fn interfaces(host: &Host<'_>) -> BTreeSet<String> {
     let vips: Vec<IpAddr> = vip::vips(host).into_iter().collect();
     let servers: Vec<IpAddr> = host.servers.iter().map(|server| server.addr.ip()).collect();
-    let passed = host.network.interfaces_for(&vips, &servers);
+    let passed = host.network.interfaces_for(&vips, (&host.config.passthrough.snat_addresses, &servers));
     let names = host.tables.interfaces.iter().filter(|one| passed.contains(&one.index));
     names.map(|one| one.name.clone()).chain(host.config.passthrough.interfaces.iter().cloned()).collect()
 }

@@ -113,7 +113,7 @@ async fn ways(targets: &[PathTarget]) -> std::io::Result<Vec<PathToServer>> {
     let mut table = netlink.table().await.map_err(std::io::Error::other)?;
     let mut looks = 0;
     loop {
-        let network = NextHops::new(&table.interfaces, table.routes.clone(), &table.neighbours);
+        let network = NextHops::default().update_all(&table);
         let missing: Vec<(IpAddr, u32)> =
             targets.iter().filter_map(|target| unresolved(target, &network)).collect();
         if missing.is_empty() || looks == LOOKS {

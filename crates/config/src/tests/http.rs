@@ -110,7 +110,8 @@ fn the_mode_may_be_that_of_the_file() {
     // A frontend that says nothing has the mode of the command line then.
     let routed = text.replace("backend = 'site'", "routes = [{ path = '/a', backend = 'site' }]");
     let loaded = parse("config.toml", &routed).expect("valid").with_default_mode(Mode::Proxy);
-    let network = HostNetwork { interfaces: &[], own: &Default::default(), hop_to: &|_| None };
+    let network =
+        HostNetwork { interfaces: &[], own: &Default::default(), hop_to: &|_| None, refusal: &|_| None };
     let problems = validate_mode(&loaded, &network).expect_err("proxy mode sees no paths");
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(

@@ -61,7 +61,7 @@ fn packet_modes_have_servers_with_addresses() {
     let text = format!("mode = 'passthrough'\n{}", with("service = 'shop/web'\nport = 80"));
     let loaded = parse("config.toml", &text).unwrap();
     let own = std::collections::BTreeSet::from(["10.0.0.1".parse().unwrap()]);
-    let network = crate::HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None };
+    let network = crate::HostNetwork { interfaces: &[], own: &own, hop_to: &|_| None, refusal: &|_| None };
     let problems = crate::validate_mode(&loaded, &network).unwrap_err();
     let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert!(told.iter().any(|line| line.contains("Services are for proxy and http mode")), "{told:?}");

@@ -29,12 +29,14 @@ pub(super) fn told_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
         interface(1, "lo", &["127.0.0.1", "::1"]),
         interface(2, "eth0", &["10.0.0.1", "fe80::1", "2001:db8::1"]),
         interface(3, "eth1", &["10.1.0.1", "fe80::2"]),
+        Interface { mac: None, ..interface(4, "wg0", &["10.55.0.1"]) },
     ];
     let hop_to = |ip: IpAddr| {
         let (interface, gateway) = match ip {
             IpAddr::V4(ip) => match ip.octets()[..2] {
                 [10, 0] => (2, None),
                 [10, 1] => (3, None),
+                [10, 55] => (4, None),
                 [10, 2] => (2, Some("10.0.0.254")),
                 _ => return None,
             },
@@ -44,10 +46,11 @@ pub(super) fn told_of(loaded: &Loaded) -> Result<Vec<String>, Vec<String>> {
                 _ => return None,
             },
         };
-        Some(RouteHop { interface, gateway: gateway.map(|ip| ip.parse().unwrap()), mtu: None, source: None })
+        Some(RouteHop::by(interface, gateway.map(|ip| ip.parse().unwrap())))
     };
     let own = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect();
-    let network = HostNetwork { interfaces: &interfaces, own: &own, hop_to: &hop_to };
+    let refusal = |ip| (hop_to(ip)?.interface == 4).then(|| "packets leave by wg0".to_owned());
+    let network = HostNetwork { interfaces: &interfaces, own: &own, hop_to: &hop_to, refusal: &refusal };
     let lines = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
     validate_mode(loaded, &network).map(lines).map_err(lines)
 }

@@ -89,6 +89,7 @@ impl ControlState {
         self.apply_weights(&mut backends);
         self.dns_grace.expire(now);
         let gone = self.keep_servers(&backends, now);
+        self.refuse_servers(config, backends.iter(), now);
         self.keep_pools(&backends);
         let served = config.frontends.iter().flat_map(|frontend| {
             let entries = frontend.backends().filter_map(|backend| self.pools.get(backend));

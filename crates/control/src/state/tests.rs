@@ -10,6 +10,7 @@ mod names;
 mod nodes;
 mod outlier;
 mod path_mtu;
+mod refused;
 mod shared;
 mod steer;
 

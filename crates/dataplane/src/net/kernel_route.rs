@@ -9,7 +9,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::Netlink;
 use super::requests::Error;
-use super::table::{address, router};
+use super::routes::{address, router};
 
 /// A packet that the kernel is to route, as if a program on this host sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The netlink socket: reads the kernel's tables, hears of their changes, has neighbours resolved.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,29 +10,35 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use log::warn;
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::packet_route::neighbour::NeighbourMessage;
+use rtnetlink::packet_route::rule::RuleMessage;
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::AsyncSocket;
 use rtnetlink::{MulticastGroup, RouteMessageBuilder};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use tokio::task::JoinSet;
 
 use super::moved::MovedNeighbours;
+use super::nexthops::Nexthops;
 use super::notifications::{Notifications, Pending};
+use super::raw_netlink::{self, RawList};
 use super::requests::{Error, Requests};
 use super::table::{self, NeighbourChange};
-use convey_model::{Interface, NetworkTables};
+use super::{ipsec, routes, rules};
+use convey_model::{Interface, NetworkTables, Route, RoutingRule, RuleAction};
 
 /// What may change the way of a packet.
-const GROUPS: [MulticastGroup; 7] = [
+const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv6Ifinfo,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
     MulticastGroup::Ipv4Route,
     MulticastGroup::Ipv6Route,
+    MulticastGroup::Ipv4Rule,
+    MulticastGroup::Ipv6Rule,
     MulticastGroup::Neigh,
 ];
 
@@ -65,6 +72,7 @@ impl Netlink {
         let notifications = Arc::new(Notifications::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(listen(subscription, notifications.clone()));
+        raw_netlink::listen(&mut tasks, &notifications);
         let (lists, asks) = (Requests::open()?, Requests::open()?);
         Ok(Netlink { lists, asks, moved: Mutex::default(), notifications, _tasks: tasks })
     }
@@ -137,19 +145,26 @@ impl Netlink {
             _ => None,
         });
         let addresses = addresses.await?;
+        let read =
+            |list: RawList| list.read().map_err(|error| Error::new("nexthops and IPsec policies", error));
+        let (nexthops, policies) = (Nexthops::new(&read(RawList::Nexthops)?), read(RawList::IpsecPolicies)?);
+        let policies = policies.iter().filter_map(|message| ipsec::policy(message)).collect();
+        let rules = self.rules().await?;
+        let tables = tables(&rules);
         let mut routes = Vec::new();
         for family in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
         {
             let list = lists.list("routes", GetRoute(family), |answer| match answer {
-                NewRoute(route) => Some(route),
+                NewRoute(route) => routes::route(&route, &nexthops).filter(|one| tables.contains(&one.table)),
                 _ => None,
             });
             routes.extend(list.await?);
         }
         let neighbours = self.list_neighbours().await?;
         let listed = neighbours.iter().filter_map(NeighbourChange::new).collect();
-        Ok((table::new(links, addresses, routes, neighbours), listed))
+        let tables = table::new(links, addresses, routes, neighbours);
+        Ok((NetworkTables { rules: rules.into(), policies, ..tables }, listed))
     }
 
     pub(super) async fn list_neighbours(&self) -> Result<Vec<NeighbourMessage>, Error> {
@@ -161,6 +176,26 @@ impl Netlink {
         list.await
     }
 
+    /// Reads the policy rules of both families, by priority; a kernel without them has none.
+    async fn rules(&self) -> Result<Vec<RoutingRule>, Error> {
+        let mut rules = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut question = RuleMessage::default();
+            question.header.family = family;
+            let question = RouteNetlinkMessage::GetRule(question);
+            let list = self.lists.list("policy rules", question, |answer| match answer {
+                RouteNetlinkMessage::NewRule(rule) => rules::rule(&rule),
+                _ => None,
+            });
+            match list.await {
+                Ok(list) => rules.extend(list),
+                Err(error) if error.is_refusal() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(rules)
+    }
+
     pub(super) async fn links(&self) -> Result<Vec<LinkMessage>, Error> {
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let list = self.lists.list("interfaces", question, |answer| match answer {
@@ -169,6 +204,15 @@ impl Netlink {
         });
         list.await
     }
+}
+
+/// The tables that packets may be looked up in.
+fn tables(rules: &[RoutingRule]) -> BTreeSet<u32> {
+    let named = rules.iter().filter_map(|rule| match rule.action {
+        RuleAction::Table(table) => Some(table),
+        _ => None,
+    });
+    named.chain([Route::LOCAL, Route::MAIN, Route::DEFAULT]).collect()
 }
 
 /// A socket that hears of changes.

@@ -28,6 +28,10 @@ pub struct Error {
 }
 
 impl Error {
+    pub(super) fn new(what: &'static str, source: io::Error) -> Error {
+        Error { what, source }
+    }
+
     /// Whether the kernel has answered, and refused.
     pub(super) fn is_refusal(&self) -> bool {
         self.source.raw_os_error().is_some()

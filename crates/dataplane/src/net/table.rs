@@ -11,20 +11,17 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteNextHopFlags, RouteType, RouteVia,
-};
 
 use super::asking::NeighbourKey;
 use super::neighbours::is_managed;
 use super::peer::redirect_peer;
-use convey_model::{Interface, InterfaceAddress, Neighbour, NetworkTables, Route, RouteHop};
+use convey_model::{Interface, InterfaceAddress, Neighbour, NetworkTables, Route};
 
 /// What the kernel has told.
 pub(super) fn new(
     links: Vec<LinkMessage>,
     addresses: Vec<AddressMessage>,
-    routes: Vec<RouteMessage>,
+    routes: Vec<Route>,
     neighbours: Vec<NeighbourMessage>,
 ) -> NetworkTables {
     let mut of_link: HashMap<u32, Vec<InterfaceAddress>> = HashMap::new();
@@ -40,8 +37,7 @@ pub(super) fn new(
     interfaces.sort_unstable_by_key(|interface| interface.index);
     let mut neighbours: Vec<Neighbour> = neighbours.iter().filter_map(neighbour).collect();
     neighbours.sort_unstable_by_key(|n| (n.interface, n.ip));
-    let routes = routes.iter().filter_map(route).collect();
-    NetworkTables { interfaces, routes, neighbours, ..NetworkTables::default() }
+    NetworkTables { interfaces, routes: routes.into(), neighbours, ..NetworkTables::default() }
 }
 
 /// Takes in what the kernel tells nobody of: how long packets may be, and how they are sent. Returns whether that
@@ -157,98 +153,6 @@ pub(super) fn own_address(message: &AddressMessage) -> Option<IpAddr> {
             _ => None,
         })
     })
-}
-
-/// The route, if it is in a table that is looked at and can be used now.
-fn route(message: &RouteMessage) -> Option<Route> {
-    let header = &message.header;
-    let mut route = Route {
-        table: u32::from(header.table),
-        prefix: unspecified(message)?,
-        prefix_len: header.destination_prefix_length,
-        metric: 0,
-        hops: Vec::new(),
-    };
-    let (mut interface, mut gateway) = (None, None);
-    let (mtu, source) = (mtu(message), source(message));
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Table(table) => route.table = *table,
-            RouteAttribute::Destination(prefix) => route.prefix = address(prefix)?,
-            RouteAttribute::Priority(metric) => route.metric = *metric,
-            RouteAttribute::Oif(index) => interface = Some(*index),
-            RouteAttribute::Gateway(ip) => gateway = address(ip),
-            RouteAttribute::Via(via) => gateway = router(via),
-            RouteAttribute::MultiPath(ways) => {
-                let usable = ways.iter().filter(|way| !way.flags.contains(RouteNextHopFlags::Dead));
-                route.hops.extend(usable.map(|way| RouteHop {
-                    interface: way.interface_index,
-                    gateway: way.attributes.iter().find_map(|attribute| match attribute {
-                        RouteAttribute::Gateway(ip) => address(ip),
-                        RouteAttribute::Via(via) => router(via),
-                        _ => None,
-                    }),
-                    mtu,
-                    source,
-                }));
-            }
-            _ => {}
-        }
-    }
-    route.hops.extend(interface.map(|interface| RouteHop { interface, gateway, mtu, source }));
-    let looked_at = [Route::LOCAL, Route::MAIN, Route::DEFAULT].contains(&route.table);
-    match header.kind {
-        _ if !looked_at => None,
-        RouteType::Unicast => (!route.hops.is_empty()).then_some(route),
-        // The next table is asked, as if this were not here.
-        RouteType::Throw => None,
-        _ => Some(Route { hops: Vec::new(), ..route }),
-    }
-}
-
-/// The source of this host's packets, if the route names one.
-fn source(message: &RouteMessage) -> Option<IpAddr> {
-    message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::PrefSource(source) => address(source),
-        _ => None,
-    })
-}
-
-/// The longest packet, if the route says so; whether that is locked matters to who sends, not to who forwards.
-fn mtu(message: &RouteMessage) -> Option<u32> {
-    let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
-        RouteAttribute::Metrics(metrics) => Some(metrics),
-        _ => None,
-    });
-    metrics.flatten().find_map(|metric| match metric {
-        RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
-        _ => None,
-    })
-}
-
-/// The address of a default route, which the kernel leaves out.
-fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
-    match message.header.address_family {
-        AddressFamily::Inet => Some(IpAddr::from([0; 4])),
-        AddressFamily::Inet6 => Some(IpAddr::from([0; 16])),
-        _ => None,
-    }
-}
-
-pub(super) fn address(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
-        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    }
-}
-
-pub(super) fn router(via: &RouteVia) -> Option<IpAddr> {
-    match via {
-        RouteVia::Inet(ip) => Some(IpAddr::V4(*ip)),
-        RouteVia::Inet6(ip) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    }
 }
 
 /// The neighbour, if its Ethernet address can be used as it is.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Forwarder;
-use super::begin::{Recipient, UNRESOLVED};
+use super::begin::UNRESOLVED;
+use super::recipient::Recipient;
 use super::served::Served;
 use crate::plan::{Plan, PlannedFrontend};
 use crate::{Flow, Share};
@@ -46,7 +47,9 @@ impl Forwarder {
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
         for server in plan.servers.values() {
-            let _ = self.find_next_hop(Recipient::Server(server.addr.ip()), plan);
+            let ip = server.addr.ip();
+            let source = self.first_snat_address(ip);
+            let _ = self.find_next_hop(Recipient::Server(source, ip), plan);
         }
     }
 }
@@ -56,7 +59,7 @@ impl Forwarder {
 pub(super) fn reroute(flow: &mut Flow, plan: &Plan) -> bool {
     let mut is_other = false;
     for &direction in flow.view().directions() {
-        let hop = match Recipient::end(flow, direction).lookup(&plan.network) {
+        let hop = match Recipient::end(flow, direction, plan).lookup(&plan.network) {
             Ok(hop) => hop,
             Err(Unreachable::Unresolved { .. })
                 if plan.network.get(flow.rewrite(direction).next_hop).is_some() =>

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
 use super::inquiry::{check_new, check_server, check_source, drop_reason, picked_server, server_again};
+use super::recipient::{Recipient, outer_source, unspecified};
 use super::refuse::Stop;
 use super::source_limits::give_back;
 use super::{Forwarder, PacketContext, begins, segment};
@@ -14,7 +15,7 @@ use crate::{
     Verdict, View,
 };
 use convey_model::{
-    Addr, DropReason, Endpoint, FlowKey, NextHop, NextHops, Rewrite, Shortage, Unreachable, WantedNeighbour,
+    Addr, DropReason, Endpoint, FlowKey, NextHop, Rewrite, Shortage, Unreachable, WantedNeighbour,
 };
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
@@ -26,48 +27,6 @@ const MAX_CLIENTS_WANTED: usize = 48;
 
 /// Means that a flow's next hop is not known yet.
 pub(super) const UNRESOLVED: u32 = u32::MAX;
-
-/// Whom packets are sent to.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Recipient {
-    /// A server, wherever it is.
-    Server(IpAddr),
-    /// A server that has to be on a link: packets have the VIP as their destination.
-    ServerOnLink(IpAddr),
-    /// A client.
-    Client(IpAddr),
-}
-
-impl Recipient {
-    /// The server that a frontend has chosen.
-    pub(super) fn chosen(server: &PlannedServer, frontend: &PlannedFrontend) -> Recipient {
-        Recipient::server(server.addr.ip(), frontend.way())
-    }
-
-    /// A server that packets get to in this way.
-    pub(super) fn server(ip: IpAddr, way: ServerWay) -> Recipient {
-        match way {
-            ServerWay::Rewritten | ServerWay::Tunneled => Recipient::Server(ip),
-            ServerWay::OnLink => Recipient::ServerOnLink(ip),
-        }
-    }
-
-    /// The host at this end of a flow.
-    pub(super) fn end(flow: &Flow, direction: Direction) -> Recipient {
-        match direction {
-            Direction::ToClient => Recipient::Client(flow.client().src.ip()),
-            Direction::ToServer => Recipient::server(flow.server().src.ip(), flow.way()),
-        }
-    }
-
-    /// The next hop on the way there.
-    pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
-        match self {
-            Recipient::ServerOnLink(ip) => network.lookup_on_link(ip),
-            Recipient::Server(ip) | Recipient::Client(ip) => network.lookup(ip),
-        }
-    }
-}
 
 /// Where a packet without a flow goes.
 #[derive(Clone, Copy)]
@@ -203,7 +162,8 @@ impl Forwarder {
             chosen => chosen,
         };
         let way = server.and_then(|server| {
-            let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
+            let chosen = self.chosen(server, frontend, key, plan);
+            let next_hop = self.find_next_hop(chosen, plan)?;
             let target = ChosenServer::new(frontend, server, next_hop, packet)?;
             if !frontend.is_dsr() {
                 self.check_client(key, frontend, server, now)?;
@@ -240,7 +200,8 @@ impl Forwarder {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(frame, headers)?;
         let server = self.choose(frontend, frame, headers)?;
-        let next_hop = self.find_next_hop(Recipient::chosen(server, frontend), plan)?;
+        let chosen = self.chosen(server, frontend, &headers.key, plan);
+        let next_hop = self.find_next_hop(chosen, plan)?;
         let target = ChosenServer::new(frontend, server, next_hop, packet)?;
         fit_error(headers, Path::to(target.hop, false).within(target.envelope.as_ref()))?;
         Ok(forward_unrecorded(frame, headers, target, None))
@@ -282,9 +243,17 @@ impl Forwarder {
             true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
             false => {
                 // Looked up now so that it is resolved by the time of the answer.
-                let to_client =
-                    self.find_next_hop(Recipient::Client(key.src.ip()), packet.plan).unwrap_or(UNRESOLVED);
+                let to_client = self.find_next_hop(Recipient::client(key), packet.plan).unwrap_or(UNRESOLVED);
                 (View::BothSides, self.allocate(endpoint, packet)?, to_client)
+            }
+        };
+        let next_hop = match self.way_from_snat(back.0, (endpoint.0, next_hop), view, packet.plan) {
+            Ok(next_hop) => next_hop,
+            Err(stop) => {
+                if let Some(ports) = &mut self.ports {
+                    ports.release(endpoint, key.protocol, back);
+                }
+                return Err(stop);
             }
         };
         let flow = NewFlow {
@@ -348,6 +317,49 @@ impl Forwarder {
         Err(Stop::Refused(DropReason::SnatExhausted))
     }
 
+    /// The way of a new flow's packets to the server that a frontend has chosen. Its SNAT address is taken for the first one of the
+    /// server's family until it has one.
+    fn chosen(
+        &self,
+        server: &PlannedServer,
+        frontend: &PlannedFrontend,
+        key: &FlowKey,
+        plan: &Plan,
+    ) -> Recipient {
+        let ip = server.addr.ip();
+        let source = match frontend.way() {
+            ServerWay::Tunneled => outer_source(plan, server.id, ip),
+            ServerWay::Rewritten | ServerWay::OnLink if frontend.is_dsr() => key.src.ip(),
+            ServerWay::Rewritten | ServerWay::OnLink => self.first_snat_address(ip),
+        };
+        Recipient::server(source, ip, frontend.way())
+    }
+
+    /// The first SNAT address of a server's family.
+    pub(super) fn first_snat_address(&self, server: IpAddr) -> IpAddr {
+        let addresses = self.ports.as_ref().map_or(&[][..], |ports| ports.addresses());
+        let of_family = addresses.iter().find(|address| address.is_v4() == server.is_ipv4());
+        of_family.map_or_else(|| unspecified(server), |address| address.ip())
+    }
+
+    /// The next hop to a server for packets from this SNAT address; `known` is that from the first one.
+    fn way_from_snat(
+        &mut self,
+        snat: Addr,
+        known: (Addr, u32),
+        view: View,
+        plan: &Plan,
+    ) -> Result<u32, Stop> {
+        let (server, next_hop) = (known.0.ip(), known.1);
+        let is_known = view == View::ClientSide
+            || snat.ip() == self.first_snat_address(server)
+            || !plan.network.depend_on_source();
+        if is_known {
+            return Ok(next_hop);
+        }
+        self.find_next_hop(Recipient::Server(snat.ip(), server), plan)
+    }
+
     /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
     pub(super) fn find_next_hop(&mut self, to: Recipient, plan: &Plan) -> Result<u32, Stop> {
         self.look_for_next_hop(to, plan, false)
@@ -359,14 +371,14 @@ impl Forwarder {
         let hop = flow.rewrite(Direction::ToClient).next_hop;
         if flow.view() == View::BothSides && plan.network.get(hop).is_none() {
             // When the answer comes, or came already, it finds what is known then.
-            let _ = self.look_for_next_hop(Recipient::end(flow, Direction::ToClient), plan, true);
+            let _ = self.look_for_next_hop(Recipient::end(flow, Direction::ToClient, plan), plan, true);
         }
     }
 
     fn look_for_next_hop(&mut self, to: Recipient, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
         to.lookup(&plan.network).map_err(|unreachable| {
             if let Unreachable::Unresolved { ip, interface } = unreachable {
-                let is_client = matches!(to, Recipient::Client(client) if client == ip);
+                let is_client = matches!(to, Recipient::Client(_, client) if client == ip);
                 let neighbour = WantedNeighbour { interface, ip, is_ours: !is_client, is_repeated };
                 self.events.unresolved = Some((interface, ip));
                 let wanted = &mut self.events.wanted;

@@ -327,7 +327,7 @@ impl Ways<'_> {
     /// The interface that packets of a flow's server come in by: the one that packets to it go out by.
     fn server_side(self, flow: &Flow) -> Option<u32> {
         let hop = self.network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
-        hop.or_else(|| Some(self.network.hop_to(flow.server().src.ip())?.interface))
+        hop.or_else(|| Some(self.network.hop_from(flow.server().dst.ip(), flow.server().src.ip())?.interface))
     }
 }
 

@@ -1,12 +1,13 @@
 //! Flows that leave for another forwarder, and flows that come from one.
 
-use super::begin::{Recipient, UNRESOLVED};
+use super::begin::UNRESOLVED;
 use super::cached::keys;
+use super::recipient::{Recipient, unspecified};
 use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::journal;
 use crate::plan::Plan;
-use crate::{Direction, Flow, FlowId, FlowOwners, Progress, Segment, View};
+use crate::{Direction, Flow, FlowId, FlowOwners, Progress, Segment, ServerWay, View};
 use convey_model::{Endpoint, Timestamp};
 use convey_wire::Headers;
 
@@ -128,10 +129,16 @@ impl Forwarder {
     /// Where packets of such a flow go here: to the server, and to the client.
     fn next_hops_of(&mut self, known: &KnownFlow, plan: &Plan) -> [u32; 2] {
         let server = known.server.src.ip();
-        let to_server = self.find_next_hop(Recipient::server(server, known.way), plan).unwrap_or(UNRESOLVED);
+        // The plan has no tunnel of a flow that another process knew.
+        let source = match known.way {
+            ServerWay::Tunneled => unspecified(server),
+            ServerWay::Rewritten | ServerWay::OnLink => known.server.dst.ip(),
+        };
+        let to_server = Recipient::server(source, server, known.way);
+        let to_server = self.find_next_hop(to_server, plan).unwrap_or(UNRESOLVED);
         let to_client = match known.view {
             View::BothSides => {
-                self.find_next_hop(Recipient::Client(known.client.src.ip()), plan).unwrap_or(UNRESOLVED)
+                self.find_next_hop(Recipient::client(&known.client), plan).unwrap_or(UNRESOLVED)
             }
             View::ClientSide => UNRESOLVED,
         };

@@ -4,11 +4,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::begin::{Recipient, is_martian};
+use super::begin::is_martian;
+use super::recipient::{Recipient, outer_source, unspecified};
 use super::refuse::Stop;
 use super::served::Served;
 use crate::plan::{Picked, Plan, PlannedFrontend, PlannedServer};
-use crate::{FlowSight, FlowState, NatPorts};
+use crate::{FlowSight, FlowState, NatPorts, ServerWay};
 use convey_model::{Addr, DropReason, Endpoint, NextHop, NextHops, Tunnel, Unreachable};
 
 /// A plan that is asked what would become of a client's first packet. Nothing comes of the questions.
@@ -91,7 +92,12 @@ impl<'a> Inquiry<'a> {
         server: &PlannedServer,
     ) -> Result<&'a NextHop, DropReason> {
         let network = &self.plan.network;
-        let index = Recipient::chosen(server, frontend).lookup(network).map_err(drop_reason)?;
+        let ip = server.addr.ip();
+        let source = match frontend.way() {
+            ServerWay::Tunneled => outer_source(self.plan, server.id, ip),
+            ServerWay::Rewritten | ServerWay::OnLink => unspecified(ip),
+        };
+        let index = Recipient::server(source, ip, frontend.way()).lookup(network).map_err(drop_reason)?;
         network.get(index).ok_or(DropReason::NextHopUnresolved)
     }
 }
@@ -163,7 +169,10 @@ pub(super) fn check_server(
 /// Why packets to somebody are dropped.
 pub(super) fn drop_reason(unreachable: Unreachable) -> DropReason {
     match unreachable {
-        Unreachable::NoRoute => DropReason::NoRoute,
+        Unreachable::NoRoute
+        | Unreachable::NoEthernet { .. }
+        | Unreachable::Encapsulated
+        | Unreachable::Ipsec => DropReason::NoRoute,
         Unreachable::NotOnLink => DropReason::ServerNotOnLink,
         Unreachable::Unresolved { .. } => DropReason::NextHopUnresolved,
     }

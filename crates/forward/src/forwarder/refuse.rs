@@ -91,7 +91,7 @@ pub(super) fn farewell(flow: &Flow, plan: &Plan, answer: &mut Vec<u8>) -> Option
         return None;
     }
     let key = flow.client().reversed();
-    let hop = plan.network.get(plan.network.lookup(key.dst.ip()).ok()?)?;
+    let hop = plan.network.get(plan.network.lookup_from(key.src.ip(), key.dst.ip()).ok()?)?;
     wire::reset(&key, flow.last_ack(), hop, answer);
     Some(hop.interface)
 }
@@ -103,7 +103,7 @@ pub(super) fn farewell_to_server(flow: &Flow, plan: &Plan, answer: &mut Vec<u8>)
         return None;
     }
     let key = flow.server().reversed();
-    let hop = plan.network.get(plan.network.lookup(key.dst.ip()).ok()?)?;
+    let hop = plan.network.get(plan.network.lookup_from(key.src.ip(), key.dst.ip()).ok()?)?;
     wire::reset(&key, flow.expected_of_client(), hop, answer);
     Some(hop.interface)
 }
@@ -112,7 +112,7 @@ pub(super) fn farewell_to_server(flow: &Flow, plan: &Plan, answer: &mut Vec<u8>)
 /// VIP, which would look like the end of the way. What was asked if there is no other.
 fn own_address(headers: &Headers, plan: &Plan) -> Addr {
     let network = &plan.network;
-    let towards = network.hop_to(headers.key.src.ip()).map(|hop| hop.interface);
+    let towards = network.hop_from(headers.key.dst.ip(), headers.key.src.ip()).map(|hop| hop.interface);
     let of_interface = network.interfaces().iter().filter(|interface| Some(interface.index) == towards);
     // A proxied frontend on an address of ours does not make it the end of any way that a packet is forwarded
     // on.

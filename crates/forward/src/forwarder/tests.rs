@@ -47,6 +47,7 @@ mod path_mtu;
 mod random;
 mod ranges;
 mod refusal;
+mod rules;
 mod shortage;
 mod source_limits;
 mod spoofed;

@@ -35,7 +35,7 @@ impl TunnelUsers {
         let users =
             || users.iter().filter_map(|(at, id)| Some((plan.frontends.get(*at)?, plan.tunnels.get(id)?)));
         let server = report.server.ip();
-        let hop = plan.network.get(plan.network.lookup(server).ok()?)?;
+        let hop = plan.network.get(plan.network.lookup_from(report.source.ip(), server).ok()?)?;
         if report.mtu >= hop.mtu || !plan.network.is_own(report.source.ip()) {
             return None;
         }

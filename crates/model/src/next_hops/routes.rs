@@ -1,18 +1,20 @@
-//! The kernel's routing tables, ready to be looked up.
+//! The kernel's routing tables and policy rules, ready to be looked up.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::{Addr, Route, RouteHop};
+use crate::routing_rules::RuleSteps;
+use crate::{Addr, Prefix, Route, RouteHop, RoutingRule};
 
-/// The tables that are looked at, in the kernel's default order.
+/// The tables that rules name, and the rules of both families.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     listed: Arc<[Route]>,
-    local: Prefixes,
-    main: Prefixes,
-    default: Prefixes,
+    rules: Arc<[RoutingRule]>,
+    v4: RuleSteps,
+    v6: RuleSteps,
+    tables: Vec<Prefixes>,
     /// The MTUs of routes through an interface, and by a router there, that have one.
     mtus: HashMap<(u32, Option<IpAddr>), BTreeSet<u32>>,
     /// The interfaces that lead anywhere else than to link-local addresses, and whether to those of IPv4.
@@ -21,54 +23,84 @@ pub(super) struct Routes {
 
 impl Routes {
     /// Made from what the kernel lists.
-    pub(super) fn new(listed: Arc<[Route]>) -> Routes {
+    pub(super) fn new(listed: Arc<[Route]>, rules: Arc<[RoutingRule]>) -> Routes {
         let mut mtus: HashMap<_, BTreeSet<u32>> = HashMap::new();
         for hop in listed.iter().flat_map(|route| &route.hops) {
             if let Some(mtu) = hop.mtu {
                 mtus.entry((hop.interface, hop.gateway)).or_default().insert(mtu);
             }
         }
-        let leads = |route: &&Route| route.table != Route::LOCAL && !is_link_local(route.prefix);
+        let mut numbers: Vec<u32> = Vec::new();
+        let mut place = |number: u32| {
+            numbers.iter().position(|known| *known == number).unwrap_or_else(|| {
+                numbers.push(number);
+                numbers.len() - 1
+            })
+        };
+        let [v4, v6] = [true, false].map(|is_v4| RuleSteps::new(is_v4, &rules, &mut place));
+        let leads = |route: &&Route| {
+            route.table != Route::LOCAL && numbers.contains(&route.table) && !is_link_local(route.prefix)
+        };
         let of_route = |route: &Route| {
             let is_v4 = route.prefix.is_ipv4();
             route.hops.iter().map(move |hop| (hop.interface, is_v4)).collect::<Vec<_>>()
         };
         let used = listed.iter().filter(leads).flat_map(of_route).collect();
-        Routes {
-            used,
-            local: Prefixes::of(&listed, Route::LOCAL),
-            main: Prefixes::of(&listed, Route::MAIN),
-            default: Prefixes::of(&listed, Route::DEFAULT),
-            mtus,
-            listed,
-        }
+        let tables = numbers.iter().map(|number| Prefixes::of(&listed, *number)).collect();
+        Routes { used, v4, v6, tables, mtus, listed, rules }
     }
 
-    /// Whether they were made from this very list.
-    pub(super) fn are_of(&self, listed: &Arc<[Route]>) -> bool {
-        Arc::ptr_eq(&self.listed, listed)
+    /// Whether they were made from these very lists.
+    pub(super) fn are_of(&self, listed: &Arc<[Route]>, rules: &Arc<[RoutingRule]>) -> bool {
+        Arc::ptr_eq(&self.listed, listed) && (Arc::ptr_eq(&self.rules, rules) || self.rules == *rules)
+    }
+
+    /// The rules that they were made from.
+    pub(super) fn rules(&self) -> &Arc<[RoutingRule]> {
+        &self.rules
     }
 
     /// Whether packets go the same ways by `other`.
     pub(super) fn lead_as(&self, other: &Routes) -> bool {
-        (&self.local, &self.main, &self.default) == (&other.local, &other.main, &other.default)
+        (&self.v4, &self.v6, &self.tables) == (&other.v4, &other.v6, &other.tables)
     }
 
-    /// Where packets to `dst` go; nowhere if it is empty.
-    pub(super) fn find(&self, dst: IpAddr) -> &[RouteHop] {
-        [&self.local, &self.main, &self.default].into_iter().find_map(|table| table.find(dst)).unwrap_or(&[])
+    /// Whether a packet's source may decide on its way.
+    pub(super) fn depend_on_source(&self) -> bool {
+        self.v4.depend_on_source()
+            || self.v6.depend_on_source()
+            || self.tables.iter().any(Prefixes::depend_on_source)
+    }
+
+    /// Where packets from `src` to `dst` go; nowhere if it is empty. An unspecified source is that of a program which leaves
+    /// it to the kernel.
+    pub(super) fn find(&self, src: IpAddr, dst: IpAddr) -> &[RouteHop] {
+        let found = self.steps(dst).find(src, Some(dst), |table, suppressed| {
+            let (len, hops) = self.tables.get(table)?.find(src, dst)?;
+            // A route that refuses packets is never suppressed.
+            let is_suppressed = suppressed.is_some_and(|most| len <= u32::from(most)) && !hops.is_empty();
+            (!is_suppressed).then_some(hops)
+        });
+        found.unwrap_or(&[])
+    }
+
+    /// The ways of every table to `dst`, of which rules choose one.
+    pub(super) fn find_in_tables(&self, src: IpAddr, dst: IpAddr) -> impl Iterator<Item = &RouteHop> {
+        self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }
 
     /// Whether it is the broadcast address of a network on a link.
     pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
         // A network of two addresses has none (RFC 3021).
-        const LONGEST: u32 = 96 + 30;
-        let tables = [&self.local, &self.main, &self.default];
-        let Some((length, hops)) = tables.into_iter().find_map(|table| table.find_network(ip)) else {
-            return false;
-        };
-        let is_last = u128::from_be_bytes(*Addr::from(ip).bytes()).trailing_ones() >= 128 - length;
-        ip.is_ipv4() && length <= LONGEST && is_last && hops.iter().any(|hop| hop.gateway.is_none())
+        const LONGEST: u32 = 30;
+        let any = IpAddr::from([0; 4]);
+        let found = ip.is_ipv4().then(|| {
+            let look = |table: usize, _| self.tables.get(table)?.find(any, ip);
+            self.v4.find(any, Some(ip), look)
+        });
+        let Some((length, hops)) = found.flatten() else { return false };
+        let is_last = u128::from_be_bytes(*Addr::from(ip).bytes()).trailing_ones() >= 32 - length;
+        length <= LONGEST && is_last && hops.iter().any(|hop| hop.gateway.is_none())
     }
 
     /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.
@@ -76,9 +108,13 @@ impl Routes {
         self.used.contains(&(interface, is_v4))
     }
 
-    /// Where the default route of the address's family goes.
-    pub(super) fn find_default(&self, family: IpAddr) -> &[RouteHop] {
-        self.main.find_default(family)
+    /// Where the default route of packets with this source goes.
+    pub(super) fn find_default(&self, src: IpAddr) -> &[RouteHop] {
+        let found = self.steps(src).find(src, None, |table, suppressed| {
+            let hops = self.tables.get(table)?.find_default(src)?;
+            (suppressed.is_none() || hops.is_empty()).then_some(hops)
+        });
+        found.unwrap_or(&[])
     }
 
     /// The MTUs that packets by this neighbour may have, besides the interface's; one may be told twice.
@@ -86,60 +122,129 @@ impl Routes {
         let ways = [(interface, None), (interface, Some(neighbour))];
         ways.into_iter().filter_map(|way| self.mtus.get(&way)).flatten().copied()
     }
+
+    fn steps(&self, family: IpAddr) -> &RuleSteps {
+        if family.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
 }
 
-/// A routing table: one map for each prefix length in use, the longest first. Addresses are those of IPv6, with
+/// A routing table: the networks of each prefix length in use, the longest first. Addresses are those of IPv6, with
 /// IPv4 mapped into them, so that one table serves both families.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Prefixes(Vec<(u32, HashMap<u128, Best>)>);
+struct Prefixes(Vec<Networks>);
+
+/// Networks with one prefix length.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Networks {
+    length: u32,
+    all: HashMap<u128, Best>,
+    /// Networks with routes for certain sources, those of the longest prefix first.
+    by_source: HashMap<u128, Vec<(Prefix, Best)>>,
+}
 
 /// The route that is used for a network; all of them, if their metrics are equal.
 #[derive(Debug, PartialEq, Eq)]
 struct Best {
     metric: u32,
+    /// The highest of the routes.
+    preference: i8,
+    is_throw: bool,
     hops: Vec<RouteHop>,
+}
+
+impl Best {
+    fn of(route: &Route) -> Best {
+        let Route { metric, preference, is_throw, .. } = *route;
+        Best { metric, preference, is_throw, hops: route.hops.clone() }
+    }
+
+    fn add(&mut self, other: Best) {
+        match other.metric.cmp(&self.metric) {
+            // As the kernel has it for routers of IPv6 that announced themselves.
+            std::cmp::Ordering::Equal if other.preference > self.preference => {
+                let less = std::mem::replace(self, other);
+                self.hops.extend(less.hops);
+            }
+            std::cmp::Ordering::Equal => self.hops.extend(other.hops),
+            std::cmp::Ordering::Less => *self = other,
+            std::cmp::Ordering::Greater => {}
+        }
+    }
+}
+
+impl Networks {
+    fn add(&mut self, route: &Route) {
+        let (network, best) = (masked(route.prefix, self.length), Best::of(route));
+        let Some(source) = route.source else {
+            match self.all.get_mut(&network) {
+                Some(known) => known.add(best),
+                None => _ = self.all.insert(network, best),
+            }
+            return;
+        };
+        let sources = self.by_source.entry(network).or_default();
+        match sources.iter_mut().find(|(known, _)| *known == source) {
+            Some((_, known)) => known.add(best),
+            None => {
+                let at = sources.partition_point(|(known, _)| known.len() > source.len());
+                sources.insert(at, (source, best));
+            }
+        }
+    }
+
+    fn find(&self, src: IpAddr, dst: IpAddr) -> Option<&Best> {
+        let network = masked(dst, self.length);
+        if !self.by_source.is_empty()
+            && let Some(sources) = self.by_source.get(&network)
+        {
+            match sources.iter().find(|(source, _)| source.contains(src)) {
+                Some((_, best)) => return Some(best),
+                // The kernel goes on with the next shorter prefix, and not with the route for all sources.
+                None if self.length != 0 => return None,
+                None => {}
+            }
+        }
+        self.all.get(&network)
+    }
 }
 
 impl Prefixes {
     fn of(routes: &[Route], table: u32) -> Prefixes {
-        let mut lengths: HashMap<u32, HashMap<u128, Best>> = HashMap::new();
+        let mut lengths: HashMap<u32, Networks> = HashMap::new();
         for route in routes.iter().filter(|route| route.table == table) {
             let length = bits_mapped(route.prefix) + u32::from(route.prefix_len);
-            let best = Best { metric: route.metric, hops: route.hops.clone() };
-            let networks = lengths.entry(length).or_default();
-            let network = masked(route.prefix, length);
-            match networks.get_mut(&network) {
-                // As the kernel has it for routers of IPv6 that announced themselves.
-                Some(other) if other.metric == best.metric => other.hops.extend(best.hops),
-                Some(other) if other.metric < best.metric => {}
-                _ => {
-                    networks.insert(network, best);
-                }
-            }
+            let networks =
+                lengths.entry(length).or_insert_with(|| Networks { length, ..Networks::default() });
+            networks.add(route);
         }
-        let mut lengths: Vec<_> = lengths.into_iter().collect();
-        lengths.sort_unstable_by_key(|(length, _)| u32::MAX - length);
+        let mut lengths: Vec<_> = lengths.into_values().collect();
+        lengths.sort_unstable_by_key(|networks| u32::MAX - networks.length);
         Prefixes(lengths)
     }
 
-    fn find(&self, dst: IpAddr) -> Option<&[RouteHop]> {
-        self.find_network(dst).map(|(_, hops)| hops)
+    fn depend_on_source(&self) -> bool {
+        self.0.iter().any(|networks| !networks.by_source.is_empty())
     }
 
-    /// The longest network with this address: how many bits its addresses have in common, and its hops.
-    fn find_network(&self, dst: IpAddr) -> Option<(u32, &[RouteHop])> {
+    /// The ways to `dst`, and the length of the prefix that leads there.
+    fn find(&self, src: IpAddr, dst: IpAddr) -> Option<(u32, &[RouteHop])> {
         // The default route of IPv6 is not one of IPv4.
-        let mut of_family = self.0.iter().take_while(|(length, _)| *length >= bits_mapped(dst));
-        of_family.find_map(|(length, networks)| {
-            networks.get(&masked(dst, *length)).map(|best| (*length, best.hops.as_slice()))
-        })
+        let of_family = self.0.iter().take_while(|networks| networks.length >= bits_mapped(dst));
+        for networks in of_family {
+            if let Some(best) = networks.find(src, dst) {
+                let len = networks.length - bits_mapped(dst);
+                return (!best.is_throw).then_some((len, &best.hops));
+            }
+        }
+        None
     }
 
-    /// The default route of the address's family.
-    fn find_default(&self, family: IpAddr) -> &[RouteHop] {
-        let length = bits_mapped(family);
-        let networks = self.0.iter().find(|(l, _)| *l == length).map(|(_, networks)| networks);
-        networks.and_then(|n| n.get(&masked(family, length))).map_or(&[], |best| best.hops.as_slice())
+    /// The default route of the source's family.
+    fn find_default(&self, src: IpAddr) -> Option<&[RouteHop]> {
+        let length = bits_mapped(src);
+        let networks = self.0.iter().find(|networks| networks.length == length)?;
+        let anywhere = if src.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+        networks.find(src, anywhere).filter(|best| !best.is_throw).map(|best| best.hops.as_slice())
     }
 }
 

@@ -76,7 +76,7 @@ fn who_is_not_resolved_is_named_with_the_interface_to_ask_on() {
     let hops = NextHops::new(&links(), routes.clone(), &[]);
     assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
     assert_eq!(hops.lookup(ip("198.51.100.9")), unresolved("192.0.2.1", WAN));
-    let router = RouteHop { interface: WAN, gateway: Some(ip("192.0.2.1")), mtu: None, source: None };
+    let router = RouteHop::by(WAN, Some(ip("192.0.2.1")));
     assert_eq!(hops.hop_to(ip("198.51.100.9")), Some(router));
 }
 
@@ -95,7 +95,7 @@ fn packets_to_this_host_or_to_a_refused_network_go_nowhere() {
 #[test]
 fn of_several_routers_one_that_is_resolved_is_taken() {
     let mut both = route("0.0.0.0/0", WAN, Some("192.0.2.1"));
-    both.hops.push(RouteHop { interface: WAN, gateway: Some(ip("192.0.2.3")), mtu: None, source: None });
+    both.hops.push(RouteHop::by(WAN, Some(ip("192.0.2.3"))));
     let hops = NextHops::new(&links(), [both], &[neighbour(WAN, "192.0.2.3", 3)]);
     assert_eq!(mac_to(&hops, "198.51.100.9"), 3);
 }
@@ -139,9 +139,10 @@ fn nothing_is_sent_on_an_interface_that_is_down_or_has_no_ethernet() {
     let neighbours = [neighbour(LAN, "10.0.0.7", 7)];
     let down = Interface { up: false, ..interface(LAN, &[]) };
     let tunnel = Interface { mac: None, ..interface(LAN, &[]) };
-    for link in [down, tunnel] {
+    let without_ethernet = Err(Unreachable::NoEthernet { interface: LAN });
+    for (link, expected) in [(down, unresolved("10.0.0.7", LAN)), (tunnel, without_ethernet)] {
         let hops = NextHops::new(&[link], routes.clone(), &neighbours);
-        assert_eq!(hops.lookup(ip("10.0.0.7")), unresolved("10.0.0.7", LAN));
+        assert_eq!(hops.lookup(ip("10.0.0.7")), expected);
     }
 }
 
@@ -161,7 +162,7 @@ fn traffic_passes_where_the_vip_is_and_where_the_servers_are() {
     let all = [loopback(&["127.0.0.1", "203.0.113.1"]), lan, wan, interface(9, &["10.9.0.1"])];
     let hops = NextHops::new(&all, routes.clone(), &[]);
     let interfaces = |vip: &str, server: &str| -> Vec<u32> {
-        hops.interfaces_for(&[ip(vip)], &[ip(server)]).into_iter().collect()
+        hops.interfaces_for(&[ip(vip)], (&[], &[ip(server)])).into_iter().collect()
     };
     assert_eq!(interfaces("192.0.2.2", "10.0.0.7"), [LAN, WAN]);
     assert_eq!(interfaces("10.0.0.1", "10.0.0.7"), [LAN]);
@@ -237,6 +238,7 @@ fn a_path_mtu_is_that_of_one_server_and_no_more_than_the_route_and_the_link_take
         routes: routes.clone(),
         neighbours: neighbours.clone(),
         path_mtus: Arc::new(path_mtus.iter().map(|(server, mtu)| (ip(server), *mtu)).collect()),
+        ..NetworkTables::default()
     };
     let servers = ["10.0.0.7", "10.9.0.1", "10.9.0.2"];
     let before = NextHops::default().update_all(&tables(&[]));

@@ -139,6 +139,26 @@ fn servers_of_packet_modes_are_other_machines() {
 }
 
 #[test]
+fn vip_on_an_interface_without_ethernet_is_refused() {
+    for mode in PACKETS {
+        assert_eq!(
+            error_with(mode, "10.0.0.1", "10.55.0.1"),
+            "config.toml:3:15: frontends.web.listen_addr: 10.55.0.1 is on wg0, which carries no Ethernet frames; packet \
+             modes need a VIP on an Ethernet interface (mode proxy does not)"
+        );
+    }
+    assert_eq!(told(&GOOD.replace("10.0.0.1", "10.55.0.1"), Mode::Proxy), Ok(vec![]));
+}
+
+#[test]
+fn server_that_packets_must_not_go_to_is_odd() {
+    let far =
+        format!("{}[passthrough]\nsnat_addresses = \"10.0.0.1\"", GOOD.replace("10.0.0.2", "10.55.0.2"));
+    let odd = "config.toml:6:8: backends.web.servers.a.addr: 10.55.0.2 is down until that changes: packets leave by wg0";
+    assert_eq!(told(&far, Mode::Passthrough), Ok(vec![odd.to_owned()]));
+}
+
+#[test]
 fn a_server_that_no_route_leads_to_is_odd() {
     let far = GOOD.replace("10.0.0.2", "192.0.2.9");
     let odd = "config.toml:6:8: backends.web.servers.a.addr: no route leads to 192.0.2.9";

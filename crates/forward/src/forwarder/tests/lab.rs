@@ -125,6 +125,9 @@ impl Lab {
             tunnel: Default::default(),
             servers_by_both: false,
             servers_by_wan: false,
+            more_routes: Vec::new(),
+            rules: Vec::new(),
+            policies: Vec::new(),
         };
         let kernel = MockKernel::of_story();
         let cache = kernel.as_ref().map(MockKernel::cache);

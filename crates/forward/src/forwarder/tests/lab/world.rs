@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicUsize;
 use convey_balance::{Balancer, Identity, Loads, Member, build, flow_hash};
 use convey_model::fixture::network::{Family, LAN, WAN, interfaces, routes};
 use convey_model::{
-    Access, Algorithm, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, Limits, Listen,
-    Mode, Neighbour, NetworkTables, OnDown, Prefix, Protocol, RouteHop, ServerEndpoints, Slots, Sources,
-    Timestamp, TunnelConfig, WHOLE, WantedNeighbour, fixture,
+    Access, Algorithm, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, HashKey, HashOn, IpsecPolicy,
+    Limits, Listen, Mode, Neighbour, NetworkTables, OnDown, Prefix, Protocol, Route, RouteHop, RoutingRule,
+    ServerEndpoints, Slots, Sources, Timestamp, TunnelConfig, WHOLE, WantedNeighbour, fixture,
 };
 
 use crate::View;
@@ -42,6 +42,10 @@ pub(crate) struct World {
     pub(crate) servers_by_both: bool,
     /// Whether it leads by the clients' interface.
     pub(crate) servers_by_wan: bool,
+    /// Further routes, and policy rules besides the default ones.
+    pub(crate) more_routes: Vec<Route>,
+    pub(crate) rules: Vec<RoutingRule>,
+    pub(crate) policies: Vec<IpsecPolicy>,
 }
 
 pub(crate) struct TestFrontend {
@@ -168,6 +172,14 @@ pub(crate) const fn wanted(interface: u32, ip: IpAddr) -> WantedNeighbour {
 }
 
 impl World {
+    /// The rules of both families, by priority.
+    fn rules(&self) -> Vec<RoutingRule> {
+        let defaults = [true, false].into_iter().flat_map(RoutingRule::defaults);
+        let mut rules: Vec<_> = self.rules.iter().cloned().chain(defaults).collect();
+        rules.sort_by_key(|rule| rule.priority);
+        rules
+    }
+
     /// The plan after `before`.
     pub(super) fn publish(&self, before: &Plan, now: Timestamp) -> Plan {
         let (proxied, forwarded): (Vec<_>, Vec<_>) =
@@ -186,7 +198,9 @@ impl World {
         }
         let mut network = before.network.update_all(&NetworkTables {
             interfaces: interfaces(self.wan_mtu, self.lan_mtu).into(),
-            routes: routes.into(),
+            routes: routes.into_iter().chain(self.more_routes.clone()).collect(),
+            rules: self.rules().into(),
+            policies: self.policies.clone().into(),
             neighbours: self.neighbours.clone(),
             path_mtus: Arc::new(self.path_mtus.clone()),
         });

@@ -1,0 +1,81 @@
+//! Servers that packet modes must not send to, by the host's routes, interfaces and IPsec policies. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{ControlState, key};
+use crate::health::HealthTransition;
+use convey_config::Config;
+use convey_model::{BackendConfig, Mode, NextHops, ServerKey, Timestamp};
+use convey_snapshot::Health;
+
+/// Why a server counts as down, whatever its checks find.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RefusedServer {
+    /// In words for an operator.
+    reason: String,
+    since: Timestamp,
+}
+
+impl RefusedServer {
+    pub(super) fn apply(&self, health: Health) -> Health {
+        Health { up: false, proven: true, reason: self.reason.clone(), since: self.since, ..health }
+    }
+}
+
+impl ControlState {
+    /// Takes over the next hops, as [`ControlState::set_network`] does. Servers that packet modes must not send to now count as
+    /// down.
+    pub fn on_network(&mut self, network: impl Into<Arc<NextHops>>, now: Timestamp) {
+        self.set_network(network);
+        if let Some(config) = self.config.take() {
+            let backends: Vec<_> = self.pools.values().map(|entry| entry.pool.config.clone()).collect();
+            self.refuse_servers(&config, backends.iter().map(|backend| &**backend), now);
+            self.config = Some(config);
+        }
+    }
+
+    /// Looks at the way to each server of a frontend in a packet mode. A backend that a frontend in another mode has, too, has no
+    /// such server there either.
+    pub(super) fn refuse_servers<'a>(
+        &mut self,
+        config: &Config,
+        backends: impl Iterator<Item = &'a BackendConfig>,
+        now: Timestamp,
+    ) {
+        let frontends = config.frontends_where(Mode::forwards_packets);
+        let forwarded: HashSet<&str> = frontends.flat_map(|frontend| frontend.backends()).collect();
+        let snat = &config.passthrough.snat_addresses;
+        let mut before = std::mem::take(&mut self.refused);
+        for backend in backends.filter(|backend| forwarded.contains(&*backend.name)) {
+            for server in &backend.servers {
+                let Some(reason) = refusal(&self.network, snat, server.addr.ip()) else { continue };
+                let key = key(backend, server);
+                let known = before.remove(&key).filter(|known| known.reason == reason);
+                if known.is_none() {
+                    self.tell(&key, HealthTransition::Down, reason.clone());
+                }
+                self.refused.insert(key, known.unwrap_or(RefusedServer { reason, since: now }));
+            }
+        }
+        let returned: Vec<ServerKey> =
+            before.into_keys().filter(|server| !self.refused.contains_key(server)).collect();
+        for server in returned {
+            let Some(entry) = self.servers.get(&server) else { continue };
+            let (is_up, reason) = (entry.state.is_up(), entry.reason.clone());
+            let change = if is_up { HealthTransition::Up } else { HealthTransition::StillDown };
+            self.tell(&server, change, reason);
+        }
+    }
+}
+
+/// Why nothing must be sent to a server from any of the SNAT addresses, or from the one that the kernel would choose.
+fn refusal(network: &NextHops, snat: &[IpAddr], server: IpAddr) -> Option<String> {
+    let sources = snat.iter().filter(|source| source.is_ipv4() == server.is_ipv4());
+    let reason = sources.into_iter().find_map(|source| network.refusal(*source, server));
+    reason.or_else(|| network.refusal_to(server))
+}
+
+/// Refused servers, each with its reason.
+pub(super) type RefusedServers = HashMap<ServerKey, RefusedServer>;

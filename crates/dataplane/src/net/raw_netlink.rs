@@ -1,0 +1,218 @@
+//! Netlink messages that no crate of ours parses: lists of nexthop objects and of IPsec policies, and notifications of their
+//! changes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::warn;
+use rtnetlink::sys::protocols::{NETLINK_ROUTE, NETLINK_XFRM};
+use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
+use tokio::task::JoinSet;
+
+use super::KERNEL_TIMEOUT;
+use super::notifications::Notifications;
+
+// From include/uapi/linux/netlink.h, rtnetlink.h and xfrm.h.
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const HEADER: usize = 16;
+/// `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
+const ATTRIBUTE_FLAGS: u16 = 0xc000;
+const RTNLGRP_IPV4_NETCONF: u32 = 24;
+const RTNLGRP_IPV6_NETCONF: u32 = 25;
+const RTNLGRP_NEXTHOP: u32 = 32;
+const XFRMNLGRP_POLICY: u32 = 4;
+
+/// Before a socket is opened again that has failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Notifications that are waited for, of settings of interfaces and of nexthop objects, and of IPsec policies.
+const SUBSCRIPTIONS: [(isize, &[u32]); 2] = [
+    (NETLINK_ROUTE, &[RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF, RTNLGRP_NEXTHOP]),
+    (NETLINK_XFRM, &[XFRMNLGRP_POLICY]),
+];
+
+/// Lists that the kernel can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RawList {
+    /// `RTM_GETNEXTHOP`: nexthop objects.
+    Nexthops,
+    /// `XFRM_MSG_GETPOLICY`: IPsec policies.
+    IpsecPolicies,
+}
+
+impl RawList {
+    /// Kind of the message, and length of its body, which is zero.
+    fn question(self) -> (u16, usize) {
+        match self {
+            RawList::Nexthops => (106, 8),
+            RawList::IpsecPolicies => (0x15, 64),
+        }
+    }
+
+    /// Bodies of the kernel's messages; empty if it has no such list, or if this process may not see it.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked, or has not answered within ten seconds.
+    pub(super) fn read(self) -> io::Result<Vec<Vec<u8>>> {
+        match self.dump() {
+            Err(error) if is_without(&error) => Ok(Vec::new()),
+            read => read,
+        }
+    }
+
+    fn dump(self) -> io::Result<Vec<Vec<u8>>> {
+        let protocol = match self {
+            // The first protocol, and the default one.
+            RawList::Nexthops => None,
+            RawList::IpsecPolicies => Some(netlink::XFRM),
+        };
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
+        let (kind, len) = self.question();
+        send(&socket, &question(kind, len), SendFlags::empty())?;
+        let (mut answer, mut found) = (vec![0u8; 64 << 10], Vec::new());
+        loop {
+            let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
+            let mut rest = &answer[..len];
+            while let Some((kind, body)) = message(&mut rest) {
+                match kind {
+                    NLMSG_DONE => return Ok(found),
+                    NLMSG_ERROR => {
+                        let number = body.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
+                        return Err(io::Error::from_raw_os_error(-number));
+                    }
+                    _ => found.push(body.to_vec()),
+                }
+            }
+        }
+    }
+}
+
+/// Whether the kernel is without such a list, or this process may not see it.
+fn is_without(error: &io::Error) -> bool {
+    let codes = [
+        libc::EPROTONOSUPPORT,
+        libc::EOPNOTSUPP,
+        libc::EAFNOSUPPORT,
+        libc::EPERM,
+        libc::EACCES,
+        libc::EINVAL,
+    ];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+fn question(kind: u16, body: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + body);
+    bytes.extend(((HEADER + body) as u32).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    bytes.resize(HEADER + body, 0);
+    bytes
+}
+
+/// The next message, and its kind. Takes it off.
+fn message<'a>(bytes: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
+    let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let body = bytes.get(HEADER..len)?;
+    *bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind, body))
+}
+
+/// Attributes of a message, each with its number.
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & !ATTRIBUTE_FLAGS, value))
+    })
+}
+
+/// The number at a place of a message.
+pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Makes notifications of these kinds mean that anything may have changed, from now on.
+pub(super) fn listen(tasks: &mut JoinSet<()>, notifications: &Arc<Notifications>) {
+    for (protocol, groups) in SUBSCRIPTIONS {
+        let subscribed = subscribe(protocol, groups);
+        tasks.spawn(listen_to(subscribed, (protocol, groups), notifications.clone()));
+    }
+}
+
+/// Ends where the kernel has no such notifications, or not for this process.
+async fn listen_to(
+    mut subscribed: io::Result<TokioSocket>,
+    (protocol, groups): (isize, &'static [u32]),
+    notifications: Arc<Notifications>,
+) {
+    loop {
+        match subscribed {
+            Ok(socket) => {
+                while socket.recv_from_full().await.is_ok() {
+                    notifications.anything();
+                }
+                // Some were lost.
+                notifications.anything();
+            }
+            Err(error) if is_without(&error) => return,
+            Err(error) => warn!("cannot hear of changes to routes and IPsec policies: {error}"),
+        }
+        tokio::time::sleep(RETRY).await;
+        subscribed = subscribe(protocol, groups);
+    }
+}
+
+fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(protocol)?;
+    socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
+    for group in groups {
+        match socket.socket_mut().add_membership(*group) {
+            // A kernel without nexthop objects, say.
+            Err(error) if is_without(&error) && groups.len() > 1 => {}
+            joined => joined?,
+        }
+    }
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_of_the_kernel_is_read_or_empty() {
+        for list in [RawList::Nexthops, RawList::IpsecPolicies] {
+            list.read().unwrap();
+        }
+    }
+
+    #[test]
+    fn attributes_that_are_cut_off_end_the_list() {
+        let bytes = [8, 0, 1, 0x40, 7, 0, 0, 0, 9, 0, 2, 0, 1];
+        let found: Vec<_> = attributes(&bytes).collect();
+        assert_eq!(found, [(1, &[7, 0, 0, 0][..])]);
+        let endless = [0; 8];
+        assert_eq!(attributes(&endless).count(), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+            let mut rest = &bytes[..];
+            while message(&mut rest).is_some() {}
+            attributes(&bytes).for_each(drop);
+        }
+    }
+}

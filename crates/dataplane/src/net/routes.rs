@@ -1,0 +1,128 @@
+//! Routes as the kernel lists them.
+
+use std::net::IpAddr;
+
+use convey_model::{Prefix, Route, RouteHop};
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteLwEnCapType, RouteMessage, RouteMetric, RouteNextHop,
+    RouteNextHopFlags, RoutePreference, RouteType, RouteVia,
+};
+
+use super::nexthops::Nexthops;
+
+/// The route, if it can be used now by packets with TOS 0. Ways that are dead are left out: the kernel also calls those dead
+/// that have no carrier, where `ignore_routes_with_linkdown` is set.
+pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route> {
+    let header = &message.header;
+    if header.address_family == AddressFamily::Inet && header.tos != 0 {
+        return None;
+    }
+    let mut route = Route {
+        table: u32::from(header.table),
+        ..Route::of_main(unspecified(message)?, header.destination_prefix_length, Vec::new())
+    };
+    let (mut interface, mut gateway, mut is_encapsulated, mut nexthop) = (None, None, false, None);
+    let (mtu, source) = (mtu(message), source(message));
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(table) => route.table = *table,
+            RouteAttribute::Destination(prefix) => route.prefix = address(prefix)?,
+            RouteAttribute::Source(source) => {
+                let len = header.source_prefix_length;
+                route.source = (len > 0).then_some(Prefix::of(address(source)?, len));
+            }
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::Preference(RoutePreference::High) => route.preference = 1,
+            RouteAttribute::Preference(RoutePreference::Low) => route.preference = -1,
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(ip) => gateway = address(ip),
+            RouteAttribute::Via(via) => gateway = router(via),
+            RouteAttribute::EncapType(kind) => is_encapsulated = *kind != RouteLwEnCapType::None,
+            RouteAttribute::NhId(id) => nexthop = Some(*id),
+            RouteAttribute::MultiPath(ways) => {
+                let usable = ways.iter().filter(|way| !way.flags.contains(RouteNextHopFlags::Dead));
+                route.hops.extend(usable.map(|hop| RouteHop { mtu, source, ..way(hop) }));
+            }
+            _ => {}
+        }
+    }
+    if !header.flags.contains(RouteFlags::Dead) {
+        route.hops.extend(interface.map(|interface| RouteHop {
+            interface,
+            gateway,
+            mtu,
+            source,
+            is_encapsulated,
+        }));
+    }
+    if let (Some(id), None) = (nexthop, interface)
+        && route.hops.is_empty()
+    {
+        let hops = nexthops.ways(id);
+        route.hops.extend(hops.into_iter().flatten().map(|hop| RouteHop { mtu, source, ..hop }));
+    }
+    match header.kind {
+        RouteType::Unicast => (!route.hops.is_empty()).then_some(route),
+        RouteType::Throw => Some(Route { hops: Vec::new(), is_throw: true, ..route }),
+        _ => Some(Route { hops: Vec::new(), ..route }),
+    }
+}
+
+fn way(hop: &RouteNextHop) -> RouteHop {
+    let mut way = RouteHop::by(hop.interface_index, None);
+    for attribute in &hop.attributes {
+        match attribute {
+            RouteAttribute::Gateway(ip) => way.gateway = address(ip),
+            RouteAttribute::Via(via) => way.gateway = router(via),
+            RouteAttribute::EncapType(kind) => way.is_encapsulated = *kind != RouteLwEnCapType::None,
+            _ => {}
+        }
+    }
+    way
+}
+
+/// The source of this host's packets, if the route names one.
+fn source(message: &RouteMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::PrefSource(source) => address(source),
+        _ => None,
+    })
+}
+
+/// The longest packet, if the route says so; whether that is locked matters to who sends, not to who forwards.
+fn mtu(message: &RouteMessage) -> Option<u32> {
+    let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::Metrics(metrics) => Some(metrics),
+        _ => None,
+    });
+    metrics.flatten().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+        _ => None,
+    })
+}
+
+/// The address of a default route, which the kernel leaves out.
+fn unspecified(message: &RouteMessage) -> Option<IpAddr> {
+    match message.header.address_family {
+        AddressFamily::Inet => Some(IpAddr::from([0; 4])),
+        AddressFamily::Inet6 => Some(IpAddr::from([0; 16])),
+        _ => None,
+    }
+}
+
+pub(super) fn address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}
+
+pub(super) fn router(via: &RouteVia) -> Option<IpAddr> {
+    match via {
+        RouteVia::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteVia::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}

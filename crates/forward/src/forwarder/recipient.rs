@@ -1,0 +1,66 @@
+//! The ends of packets as they leave, by which routes are looked up.
+
+use std::net::IpAddr;
+
+use crate::plan::Plan;
+use crate::{Direction, Flow, ServerWay};
+use convey_model::{FlowKey, NextHops, Unreachable};
+
+/// Source and destination of packets as they leave.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Recipient {
+    /// A server, wherever it is.
+    Server(IpAddr, IpAddr),
+    /// A server that has to be on a link: packets have the VIP as their destination.
+    ServerOnLink(IpAddr, IpAddr),
+    /// A client, which gets packets from the VIP.
+    Client(IpAddr, IpAddr),
+}
+
+impl Recipient {
+    /// A server that packets with this source get to in this way.
+    pub(super) fn server(source: IpAddr, ip: IpAddr, way: ServerWay) -> Recipient {
+        match way {
+            ServerWay::Rewritten | ServerWay::Tunneled => Recipient::Server(source, ip),
+            ServerWay::OnLink => Recipient::ServerOnLink(source, ip),
+        }
+    }
+
+    /// The client that this packet of it comes from.
+    pub(super) fn client(key: &FlowKey) -> Recipient {
+        Recipient::Client(key.dst.ip(), key.src.ip())
+    }
+
+    /// The host at this end of a flow.
+    pub(super) fn end(flow: &Flow, direction: Direction, plan: &Plan) -> Recipient {
+        match direction {
+            Direction::ToClient => Recipient::client(&flow.client()),
+            Direction::ToServer => {
+                let source = match flow.way() {
+                    ServerWay::Tunneled => outer_source(plan, flow.server_id(), flow.server().src.ip()),
+                    // The SNAT address, or the client in mode dsr.
+                    ServerWay::Rewritten | ServerWay::OnLink => flow.server().dst.ip(),
+                };
+                Recipient::server(source, flow.server().src.ip(), flow.way())
+            }
+        }
+    }
+
+    /// The next hop on the way there.
+    pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
+        match self {
+            Recipient::ServerOnLink(source, ip) => network.lookup_on_link_from(source, ip),
+            Recipient::Server(source, ip) | Recipient::Client(source, ip) => network.lookup_from(source, ip),
+        }
+    }
+}
+
+/// Source of the outer packets of a server's tunnel; of a network of sources the first one.
+pub(super) fn outer_source(plan: &Plan, server_id: u32, server: IpAddr) -> IpAddr {
+    plan.tunnels.get(&server_id).map_or_else(|| unspecified(server), |tunnel| tunnel.source.first())
+}
+
+/// The source of packets whose sender leaves it to the kernel.
+pub(super) fn unspecified(family_of: IpAddr) -> IpAddr {
+    if family_of.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+}

@@ -1,0 +1,192 @@
+//! Policy rules of the kernel (`ip rule`), which choose the routing tables of a packet. Pure.
+
+use std::net::IpAddr;
+
+use crate::{Prefix, Route};
+
+/// A policy rule. A packet of convey meets it as one that a program on this host sends: without a mark, with TOS 0, bound
+/// to no interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoutingRule {
+    /// Whether it is for IPv4; otherwise it is for IPv6.
+    pub is_v4: bool,
+    /// Rules are tried by ascending priority.
+    pub priority: u32,
+    /// Network of the source address; `None`: any.
+    pub from: Option<Prefix>,
+    /// Network of the destination address; `None`: any.
+    pub to: Option<Prefix>,
+    /// Interface that the packet came in by (`iif`); `lo` is this host itself.
+    pub input: Option<String>,
+    /// Interface that the sender is bound to (`oif`).
+    pub output: Option<String>,
+    /// Firewall mark and its mask.
+    pub mark: Option<(u32, u32)>,
+    /// Type of service; 0: any.
+    pub tos: u8,
+    /// Selectors that convey does not evaluate (`uidrange`, `ipproto` and others). The rule then applies to no packet.
+    pub unknown: Vec<&'static str>,
+    /// Whether the rule applies to the packets that its selectors do not match (`not`).
+    pub is_inverted: bool,
+    /// Effect on the packets that it applies to.
+    pub action: RuleAction,
+    /// Routes whose prefix is as short as that, or shorter, count as missing (`suppress_prefixlength`).
+    pub suppress_prefix_len: Option<u8>,
+}
+
+/// Effect of a policy rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleAction {
+    /// The packet takes a route of this table, if the table has one.
+    Table(u32),
+    /// The packet is dropped, with an ICMP error or without.
+    Refuse,
+    /// The rules from this priority on are next.
+    Goto(u32),
+    /// The next rule is tried.
+    Nothing,
+}
+
+impl RoutingRule {
+    /// A rule for all packets of a family.
+    pub fn for_all(is_v4: bool, priority: u32, action: RuleAction) -> RoutingRule {
+        RoutingRule {
+            is_v4,
+            priority,
+            from: None,
+            to: None,
+            input: None,
+            output: None,
+            mark: None,
+            tos: 0,
+            unknown: Vec::new(),
+            is_inverted: false,
+            action,
+            suppress_prefix_len: None,
+        }
+    }
+
+    /// The rules that the kernel begins with.
+    pub fn defaults(is_v4: bool) -> [RoutingRule; 3] {
+        [(0, Route::LOCAL), (32_766, Route::MAIN), (32_767, Route::DEFAULT)]
+            .map(|(priority, table)| RoutingRule::for_all(is_v4, priority, RuleAction::Table(table)))
+    }
+
+    /// Whether all selectors but the addresses match packets of convey.
+    pub(crate) fn selects_ours(&self) -> bool {
+        self.input.as_ref().is_none_or(|interface| interface == "lo")
+            && self.output.is_none()
+            && self.mark.is_none_or(|(mark, mask)| mark & mask == 0)
+            && self.tos == 0
+    }
+
+    /// Whether no packet of convey can meet it.
+    pub(crate) fn is_for_others(&self) -> bool {
+        !self.unknown.is_empty() || (!self.selects_ours() && !self.is_inverted)
+    }
+
+    /// The selectors that may make the kernel route a program's packets in another way than convey routes its own; empty if
+    /// there are none.
+    pub fn not_followed(&self) -> Vec<&'static str> {
+        let is_marked = self.mark.is_some_and(|(mark, mask)| mark & mask != 0) && !self.is_inverted;
+        is_marked.then_some("fwmark").into_iter().chain(self.unknown.iter().copied()).collect()
+    }
+}
+
+/// Rules of a family, with what convey needs of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuleSteps(Vec<RuleStep>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct RuleStep {
+    priority: u32,
+    from: Option<Prefix>,
+    to: Option<Prefix>,
+    is_inverted: bool,
+    step: RuleEffect,
+}
+
+/// Effect of a rule step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RuleEffect {
+    /// A table, by its place, and the longest prefix that is suppressed.
+    Table(usize, Option<u8>),
+    Refuse,
+    /// The place of the next rule.
+    Goto(usize),
+    Nothing,
+}
+
+impl RuleSteps {
+    /// Rules that packets of convey may meet. `table` gives a table its place; a family without rules has the kernel's
+    /// default ones.
+    pub(crate) fn new(is_v4: bool, rules: &[RoutingRule], mut table: impl FnMut(u32) -> usize) -> RuleSteps {
+        let of_family: Vec<&RoutingRule> = rules.iter().filter(|rule| rule.is_v4 == is_v4).collect();
+        let defaults = RoutingRule::defaults(is_v4);
+        let all = if of_family.is_empty() { defaults.iter().collect() } else { of_family };
+        let step = |rule: &&RoutingRule| RuleStep {
+            priority: rule.priority,
+            // Selectors that never match are inverted to a rule for all.
+            from: rule.from.filter(|_| rule.selects_ours()),
+            to: rule.to.filter(|_| rule.selects_ours()),
+            is_inverted: rule.is_inverted && rule.selects_ours(),
+            step: match rule.action {
+                RuleAction::Table(number) => RuleEffect::Table(table(number), rule.suppress_prefix_len),
+                RuleAction::Refuse => RuleEffect::Refuse,
+                RuleAction::Goto(_) | RuleAction::Nothing => RuleEffect::Nothing,
+            },
+        };
+        let ours: Vec<&RoutingRule> = all.iter().copied().filter(|rule| !rule.is_for_others()).collect();
+        let mut steps: Vec<RuleStep> = ours.iter().map(step).collect();
+        for (at, rule) in ours.iter().enumerate() {
+            let RuleAction::Goto(target) = rule.action else { continue };
+            // A rule that jumps to a priority without a rule does nothing.
+            if target > rule.priority && all.iter().any(|rule| rule.priority == target) {
+                let next = steps.iter().position(|step| step.priority >= target);
+                steps[at].step = RuleEffect::Goto(next.unwrap_or(steps.len()));
+            }
+        }
+        RuleSteps(steps)
+    }
+
+    /// Whether a packet's source decides on its tables.
+    pub(crate) fn depend_on_source(&self) -> bool {
+        self.0.iter().any(|step| step.from.is_some())
+    }
+
+    /// The first answer of `look` for the tables of a packet, which are tried in their order. `None` as destination is that of
+    /// packets to anywhere.
+    pub(crate) fn find<T>(
+        &self,
+        source: IpAddr,
+        destination: Option<IpAddr>,
+        mut look: impl FnMut(usize, Option<u8>) -> Option<T>,
+    ) -> Option<T> {
+        let mut at = 0;
+        while let Some(step) = self.0.get(at) {
+            at += 1;
+            if !step.applies_to(source, destination) {
+                continue;
+            }
+            match step.step {
+                RuleEffect::Table(table, suppressed) => {
+                    if let Some(found) = look(table, suppressed) {
+                        return Some(found);
+                    }
+                }
+                RuleEffect::Refuse => return None,
+                RuleEffect::Goto(next) => at = at.max(next),
+                RuleEffect::Nothing => {}
+            }
+        }
+        None
+    }
+}
+
+impl RuleStep {
+    fn applies_to(&self, source: IpAddr, destination: Option<IpAddr>) -> bool {
+        let from = self.from.is_none_or(|from| from.contains(source));
+        let to = self.to.is_none_or(|to| destination.is_some_and(|ip| to.contains(ip)));
+        (from && to) != self.is_inverted
+    }
+}
