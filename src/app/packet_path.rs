@@ -180,6 +180,19 @@ impl Running {
     }
 }
 
+/// The memory that the packet modes may take, once the log has it.
+fn described_memory(config: &Config) -> PacketMemory {
+    let memory = PacketMemory::here(config);
+    memory.describe(config).iter().for_each(|line| info!("{line}"));
+    memory.warning(config).iter().for_each(|line| warn!("{line}"));
+    memory
+}
+
+fn describe_start(interfaces: &[String], workers: usize) {
+    info!("forwarding packets on {} (workers: {workers})", interfaces.join(", "));
+    info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
+}
+
 impl PacketPath {
     /// Starts this many workers, and what they need.
     pub(super) async fn start(
@@ -190,9 +203,7 @@ impl PacketPath {
         privileges::check()?;
         let (config, settings) = (parts.config, &parts.config.passthrough);
         let host = HostResources::take(parts, &kernel).await?;
-        let memory = PacketMemory::here(config);
-        memory.describe(config).iter().for_each(|line| info!("{line}"));
-        memory.warning(config).iter().for_each(|line| warn!("{line}"));
+        let memory = described_memory(config);
         let offloader = offload::start(
             (settings, memory.flows),
             &host.selection,
@@ -225,8 +236,7 @@ impl PacketPath {
         tasks.spawn(path_mtus::learn(sight.clone(), told));
         tasks.spawn(route_check::watch(netlink.clone(), sight.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
-        info!("forwarding packets on {} (workers: {workers})", names.join(", "));
-        info!("host firewalls (nftables, ufw) do not apply to the traffic of packet modes");
+        describe_start(&names, workers);
         Ok(PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),
             settings: settings.clone(),

@@ -118,7 +118,7 @@ fn snat_addresses_towards(
         })
         .collect();
     let is_vip = |own: &InterfaceAddress| vips.contains(&own.ip);
-    let is_lasting = |own: &InterfaceAddress| !own.is_tentative && !(is_ipv6 && own.is_secondary);
+    let is_lasting = |own: &InterfaceAddress| !(own.is_tentative || is_ipv6 && own.is_secondary);
     let tiers: [Vec<IpAddr>; 3] = [
         own.iter().filter(|own| !is_vip(own) && is_lasting(own)).map(|own| own.ip).collect(),
         own.iter().filter(|own| !is_vip(own)).map(|own| own.ip).collect(),

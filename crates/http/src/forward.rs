@@ -363,10 +363,10 @@ impl Forwarding<'_, '_> {
         self.time_limit.renew(stall.bound());
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
-        let end = &mut *self.end;
-        let (is_counted, watch) = (end.is_stream(), client.watch_server(permit));
+        let client_end = &mut *self.end;
+        let (is_counted, watch) = (client_end.is_stream(), client.watch_server(permit));
         let end = poll_fn(|cx| {
-            let polled = transfer.poll(cx, Ends { client: end, server });
+            let polled = transfer.poll(cx, Ends { client: client_end, server });
             if transfer.status.is_some() && !is_told {
                 is_told = true;
                 permit.answered_with(answer_now(client, transfer.status, sent), client.failures());
@@ -393,26 +393,13 @@ impl Forwarding<'_, '_> {
                 Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
                 Poll::Pending => {
-                    let polled = unread.poll(cx, &transfer, &Ends { client: end, server }, time_limit);
+                    let polled = unread.poll(cx, &transfer, &Ends { client: client_end, server }, time_limit);
                     polled.map(|ended| ended.or_else(|| stall.end()))
                 }
             }
         })
         .await;
-        let is_clean = transfer.is_with_server() && !transfer.has_surplus;
-        let is_torn = transfer.is_torn(&*self.end);
-        let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
-        let body_back = if did_nothing { transfer.take_body_back() } else { None };
-        let rest = transfer.take_rest();
-        let Transfer { mut exchange, status, .. } = transfer;
-        if is_torn {
-            exchange.has_passed_part();
-        }
-        if let Some(len) = body_back {
-            exchange.has_body_back();
-            self.record.took_back(len);
-        }
-        Transferred { end, exchange, status, is_clean, sent, rest }
+        transferred(transfer, end, sent, client_end, record)
     }
 
     fn may_go_twice(&self) -> bool {
@@ -422,6 +409,30 @@ impl Forwarding<'_, '_> {
     fn place(&self, permit: &Permit) -> ServerPlace {
         (permit.server().live.id, self.client.address_of(permit), permit.tls_id())
     }
+}
+
+/// What became of a transfer that is over.
+fn transferred(
+    mut transfer: Transfer<'_>,
+    end: Option<TransferEnd>,
+    sent: Instant,
+    client: &impl End,
+    record: &mut RequestRecord,
+) -> Transferred {
+    let is_clean = transfer.is_with_server() && !transfer.has_surplus;
+    let is_torn = transfer.is_torn(client);
+    let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
+    let body_back = if did_nothing { transfer.take_body_back() } else { None };
+    let rest = transfer.take_rest();
+    let Transfer { mut exchange, status, .. } = transfer;
+    if is_torn {
+        exchange.has_passed_part();
+    }
+    if let Some(len) = body_back {
+        exchange.has_body_back();
+        record.took_back(len);
+    }
+    Transferred { end, exchange, status, is_clean, sent, rest }
 }
 
 /// Whether the server that is watched has gone down.
