@@ -3,7 +3,7 @@
 //!
 //! If such a connection goes to a server of passthrough, convey's guard drops the answers: they have
 //! the addresses and ports of answers to convey's clients. [`of_host`] lists the rules of the host,
-//! [`judge`] is pure.
+//! `judge` is pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
