@@ -39,7 +39,7 @@ use crate::transfer::{Ends, Outgoing, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
 use broken::timed_out;
 use head::missing;
-use stall::{AwaitedSide, StallLimit};
+use stall::{ServerLoad, StallLimit};
 use unread::UnreadCheck;
 
 /// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
@@ -359,7 +359,8 @@ impl Forwarding<'_, '_> {
             transfer.keep_body();
         }
         transfer.hold_response(self.end.is_stream().then(|| self.request.client().ip()));
-        let (mut stall, mut unread) = (StallLimit::new(&self.timeouts), UnreadCheck::default());
+        let (mut stall, mut unread) =
+            (StallLimit::new(&self.timeouts, self.request.head()), UnreadCheck::default());
         self.time_limit.renew(stall.bound());
         let (sent, mut is_told) = (Instant::now(), false);
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
@@ -373,9 +374,12 @@ impl Forwarding<'_, '_> {
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
-            let (side, waiting) = (AwaitedSide::of(&transfer), transfer.waiting_for_client());
-            let streams = held.map_or(1, HeldServer::count_of_connection);
-            if stall.begins_anew(side, rx.max(body) + tx, waiting, streams) {
+            let progress = stall.progress(&transfer, (rx.max(body), tx));
+            let load = ServerLoad {
+                streams: held.map_or(1, HeldServer::count_of_connection),
+                is_wanted: permit.is_wanted(),
+            };
+            if stall.begins_anew(&progress, load) {
                 time_limit.renew(stall.bound());
             }
             if (rx, tx, body) != (0, 0, 0) {
@@ -392,10 +396,12 @@ impl Forwarding<'_, '_> {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
                 Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
-                Poll::Pending => {
-                    let polled = unread.poll(cx, &transfer, &Ends { client: client_end, server }, time_limit);
-                    polled.map(|ended| ended.or_else(|| stall.end()))
-                }
+                Poll::Pending => loop {
+                    match unread.poll(cx, &transfer, &Ends { client: client_end, server }, time_limit) {
+                        Poll::Ready(None) if stall.is_spared(load) => time_limit.renew(stall.bound()),
+                        polled => break polled.map(|ended| ended.or_else(|| stall.end())),
+                    }
+                },
             }
         })
         .await;

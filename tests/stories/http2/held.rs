@@ -2,10 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
 
 use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, connect_from, wait_for};
 use http::Request;
 
+use super::super::http::client::Client as Http1Client;
 use super::client::Client;
 use super::server::EchoServer;
 use super::unread::{self, frame};
@@ -135,10 +138,81 @@ pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
     wait_for("a reset of the stream", || {
         closed.write_all(&takes_a_byte).unwrap();
         // Slower than 500 bytes a second.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         (balancer.stat("/frontends/web/drops/client_too_slow") == 1).then_some(())
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// A connection with a POST request on its first stream, whose head has these fields beside.
+fn begin_post(lab: &Loopback, fields: &[u8]) -> TcpStream {
+    let mut client = connect(lab.vip());
+    let head = [&[0x83, 0x86, 0x84, 0x41, 1][..], b"a", fields].concat();
+    client.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(1, 4, 1, &head)].concat()).unwrap();
+    client
+}
+
+pub(super) fn client_that_sends_its_upload_byte_by_byte_holds_no_server() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").timeouts("idle = 4").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut http1 = connect(lab.vip());
+    http1.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").unwrap();
+    let mut http2 = begin_post(&lab, &[&[0x0f, 0x0d, 6][..], b"100000"].concat());
+    balancer.wait_for_stat("/backends/pool/current_connections", 2);
+    wait_for("answers to both", || {
+        // One that has its answer takes no more.
+        let _ = (http1.write_all(b"x"), http2.write_all(&frame(0, 0, 1, b"x")));
+        thread::sleep(Duration::from_millis(20));
+        (balancer.stat("/frontends/web/requests/answered/request_timeout") == 2).then_some(())
+    });
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+    let mut answer = [0; 12];
+    http1.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+}
+
+/// Another client's request waits for a slot, and gets it while a greedy client sends these bytes
+/// all the time.
+fn gets_a_slot(lab: &Loopback, balancer: &BalancerProcess, greedy: &mut TcpStream, bytes: &[u8]) {
+    let vip = lab.vip();
+    let other = thread::spawn(move || Http1Client::new(vip).send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n"));
+    balancer.wait_for_stat("/backends/pool/waiting_connections", 1);
+    wait_for("a slot", || {
+        let _ = greedy.write_all(bytes);
+        thread::sleep(Duration::from_millis(20));
+        other.is_finished().then_some(())
+    });
+    assert_eq!(other.join().unwrap().status, 200);
+}
+
+pub(super) fn slow_streams_of_a_connection_leave_slots_to_waiting_requests() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |request, stream| {
+        let body = if request.line.starts_with("GET /other ") { 2 } else { 1 << 20 };
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n{}", "x".repeat(body))
+    });
+    let setup = setup(&lab, "h1").timeouts("idle = 4\nconnect = 60");
+    let setup = setup.server("a", lab.server(1), "max_connections = 4");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut greedy = ask_with_closed_windows(&lab, 4);
+    balancer.wait_for_stat("/backends/pool/current_connections", 4);
+    // Each stream takes at most 350 bytes a second: more than its share, and less than it needs alone.
+    let takes = |n: u32| frame(8, 0, 2 * n + 1, &7_u32.to_be_bytes());
+    gets_a_slot(&lab, &balancer, &mut greedy, &(0..4).flat_map(takes).collect::<Vec<u8>>());
+}
+
+pub(super) fn slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").timeouts("idle = 4\nconnect = 60");
+    let setup = setup.server("a", lab.server(1), "max_connections = 1");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut greedy = begin_post(&lab, &[]);
+    balancer.wait_for_stat("/backends/pool/current_connections", 1);
+    gets_a_slot(&lab, &balancer, &mut greedy, &frame(0, 0, 1, b"x"));
+    balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 1);
 }
 
 /// A proxy's connections are in nobody's share.

@@ -22,7 +22,10 @@ use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use held::{
     client_that_a_trusted_proxy_names_has_a_share, client_that_reads_byte_by_byte_holds_no_server,
+    client_that_sends_its_upload_byte_by_byte_holds_no_server,
     closed_windows_hold_no_server_of_longer_responses, closed_windows_hold_no_slot_of_a_server,
+    slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request,
+    slow_streams_of_a_connection_leave_slots_to_waiting_requests,
     streams_of_http2_servers_count_in_the_share_of_their_client,
     streams_of_one_client_leave_connections_to_servers_for_others,
     unread_responses_of_an_http2_server_stall_no_other_client,
@@ -50,6 +53,9 @@ stories!("http2":
     closed_windows_hold_no_slot_of_a_server,
     closed_windows_hold_no_server_of_longer_responses,
     client_that_reads_byte_by_byte_holds_no_server,
+    client_that_sends_its_upload_byte_by_byte_holds_no_server,
+    slow_streams_of_a_connection_leave_slots_to_waiting_requests,
+    slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request,
     streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
     client_that_a_trusted_proxy_names_has_a_share [Need::PRLIMIT],

@@ -116,11 +116,12 @@ pub(super) fn a_client_that_trickles_its_body_is_waited_for_and_one_that_stalls_
     let _server = TestHttpServer::named("a", lab.server(1));
     let balancer = balancer(&lab, "idle = 1");
     let mut client = Client::new(lab.vip());
-    write!(client.0, "PUT /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n").unwrap();
+    write!(client.0, "PUT /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
     for _ in 0..10 {
         sleep(Duration::from_millis(300));
-        client.0.write_all(b"x").unwrap();
+        client.0.write_all(b"1\r\nx\r\n").unwrap();
     }
+    client.0.write_all(b"0\r\n\r\n").unwrap();
     assert_eq!(client.read().body, "a PUT /slow 10");
     assert_eq!(client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").status, 408);
     assert!(client.is_closed());

@@ -53,6 +53,9 @@ pub(crate) struct Transfer<'a> {
     pub(crate) status: Option<u16>,
     /// Whether nothing but the client holds up the request's body.
     pub(crate) awaits_client: bool,
+    /// Whether the transfer waits for nothing: it goes on once other connections of the thread had
+    /// their turn.
+    pub(crate) has_more: bool,
     /// Whether something came behind the response.
     pub(crate) has_surplus: bool,
     /// The client, if it is one of several streams.
@@ -112,6 +115,7 @@ impl<'a> Transfer<'a> {
             body: 0,
             status: None,
             awaits_client: false,
+            has_more: false,
             has_surplus: false,
             stream_of: None,
             reads_client: false,
@@ -184,6 +188,7 @@ impl<'a> Transfer<'a> {
         mut ends: Ends<'_, C, S>,
     ) -> Poll<TransferEnd> {
         let ends = &mut ends;
+        self.has_more = false;
         for turn in 0..TURNS {
             if turn >= COMPRESSED_TURNS && self.compression.is_on() {
                 break;
@@ -208,6 +213,7 @@ impl<'a> Transfer<'a> {
                 (None | Some(Step::Over), None | Some(Step::Over)) => return self.poll_reset(cx, ends),
             }
         }
+        self.has_more = true;
         cx.waker().wake_by_ref();
         Poll::Pending
     }

@@ -95,6 +95,11 @@ impl Permit {
         Arc::ptr_eq(&self.pool.live, &pool.live)
     }
 
+    /// Whether requests wait for a slot of a server of this backend, since all are at their limit.
+    pub fn is_wanted(&self) -> bool {
+        self.pool.live.waiters.count() > 0
+    }
+
     /// Counts at the server and its backend.
     pub fn count(&self, counter: Counter, n: u64) {
         self.server().live.traffic.add(self.core, counter, n);

@@ -89,7 +89,9 @@ mod tests {
         let newest = Mutex::new(pool(1, Some(1)));
         let open = wait(&newest).await.unwrap();
         let (mut first, mut second) = (Box::pin(wait(&newest)), Box::pin(wait(&newest)));
+        assert!(!open.is_wanted());
         assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+        assert!(open.is_wanted());
         drop(open);
         assert!((&mut second).now_or_never().is_none(), "it asks first");
         assert!(wait(&newest).now_or_never().is_none(), "it has just come");
