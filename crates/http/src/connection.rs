@@ -4,11 +4,13 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, FieldRules, HeadReader, HttpMethod, Malformed, RequestHead};
-use convey_proxy::{ClientBytes, ClientStream, More, QuicClient, ServeStream, StreamEnd};
+use convey_proxy::{ClientBytes, ClientStream, More, QuicClient, RequestCharge, ServeStream, StreamEnd};
 use convey_snapshot::stats::Counter;
+use tokio::time::timeout;
 
 use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
@@ -18,6 +20,9 @@ use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, UsualStack, decide};
 use crate::time_limit::TimeLimit;
 use crate::{buffer, files, http2, http3, idle, linger, stack, time_limit};
+
+/// Period at which convey checks whether a client has acknowledged all of its response.
+const UNTAKEN_PERIOD: Duration = Duration::from_secs(1);
 
 /// Serves the clients of frontends in mode http.
 #[derive(Debug)]
@@ -84,6 +89,8 @@ struct Connection<S> {
     time_limit: TimeLimit,
     /// Requests that it has had.
     requests: u32,
+    /// The last request, until the client has taken its response.
+    charge: RequestCharge,
 }
 
 /// Version of HTTP at the beginning of a connection.
@@ -130,7 +137,8 @@ impl<S: DecideRequest> Connection<S> {
         let head_timeout = config.http_limits().head_timeout;
         let first_byte = config.limits.first_byte_timeout.filter(|_| received.is_empty());
         let time_limit = TimeLimit::new(first_byte.map_or(head_timeout, |time| time.min(head_timeout)));
-        Connection { client, bytes, stack, received, time_limit, requests: 0 }
+        let charge = RequestCharge::default();
+        Connection { client, bytes, stack, received, time_limit, requests: 0, charge }
     }
 
     /// Serves requests until the connection is over.
@@ -195,10 +203,26 @@ impl<S: DecideRequest> Connection<S> {
         self.received = BytesMut::new();
         let keep_alive = self.client.frontend().config.http_limits().keep_alive;
         self.time_limit.renew(keep_alive);
-        match self.read(true).await {
+        let read = match self.charge.is_counted() {
+            true => Box::pin(self.read_while_charged()).await,
+            false => self.read(true).await,
+        };
+        match read {
             Read::Some => None,
             Read::Closed | Read::Reset | Read::Late | Read::Drains => Some(StreamEnd::Closed),
         }
+    }
+
+    /// Reads the next request. The last one counts for its client until the kernel has no more bytes
+    /// of its response.
+    async fn read_while_charged(&mut self) -> Read {
+        while self.bytes.stream().has_untaken() {
+            if let Ok(read) = timeout(UNTAKEN_PERIOD, self.read(true)).await {
+                return read;
+            }
+        }
+        self.charge = RequestCharge::default();
+        self.read(true).await
     }
 
     /// The version of HTTP that the client begins with, as far as its first bytes show it. A protocol agreed within TLS (ALPN) is binding;
@@ -318,7 +342,16 @@ impl<S: DecideRequest> Connection<S> {
         let request = HttpRequest::new(head.clone(), &self.client, frontend, record.began);
         record.comes_from(request.named());
         let route = request.route_in_frontend().cloned();
-        let end = match decide(&mut self.stack, request).await {
+        // This request takes the place of the one before.
+        self.charge = RequestCharge::default();
+        let decision = match request.charge(&self.client) {
+            Ok(charge) => {
+                self.charge = charge;
+                decide(&mut self.stack, request).await
+            }
+            Err(answer) => Decision::Answer(answer),
+        };
+        let end = match decision {
             Decision::Forward(request) => self.forward(request, is_last, &mut record).await,
             Decision::Answer(answer) => {
                 record.is_answered_on_its_route(route);

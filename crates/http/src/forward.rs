@@ -17,7 +17,7 @@ use bytes::BytesMut;
 use convey_http_core::{Exchange, ExchangeEnd};
 use convey_model::{HttpLimits, HttpVersion, Timeouts};
 use convey_proxy::{
-    Attempts, ClientStream, Downstream, HeldServer, Permit, ServerAnswer, ServerStream, ServerWatch,
+    Attempts, ClientStream, Downstream, HeldResource, Permit, ServerAnswer, ServerStream, ServerWatch,
     Unavailable,
 };
 use convey_snapshot::stats::Counter;
@@ -39,7 +39,9 @@ use crate::transfer::{Ends, Outgoing, Transfer, TransferEnd};
 use crate::{budgets, files, http2, idle};
 use broken::timed_out;
 use head::missing;
-use stall::{ServerLoad, StallLimit};
+pub(crate) use held::ClientHasShare;
+use stall::ServerLoad;
+pub(crate) use stall::StallLimit;
 use unread::UnreadCheck;
 
 /// A connection that has waited for so long may have been closed by its server just now. A request that cannot be repeated does not
@@ -146,7 +148,7 @@ impl Forwarding<'_, '_> {
                 Ok(permit) => permit,
                 Err(unavailable) => return unanswered(failed.unwrap_or(reason_of(unavailable))),
             };
-            let Ok(held) = self.hold_server() else {
+            let Ok(held) = self.hold() else {
                 return unanswered(AnswerReason::QueueTimeout);
             };
             self.record.tries(&permit, self.client.address_of(&permit));
@@ -270,7 +272,7 @@ impl Forwarding<'_, '_> {
     /// One exchange with one server.
     async fn attempt(
         &mut self,
-        (permit, held): (Permit, Option<HeldServer>),
+        (permit, held): (Permit, Option<HeldResource>),
         mut server: ServerEnd,
         is_kept: bool,
         attempts: &mut Attempts,
@@ -348,7 +350,7 @@ impl Forwarding<'_, '_> {
         &mut self,
         permit: &Permit,
         server: &mut ServerEnd,
-        held: Option<&HeldServer>,
+        held: Option<&HeldResource>,
     ) -> Transferred {
         let limits = self.request.frontend().config.http_limits();
         let (exchange, mut pace) = (self.exchange(&limits), BodyPace::new(limits.body_rate));
@@ -376,7 +378,7 @@ impl Forwarding<'_, '_> {
             let body = std::mem::take(&mut transfer.body);
             let progress = stall.progress(&transfer, (rx.max(body), tx));
             let load = ServerLoad {
-                streams: held.map_or(1, HeldServer::count_of_connection),
+                streams: held.map_or(1, HeldResource::count_of_connection),
                 is_wanted: permit.is_wanted(),
             };
             if stall.begins_anew(&progress, load) {

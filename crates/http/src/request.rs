@@ -7,11 +7,12 @@ use std::sync::Arc;
 use convey_access_log::LoggedTls;
 use convey_http_core::{FieldFault, FieldRules, RequestHead, TraceParent, client_of_chain};
 use convey_model::Timestamp;
-use convey_proxy::ClientStream;
+use convey_proxy::{ClientStream, RequestCharge};
+use convey_snapshot::stats::Counter;
 use convey_snapshot::{Frontend, HttpAction, HttpRoute, Pool, Server};
 use tokio::time::Instant;
 
-use crate::answer::OwnAnswer;
+use crate::answer::{AnswerReason, OwnAnswer};
 
 /// A request whose head has come. Its body, if it has one, still waits with the client.
 #[derive(Debug, Clone)]
@@ -116,6 +117,17 @@ impl HttpRequest {
     /// The client that trusted proxies name, if they do.
     pub(crate) fn named(&self) -> Option<SocketAddr> {
         self.named
+    }
+
+    /// Counts the request for the client that trusted proxies name, until its response is gone.
+    ///
+    /// # Errors
+    /// The client has its share.
+    pub(crate) fn charge(&self, client: &ClientStream) -> Result<RequestCharge, OwnAnswer> {
+        client.charge(self.named.map(|named| named.ip())).ok_or_else(|| {
+            client.count(Counter::DroppedClientLimit, 1);
+            AnswerReason::QueueTimeout.into()
+        })
     }
 
     /// The frontend that it came to.

@@ -9,6 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 
 use super::stream::{self, More, poll_read, poll_write, poll_write_vectored};
+use super::tcp_info::tcp_info;
 use super::tls_layer::TlsLayer;
 use convey_tls::{SessionFacts, TlsSession};
 
@@ -112,6 +113,11 @@ impl ByteStream {
     /// Whether a write has begun that is to be repeated.
     pub fn is_writing(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_writing())
+    }
+
+    /// Whether the kernel keeps bytes of what was written that the other side has not acknowledged.
+    pub fn has_untaken(&self) -> bool {
+        tcp_info(&self.tcp).is_some_and(|info| info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0)
     }
 
     /// Whether nothing has come: no byte, and no end. No system call while nothing has.

@@ -62,8 +62,8 @@ pub struct ClientStream {
     has_moved: AtomicBool,
     /// Paths of a client over QUIC.
     paths: Option<Arc<ClientPaths>>,
-    /// Connections to servers that its streams hold.
-    held_servers: Arc<AtomicUsize>,
+    /// Servers and files that its streams hold.
+    held_resources: Arc<AtomicUsize>,
 }
 
 /// Its connection, as bytes. Dropped before [`ClientStream::end`] it is reset.
@@ -128,7 +128,7 @@ impl ClientStream {
                     generation: 0,
                     has_moved,
                     paths: None,
-                    held_servers: Arc::default(),
+                    held_resources: Arc::default(),
                 };
                 Some((client, ClientBytes { leg }))
             }
@@ -156,7 +156,7 @@ impl ClientStream {
             generation: 0,
             has_moved: AtomicBool::new(false),
             paths: Some(paths),
-            held_servers: Arc::default(),
+            held_resources: Arc::default(),
         }
     }
 
@@ -178,8 +178,8 @@ impl ClientStream {
         }
     }
 
-    pub(super) fn held_servers(&self) -> &Arc<AtomicUsize> {
-        &self.held_servers
+    pub(super) fn held_resources(&self) -> &Arc<AtomicUsize> {
+        &self.held_resources
     }
 
     /// The clients of all workers, and how many more connections there may be.

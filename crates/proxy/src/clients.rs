@@ -22,8 +22,8 @@ pub struct Clients {
     /// Workers seldom meet at one.
     shards: [Mutex<HashMap<ShareKey, ClientUsage>>; 16],
     hasher: RandomState,
-    /// Connections to servers that streams hold beside the one of each client's connection.
-    held_servers: AtomicU64,
+    /// Servers and files that streams hold beside the one of each client's connection.
+    held_resources: AtomicU64,
     /// Connections of TCP that are beyond their client's share of a frontend.
     beyond: Arc<ShareQueue>,
 }
@@ -78,17 +78,17 @@ struct Count {
 }
 
 impl Clients {
-    /// Connections to servers that streams hold beside the one of each client's connection.
-    pub(super) fn held_servers(&self) -> u64 {
-        self.held_servers.load(Ordering::Relaxed)
+    /// Servers and files that streams hold beside the one of each client's connection.
+    pub(super) fn held_resources(&self) -> u64 {
+        self.held_resources.load(Ordering::Relaxed)
     }
 
-    pub(super) fn add_held_server(&self) {
-        self.held_servers.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add_held_resource(&self) {
+        self.held_resources.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn remove_held_server(&self) {
-        self.held_servers.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn remove_held_resource(&self) {
+        self.held_resources.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Counts a new connection of a client, unless it has its share already; `left` is how many more the process may

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
 mod byte_stream;
+mod charge;
 mod client_stream;
 mod clients;
 mod connect;
@@ -15,7 +16,6 @@ mod flow_desk;
 mod handover;
 mod handshake;
 mod header_error;
-mod held_server;
 mod lines;
 mod listener;
 mod local_ports;
@@ -44,6 +44,7 @@ mod window_budget;
 mod worker;
 
 pub use byte_stream::ByteStream;
+pub use charge::{HeldResource, RequestCharge};
 pub use client_stream::{ClientBytes, ClientStream, ServeStream, ServerStream, StreamEnd};
 pub use clients::Clients;
 pub use contained::Contained;
@@ -51,7 +52,6 @@ pub use cut_offs::CutOffs;
 pub use flow_desk::ProxyFlows;
 pub use handover::{HandedSession, HandedSockets};
 pub use handshake::SourceHandshakes;
-pub use held_server::HeldServer;
 pub use lines::ClientLines;
 pub use local_ports::LocalPorts;
 pub use own_sockets::OwnSockets;

@@ -49,7 +49,7 @@ impl WorkersShared {
 
     /// How many more connections leave enough descriptors for everything else.
     pub(super) fn connections_left(&self, totals: &Traffic) -> u64 {
-        let taken = totals.current_in(self.columns.clone()) + self.clients.held_servers();
+        let taken = totals.current_in(self.columns.clone()) + self.clients.held_resources();
         self.descriptors.connections().saturating_sub(taken)
     }
 

@@ -241,6 +241,46 @@ pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
     }
 }
 
+/// Each answer lies whole in buffers of the kernel, so that no server is held for it.
+pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names() {
+    const BODY: usize = 200_000;
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |request, stream| {
+        let body = if request.line.starts_with("GET /quick ") { 2 } else { BODY };
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n{}", "x".repeat(body))
+    });
+    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
+    let setup = setup(&lab, "h1").frontend(&proxies).health("kind = \"none\"").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
+    let ask = |path: &str, client: &str| {
+        let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
+        proxy.write_all(request.as_bytes()).unwrap();
+        proxy
+    };
+    let status = |proxy: &mut TcpStream| {
+        let mut answer = [0; 12];
+        proxy.read_exact(&mut answer).unwrap();
+        String::from_utf8(answer[9..].to_vec()).unwrap()
+    };
+    let mut greedy = Vec::new();
+    wait_for("a refused request", || {
+        assert!(greedy.len() < 450, "nothing was refused");
+        greedy.push(ask("/long", "203.0.113.5"));
+        assert!(greedy.last_mut().is_some_and(|proxy| ["200", "503"].contains(&&*status(proxy))));
+        (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 0).then_some(())
+    });
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+    for n in 6..16 {
+        assert_eq!(status(&mut ask("/quick", &format!("203.0.113.{n}"))), "200");
+    }
+    // Connections of the proxy stay, but the client has its responses.
+    for proxy in &mut greedy[..100] {
+        proxy.read_exact(&mut vec![0; BODY]).unwrap();
+    }
+    wait_for("room for the client", || (status(&mut ask("/quick", "203.0.113.5")) == "200").then_some(()));
+}
+
 /// Streams of all clients share a connection to the server.
 pub(super) fn unread_responses_of_an_http2_server_stall_no_other_client() {
     let lab = Loopback::new();

@@ -28,6 +28,7 @@ use held::{
     slow_streams_of_a_connection_leave_slots_to_waiting_requests,
     streams_of_http2_servers_count_in_the_share_of_their_client,
     streams_of_one_client_leave_connections_to_servers_for_others,
+    unread_response_counts_for_the_client_that_a_trusted_proxy_names,
     unread_responses_of_an_http2_server_stall_no_other_client,
 };
 use malformed::{
@@ -59,6 +60,7 @@ stories!("http2":
     streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
     client_that_a_trusted_proxy_names_has_a_share [Need::PRLIMIT],
+    unread_response_counts_for_the_client_that_a_trusted_proxy_names [Need::PRLIMIT],
     unread_responses_of_an_http2_server_stall_no_other_client,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,

@@ -1,6 +1,7 @@
 //! Files of a site: a backend of mode http that has a directory in place of servers.
 
 mod changed;
+mod held;
 mod listed;
 mod refused;
 mod within_tls;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use convey_testkit::{BalancerProcess, Loopback, Setup, connect, stories, wait_for};
+use convey_testkit::{BalancerProcess, Loopback, Need, Setup, connect, stories, wait_for};
 
 use changed::{
     a_changed_file_is_served_fresh_at_the_next_request,
@@ -22,6 +23,7 @@ use changed::{
     a_reload_serves_another_directory_while_a_download_goes_on,
     a_root_that_is_missing_is_told_and_a_reload_with_it_changes_nothing,
 };
+use held::files_of_one_client_leave_descriptors_for_others;
 use listed::{
     a_listing_of_many_names_is_whole_in_every_version, listings_that_nobody_takes_hold_little_memory,
 };
@@ -50,6 +52,7 @@ stories!("served_files":
     a_large_file_is_whole_over_both_versions_and_small_ones_are_served_meanwhile,
     files_are_whole_within_tls_over_both_versions,
     a_download_within_tls_that_pauses_is_whole_and_small_files_are_served_meanwhile,
+    files_of_one_client_leave_descriptors_for_others [Need::PRLIMIT],
     what_serves_is_told_to_operators,
     small_files_are_answered_while_large_ones_are_sent,
     operators_see_how_often_a_file_was_at_hand,

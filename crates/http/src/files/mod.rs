@@ -25,6 +25,7 @@ use std::sync::Arc;
 use convey_files::FileName;
 use convey_http_core::{AcceptedEncodings, BodyFraming, HttpMethod, RequestHead, rewritten_path};
 use convey_model::FilesConfig;
+use convey_proxy::HeldResource;
 use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
 
@@ -35,7 +36,7 @@ use self::store::FileUser;
 use crate::answer::{AnswerReason, OwnAnswer};
 use crate::compress::Compression;
 use crate::ends::End;
-use crate::forward::{Forwarding, RequestEnd};
+use crate::forward::{ClientHasShare, Forwarding, RequestEnd, StallLimit};
 
 /// Answers a request with a file of this pool.
 pub(crate) async fn serve(
@@ -47,9 +48,16 @@ pub(crate) async fn serve(
     pool.live.traffic.add(core, Counter::Requests, 1);
     request.record.asks_for_file_of(&pool.live.name);
     let user = FileUser { live: &pool.live, core };
-    let end = match find(&request, user, files).await {
-        Ok((found, status)) => request.reply(found, status, pool).await,
-        Err(answer) => RequestEnd::Unanswered(answer),
+    // An open file counts for its client, as a server does. It counts before it is opened.
+    let end = match request.hold() {
+        Ok(held) => match find(&request, user, files).await {
+            Ok((found, status)) => {
+                let held = held.filter(|_| found.file().is_some_and(|file| file.is_open()));
+                request.reply(found, status, pool, held).await
+            }
+            Err(answer) => RequestEnd::Unanswered(answer),
+        },
+        Err(ClientHasShare) => RequestEnd::Unanswered(AnswerReason::QueueTimeout.into()),
     };
     if let RequestEnd::Unanswered(answer) = &end {
         pool.live.traffic.add(core, Counter::of_status(answer.status()), 1);
@@ -122,7 +130,13 @@ fn redirect(path: &[u8], query: &[u8]) -> OwnAnswer {
 
 impl Forwarding<'_, '_> {
     /// Sends a file, or what is to be said of it.
-    async fn reply(&mut self, found: Found, status: u16, pool: &Arc<Pool>) -> RequestEnd {
+    async fn reply(
+        &mut self,
+        found: Found,
+        status: u16,
+        pool: &Arc<Pool>,
+        held: Option<HeldResource>,
+    ) -> RequestEnd {
         let head = self.request.head();
         let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
         let client_stays = !self.is_last && head.keeps_alive() && !has_body;
@@ -151,7 +165,8 @@ impl Forwarding<'_, '_> {
         let sending = Sending {
             end: self.end,
             time_limit: self.time_limit,
-            idle: self.timeouts.idle,
+            stall: StallLimit::of_reader(&self.timeouts),
+            streams: &|| held.as_ref().map_or(1, HeldResource::count_of_connection),
             moved: &mut |bytes| {
                 if !is_counted {
                     client.count_bytes(0, bytes);

@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use convey_files::beneath::{self, DiskWait};
 use convey_proxy::More;
@@ -23,6 +22,7 @@ use super::reply::{Reply, ReplyFraming, ReplyPiece};
 use super::store::{FileContent, LoadedFile};
 use crate::buffer;
 use crate::ends::{ClientEnd, End};
+use crate::forward::StallLimit;
 use crate::time_limit::TimeLimit;
 
 /// Most bytes of a large file that go in one turn.
@@ -38,9 +38,11 @@ pub(super) const AHEAD: u64 = 1024 * 1024;
 pub(super) struct Sending<'a, 'b> {
     pub(super) end: &'a mut ClientEnd<'b>,
     pub(super) time_limit: &'a mut TimeLimit,
-    /// How long the client may take nothing.
-    pub(super) idle: Duration,
-    /// Told how many bytes it has taken.
+    /// Upper bound for the time in which the client takes too little.
+    pub(super) stall: StallLimit,
+    /// Returns how many streams of the client's connection share the rate of [`StallLimit`].
+    pub(super) streams: &'a (dyn Fn() -> usize + Sync),
+    /// Called with the number of bytes that the client has taken.
     pub(super) moved: &'a mut (dyn FnMut(u64) + Send),
 }
 
@@ -51,7 +53,7 @@ impl Sending<'_, '_> {
     /// Why the connection is over.
     pub(super) async fn send(mut self, reply: Reply, file: Option<&LoadedFile>) -> Result<(), Counter> {
         let Reply { head, pieces, framing, .. } = reply;
-        self.time_limit.renew(self.idle);
+        self.time_limit.renew(self.stall.bound());
         let content = file.map(|file| &file.content);
         let (mut pieces, mut before) = (pieces.into_iter().peekable(), &head[..]);
         while let Some(piece) = pieces.next() {
@@ -80,6 +82,14 @@ impl Sending<'_, '_> {
         self.write(before, &[], More::No).await
     }
 
+    /// The client has taken so many bytes.
+    fn has_taken(&mut self, bytes: u64) {
+        (self.moved)(bytes);
+        if self.stall.has_taken(bytes, (self.streams)()) {
+            self.time_limit.renew(self.stall.bound());
+        }
+    }
+
     /// Sends the page of a directory. Each part is made once the client takes some of it.
     async fn send_page(&mut self, mut page: PageInParts, is_chunked: bool) -> Result<(), Counter> {
         while !page.is_complete() {
@@ -104,13 +114,12 @@ impl Sending<'_, '_> {
                     (first.get(sent..).unwrap_or_default(), &second[sent.saturating_sub(first.len())..]);
                 match poll_write_both(self.end, cx, left, more) {
                     Poll::Pending => {
-                        return self.time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout));
+                        return self.time_limit.poll_over(cx).map(|()| Err(Counter::ClientTooSlow));
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => {
                         sent += n;
-                        self.time_limit.renew(self.idle);
-                        (self.moved)(n as u64);
+                        self.has_taken(n as u64);
                     }
                 }
             }
@@ -145,8 +154,7 @@ impl Sending<'_, '_> {
             };
             at += sent;
             if sent > 0 {
-                self.time_limit.renew(self.idle);
-                (self.moved)(sent);
+                self.has_taken(sent);
             }
             if at < range.end && sent > 0 {
                 // Others get a turn, and those are found to whom something has come.
@@ -161,7 +169,7 @@ impl Sending<'_, '_> {
         let room = usize::try_from(most).unwrap_or(usize::MAX);
         let room = poll_fn(|cx| match self.end.poll_writable(cx, room) {
             Poll::Ready(room) => Poll::Ready(room.map_err(|_| Counter::ClientReset)),
-            Poll::Pending => self.time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
+            Poll::Pending => self.time_limit.poll_over(cx).map(|()| Err(Counter::ClientTooSlow)),
         });
         Ok(room.await? as u64)
     }

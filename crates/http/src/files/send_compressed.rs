@@ -31,7 +31,7 @@ impl Sending<'_, '_> {
         compression: &mut Compression<'_>,
     ) -> Result<(), Counter> {
         let Reply { head: mut out, pieces, .. } = reply;
-        self.time_limit.renew(self.idle);
+        self.time_limit.renew(self.stall.bound());
         let content = file.map(|file| &file.content);
         for piece in pieces {
             match (&piece, content) {

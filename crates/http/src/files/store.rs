@@ -246,6 +246,11 @@ impl LoadedFile {
         }
     }
 
+    /// Whether it holds a descriptor.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.content, FileContent::Open(_))
+    }
+
     /// Whether the kernel had this part in memory within the last second. Known of files alone that are sent in one turn.
     pub(super) fn was_in_memory(&self, range: &Range<u64>) -> bool {
         range.end - range.start == self.len && self.in_memory_at.load(Ordering::Relaxed) == second()

@@ -3,27 +3,26 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use convey_proxy::{HeldServer, More};
+use convey_proxy::{HeldResource, More};
 use convey_snapshot::stats::Counter;
 
 use super::Forwarding;
 use crate::ends::End;
 use crate::transfer::Outgoing;
 
-/// A client's streams hold as many servers as they may.
-pub(super) struct ClientHasShare;
+/// A client's streams hold as many servers and files as they may.
+pub(crate) struct ClientHasShare;
 
 impl Forwarding<'_, '_> {
-    /// Counts the server that a stream, or a request of a client whom a trusted proxy has named, takes.
+    /// Counts the server or the file that a stream takes. A client's connection over HTTP/1.1 has one at a time.
     ///
     /// # Errors
     /// The client has its share.
-    pub(super) fn hold_server(&self) -> Result<Option<HeldServer>, ClientHasShare> {
-        let (is_stream, named) = (self.end.is_stream(), self.request.named().map(|client| client.ip()));
-        if !is_stream && named.is_none() {
+    pub(crate) fn hold(&self) -> Result<Option<HeldResource>, ClientHasShare> {
+        if !self.end.is_stream() {
             return Ok(None);
         }
-        let held = self.client.hold_server(named, is_stream);
+        let held = self.client.hold(self.request.named().map(|client| client.ip()));
         if held.is_none() {
             self.client.count(Counter::DroppedClientLimit, 1);
         }

@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 const MIN_RATE: u64 = 500;
 
 /// The bound, which depends on the side that is waited for.
-pub(super) struct StallLimit {
+pub(crate) struct StallLimit {
     idle: Duration,
     response: Duration,
     side: AwaitedSide,
@@ -74,8 +74,20 @@ impl StallLimit {
         StallLimit { idle, response, side, is_upload, moved: 0, left: None, was_wanted: false }
     }
 
+    /// The bound of a response that waits for its client alone.
+    pub(crate) fn of_reader(timeouts: &Timeouts) -> StallLimit {
+        StallLimit { side: AwaitedSide::Reader, left: Some(u64::MAX), ..StallLimit::of(timeouts, false) }
+    }
+
+    /// Notes so many bytes that the client has taken of such a response. Returns whether the bound begins anew.
+    pub(crate) fn has_taken(&mut self, bytes: u64, streams: usize) -> bool {
+        let (side, left) = (AwaitedSide::Reader, Some(u64::MAX));
+        let progress = TransferProgress { side, from_client: 0, to_client: bytes, left };
+        self.begins_anew(&progress, ServerLoad { streams, is_wanted: false })
+    }
+
     /// The bound at this point of a transfer.
-    pub(super) fn bound(&self) -> Duration {
+    pub(crate) fn bound(&self) -> Duration {
         let bound = match self.side {
             AwaitedSide::Sender | AwaitedSide::Reader => PERIOD,
             AwaitedSide::Server => self.response,
@@ -265,6 +277,17 @@ mod tests {
         let interim = TransferProgress { to_client: 25, ..progress(AwaitedSide::Sender, 0, Some(1 << 20)) };
         assert!(limit.begins_anew(&interim, ALONE));
         assert!(!limit.begins_anew(&progress(AwaitedSide::Sender, 25, Some(1 << 20)), ALONE));
+    }
+
+    #[test]
+    fn client_that_takes_too_little_of_a_file_is_given_up() {
+        let timeouts = Timeouts { idle: Duration::from_secs(600), ..Timeouts::default() };
+        for (rate, streams, is_enough) in [(499, 1, false), (500, 1, true), (4, 100, false), (5, 100, true)] {
+            let mut limit = StallLimit::of_reader(&timeouts);
+            assert_eq!(limit.bound().as_secs(), 60);
+            let begins_anew = (0..60).filter(|_| limit.has_taken(rate, streams)).count();
+            assert_eq!(begins_anew > 0, is_enough, "{rate} bytes a second on {streams} streams");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::task::{Poll, ready};
 
 use bytes::BytesMut;
 use convey_http_core::{FieldRules, HttpMethod, Malformed, RequestHead};
-use convey_proxy::ClientStream;
+use convey_proxy::{ClientStream, RequestCharge};
 use convey_snapshot::stats::Counter;
 use tokio::time::timeout;
 
@@ -32,8 +32,10 @@ pub(crate) async fn serve<S: DecideRequest>(
     mut record: RequestRecord,
 ) -> bool {
     client.count(Counter::Requests, 1);
+    // The request counts for its client until the response is gone.
+    let mut charge = RequestCharge::default();
     let end = match &head {
-        Ok(head) => forward(client, &mut stack, head.clone(), stream, &mut record).await,
+        Ok(head) => forward(client, &mut stack, head.clone(), stream, (&mut record, &mut charge)).await,
         Err(malformed) => RequestEnd::Unanswered(AnswerReason::Malformed(*malformed).into()),
     };
     let head = head.as_deref().ok();
@@ -94,13 +96,20 @@ async fn forward<S: DecideRequest>(
     stack: &mut S,
     head: Arc<RequestHead>,
     stream: &mut impl IncomingStream,
-    record: &mut RequestRecord,
+    (record, charge): (&mut RequestRecord, &mut RequestCharge),
 ) -> RequestEnd {
     let frontend = client.newest();
     let request = HttpRequest::new(head.clone(), client, frontend.clone(), record.began);
     record.comes_from(request.named());
     let route = request.route_in_frontend().cloned();
-    let request = match decide(stack, request).await {
+    let decision = match request.charge(client) {
+        Ok(charged) => {
+            *charge = charged;
+            decide(stack, request).await
+        }
+        Err(answer) => Decision::Answer(answer),
+    };
+    let request = match decision {
         Decision::Forward(request) => request,
         Decision::Answer(answer) => {
             record.is_answered_on_its_route(route);

@@ -274,3 +274,18 @@ fn a_client_that_leaves_may_come_again_and_nothing_is_remembered() {
     assert!(count().is_some());
     assert!(all.shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
 }
+
+#[test]
+fn held_resources_leave_connections_to_others() {
+    let (all, open, most) = (Arc::new(Clients::default()), frontend(None, None, &[]), 900);
+    let take_all = |client: &str| {
+        let held =
+            std::iter::from_fn(|| all.hold(client.parse().unwrap(), &open, most - all.held_resources()));
+        held.collect::<Vec<_>>()
+    };
+    let (first, second) = (take_all("192.0.2.1"), take_all("192.0.2.2"));
+    assert_eq!((first.len(), second.len()), (800, 89));
+    assert_eq!(take_all("192.0.2.3").len(), 11);
+    drop((first, second));
+    assert_eq!(all.held_resources(), 0);
+}

@@ -1,0 +1,105 @@
+//! Requests of clients behind trusted proxies, and descriptors that streams hold beside those of
+//! their client's connection.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use convey_snapshot::Frontend;
+
+use super::client_stream::ClientStream;
+use super::clients::{Clients, Counted};
+
+/// A request, counted for the client that a trusted proxy has named for as long as this lives.
+///
+/// The proxy's connections are in nobody's share, and with HTTP/1.1 each request occupies one. A
+/// request that names nobody counts nowhere: its client's connection does.
+#[derive(Debug, Default)]
+pub struct RequestCharge(Option<Box<Counted>>);
+
+/// A connection to a server, a stream of one over HTTP/2, or an open file, that a client's stream
+/// holds. It counts for its client for as long as this lives.
+#[derive(Debug)]
+pub struct HeldResource {
+    of_connection: Arc<AtomicUsize>,
+    /// `None`: the first one at once comes with the client's connection.
+    _further: Option<FurtherResource>,
+}
+
+/// A server or a file beside the one that comes with a client's connection.
+#[derive(Debug)]
+pub(super) struct FurtherResource {
+    clients: Arc<Clients>,
+    _counted: Counted,
+}
+
+impl Clients {
+    /// Counts a server or a file in the share of this client, as one more connection; `left` is the
+    /// number of further connections that the process may have. `None`: the client has its share.
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        client: IpAddr,
+        frontend: &Frontend,
+        left: u64,
+    ) -> Option<FurtherResource> {
+        let counted = self.count_in_process(client, frontend, left.checked_sub(1)?)?;
+        self.add_held_resource();
+        Some(FurtherResource { clients: self.clone(), _counted: counted })
+    }
+}
+
+impl ClientStream {
+    /// Counts a request for the client that a trusted proxy has `named`. `None`: the client has its
+    /// share.
+    pub fn charge(&self, named: Option<IpAddr>) -> Option<RequestCharge> {
+        let Some(client) = named else { return Some(RequestCharge::default()) };
+        let (clients, left) = self.clients_and_left();
+        let counted = clients.count_in_process(client, self.frontend(), left)?;
+        Some(RequestCharge(Some(Box::new(counted))))
+    }
+
+    /// Counts a server or a file that a client's stream is about to take. The first one at once
+    /// comes with the client's connection, and each further one counts as a connection does, in the
+    /// share of the client that a trusted proxy has `named`, or of the connection's. `None`: the
+    /// client has its share.
+    pub fn hold(&self, named: Option<IpAddr>) -> Option<HeldResource> {
+        // Streams of a connection run on one thread.
+        let of_connection = self.held_resources();
+        let further = match of_connection.load(Ordering::Relaxed) {
+            0 => None,
+            _ => {
+                let (clients, left) = self.clients_and_left();
+                let client = named.unwrap_or_else(|| self.client().ip());
+                Some(clients.hold(client, self.frontend(), left)?)
+            }
+        };
+        of_connection.fetch_add(1, Ordering::Relaxed);
+        Some(HeldResource { of_connection: of_connection.clone(), _further: further })
+    }
+}
+
+impl RequestCharge {
+    /// Whether the request counts for anybody.
+    pub fn is_counted(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl HeldResource {
+    /// Servers and files that streams of the same client's connection hold, this one among them.
+    pub fn count_of_connection(&self) -> usize {
+        self.of_connection.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for HeldResource {
+    fn drop(&mut self) {
+        self.of_connection.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FurtherResource {
+    fn drop(&mut self) {
+        self.clients.remove_held_resource();
+    }
+}
