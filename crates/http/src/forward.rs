@@ -97,7 +97,7 @@ struct Transferred {
 enum Unreached {
     /// There is none to be had.
     Failed(io::Error),
-    /// Those over HTTP/2 had no room in time.
+    /// Those over HTTP/2 had no room for the client in time.
     Full,
     ClientLeft,
 }
@@ -231,7 +231,7 @@ impl Forwarding<'_, '_> {
         let mut server =
             self.client.connect(permit, self.request.named(), within, within_tls(permit)).await?;
         if chose_http2(permit, &mut server).unwrap_or(false) {
-            let opening = OpeningConnection::new(self.place(permit));
+            let opening = OpeningConnection::new(self.place(permit), self.sharing_client());
             return Ok(ServerEnd::Stream(Box::pin(http2::connect(opening, server, within)).await?));
         }
         Ok(ServerEnd::Socket(server))
@@ -240,9 +240,10 @@ impl Forwarding<'_, '_> {
     /// A stream to the server of the permit, and whether its connection is new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
-        let (place, left) = (self.place(permit), self.end.left(missing(self.request, self.received)));
+        let (place, client) = (self.place(permit), self.sharing_client());
+        let left = self.end.left(missing(self.request, self.received));
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
-        let (stream, is_new) = match http2::take(place, within, left).await? {
+        let (stream, is_new) = match http2::take(place, client, within, left).await? {
             FoundStream::Stream(stream) => (stream, false),
             FoundStream::Nothing(opening) => {
                 let mut server =
@@ -253,6 +254,10 @@ impl Forwarding<'_, '_> {
                 (http2::connect(opening, server, within).await?, true)
             }
             FoundStream::Full => return Err(Unreached::Full),
+            FoundStream::BeyondShare => {
+                self.client.count(Counter::DroppedClientLimit, 1);
+                return Err(Unreached::Full);
+            }
             FoundStream::ClientLeft => return Err(Unreached::ClientLeft),
         };
         Ok((ServerEnd::Stream(stream), is_new))

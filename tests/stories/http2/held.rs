@@ -12,7 +12,7 @@ use super::super::http::client::Client as Http1Client;
 use super::client::Client;
 use super::server::EchoServer;
 use super::unread::{self, frame};
-use super::{block_on, setup};
+use super::{block_on, narrow_server, setup};
 use crate::shares::limited;
 
 const STREAMS: u32 = 20;
@@ -279,6 +279,30 @@ pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names()
         proxy.read_exact(&mut vec![0; BODY]).unwrap();
     }
     wait_for("room for the client", || (status(&mut ask("/quick", "203.0.113.5")) == "200").then_some(()));
+}
+
+pub(super) fn streams_of_one_client_leave_an_http2_server_room_for_others() {
+    let lab = Loopback::new();
+    // Of 32 streams one client gets 28 or 29.
+    let _server = narrow_server(&lab);
+    let setup = setup(&lab, "h2").health("kind = \"none\"").timeouts("connect = 1");
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
+    let head = [&[0x83, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
+    let uploads = (0..40).flat_map(|n| frame(1, 4, 2 * n + 1, &head));
+    let all: Vec<u8> = [PREFACE, &frame(4, 0, 0, &[])].concat().into_iter().chain(uploads).collect();
+    let mut greedy = connect_from(lab.ip(99), lab.vip()).unwrap();
+    greedy.write_all(&all).unwrap();
+    wait_for("refused streams", || {
+        (balancer.stat("/frontends/web/drops/client_limit").as_u64()? > 10).then_some(())
+    });
+    block_on(async {
+        // Some of these meet the worker that serves the greedy client.
+        for _ in 0..10 {
+            let other = Client::connect(lab.vip()).await;
+            assert_eq!(other.get("http://a.example/").await.status, 200);
+        }
+    });
+    balancer.wait_for_stat("/frontends/web/requests/answered/queue_timeout", 11);
 }
 
 /// Streams of all clients share a connection to the server.

@@ -27,6 +27,7 @@ use held::{
     slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request,
     slow_streams_of_a_connection_leave_slots_to_waiting_requests,
     streams_of_http2_servers_count_in_the_share_of_their_client,
+    streams_of_one_client_leave_an_http2_server_room_for_others,
     streams_of_one_client_leave_connections_to_servers_for_others,
     unread_response_counts_for_the_client_that_a_trusted_proxy_names,
     unread_responses_of_an_http2_server_stall_no_other_client,
@@ -61,6 +62,7 @@ stories!("http2":
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],
     client_that_a_trusted_proxy_names_has_a_share [Need::PRLIMIT],
     unread_response_counts_for_the_client_that_a_trusted_proxy_names [Need::PRLIMIT],
+    streams_of_one_client_leave_an_http2_server_room_for_others,
     unread_responses_of_an_http2_server_stall_no_other_client,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
@@ -195,6 +197,11 @@ async fn end(mut calls: Vec<Call>) {
     }
 }
 
+/// A frontend whose client may take all streams of its server.
+fn trusting(lab: &Loopback) -> Setup {
+    setup(lab, "h2").frontend("mode = \"http\"\ntrusted_clients = \"127.0.0.1\"")
+}
+
 /// A server that takes one stream on a connection.
 fn narrow_server(lab: &Loopback) -> EchoServer {
     EchoServer::with(lab.server(1), h2::server::Builder::new().max_concurrent_streams(1).clone())
@@ -203,7 +210,7 @@ fn narrow_server(lab: &Loopback) -> EchoServer {
 fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_streams_wait() {
     let lab = Loopback::new();
     let server = narrow_server(&lab);
-    let setup = setup(&lab, "h2").health("kind = \"none\"").server("a", lab.server(1), "");
+    let setup = trusting(&lab).health("kind = \"none\"").server("a", lab.server(1), "");
     let _balancer = BalancerProcess::start(&lab, &setup);
     block_on(async {
         let client = Client::connect(lab.vip()).await;
@@ -215,7 +222,7 @@ fn no_more_connections_are_opened_to_a_server_than_a_worker_may_and_further_stre
 fn a_request_that_waits_for_room_in_vain_or_without_its_client_reaches_no_server() {
     let lab = Loopback::new();
     let server = narrow_server(&lab);
-    let setup = setup(&lab, "h2").health("kind = \"none\"").timeouts("connect = 1");
+    let setup = trusting(&lab).health("kind = \"none\"").timeouts("connect = 1");
     let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
     block_on(async {
         let client = Client::connect(lab.vip()).await;

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
+use convey_model::{Prefix, client_of};
 use convey_proxy::{HeldResource, More};
 use convey_snapshot::stats::Counter;
 
@@ -27,6 +28,12 @@ impl Forwarding<'_, '_> {
             self.client.count(Counter::DroppedClientLimit, 1);
         }
         held.map(Some).ok_or(ClientHasShare)
+    }
+
+    /// The client in whose share streams to a server over HTTP/2 count; `None`: it has none.
+    pub(super) fn sharing_client(&self) -> Option<Prefix> {
+        let client = self.request.client().ip();
+        (!self.request.frontend().config.trusts(client)).then(|| client_of(client))
     }
 
     /// Has the client's stream take the rest of a response, unless it takes nothing for too long.

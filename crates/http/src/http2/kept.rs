@@ -9,7 +9,7 @@ use h2::client::SendRequest;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::servers;
+use super::servers::{self, StreamShare};
 use crate::idle::ServerPlace;
 
 /// Most streams at once on a connection; a server may allow less. With more, another connection is opened.
@@ -48,6 +48,7 @@ pub(super) struct KeptState {
 pub(super) struct StreamPlace {
     send: SendRequest<Bytes>,
     state: Arc<KeptState>,
+    _share: StreamShare,
 }
 
 impl KeptConnection {
@@ -61,11 +62,10 @@ impl KeptConnection {
         &self.state
     }
 
-    /// Room for another stream, if there is. `most`: so many requests in all.
-    pub(super) fn place(&mut self, most: Option<usize>) -> Option<StreamPlace> {
+    /// Whether there is room for another stream.
+    pub(super) fn has_room(&self) -> bool {
         let is_first = !self.state.is_over() && self.open() == 0;
-        let has_room = self.limit().is_some_and(|most| self.open() < most);
-        (is_first || has_room).then(|| self.another(most))
+        is_first || self.limit().is_some_and(|most| self.open() < most)
     }
 
     /// Most streams at once; `None`: it takes none, or none yet.
@@ -74,15 +74,15 @@ impl KeptConnection {
         (!self.state.is_over() && told != UNTOLD).then_some(told.min(MAX_STREAMS))
     }
 
-    /// Another stream, the last one if there are as many as may be then.
-    pub(super) fn another(&mut self, most: Option<usize>) -> StreamPlace {
+    /// Another stream, which counts in this share. `most`: it is the last one if there are so many requests in all then.
+    pub(super) fn another(&mut self, share: StreamShare, most: Option<usize>) -> StreamPlace {
         self.unused = None;
         self.state.open.fetch_add(1, Ordering::Relaxed);
         let begun = self.state.begun.fetch_add(1, Ordering::Relaxed) + 1;
         if most.is_some_and(|most| begun >= most) {
             self.state.retire();
         }
-        StreamPlace { send: self.send.clone(), state: self.state.clone() }
+        StreamPlace { send: self.send.clone(), state: self.state.clone(), _share: share }
     }
 
     /// Whether it is of use at this time.

@@ -10,6 +10,7 @@ mod kept;
 mod outgoing;
 mod servers;
 mod stream;
+mod stream_shares;
 #[cfg(feature = "test-util")]
 mod testing;
 

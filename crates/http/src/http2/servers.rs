@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use convey_model::Prefix;
 use convey_proxy::{Contained, ServerStream};
 use h2::client::{Builder, SendRequest};
 use log::debug;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::frame_filter::{FieldFilter, Sender};
 use super::io::Connection;
 use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
 use super::stream::broken;
+use super::stream_shares::StreamShares;
 use crate::idle::ServerPlace;
 
 /// How much of a response a stream may bring before it is taken.
@@ -59,6 +61,8 @@ struct Connections {
     waiting: usize,
     /// Wakes them: all when a connection has been opened, one when a stream is over.
     changed: Arc<Notify>,
+    /// Streams, by client.
+    shares: StreamShares,
 }
 
 /// Requests after which a server has ended a connection in order. If two connections end at one count, no further requests begin on
@@ -90,6 +94,8 @@ enum Found {
     Nothing(OpeningConnection),
     /// One is being opened that may have room, or all are full.
     Wait(Waiting),
+    /// The client has its share of the streams. Notified when that may have changed.
+    BeyondShare(Arc<Notify>),
 }
 
 /// What a request gets.
@@ -99,12 +105,25 @@ pub(crate) enum FoundStream {
     Nothing(OpeningConnection),
     /// All have as many streams as they may, and no other may be opened.
     Full,
+    /// The client has as many streams as it may.
+    BeyondShare,
     /// The client has left meanwhile.
     ClientLeft,
 }
 
 /// A connection that is being opened. Dropped, those that wait for it look again.
-pub(crate) struct OpeningConnection(ServerPlace);
+pub(crate) struct OpeningConnection {
+    server: ServerPlace,
+    /// Share of the stream that the connection is opened for.
+    share: Option<StreamShare>,
+}
+
+/// A stream that counts in its client's share of those to a server, for as long as this lives.
+pub(super) struct StreamShare {
+    server: ServerPlace,
+    /// `None`: the client has no share.
+    client: Option<Prefix>,
+}
 
 /// A request that waits until a connection has been opened, or a stream is over.
 struct Waiting {
@@ -112,19 +131,23 @@ struct Waiting {
     changed: Arc<Notify>,
 }
 
-/// A stream on a connection to this server. Waits so long for one that is being opened, or for room, but for room only until the client has
-/// `left`.
+/// A stream on a connection to this server, in the share of this client if it has one. Waits so long
+/// for a connection that is being opened, for room, or for the client's share. Room and share are
+/// waited for only until the client has `left`.
 ///
 /// # Errors
 /// None has been opened in time.
 pub(crate) async fn take(
     server: ServerPlace,
+    client: Option<Prefix>,
     within: Duration,
     left: impl Future<Output = ()>,
 ) -> io::Result<FoundStream> {
     let (until, mut left) = (Instant::now() + within, pin!(left));
+    let mut woken = None::<Arc<Notify>>;
     loop {
-        let found = SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server));
+        let found =
+            SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server, client));
         match found {
             Found::Place(place) => {
                 let state = place.state().clone();
@@ -134,10 +157,20 @@ pub(crate) async fn take(
                 state.retire();
             }
             Found::Nothing(opening) => return Ok(FoundStream::Nothing(opening)),
+            Found::BeyondShare(changed) => {
+                // The room that this request was woken for is another client's.
+                woken.take().iter().for_each(|next| next.notify_one());
+                tokio::select! {
+                    biased;
+                    () = changed.notified() => {}
+                    () = sleep_until(until) => return Ok(FoundStream::BeyondShare),
+                    () = &mut left => return Ok(FoundStream::ClientLeft),
+                }
+            }
             Found::Wait(waiting) => tokio::select! {
                 biased;
                 changed = timeout_at(until, waiting.changed.notified()) => match changed {
-                    Ok(()) => {}
+                    Ok(()) => woken = Some(waiting.changed.clone()),
                     Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
                     Err(late) => return Err(late.into()),
                 },
@@ -152,7 +185,7 @@ pub(crate) async fn take(
 /// # Errors
 /// The server does not speak HTTP/2.
 pub(crate) async fn connect(
-    opening: OpeningConnection,
+    mut opening: OpeningConnection,
     stream: ServerStream,
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
@@ -167,11 +200,13 @@ pub(crate) async fn connect(
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEAD);
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
-    let server = opening.0;
+    let server = opening.server;
+    let share = opening.share.take();
     let (kept, first) = SERVERS.with_borrow_mut(|servers| {
         let connections = servers.entry(server).or_default();
         let mut kept = KeptConnection::new(server, send.clone(), connections.changed.clone());
-        let (state, first) = (kept.state().clone(), kept.another(None));
+        let share = share.unwrap_or_else(|| connections.share(server, None));
+        let (state, first) = (kept.state().clone(), kept.another(share, None));
         connections.kept.push(kept);
         (state, first)
     });
@@ -219,7 +254,8 @@ pub(crate) fn sweep() {
         servers.retain(|_, connections| {
             connections.kept.retain_mut(|one| one.stays(now));
             connections.limit.take_if(|limit| now - limit.seen >= MEMORY);
-            !connections.kept.is_empty() || connections.opening + connections.waiting > 0
+            let is_in_use = connections.opening + connections.waiting > 0 || !connections.shares.is_empty();
+            is_in_use || !connections.kept.is_empty()
         });
     });
 }
@@ -232,11 +268,17 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 
 impl Connections {
     /// What there is for a request to this server.
-    fn find(&mut self, server: ServerPlace) -> Found {
+    fn find(&mut self, server: ServerPlace, client: Option<Prefix>) -> Found {
         self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
         let most = self.limit.filter(RequestLimit::is_believed).map(|limit| limit.requests);
-        if let Some(place) = self.kept.iter_mut().find_map(|kept| kept.place(most)) {
-            return Found::Place(place);
+        if let Some(client) = client
+            && !self.shares.has_room(client, || most_streams(&self.kept))
+        {
+            return Found::BeyondShare(self.shares.waiting(client));
+        }
+        if let Some(at) = self.kept.iter().position(KeptConnection::has_room) {
+            let share = self.share(server, client);
+            return Found::Place(self.kept[at].another(share, most));
         }
         // Who opens a connection has a stream of it, too.
         if self.opening * MAX_STREAMS > self.opening + self.waiting {
@@ -245,9 +287,16 @@ impl Connections {
         let opened = self.kept.iter().filter(|kept| kept.limit().is_some()).count();
         if opened + self.opening < MAX_CONNECTIONS {
             self.opening += 1;
-            return Found::Nothing(OpeningConnection(server));
+            let share = Some(self.share(server, client));
+            return Found::Nothing(OpeningConnection { server, share });
         }
         self.wait(server)
+    }
+
+    /// Counts a stream of this client.
+    fn share(&mut self, server: ServerPlace, client: Option<Prefix>) -> StreamShare {
+        self.shares.add(client);
+        StreamShare { server, client }
     }
 
     fn wait(&mut self, server: ServerPlace) -> Found {
@@ -258,18 +307,31 @@ impl Connections {
 
 impl OpeningConnection {
     /// One to this server, which is opened without a look at what there is.
-    pub(crate) fn new(server: ServerPlace) -> OpeningConnection {
-        SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().opening += 1);
-        OpeningConnection(server)
+    pub(crate) fn new(server: ServerPlace, client: Option<Prefix>) -> OpeningConnection {
+        SERVERS.with_borrow_mut(|servers| {
+            let connections = servers.entry(server).or_default();
+            connections.opening += 1;
+            OpeningConnection { server, share: Some(connections.share(server, client)) }
+        })
     }
 }
 
 impl Drop for OpeningConnection {
     fn drop(&mut self) {
         let _ = SERVERS.try_with(|servers| {
-            if let Some(connections) = servers.borrow_mut().get_mut(&self.0) {
+            if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
                 connections.opening -= 1;
                 connections.changed.notify_waiters();
+            }
+        });
+    }
+}
+
+impl Drop for StreamShare {
+    fn drop(&mut self) {
+        let _ = SERVERS.try_with(|servers| {
+            if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
+                connections.shares.release(self.client);
             }
         });
     }
@@ -292,6 +354,18 @@ impl Drop for Waiting {
             }
         });
     }
+}
+
+/// Most streams that a worker may have to a server. Connections that it has not opened yet count with
+/// the lowest limit of the others.
+fn most_streams(kept: &[KeptConnection]) -> u64 {
+    let (mut opened, mut streams, mut least) = (0, 0, None);
+    for limit in kept.iter().filter_map(KeptConnection::limit) {
+        (opened, streams) = (opened + 1, streams + limit);
+        least = Some(least.map_or(limit, |least: usize| least.min(limit)));
+    }
+    let unopened = MAX_CONNECTIONS.saturating_sub(opened) * least.unwrap_or(MAX_STREAMS);
+    (streams + unopened) as u64
 }
 
 #[cfg(test)]
