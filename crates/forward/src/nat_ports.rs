@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::port_pools::PortPools;
@@ -21,11 +21,11 @@ const MAX_CHOSEN: usize = 1 << 16;
 #[derive(Debug)]
 pub struct NatPorts {
     addresses: Vec<Addr>,
-    /// How many of them, from the first on, are of IPv4. The rest are of IPv6.
-    v4: usize,
     choice: SnatChoice,
     /// Places in `addresses` of those that a server sees. Chosen with its first flow.
     chosen: HashMap<Addr, Arc<[u16]>>,
+    /// The places of all of IPv4, and of all of IPv6.
+    of_family: [Arc<[u16]>; 2],
     /// Flows of servers that see several addresses take turns.
     turn: usize,
     ports: RangeInclusive<u16>,
@@ -47,12 +47,14 @@ impl NatPorts {
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
+        let places = |range: Range<usize>| range.map(|place| place as u16).collect();
+        let of_family = [places(0..v4), places(v4..addresses.len())];
         let (pools, not_ours, left_out) = (PortPools::new(seed), Arc::default(), PortsByKey::default());
         NatPorts {
             addresses,
-            v4,
             choice: SnatChoice::Named,
             chosen: HashMap::new(),
+            of_family,
             turn: 0,
             ports,
             pools,
@@ -89,9 +91,9 @@ impl NatPorts {
     }
 
     /// Places of the addresses that a server sees; all of its family unless they are chosen.
-    fn places(&self, server: &Addr) -> Arc<[u16]> {
-        let of_family = || if server.is_v4() { 0..self.v4 } else { self.v4..self.addresses.len() };
-        self.chosen.get(server).cloned().unwrap_or_else(|| of_family().map(|place| place as u16).collect())
+    fn places(&self, server: &Addr) -> &Arc<[u16]> {
+        let [v4, v6] = &self.of_family;
+        self.chosen.get(server).unwrap_or(if server.is_v4() { v4 } else { v6 })
     }
 
     /// Whether flows to this server may begin with this address.
@@ -129,7 +131,7 @@ impl NatPorts {
     /// used come first (unless many are remembered), then those that have been free for longest: the server remembers a connection for a
     /// while after its end (TIME-WAIT) and may refuse another of the same addresses and ports.
     pub fn allocate(&mut self, server: (Addr, u16), protocol: u8) -> Option<(Addr, u16)> {
-        let places = self.places(&server.0);
+        let places = self.places(&server.0).clone();
         let (first, total) = (*self.ports.start(), self.ports.len() as u32);
         let left_out = &self.left_out;
         let misfits = |number: u32| {

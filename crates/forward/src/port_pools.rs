@@ -1,8 +1,7 @@
 //! Which SNAT ports were handed out towards each address and port of a server. Strangers choose the port where servers have
 //! none of their own, so there may be many pools: what they take is bounded, and no call looks at all of them.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Range;
+use std::collections::{HashMap, VecDeque};
 
 use convey_model::Addr;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -17,8 +16,8 @@ const MAX_POOLS: usize = 1 << 16;
 /// flood come back late even when the others have used up what all share.
 const SURE: u32 = 64;
 
-/// So many more over all pools. A number takes 4 bytes, and up to 8 as lists grow by doubling; and it may part a range of
-/// numbers in two, which takes about 16 bytes: with those that are sure of [`MAX_POOLS`] 144 MiB.
+/// So many more over all pools. A number takes 4 bytes, and one more range of numbers another 4; both up to twice that as lists
+/// grow by doubling: with those that are sure of [`MAX_POOLS`] 96 MiB.
 const MAX_FRESH: usize = 1 << 21;
 
 /// Pools that are looked at for one that nobody uses, for each new one beyond the most.
@@ -60,12 +59,12 @@ impl Draws {
 #[derive(Debug)]
 pub(super) struct PortPool {
     of: PoolKey,
-    /// Ranges of numbers that were neither handed out nor passed: their ends by their starts.
-    unused: BTreeMap<u32, u32>,
+    /// Numbers that were neither handed out nor passed: the first and the last of each range, in their order.
+    unused: Vec<(u16, u16)>,
     /// How many were handed out.
     handed: u32,
     /// Ranges of numbers that were passed, because they are left out.
-    passed: Vec<Range<u32>>,
+    passed: Vec<(u16, u16)>,
     /// Ports that came back, the first in front.
     freed: VecDeque<u32>,
     /// Ports that came back and are left out.
@@ -104,22 +103,25 @@ impl PortPools {
         if pool.left_out_since != self.left_out_since {
             pool.left_out_since = self.left_out_since;
             pool.freed.extend(pool.left_out.drain(..));
-            pool.unused.extend(pool.passed.drain(..).map(|passed| (passed.start, passed.end)));
+            pool.unused.append(&mut pool.passed);
+            pool.unused.sort_unstable();
         }
         loop {
             let may_remember = pool.handed < SURE || self.fresh < self.most_fresh;
             let draw = self.draws.next();
             let unused = pool.unused_near(draw, total).filter(|_| may_remember || pool.freed.is_empty());
             if let Some(unused) = unused {
-                let number = unused.start + (draw >> 32) as u32 % (unused.end - unused.start);
-                let passed = misfits(number).min(unused.end - number);
-                pool.part(unused, number..number + passed.max(1));
+                let (first, last) = pool.unused[unused];
+                let number = u32::from(first) + (draw >> 32) as u32 % (u32::from(last - first) + 1);
+                let passed = misfits(number).min(u32::from(last) + 1 - number);
+                let taken = (number as u16, (number + passed.max(1) - 1) as u16);
+                pool.part(unused, taken);
                 if passed == 0 {
                     pool.handed += 1;
                     self.fresh += usize::from(pool.handed > SURE);
                     return Some(number);
                 }
-                pool.passed.push(number..number + passed);
+                pool.passed.push(taken);
             } else {
                 let number = pool.freed.pop_front()?;
                 if misfits(number) == 0 {
@@ -143,7 +145,7 @@ impl PortPools {
             return true;
         }
         let Some(unused) = pool.unused_with(number) else { return false };
-        pool.part(unused, number..number + 1);
+        pool.part(unused, (number as u16, number as u16));
         pool.handed += 1;
         self.fresh += usize::from(pool.handed > SURE);
         true
@@ -211,7 +213,7 @@ impl PortPools {
         self.places.insert(of, place as u32);
         self.pools.push(PortPool {
             of,
-            unused: [(0, total)].into(),
+            unused: vec![(0, (total - 1) as u16)],
             handed: 0,
             passed: Vec::new(),
             freed: VecDeque::new(),
@@ -244,25 +246,36 @@ impl PortPools {
 }
 
 impl PortPool {
-    /// The unused range that has this number.
-    fn unused_with(&self, number: u32) -> Option<Range<u32>> {
-        let (&start, &end) = self.unused.range(..=number).next_back()?;
-        (number < end).then_some(start..end)
+    /// Where the unused range is that has this number.
+    fn unused_with(&self, number: u32) -> Option<usize> {
+        let at = self.unused_after(number).checked_sub(1)?;
+        (number <= u32::from(self.unused[at].1)).then_some(at)
     }
 
-    /// An unused range of the numbers below `total`, by chance.
-    fn unused_near(&self, draw: u64, total: u32) -> Option<Range<u32>> {
+    /// Where an unused range of the numbers below `total` is, by chance.
+    fn unused_near(&self, draw: u64, total: u32) -> Option<usize> {
         let near = draw as u32 % total;
-        let after = || self.unused.range(near..).next().or_else(|| self.unused.first_key_value());
-        self.unused_with(near).or_else(|| after().map(|(&start, &end)| start..end))
+        let after = || (!self.unused.is_empty()).then(|| self.unused_after(near) % self.unused.len());
+        self.unused_with(near).or_else(after)
+    }
+
+    /// Where the first unused range is that begins after this number.
+    fn unused_after(&self, number: u32) -> usize {
+        self.unused.partition_point(|(first, _)| u32::from(*first) <= number)
     }
 
     /// Takes a part out of an unused range.
-    fn part(&mut self, unused: Range<u32>, taken: Range<u32>) {
-        self.unused.remove(&unused.start);
-        let rest = [unused.start..taken.start, taken.end..unused.end];
-        self.unused
-            .extend(rest.into_iter().filter(|rest| !rest.is_empty()).map(|rest| (rest.start, rest.end)));
+    fn part(&mut self, at: usize, taken: (u16, u16)) {
+        let (first, last) = self.unused[at];
+        match (first < taken.0, taken.1 < last) {
+            (true, true) => {
+                self.unused[at].1 = taken.0 - 1;
+                self.unused.insert(at + 1, (taken.1 + 1, last));
+            }
+            (true, false) => self.unused[at].1 = taken.0 - 1,
+            (false, true) => self.unused[at].0 = taken.1 + 1,
+            (false, false) => drop(self.unused.remove(at)),
+        }
     }
 
     fn in_use(&self) -> u32 {
@@ -301,8 +314,8 @@ mod tests {
         /// Bytes on the heap, as lists have them.
         fn memory(&self) -> usize {
             let lists = self.pools.iter().map(|pool| pool.freed.capacity() + pool.left_out.capacity());
-            let ranges = self.pools.iter().map(|pool| pool.passed.capacity() + 2 * pool.unused.len());
-            4 * lists.sum::<usize>() + 8 * ranges.sum::<usize>()
+            let ranges = self.pools.iter().map(|pool| pool.passed.capacity() + pool.unused.capacity());
+            4 * (lists.sum::<usize>() + ranges.sum::<usize>())
         }
     }
 
