@@ -160,16 +160,21 @@ async fn connect(
     let connected = async {
         let mut stream = match from {
             None => TcpStream::connect(target).await?,
-            Some(from) => {
-                let socket = if target.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-                socket.bind(SocketAddr::new(from, 0))?;
-                socket.connect(target).await?
-            }
+            Some(from) => socket_of(from)?.connect(target).await?,
         };
         stream.write_all(header).await?;
         io::Result::Ok(stream)
     };
     connected.await.map_err(ProbeError::Connect)
+}
+
+/// A socket that connects from this address. Its port is chosen with the server's address: a port that another server's check has
+/// used counts as free (`IP_BIND_ADDRESS_NO_PORT`, ip(7)).
+fn socket_of(from: IpAddr) -> io::Result<TcpSocket> {
+    let socket = if from.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
+    socket.bind(SocketAddr::new(from, 0))?;
+    Ok(socket)
 }
 
 async fn tcp(
@@ -342,4 +347,15 @@ pub(super) fn request(host: &str, check: &HttpCheck) -> Request<Empty<Bytes>> {
         }
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn check_from_a_named_address_takes_no_port_before_it_connects() {
+        let socket = socket_of(Ipv4Addr::LOCALHOST.into()).unwrap();
+        assert_eq!(socket.local_addr().unwrap().port(), 0);
+    }
 }
