@@ -44,7 +44,7 @@ pub(super) async fn fit(loaded: Result<Loaded, LoadError>) -> Result<(Loaded, Op
         interfaces: hops.interfaces(),
         own: &own,
         hop_to: &|ip| hops.hop_to(ip),
-        refusal: &|ip| hops.refusal_to(ip),
+        refusal: &|ip| hops.refusal_of(ip, loaded.config.snat_addresses()),
     };
     let odd = config::validate_mode(&loaded, &network);
     loaded.warnings.extend(odd.map_err(|wrong| Failure::Config(LoadError::Invalid(wrong)))?);

@@ -108,6 +108,12 @@ impl Config {
         self.frontends.iter().filter(move |frontend| kind(frontend.mode))
     }
 
+    /// The SNAT addresses that the file names, maybe none; `None`: no frontend gives servers another address than the client's.
+    pub fn snat_addresses(&self) -> Option<&[IpAddr]> {
+        let has_snat = self.frontends_where(Mode::has_snat).next().is_some();
+        has_snat.then_some(&self.passthrough.snat_addresses)
+    }
+
     /// The backend of this name.
     pub fn backend(&self, name: &str) -> Option<&BackendConfig> {
         let found = self.backends.binary_search_by(|backend| backend.name.as_str().cmp(name));

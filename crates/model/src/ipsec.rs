@@ -39,13 +39,13 @@ impl IpsecPolicy {
     fn matches(&self, source: IpAddr, destination: IpAddr, ways: &[RouteHop]) -> bool {
         FORWARDED.contains(&self.protocol)
             && self.destination.contains(destination)
-            && (source.is_unspecified() || self.source.contains(source))
+            && self.source.contains(source)
             && (self.interface == 0 || ways.iter().any(|way| way.interface == self.interface))
     }
 }
 
-/// Whether packets may not leave as they are by these ways. An unspecified source is any. A policy for one port is taken for one of
-/// all ports.
+/// Whether packets may not leave as they are by these ways. A policy for one port is taken for one of all ports. Of an unspecified
+/// source, policies for all sources count alone.
 pub(crate) fn forbids(
     policies: &[IpsecPolicy],
     source: IpAddr,

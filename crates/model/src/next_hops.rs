@@ -228,11 +228,6 @@ impl NextHops {
         self.routes.rules().iter().filter_map(line).collect()
     }
 
-    /// Why packets to a server must not be sent, whose source the kernel would choose. See [`NextHops::refusal`].
-    pub fn refusal_to(&self, dst: IpAddr) -> Option<String> {
-        self.refusal(any_of_family(dst), dst)
-    }
-
     /// Why packets from `src` to the server `dst` must not be sent, in words for an operator. `None`: they may be, once a route
     /// and a neighbour are known.
     pub fn refusal(&self, src: IpAddr, dst: IpAddr) -> Option<String> {

@@ -1,7 +1,6 @@
 //! Ways of packet modes: servers that they must not send to, and policy rules that they do not follow. Pure.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use super::{Explained, Host};
 use crate::doctor::Diagnosis;
@@ -21,7 +20,7 @@ pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis>
     let backends = host.config.backends.iter().filter(|backend| frontends.contains(&*backend.name));
     for (backend, server) in backends.flat_map(|one| one.servers.iter().map(move |server| (one, server))) {
         let ip = server.addr.ip();
-        let Some(reason) = refusal(host, ip) else { continue };
+        let Some(reason) = host.network.refusal_of(ip, host.config.snat_addresses()) else { continue };
         explained.servers.insert(ip);
         let seen = format!("server {}/{} ({ip}) is down: {reason}", backend.name, server.name);
         let why = "convey sends it nothing in a packet mode. Give it a way by Ethernet without IPsec and tunnels of the \
@@ -40,11 +39,4 @@ pub(super) fn differs(difference: &str) -> Diagnosis {
     let why = "Health checks take the way of the kernel, and packets of clients that of convey. Look at `ip rule`, `ip route show \
                table all` and `ip nexthop`.";
     Diagnosis::warning("route-differs", difference, why)
-}
-
-fn refusal(host: &Host<'_>, server: IpAddr) -> Option<String> {
-    let snat = &host.config.passthrough.snat_addresses;
-    let sources = snat.iter().filter(|source| source.is_ipv4() == server.is_ipv4());
-    let refused = sources.into_iter().find_map(|source| host.network.refusal(*source, server));
-    refused.or_else(|| host.network.refusal_to(server))
 }

@@ -1,7 +1,6 @@
 //! Servers that packet modes must not send to, by the host's routes, interfaces and IPsec policies. Pure.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{ControlState, key};
@@ -46,11 +45,11 @@ impl ControlState {
     ) {
         let frontends = config.frontends_where(Mode::forwards_packets);
         let forwarded: HashSet<&str> = frontends.flat_map(|frontend| frontend.backends()).collect();
-        let snat = &config.passthrough.snat_addresses;
+        let snat = config.snat_addresses();
         let mut before = std::mem::take(&mut self.refused);
         for backend in backends.filter(|backend| forwarded.contains(&*backend.name)) {
             for server in &backend.servers {
-                let Some(reason) = refusal(&self.network, snat, server.addr.ip()) else { continue };
+                let Some(reason) = self.network.refusal_of(server.addr.ip(), snat) else { continue };
                 let key = key(backend, server);
                 let known = before.remove(&key).filter(|known| known.reason == reason);
                 if known.is_none() {
@@ -68,13 +67,6 @@ impl ControlState {
             self.tell(&server, change, reason);
         }
     }
-}
-
-/// Why nothing must be sent to a server from any of the SNAT addresses, or from the one that the kernel would choose.
-fn refusal(network: &NextHops, snat: &[IpAddr], server: IpAddr) -> Option<String> {
-    let sources = snat.iter().filter(|source| source.is_ipv4() == server.is_ipv4());
-    let reason = sources.into_iter().find_map(|source| network.refusal(*source, server));
-    reason.or_else(|| network.refusal_to(server))
 }
 
 /// Refused servers, each with its reason.

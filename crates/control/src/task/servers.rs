@@ -195,7 +195,7 @@ impl<D: DataPath> Task<D> {
         let packet_modes = config.frontends_where(Mode::forwards_packets).next().is_some();
         let (own, _) = own_addresses_for(packet_modes, own_addresses())
             .map_err(|error| format!("cannot ask for this host's addresses: {error}"))?;
-        let refusal = |ip| next_hops.refusal_to(ip);
+        let refusal = |ip| next_hops.refusal_of(ip, config.snat_addresses());
         let interfaces = next_hops.interfaces();
         Ok(check(&HostNetwork { interfaces, own: &own, hop_to: &hop_to, refusal: &refusal }))
     }

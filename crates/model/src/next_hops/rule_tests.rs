@@ -206,7 +206,24 @@ fn policies_and_tunnels_of_routes_take_flows_off_their_ways() {
     let closed = hops.update_all(&NetworkTables { routes: tunneled.into(), ..open.clone() });
     assert!(closed.moves_flows_of(&hops));
     assert_eq!(closed.lookup_on_link(ip("10.1.0.9")), Err(Unreachable::Encapsulated));
-    assert!(closed.refusal_to(ip("10.1.0.9")).is_some_and(|why| why.contains("tunnel")));
+    assert!(closed.refusal_of(ip("10.1.0.9"), None).is_some_and(|why| why.contains("tunnel")));
+}
+
+#[test]
+fn policy_for_another_source_refuses_no_server() {
+    let refusal = |source: &str, named: Option<&[IpAddr]>| {
+        let of_source =
+            IpsecPolicy { source: source.parse().unwrap(), ..policy(5, "0.0.0.0/0", IpsecEffect::Protect) };
+        let tables = NetworkTables { policies: vec![of_source].into(), ..tables(routes(), vec![]) };
+        NextHops::default().update_all(&tables).refusal_of(ip("10.1.0.9"), named)
+    };
+    let (own, other) = ([ip("10.1.0.1")], [ip("10.99.0.5")]);
+    for named in [None, Some(&[][..]), Some(&own)] {
+        assert_eq!(refusal("10.99.0.5/32", named), None, "{named:?}");
+        assert!(refusal("0.0.0.0/0", named).is_some(), "{named:?}");
+    }
+    assert!(refusal("10.1.0.1/32", Some(&own)).is_some());
+    assert!(refusal("10.99.0.5/32", Some(&other)).is_some(), "the server sees that address");
 }
 
 #[test]
@@ -214,13 +231,13 @@ fn servers_behind_an_interface_without_ethernet_are_refused_by_its_name() {
     let mut tables = tables(routes(), vec![]);
     tables.interfaces[1].mac = None;
     let hops = NextHops::default().update_all(&tables);
-    assert!(hops.refusal_to(ip("10.2.0.9")).is_some_and(|why| why.contains("eth3")));
-    assert_eq!((hops.refusal_to(ip("10.1.0.9")), hops.refusal_to(ip("fd00::1"))), (None, None));
+    assert!(hops.refusal_of(ip("10.2.0.9"), None).is_some_and(|why| why.contains("eth3")));
+    assert_eq!((hops.refusal_of(ip("10.1.0.9"), None), hops.refusal_of(ip("fd00::1"), None)), (None, None));
     // One of two ways is enough.
     let mut routes = routes();
     routes[1].hops.push(RouteHop::by(A, Some(ip("10.1.0.3"))));
     tables.routes = routes.into();
-    assert_eq!(NextHops::default().update_all(&tables).refusal_to(ip("10.2.0.9")), None);
+    assert_eq!(NextHops::default().update_all(&tables).refusal_of(ip("10.2.0.9"), None), None);
 }
 
 #[test]

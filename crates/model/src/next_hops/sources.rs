@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-use super::NextHops;
+use super::{NextHops, any_of_family};
 use crate::{Interface, InterfaceAddress, RouteHop};
 
 impl NextHops {
@@ -43,6 +43,19 @@ impl NextHops {
             of_family.iter().copied().filter(on_link).collect(),
         ];
         tiers.into_iter().find(|tier| !tier.is_empty()).unwrap_or(of_family)
+    }
+
+    /// Why packets of packet modes to a server must not be sent, in words for an operator. `named` are the SNAT addresses of the
+    /// configuration: the server sees those that fit its way, or the one that the kernel would choose if there are none. `None`:
+    /// it sees clients' own addresses.
+    pub fn refusal_of(&self, server: IpAddr, named: Option<&[IpAddr]>) -> Option<String> {
+        let own = named.map(|named| {
+            let (present, gone): (Vec<IpAddr>, Vec<IpAddr>) = named.iter().partition(|ip| self.is_own(**ip));
+            let fitting = self.sources_to(server, if present.is_empty() { &gone } else { &present });
+            if fitting.is_empty() { Vec::from_iter(self.source_to(server, |_| true)) } else { fitting }
+        });
+        let sources = own.filter(|own| !own.is_empty()).unwrap_or_else(|| vec![any_of_family(server)]);
+        sources.into_iter().find_map(|source| self.refusal(source, server))
     }
 
     /// The address as an interface has it that is up; `None` if none has it.
