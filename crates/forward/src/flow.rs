@@ -6,7 +6,7 @@ use super::cache::Progress;
 use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::list::FlowLinks;
 use super::shares::Share;
-use super::state::{ACK, Direction, FIN, FlowState, SYN, Segment, View};
+use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
 use super::verdict::FlowOwners;
 use super::wheel::Slot;
@@ -101,6 +101,8 @@ impl FlowFlags {
     const REOPENING: u8 = FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN;
     /// DSR, where no path to a client is narrow: a SYN of the client.
     const CLIENTS_SYN: u8 = 32;
+    /// The same: the numbers are those of a SYN that the client, or somebody in its name, has followed up.
+    const REOPENED: u8 = 64;
 
     fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
         let set = |flag, yes| if yes { flag } else { 0 };
@@ -414,6 +416,10 @@ impl Flow {
             return direction == Direction::ToServer && segment.flags & SYN != 0;
         }
         let pending = self.flags.pending_fin();
+        // The connection before may go on: whoever followed up on the SYN need not have been its client.
+        if self.is_reopened_by_client() && segment.flags & (SYN | RST | ACK) == ACK {
+            return true;
+        }
         !self.is_over() || self.sequence.may_conclude(pending, self.view(), direction, segment)
     }
 
@@ -502,6 +508,10 @@ impl Flow {
         self.sequence.reopening_at(self.flags.pending_fin())
     }
 
+    fn is_reopened_by_client(&self) -> bool {
+        self.view() == View::ClientSide && self.flags.has(FlowFlags::REOPENED)
+    }
+
     /// Whether the client has followed up on that SYN, which was there before its last segment.
     pub(super) fn is_reopened(&self, at: u32) -> bool {
         self.reopening_at().is_none() && self.sequence.is_at_beginning(at)
@@ -555,7 +565,11 @@ impl Flow {
         let (view, mut pending, before) = (self.view(), self.flags.pending_fin(), self.sequence);
         let Heard { flags, ends_other } =
             self.sequence.hear(&mut pending, (view, self.state), direction, segment);
+        let was_reopening = self.flags.pending_fin() == PendingFin::Reopening;
         self.flags.set_pending_fin(pending);
+        if view == View::ClientSide && was_reopening && flags & (SYN | ACK) == SYN | ACK {
+            self.flags.set(FlowFlags::REOPENED, true);
+        }
         let state = match ends_other {
             true => self.state.next(view, direction.opposite(), FIN | ACK),
             false => self.state,
@@ -568,6 +582,9 @@ impl Flow {
         // It begins after all.
         if state == FlowState::SynSent {
             self.flags.0 &= !FlowFlags::MET;
+            if view == View::ClientSide {
+                self.flags.set(FlowFlags::REOPENED, false);
+            }
         }
         state
     }

@@ -422,7 +422,8 @@ impl FlowTable {
     /// the client's side one that is counted at its source. The last one first.
     pub(super) fn next_opened(&mut self) -> Option<FlowId> {
         while let Some(id) = self.opened.pop() {
-            let flow = self.get(id);
+            // One that has ended since may have taken its record along.
+            let Some(flow) = self.flows.get(id.0 as usize) else { continue };
             let is_open = match flow.view() {
                 View::BothSides => flow.is_open_connection(),
                 View::ClientSide => flow.is_counted(),

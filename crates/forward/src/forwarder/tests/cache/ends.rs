@@ -14,6 +14,7 @@ told_with_a_cache! {
     a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again,
     a_pair_that_is_used_again_after_an_abort_is_followed,
     a_syn_without_a_follow_up_changes_nothing_of_a_connection,
+    in_dsr_a_client_keeps_the_flow_that_somebody_opened_again_in_its_name,
     a_fin_of_the_connection_before_does_not_end_the_next,
 }
 
@@ -218,6 +219,27 @@ mod stories {
             assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
             lab.send(lab.client(1).rst().seq(107));
             assert_eq!((state(&lab), lab.ended()), (FlowState::Closed, 1));
+        }
+    }
+
+    pub(super) fn in_dsr_a_client_keeps_the_flow_that_somebody_opened_again_in_its_name(family: Family) {
+        for is_reset in [true, false] {
+            let mut lab = Lab::dsr(family);
+            lab.send(lab.client(1).syn().seq(100));
+            lab.send(lab.client(1).seq(101).ack(501));
+            lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+            lab.send(lab.client(1).syn().seq(3_000_000_000));
+            lab.send(lab.client(1).seq(3_000_000_001).ack(7));
+            let end = lab.client(1).seq(3_000_000_001);
+            lab.send(if is_reset { end.rst() } else { end.ack(7).fin() });
+            let ended = state(&lab);
+            assert!(matches!(ended, FlowState::Closed | FlowState::HalfClosedByClient), "{ended:?}");
+            // Its own segments go on, some seconds apart, for longer than an ended flow is remembered.
+            for n in 0..200 {
+                lab.wait(Duration::from_secs(4));
+                lab.send(lab.client(1).seq(103 + 2 * n).ack(501).payload(b"hi"));
+            }
+            assert_eq!(state(&lab), ended, "no flow began anew");
         }
     }
 
