@@ -231,7 +231,7 @@ impl Forwarding<'_, '_> {
         let mut server =
             self.client.connect(permit, self.request.named(), within, within_tls(permit)).await?;
         if chose_http2(permit, &mut server).unwrap_or(false) {
-            let opening = OpeningConnection::new(self.place(permit), self.sharing_client());
+            let opening = OpeningConnection::new(self.place(permit), self.stream_client());
             return Ok(ServerEnd::Stream(Box::pin(http2::connect(opening, server, within)).await?));
         }
         Ok(ServerEnd::Socket(server))
@@ -240,7 +240,7 @@ impl Forwarding<'_, '_> {
     /// A stream to the server of the permit, and whether its connection is new.
     async fn stream(&mut self, permit: &Permit) -> Result<(ServerEnd, bool), Unreached> {
         let within = self.timeouts.connect;
-        let (place, client) = (self.place(permit), self.sharing_client());
+        let (place, client) = (self.place(permit), self.stream_client());
         let left = self.end.left(missing(self.request, self.received));
         // A connection that has ended is never found. To open others for what a server refuses would make it worse.
         let (stream, is_new) = match http2::take(place, client, within, left).await? {

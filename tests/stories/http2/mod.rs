@@ -6,6 +6,7 @@ mod held;
 mod malformed;
 pub(crate) mod server;
 pub(crate) mod unread;
+mod uploads;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -37,6 +38,7 @@ use malformed::{
 };
 use server::EchoServer;
 use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
+use uploads::unread_uploads_to_an_http2_server_stall_no_other_client;
 
 const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwind/h2spec/cmd/h2spec@latest");
 
@@ -64,6 +66,7 @@ stories!("http2":
     unread_response_counts_for_the_client_that_a_trusted_proxy_names [Need::PRLIMIT],
     streams_of_one_client_leave_an_http2_server_room_for_others,
     unread_responses_of_an_http2_server_stall_no_other_client,
+    unread_uploads_to_an_http2_server_stall_no_other_client,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     cancelled_responses_end_no_connection,

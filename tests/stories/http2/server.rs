@@ -11,6 +11,9 @@ use h2::server::{self, SendResponse};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::sync::oneshot;
 
+/// Path at which the server neither reads bodies nor responds.
+pub(crate) const UNREAD: &str = "/unread";
+
 /// The server. It echoes what each request brings as it comes, with the trailer `grpc-status: 0`. A request's `x-length` is the
 /// `content-length` of the response.
 pub(crate) struct EchoServer {
@@ -76,8 +79,14 @@ impl EchoServer {
 
 async fn serve(stream: tokio::net::TcpStream, builder: server::Builder, seen: Arc<Mutex<Vec<Request<()>>>>) {
     let Ok(mut connection) = builder.handshake(stream).await else { return };
+    let mut unread = Vec::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
         let (head, body) = request.into_parts();
+        if head.uri.path() == UNREAD {
+            seen.lock().unwrap().push(Request::from_parts(head, ()));
+            unread.push((body, respond));
+            continue;
+        }
         let length = head.headers.get("x-length").cloned();
         seen.lock().unwrap().push(Request::from_parts(head, ()));
         tokio::spawn(echo(body, length, respond));

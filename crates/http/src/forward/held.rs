@@ -3,12 +3,14 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use convey_model::{Prefix, client_of};
+use convey_http_core::BodyFraming;
+use convey_model::client_of;
 use convey_proxy::{HeldResource, More};
 use convey_snapshot::stats::Counter;
 
 use super::Forwarding;
 use crate::ends::End;
+use crate::http2::StreamClient;
 use crate::transfer::Outgoing;
 
 /// A client's streams hold as many servers and files as they may.
@@ -30,10 +32,13 @@ impl Forwarding<'_, '_> {
         held.map(Some).ok_or(ClientHasShare)
     }
 
-    /// The client in whose share streams to a server over HTTP/2 count; `None`: it has none.
-    pub(super) fn sharing_client(&self) -> Option<Prefix> {
-        let client = self.request.client().ip();
-        (!self.request.frontend().config.trusts(client)).then(|| client_of(client))
+    /// The client of a stream to a server over HTTP/2.
+    pub(super) fn stream_client(&self) -> StreamClient {
+        let (ip, head) = (self.request.client().ip(), self.request.head());
+        let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let has_share = !self.request.frontend().config.trusts(ip);
+        let client = client_of(ip);
+        StreamClient { sharing: has_share.then_some(client), upload_of: has_body.then_some(client) }
     }
 
     /// Has the client's stream take the rest of a response, unless it takes nothing for too long.

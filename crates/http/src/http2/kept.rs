@@ -1,10 +1,12 @@
 //! A connection to a server that speaks HTTP/2, and the places of streams on it.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use convey_model::Prefix;
 use h2::client::SendRequest;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -40,6 +42,10 @@ pub(super) struct KeptState {
     begun: AtomicUsize,
     /// Those that its end in order has refused.
     refused: AtomicUsize,
+    /// Streams whose body waits for the flow control of the server.
+    stalled: AtomicUsize,
+    /// Number of open streams with a body, by client.
+    uploads: Mutex<HashMap<Prefix, usize>>,
     /// Told when a stream is over.
     freed: Arc<Notify>,
 }
@@ -48,13 +54,15 @@ pub(super) struct KeptState {
 pub(super) struct StreamPlace {
     send: SendRequest<Bytes>,
     state: Arc<KeptState>,
-    _share: StreamShare,
+    share: StreamShare,
+    is_stalled: bool,
 }
 
 impl KeptConnection {
     pub(super) fn new(server: ServerPlace, send: SendRequest<Bytes>, freed: Arc<Notify>) -> KeptConnection {
-        let [open, begun, refused] = [(); 3].map(|()| AtomicUsize::new(0));
-        let state = KeptState { server, is_over: AtomicBool::new(false), open, begun, refused, freed };
+        let [open, begun, refused, stalled] = [(); 4].map(|()| AtomicUsize::new(0));
+        let (is_over, uploads) = (AtomicBool::new(false), Mutex::default());
+        let state = KeptState { server, is_over, open, begun, refused, stalled, uploads, freed };
         KeptConnection { send, state: Arc::new(state), unused: None }
     }
 
@@ -82,7 +90,10 @@ impl KeptConnection {
         if most.is_some_and(|most| begun >= most) {
             self.state.retire();
         }
-        StreamPlace { send: self.send.clone(), state: self.state.clone(), _share: share }
+        if let Some(client) = share.upload_of() {
+            *self.state.uploads().entry(client).or_default() += 1;
+        }
+        StreamPlace { send: self.send.clone(), state: self.state.clone(), share, is_stalled: false }
     }
 
     /// Whether it is of use at this time.
@@ -111,6 +122,21 @@ impl KeptState {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the body of a stream waits for the flow control of the server, so that others on this
+    /// connection may have to wait for the same window.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the client has an open stream with a body.
+    pub(super) fn has_upload_of(&self, client: &Prefix) -> bool {
+        self.uploads().contains_key(client)
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, HashMap<Prefix, usize>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Streams that the server has not refused.
     fn taken(&self) -> usize {
         self.begun.load(Ordering::Relaxed).saturating_sub(self.refused.load(Ordering::Relaxed))
@@ -130,6 +156,15 @@ impl StreamPlace {
         &self.state
     }
 
+    /// Notes whether the body waits for the flow control of the server.
+    pub(super) fn note_stalled(&mut self, is_stalled: bool) {
+        match (std::mem::replace(&mut self.is_stalled, is_stalled), is_stalled) {
+            (false, true) => _ = self.state.stalled.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.state.stalled.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
     /// The server has ended the connection in order, and refused this stream.
     pub(super) fn was_refused(&self) {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
@@ -139,6 +174,14 @@ impl StreamPlace {
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
+        self.note_stalled(false);
+        if let Some(client) = self.share.upload_of() {
+            let mut uploads = self.state.uploads();
+            if let Some(open) = uploads.get_mut(&client) {
+                *open -= 1;
+            }
+            uploads.retain(|_, open| *open > 0);
+        }
         let open = self.state.open.fetch_sub(1, Ordering::Relaxed) - 1;
         // With the last stream it is certain how many the server has refused.
         if open == 0 && self.state.refused.load(Ordering::Relaxed) > 0 {

@@ -22,7 +22,7 @@ pub(crate) use outgoing::OutgoingStream;
 #[cfg(feature = "test-util")]
 pub use testing::{ServedResponse, response_from_http2};
 
-pub(crate) use servers::{FoundStream, OpeningConnection, connect, sweep, take};
+pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
 
 /// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.
 ///

@@ -74,7 +74,9 @@ impl OutgoingStream {
             }
         }
         let Request::Body(body) = &mut self.request else { return Poll::Ready(Ok(taken)) };
-        match body.poll_write(cx, &bytes[taken..]) {
+        let written = body.poll_write(cx, &bytes[taken..]);
+        self.place.note_stalled(written.is_pending());
+        match written {
             Poll::Ready(more) => Poll::Ready(Ok(taken + more?)),
             Poll::Pending if taken > 0 => Poll::Ready(Ok(taken)),
             Poll::Pending => Poll::Pending,

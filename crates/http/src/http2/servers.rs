@@ -42,6 +42,11 @@ const MAX_HEAD: u32 = 128 * 1024;
 /// got reaches the server, even if the client no longer waits.
 const MAX_CONNECTIONS: usize = 32;
 
+/// Most connections to one server on which streams of a client with a body wait for the server's
+/// flow control, while other connections can be used or opened. All streams of a connection share its
+/// window, so that a client could use up the windows of all connections otherwise.
+const MAX_STALLED_OF_CLIENT: usize = 2;
+
 /// How long a [`RequestLimit`] is remembered: the server may be configured anew.
 const MEMORY: Duration = Duration::from_secs(300);
 
@@ -118,11 +123,19 @@ pub(crate) struct OpeningConnection {
     share: Option<StreamShare>,
 }
 
+/// The client of a stream to a server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StreamClient {
+    /// The client in whose share the stream counts; `None`: it has no share.
+    pub(crate) sharing: Option<Prefix>,
+    /// The client, if its request has a body.
+    pub(crate) upload_of: Option<Prefix>,
+}
+
 /// A stream that counts in its client's share of those to a server, for as long as this lives.
 pub(super) struct StreamShare {
     server: ServerPlace,
-    /// `None`: the client has no share.
-    client: Option<Prefix>,
+    client: StreamClient,
 }
 
 /// A request that waits until a connection has been opened, or a stream is over.
@@ -131,7 +144,7 @@ struct Waiting {
     changed: Arc<Notify>,
 }
 
-/// A stream on a connection to this server, in the share of this client if it has one. Waits so long
+/// A stream of this client on a connection to this server, in the client's share if it has one. Waits so long
 /// for a connection that is being opened, for room, or for the client's share. Room and share are
 /// waited for only until the client has `left`.
 ///
@@ -139,7 +152,7 @@ struct Waiting {
 /// None has been opened in time.
 pub(crate) async fn take(
     server: ServerPlace,
-    client: Option<Prefix>,
+    client: StreamClient,
     within: Duration,
     left: impl Future<Output = ()>,
 ) -> io::Result<FoundStream> {
@@ -205,7 +218,7 @@ pub(crate) async fn connect(
     let (kept, first) = SERVERS.with_borrow_mut(|servers| {
         let connections = servers.entry(server).or_default();
         let mut kept = KeptConnection::new(server, send.clone(), connections.changed.clone());
-        let share = share.unwrap_or_else(|| connections.share(server, None));
+        let share = share.unwrap_or_else(|| connections.share(server, StreamClient::default()));
         let (state, first) = (kept.state().clone(), kept.another(share, None));
         connections.kept.push(kept);
         (state, first)
@@ -267,16 +280,16 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 }
 
 impl Connections {
-    /// What there is for a request to this server.
-    fn find(&mut self, server: ServerPlace, client: Option<Prefix>) -> Found {
+    /// What there is for a request of this client to this server.
+    fn find(&mut self, server: ServerPlace, client: StreamClient) -> Found {
         self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
         let most = self.limit.filter(RequestLimit::is_believed).map(|limit| limit.requests);
-        if let Some(client) = client
-            && !self.shares.has_room(client, || most_streams(&self.kept))
+        if let Some(sharing) = client.sharing
+            && !self.shares.has_room(sharing, || most_streams(&self.kept))
         {
-            return Found::BeyondShare(self.shares.waiting(client));
+            return Found::BeyondShare(self.shares.waiting(sharing));
         }
-        if let Some(at) = self.kept.iter().position(KeptConnection::has_room) {
+        if let Some(at) = self.position(client.upload_of.as_ref()) {
             let share = self.share(server, client);
             return Found::Place(self.kept[at].another(share, most));
         }
@@ -290,12 +303,37 @@ impl Connections {
             let share = Some(self.share(server, client));
             return Found::Nothing(OpeningConnection { server, share });
         }
-        self.wait(server)
+        // No connection is better.
+        match self.kept.iter().position(KeptConnection::has_room) {
+            Some(at) => {
+                let share = self.share(server, client);
+                Found::Place(self.kept[at].another(share, most))
+            }
+            None => self.wait(server),
+        }
+    }
+
+    /// Index of the connection for a request, if another one would be no better. A request with a
+    /// body takes one whose window is free: rather one with a body of the same client, and once
+    /// bodies of that client wait on several connections, one of these.
+    fn position(&self, upload_of: Option<&Prefix>) -> Option<usize> {
+        let position = |suits: &dyn Fn(&KeptConnection) -> bool| {
+            self.kept.iter().position(|kept| kept.has_room() && suits(kept))
+        };
+        let Some(client) = upload_of else { return position(&|_| true) };
+        let has_own = |kept: &KeptConnection| kept.state().has_upload_of(client);
+        let is_free = |kept: &KeptConnection| !kept.state().is_stalled();
+        let stalled = self.kept.iter().filter(|kept| has_own(kept) && !is_free(kept)).count();
+        let own_stalled = || {
+            let is_bounded = stalled >= MAX_STALLED_OF_CLIENT;
+            is_bounded.then(|| position(&|kept| has_own(kept) && !is_free(kept))).flatten()
+        };
+        position(&|kept| has_own(kept) && is_free(kept)).or_else(own_stalled).or_else(|| position(&is_free))
     }
 
     /// Counts a stream of this client.
-    fn share(&mut self, server: ServerPlace, client: Option<Prefix>) -> StreamShare {
-        self.shares.add(client);
+    fn share(&mut self, server: ServerPlace, client: StreamClient) -> StreamShare {
+        self.shares.add(client.sharing);
         StreamShare { server, client }
     }
 
@@ -307,7 +345,7 @@ impl Connections {
 
 impl OpeningConnection {
     /// One to this server, which is opened without a look at what there is.
-    pub(crate) fn new(server: ServerPlace, client: Option<Prefix>) -> OpeningConnection {
+    pub(crate) fn new(server: ServerPlace, client: StreamClient) -> OpeningConnection {
         SERVERS.with_borrow_mut(|servers| {
             let connections = servers.entry(server).or_default();
             connections.opening += 1;
@@ -327,11 +365,24 @@ impl Drop for OpeningConnection {
     }
 }
 
+impl StreamShare {
+    /// A stream to a server that no other stream goes to.
+    #[cfg(feature = "test-util")]
+    pub(super) fn uncounted(server: ServerPlace) -> StreamShare {
+        StreamShare { server, client: StreamClient::default() }
+    }
+
+    /// The client, if its request has a body.
+    pub(super) fn upload_of(&self) -> Option<Prefix> {
+        self.client.upload_of
+    }
+}
+
 impl Drop for StreamShare {
     fn drop(&mut self) {
         let _ = SERVERS.try_with(|servers| {
             if let Some(connections) = servers.borrow_mut().get_mut(&self.server) {
-                connections.shares.release(self.client);
+                connections.shares.release(self.client.sharing);
             }
         });
     }
@@ -370,6 +421,8 @@ fn most_streams(kept: &[KeptConnection]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
     use super::*;
 
     #[tokio::test]
@@ -382,5 +435,83 @@ mod tests {
             assert_eq!((next.requests, next.is_believed()), (requests, is_believed));
             limit = Some(next);
         }
+    }
+
+    const SERVER: ServerPlace = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
+
+    /// Connections to a server that allows so many streams on each.
+    async fn connections(count: usize, streams: u32) -> Connections {
+        let mut connections = Connections::default();
+        for _ in 0..count {
+            let (client, server) = tokio::io::duplex(1 << 16);
+            tokio::spawn(async move {
+                let mut builder = h2::server::Builder::new();
+                let builder = builder.max_concurrent_streams(streams);
+                let mut connection = builder.handshake::<_, Bytes>(server).await.unwrap();
+                while connection.accept().await.is_some() {}
+            });
+            let mut builder = Builder::new();
+            let builder = builder.initial_max_send_streams(UNTOLD);
+            let (send, connection) = builder.handshake(client).await.unwrap();
+            tokio::spawn(connection);
+            while send.current_max_send_streams() == UNTOLD {
+                tokio::task::yield_now().await;
+            }
+            connections.kept.push(KeptConnection::new(SERVER, send, Arc::default()));
+        }
+        connections
+    }
+
+    fn upload(n: u8) -> StreamClient {
+        StreamClient { upload_of: Some(Prefix::of([192, 0, 2, n].into(), 32)), sharing: None }
+    }
+
+    /// A place, and the index of its connection; `None`: another connection is to be opened.
+    fn place(connections: &mut Connections, client: StreamClient) -> Option<(usize, StreamPlace)> {
+        let Found::Place(place) = connections.find(SERVER, client) else { return None };
+        let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));
+        Some((at.unwrap(), place))
+    }
+
+    /// A place of an upload that waits for the server's flow control.
+    fn stall(connections: &mut Connections, client: StreamClient) -> (usize, StreamPlace) {
+        let (at, mut place) = place(connections, client).unwrap();
+        place.note_stalled(true);
+        (at, place)
+    }
+
+    #[tokio::test]
+    async fn upload_takes_no_connection_on_which_another_upload_waits() {
+        let mut connections = connections(2, 100).await;
+        let stalled = stall(&mut connections, upload(1));
+        assert_eq!(stalled.0, 0);
+        let other = place(&mut connections, upload(2)).unwrap();
+        assert_eq!((other.0, place(&mut connections, StreamClient::default()).unwrap().0), (1, 0));
+        drop(stalled);
+        // It stays with its own, and another one takes the first.
+        let next = [upload(2), upload(3)].map(|client| place(&mut connections, client).unwrap().0);
+        assert_eq!(next, [1, 0]);
+    }
+
+    #[tokio::test]
+    async fn upload_has_a_connection_opened_while_others_wait_on_all() {
+        let mut connections = connections(1, 100).await;
+        let _stalled = stall(&mut connections, upload(1));
+        assert!(place(&mut connections, upload(2)).is_none());
+        assert_eq!(place(&mut connections, StreamClient::default()).unwrap().0, 0);
+        connections.opening = MAX_CONNECTIONS;
+        connections.waiting = usize::MAX / 2;
+        assert_eq!(place(&mut connections, upload(2)).unwrap().0, 0, "no other may be opened");
+    }
+
+    #[tokio::test]
+    async fn uploads_of_one_client_stall_few_connections() {
+        let mut connections = connections(4, 10).await;
+        let stalled: Vec<_> = (0..10).map(|_| stall(&mut connections, upload(1))).collect();
+        assert!(stalled.iter().all(|(at, _)| *at < MAX_STALLED_OF_CLIENT));
+        assert_eq!(place(&mut connections, upload(2)).unwrap().0, MAX_STALLED_OF_CLIENT);
+        // None of its bodies waits, but the window may be used up.
+        let silent: Vec<_> = (0..10).map(|_| place(&mut connections, upload(3)).unwrap()).collect();
+        assert!(silent.iter().all(|(at, _)| *at == MAX_STALLED_OF_CLIENT));
     }
 }

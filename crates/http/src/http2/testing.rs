@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::kept::KeptConnection;
 use super::outgoing::OutgoingStream;
+use super::servers::StreamShare;
 
 /// Polls of one stream. A server that sends a few kilobytes needs far fewer.
 const MAX_TURNS: usize = 10_000;
@@ -38,7 +39,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
     let place = (0, ([10, 0, 0, 2], 80).into(), 0);
     let mut kept = KeptConnection::new(place, send, Arc::new(Notify::new()));
-    let mut stream = OutgoingStream::new(kept.another(None));
+    let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));
     if !matches!(stream.poll_write(cx, request), Poll::Ready(Ok(len)) if len == request.len()) {
         return response;
     }
