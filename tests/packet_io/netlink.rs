@@ -28,6 +28,7 @@ pub(crate) fn stories() -> Vec<Story> {
         tables_are_read_while_neighbours_are_asked_for,
         notifications_that_find_no_room_keep_no_neighbour_from_being_resolved,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
+        broadcast_addresses_are_those_that_the_kernel_lists,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
         reserved_ports_stay_for_as_long_as_somebody_on_the_host_needs_them,
         reserved_ports_of_another_network_namespace_are_its_own,
@@ -539,6 +540,29 @@ fn traffic_passes_where_the_kernel_has_the_vip_and_the_servers() {
     let named: Vec<_> = table.interfaces.iter().map(|i| (i.name.as_str(), i.loopback)).collect();
     assert!(named.contains(&("lo", true)) && named.contains(&("front", false)));
     assert!(hops.is_own(ip("203.0.113.1")) && hops.is_own(ip("127.0.0.1")));
+}
+
+fn broadcast_addresses_are_those_that_the_kernel_lists() {
+    let (balancer, _server) = pair();
+    balancer.ip("addr add 10.80.0.1/24 brd 10.80.0.200 dev back");
+    balancer.ip("route add 10.79.0.255/32 via 10.79.0.2");
+    balancer.ip("route add 10.81.0.0/24 dev back");
+    balancer.ip("rule add from 10.79.0.0/24 lookup 7");
+    balancer.ip("route add 10.79.0.0/25 dev back table 7");
+    balancer.ip("route add broadcast 10.82.0.9 dev back table 7");
+    let table = balancer.enter(|| block_on(async { Netlink::open().unwrap().table().await.unwrap() }));
+    let hops = NextHops::default().update_all(&table);
+    for (address, is_broadcast) in [
+        ("10.79.0.255", true),
+        ("10.80.0.200", true),
+        ("10.80.0.255", true),
+        ("10.82.0.9", true),
+        ("10.79.0.127", false),
+        ("10.79.0.2", false),
+        ("10.81.0.255", false),
+    ] {
+        assert_eq!(hops.is_broadcast(ip(address)), is_broadcast, "{address}");
+    }
 }
 
 fn snat_ports_are_reserved_and_what_was_reserved_before_stays() {

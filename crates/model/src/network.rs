@@ -1,7 +1,7 @@
 //! The kernel's view of the network as plain data: what next hops are made from.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::next_hops::common_bits;
@@ -81,6 +81,13 @@ impl InterfaceAddress {
         !self.is_tentative && !self.ip.is_loopback() && is_link_local(self.ip) == is_link_local(dst)
     }
 
+    /// Last address of its network, which no host has. IPv6 has no broadcast, and a network of one or two addresses has none
+    /// (RFC 3021).
+    pub fn broadcast(&self) -> Option<Ipv4Addr> {
+        let IpAddr::V4(ip) = self.ip else { return None };
+        (self.prefix_len <= 30).then(|| (u32::from(ip) | u32::MAX >> self.prefix_len).into())
+    }
+
     /// Whether another address is in its network.
     pub fn has_in_network(&self, ip: IpAddr) -> bool {
         self.ip.is_ipv4() == ip.is_ipv4() && common_bits(self.ip, ip) >= self.prefix_len.into()
@@ -127,6 +134,8 @@ pub struct Route {
     pub preference: i8,
     /// Whether a packet that it is for has no route in its table (`throw`): the next rule decides.
     pub is_throw: bool,
+    /// Whether the prefix is a broadcast address of a network on a link.
+    pub is_broadcast: bool,
     /// Where it leads; empty if packets end here: at this host, or refused.
     pub hops: Vec<RouteHop>,
 }
@@ -141,8 +150,9 @@ impl Route {
 
     /// A route of the table main with metric 0.
     pub fn of_main(prefix: IpAddr, prefix_len: u8, hops: Vec<RouteHop>) -> Route {
-        let (table, metric, source, preference, is_throw) = (Route::MAIN, 0, None, 0, false);
-        Route { table, prefix, prefix_len, metric, source, preference, is_throw, hops }
+        let (table, metric, source, preference) = (Route::MAIN, 0, None, 0);
+        let (is_throw, is_broadcast) = (false, false);
+        Route { table, prefix, prefix_len, metric, source, preference, is_throw, is_broadcast, hops }
     }
 }
 

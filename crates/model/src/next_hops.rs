@@ -4,7 +4,7 @@ mod indices;
 mod routes;
 mod sources;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use self::indices::{Indices, NextHopKey};
 use self::routes::Routes;
 pub(crate) use self::sources::common_bits;
 use crate::{
-    Interface, IpsecPolicy, Neighbour, NetworkTables, NextHop, Route, RouteHop, RoutingRule, Timestamp, ipsec,
+    Interface, InterfaceAddress, IpsecPolicy, Neighbour, NetworkTables, NextHop, Route, RouteHop,
+    RoutingRule, Timestamp, ipsec,
 };
 
 /// The next hops, and which of them leads to an address.
@@ -26,6 +27,8 @@ pub struct NextHops {
     hops: Vec<Option<NextHop>>,
     indices: Indices,
     interfaces: Vec<Interface>,
+    /// The broadcast addresses of the interfaces' networks.
+    broadcasts: HashSet<IpAddr>,
     routes: Arc<Routes>,
     policies: Arc<[IpsecPolicy]>,
     /// The path MTUs to servers that routers have reported.
@@ -145,7 +148,10 @@ impl NextHops {
             }
         }
         let policies = policies.clone();
-        NextHops { hops, indices, interfaces: interfaces.to_vec(), routes, policies, path_mtus }
+        let addresses = links.values().flat_map(|link| &link.details);
+        let broadcasts = addresses.filter_map(InterfaceAddress::broadcast).map(IpAddr::V4).collect();
+        let interfaces = interfaces.to_vec();
+        NextHops { hops, indices, interfaces, broadcasts, routes, policies, path_mtus }
     }
 
     /// Once there are many next hops that are gone, takes their indices away, for new ones to have a minute later. By
@@ -365,9 +371,9 @@ impl NextHops {
         self.interfaces.iter().any(|interface| interface.addresses.contains(&ip))
     }
 
-    /// Whether no host has this address, as it is the broadcast address of a network on a link.
+    /// Whether it is a broadcast address of a network on a link, which no host has.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
-        self.routes.is_broadcast(ip)
+        self.broadcasts.contains(&ip) || self.routes.is_broadcast(ip)
     }
 
     /// Indices of the Ethernet interfaces that traffic passes: those that hold a VIP, and those that lead to a

@@ -65,6 +65,7 @@ pub(super) fn route(message: &RouteMessage, nexthops: &Nexthops) -> Option<Route
     match header.kind {
         RouteType::Unicast => (!route.hops.is_empty()).then_some(route),
         RouteType::Throw => Some(Route { hops: Vec::new(), is_throw: true, ..route }),
+        RouteType::Broadcast => Some(Route { hops: Vec::new(), is_broadcast: true, ..route }),
         _ => Some(Route { hops: Vec::new(), ..route }),
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Routes {
     tables: Vec<Prefixes>,
     /// The MTUs of routes through an interface, and by a router there, that have one.
     mtus: HashMap<(u32, Option<IpAddr>), BTreeSet<u32>>,
+    /// The broadcast addresses that the kernel lists, in whatever table.
+    broadcasts: HashSet<IpAddr>,
     /// The interfaces that lead anywhere else than to link-local addresses, and whether to those of IPv4.
     used: HashSet<(u32, bool)>,
 }
@@ -47,7 +49,9 @@ impl Routes {
         };
         let used = listed.iter().filter(leads).flat_map(of_route).collect();
         let tables = numbers.iter().map(|number| Prefixes::of(&listed, *number)).collect();
-        Routes { used, v4, v6, tables, mtus, listed, rules }
+        let broadcasts = listed.iter().filter(|route| route.is_broadcast);
+        let broadcasts = broadcasts.map(|route| route.prefix).collect();
+        Routes { broadcasts, used, v4, v6, tables, mtus, listed, rules }
     }
 
     /// Whether they were made from these very lists.
@@ -89,18 +93,9 @@ impl Routes {
         self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }
 
-    /// Whether it is the broadcast address of a network on a link.
+    /// Whether the kernel lists it as a broadcast address.
     pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
-        // A network of two addresses has none (RFC 3021).
-        const LONGEST: u32 = 30;
-        let any = IpAddr::from([0; 4]);
-        let found = ip.is_ipv4().then(|| {
-            let look = |table: usize, _| self.tables.get(table)?.find(any, ip);
-            self.v4.find(any, Some(ip), look)
-        });
-        let Some((length, hops)) = found.flatten() else { return false };
-        let is_last = u128::from_be_bytes(*Addr::from(ip).bytes()).trailing_ones() >= 32 - length;
-        length <= LONGEST && is_last && hops.iter().any(|hop| hop.gateway.is_none())
+        self.broadcasts.contains(&ip)
     }
 
     /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.

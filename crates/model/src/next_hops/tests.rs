@@ -313,22 +313,38 @@ fn a_link_full_of_forged_hosts_takes_no_more_than_there_is_room_for() {
 }
 
 #[test]
-fn broadcast_addresses_are_those_of_networks_on_a_link() {
+fn broadcast_addresses_are_those_of_interfaces_and_of_the_kernel() {
+    let address = |text, prefix_len| InterfaceAddress::new(ip(text), prefix_len);
+    let details = vec![
+        address("10.0.0.1", 8),
+        address("10.8.0.0", 31),
+        address("10.8.1.1", 32),
+        address("10.7.0.6", 30),
+        address("fd00::1", 64),
+    ];
+    let down = Interface { up: false, ..interface(4, &["203.0.113.1"]) };
+    let links = [Interface { details, ..interface(LAN, &["10.0.0.1"]) }, links()[1].clone(), down];
+    let listed = |table| Route { table, hops: vec![], is_broadcast: true, ..route("10.1.2.3/32", LAN, None) };
+    let local = Route { prefix: ip("192.0.2.255"), ..listed(Route::LOCAL) };
     let routes = [
         route("0.0.0.0/0", WAN, Some("192.0.2.1")),
-        route("10.0.0.0/8", LAN, None),
-        route("10.9.0.0/16", LAN, Some("10.0.0.9")),
-        route("10.8.0.0/31", LAN, None),
-        route("192.0.2.0/24", WAN, None),
-        route("fd00::/64", LAN, None),
+        route("10.9.0.0/16", LAN, None),
+        // More specific than the networks of the interfaces.
+        route("10.255.255.255/32", LAN, Some("10.0.0.9")),
+        local,
+        listed(7),
     ];
-    let hops = NextHops::new(&links(), routes.to_vec(), &[]);
+    let hops = NextHops::new(&links, routes.to_vec(), &[]);
     for (address, is_broadcast) in [
         ("10.255.255.255", true),
         ("192.0.2.255", true),
+        ("10.7.0.7", true),
+        ("10.1.2.3", true),
         ("192.0.2.127", false),
         ("10.9.255.255", false),
         ("10.8.0.1", false),
+        ("10.8.1.1", false),
+        ("203.0.113.255", false),
         ("198.51.100.255", false),
         ("255.255.255.255", false),
         ("fd00::ffff:ffff:ffff:ffff", false),
