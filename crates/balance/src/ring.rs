@@ -14,8 +14,8 @@ use super::{Balancer, FlowHash, Loads, Member};
 /// square root of the server's points (here 8 %) and rarely by three times that.
 const POINTS: u64 = 160;
 
-/// Upper bound for the points of a ring whose weights are high, 6 MiB; with more servers than [`POINTS`] leaves
-/// room for, each has that many on average.
+/// Upper bound for the points of a ring whose weights are high, 6 MiB; a power of two. With more servers than [`POINTS`]
+/// leaves room for, it is doubled until each has that many on average.
 const MAX_POINTS: u64 = 1 << 18;
 
 /// Servers on a ring.
@@ -27,7 +27,12 @@ pub(super) struct HashRing {
 impl HashRing {
     /// Places the servers that may be chosen.
     pub(super) fn new(members: &[Member]) -> Self {
-        let scale = Scale::new(members);
+        HashRing::with_bound(members, MAX_POINTS)
+    }
+
+    /// A ring of at most `bound` points, a power of two, or of [`POINTS`] for each server.
+    fn with_bound(members: &[Member], bound: u64) -> Self {
+        let scale = Scale::new(members, bound);
         let candidates = candidates(members);
         let mut points: Vec<Point> = candidates
             .iter()
@@ -46,27 +51,27 @@ impl HashRing {
 
 /// Number of points that a weight has.
 ///
-/// It follows from the weight alone, so that a change of one weight moves no client between other servers. Only where all
-/// weights together would take more than [`MAX_POINTS`] it follows from their sum, too. Servers that are not eligible now
-/// count in that sum: points stay where they are when the health of another server changes.
+/// It follows from the weight alone, so that a change of one weight moves no client between other servers. Where all
+/// weights together would take too many points, each server has a half, a quarter and so on: it keeps the first ones.
+/// So other clients move only where the sum of the weights passes a power of two. Servers that are not eligible now count in
+/// that sum: points stay where they are when the health of another server changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scale {
-    sum: u64,
-    most: u64,
+    halvings: u32,
 }
 
 impl Scale {
-    fn new(members: &[Member]) -> Scale {
+    fn new(members: &[Member], bound: u64) -> Scale {
         let weights = || members.iter().map(|member| u64::from(member.weight)).filter(|&weight| weight > 0);
-        Scale { sum: weights().sum(), most: MAX_POINTS.max(POINTS * weights().count() as u64) }
+        let bound = bound.max((POINTS * weights().count() as u64).next_power_of_two());
+        // All are powers of two, which are divided exactly.
+        let wanted = (POINTS * weights().sum::<u64>()).next_power_of_two();
+        Scale { halvings: (wanted / bound).max(1).ilog2() }
     }
 
-    fn points(&self, weight: u16) -> u32 {
-        let exact = POINTS * u64::from(weight);
-        if POINTS * self.sum <= self.most {
-            return exact as u32;
-        }
-        let scaled = (self.most * u64::from(weight) + self.sum / 2) / self.sum;
-        scaled.max(1) as u32
+    fn points(self, weight: u16) -> u32 {
+        let points = (POINTS * u64::from(weight)) >> self.halvings;
+        points.max(1) as u32
     }
 }
 
@@ -206,9 +211,25 @@ mod tests {
     fn a_server_has_points_by_weight_and_at_least_one() {
         assert_eq!(HashRing::new(&members(&[7])).ring.len(), 7 * 160);
         assert_eq!(HashRing::new(&members(&[1, 3, 0])).ring.len(), 160 + 480);
-        assert_eq!(HashRing::new(&members(&[65_535, 1])).ring.len(), MAX_POINTS as usize);
-        assert_eq!(HashRing::new(&members(&[65_535, 65_535, 1])).ring.len(), MAX_POINTS as usize);
         assert_eq!(HashRing::new(&members(&[1; 2_000])).ring.len(), 2_000 * 160);
+    }
+
+    #[test]
+    fn ring_of_high_weights_is_bounded_and_at_least_half_full() {
+        for weights in [&[65_535, 1][..], &[65_535, 65_535, 1], &[1_638], &[1_639], &[65_535; 50]] {
+            let points = HashRing::new(&members(weights)).ring.len() as u64;
+            let half = MAX_POINTS / 2 - weights.len() as u64;
+            assert!((half..=MAX_POINTS).contains(&points), "{weights:?} have {points}");
+        }
+    }
+
+    #[test]
+    fn scale_changes_where_the_sum_of_weights_doubles() {
+        let halvings = |weights: &[u16]| Scale::new(&members(weights), MAX_POINTS).halvings;
+        let sums = [1_638, 1_639, 3_276, 3_277, 6_553, 6_554];
+        assert_eq!(sums.map(|sum| halvings(&[sum - 1, 1])), [0, 1, 1, 2, 2, 3]);
+        // As many points as servers of weight 2 would have take no room from others.
+        assert_eq!([1_000, 2_000, 4_000].map(|servers| halvings(&vec![1; servers])), [0, 0, 0]);
     }
 
     proptest! {
@@ -228,6 +249,33 @@ mod tests {
             let after = HashRing::new(&servers);
             prop_assume!(!before.servers.is_empty() && !after.servers.is_empty());
             for (from, to) in moved(&before, &after, sixteen().step_by(16)) {
+                let gives = weight < weights[changed];
+                prop_assert_eq!(if gives { from } else { to }, changed, "{} -> {}", from, to);
+            }
+        }
+
+        #[test]
+        fn changed_weight_of_a_full_ring_moves_flows_of_that_server_alone(
+            weights in prop::collection::vec(0..=200u16, 2..=12),
+            changed in any::<prop::sample::Index>(),
+            weight in 0..=200u16,
+            key in prop::sample::select(vec![HashKey::AddrPort, HashKey::Addr, HashKey::Name]),
+        ) {
+            const BOUND: u64 = 1 << 12;
+            let changed = changed.index(weights.len());
+            let mut servers = of_key(key, &weights);
+            let before = (Scale::new(&servers, BOUND), HashRing::with_bound(&servers, BOUND));
+            servers[changed].weight = weight;
+            let after = (Scale::new(&servers, BOUND), HashRing::with_bound(&servers, BOUND));
+            prop_assume!(!before.1.servers.is_empty() && !after.1.servers.is_empty());
+            let doubled = |sum: u64| (POINTS * sum).next_power_of_two();
+            let sum: u64 = weights.iter().copied().map(u64::from).sum();
+            let changed_sum = sum - u64::from(weights[changed]) + u64::from(weight);
+            if before.0 != after.0 {
+                prop_assert_ne!(doubled(sum), doubled(changed_sum));
+                return Ok(());
+            }
+            for (from, to) in moved(&before.1, &after.1, sixteen().step_by(16)) {
                 let gives = weight < weights[changed];
                 prop_assert_eq!(if gives { from } else { to }, changed, "{} -> {}", from, to);
             }
