@@ -125,7 +125,8 @@ static ALWAYS_INLINE void note(const struct packet *packet, struct flow_entry *e
 	/* Of many packets in a tick, one writes. */
 	if (entry->last_seen != now) {
 		entry->last_seen = now;
-		if (packet->key.protocol == IPPROTO_TCP && !(entry->flags & FLOW_TO_CLIENT) && (completes || limit_now()))
+		/* In a flood servers, too: what they send with IP options may come to an address that has frontends. */
+		if (packet->key.protocol == IPPROTO_TCP && (completes || limit_now()))
 			know(&packet->key.src);
 	}
 	if (sum && entry->flags & FLOW_TO_CLIENT) {
@@ -167,12 +168,20 @@ static ALWAYS_INLINE int is_refused(const struct packet *packet)
 	return 1;
 }
 
-/* The same of what has options, or is a fragment: as far as can be told here, TCP that is ours begins one. */
+/* Whether packets with this protocol in their first header may be TCP. */
+static ALWAYS_INLINE int may_be_tcp(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || is_extension(protocol);
+}
+
+/* The same of what has options, or is a fragment: as far as can be told here, TCP to a frontend's address begins one. */
 static ALWAYS_INLINE int is_unread_refused(const struct packet *packet)
 {
 	struct syn_limit *limit = limit_now();
 
-	if (!limit || packet->key.protocol == IPPROTO_UDP || !is_ours(&packet->key.dst) || is_unread_heard(packet, limit))
+	if (!limit || !may_be_tcp(packet->key.protocol) || !has_frontends(&packet->key.dst))
+		return 0;
+	if (is_unread_heard(packet, limit))
 		return 0;
 	count(SYN_LIMITED);
 	return 1;
@@ -407,6 +416,7 @@ const struct {
 	enum flow_flag flow_flag;
 	enum outcome outcome;
 	enum frontend_state frontend_state;
+	enum own_address own_address;
 	enum sequence_limit sequence_limit;
 	enum extension_limit extension_limit;
 } mirrored SEC(".mirrored") = {};

@@ -80,7 +80,7 @@ static ALWAYS_INLINE struct addr network_of(const struct addr *addr)
 	return (struct addr){ { addr->words[0], addr->words[1] & htonl(0xffff0000), 0, 0 } };
 }
 
-/* A client has completed a connection. */
+/* A client has completed a connection, or an end of an open one has spoken in a flood. */
 static ALWAYS_INLINE void know(const struct addr *client)
 {
 	struct addr name = network_of(client);

@@ -155,7 +155,10 @@ struct {
 	MAP_UINT(max_entries, 1 << 20);
 } events SEC(".maps");
 
-/* All our addresses: the VIPs and those of SNAT. */
+/* What is at an address of ours. Mirrors `selection_maps::WITH_FRONTENDS` and `selection_maps::SNAT_ALONE`. */
+enum own_address { WITH_FRONTENDS = 1, SNAT_ALONE = 2 };
+
+/* All our addresses: the VIPs and those of SNAT, each with its `enum own_address`. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
@@ -184,4 +187,11 @@ static ALWAYS_INLINE void count(__u32 outcome)
 static ALWAYS_INLINE int is_ours(const struct addr *addr)
 {
 	return bpf_map_lookup_elem(&ours, addr) != NULL;
+}
+
+static ALWAYS_INLINE int has_frontends(const struct addr *addr)
+{
+	__u8 *own = bpf_map_lookup_elem(&ours, addr);
+
+	return own && *own == WITH_FRONTENDS;
 }

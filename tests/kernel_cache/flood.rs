@@ -1,17 +1,18 @@
 //! What is heard of SYNs while a flood of forged ones is on.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use convey::dataplane::SynLimit;
 use convey::dataplane::testing::Outcome;
 use convey::dataplane::testing::Rate;
-use convey::model::Mode;
+use convey::model::{Endpoint, Mode};
 use convey::wire::TestPacket;
 
 use super::balancer::BalancerSetup;
 use super::filter::{FilteredCache, tcp};
 use super::kernel;
-use super::twin::{Twin, US, client, is_tcp, setups};
+use super::twin::{Twin, US, client, is_tcp, selection, setups};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -29,6 +30,9 @@ pub(crate) fn stories() -> Vec<Story> {
         xdp_drops_what_is_not_heard_and_tc_leaves_that_to_the_guard,
         without_a_limit_every_syn_is_heard,
         syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection,
+        segments_of_servers_in_disguise_pass_in_a_flood,
+        segments_of_servers_in_disguise_pass_in_a_flood_where_a_vip_is_a_snat_address,
+        errors_in_disguise_pass_in_a_flood,
     ]
 }
 
@@ -283,4 +287,47 @@ fn syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection() {
         let heard = [0, 1, 2, 0, 1].map(|n: usize| twin.lets_in(&syns[n]));
         assert_eq!(heard, [true, true, true, false, false], "as many as a network may");
     }
+}
+
+/// Fragments, and segments with IP options, to an address where no connection can be begun.
+fn segments_of_servers_in_disguise_pass_in_a_flood() {
+    let servers = [("10.0.0.7:80", "10.0.0.1:40000"), ("[fd00::7]:80", "[fd00::1]:40000")];
+    for (server, snat) in servers {
+        let mut filter = limited(FEW);
+        for frame in disguised(server, snat, server.starts_with('[')).concat() {
+            assert!(kernel::lets_in(filter.0.filter().unwrap(), &frame), "{server}");
+            assert_eq!(kernel::run(filter.0.xdp().unwrap(), &frame).verdict, 2, "{server}");
+        }
+        assert_eq!(filter.0.syns_refused().unwrap(), 0);
+    }
+}
+
+fn segments_of_servers_in_disguise_pass_in_a_flood_where_a_vip_is_a_snat_address() {
+    for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.establish(client(&setup));
+        let key = convey::wire::parse(&ends.to_client().bytes()).unwrap().key;
+        let mut selection = selection(&setup);
+        selection.frontends.insert(Endpoint::tcp(SocketAddr::new(key.dst.ip(), 80)));
+        twin.cache.select(&selection).unwrap();
+        twin.cache.limit_syns(Some(&FEW)).unwrap();
+        let [segments, _] = disguised(&key.source().to_string(), &key.destination().to_string(), setup.is_v6);
+        assert!(!twin.lets_in(&segments[0]), "it may be anybody's");
+        twin.see(&ends.to_client().ack(1).bytes());
+        assert!(segments.iter().all(|segment| twin.lets_in(segment)));
+    }
+}
+
+/// Only TCP begins connections.
+fn errors_in_disguise_pass_in_a_flood() {
+    const ICMPV6: u8 = 58;
+    let (mut filter, next_header) = (limited(FEW), 54);
+    let packet = TestPacket::from("[2001:db8:8::7]:1").to("[2001:db8::1]:80").macs([2; 6], US);
+    let mut frame = packet.syn().extension(60, &[0; 7]).bytes();
+    assert!(!kernel::lets_in(filter.0.filter().unwrap(), &frame));
+    frame[next_header] = ICMPV6;
+    assert!(kernel::lets_in(filter.0.filter().unwrap(), &frame));
+    assert_eq!(kernel::run(filter.0.xdp().unwrap(), &frame).verdict, 2);
+    filter.0.limit_syns(None).unwrap();
+    assert!(kernel::lets_in(filter.0.filter().unwrap(), &frame));
 }

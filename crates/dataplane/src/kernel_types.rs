@@ -257,6 +257,9 @@ mod tests {
         btf.assert_enum("outcome", &outcomes);
         let [serving, draining] = [selection_maps::SERVING, selection_maps::DRAINING].map(u32::from);
         btf.assert_enum("frontend_state", &[("SERVING", serving), ("DRAINING", draining)]);
+        let with_frontends = selection_maps::WITH_FRONTENDS.into();
+        let snat_alone = selection_maps::SNAT_ALONE.into();
+        btf.assert_enum("own_address", &[("WITH_FRONTENDS", with_frontends), ("SNAT_ALONE", snat_alone)]);
         btf.assert_enum(
             "sequence_limit",
             &[

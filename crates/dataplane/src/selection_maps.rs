@@ -1,6 +1,7 @@
 //! The maps of `bpf/selection.h`, which tell kernel programs what is ours.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use aya::Pod;
 use aya::maps::{HashMap, Map, MapData, MapError};
@@ -60,6 +61,17 @@ where
 /// What the map of frontends says of one: `enum frontend_state` of `bpf/selection.h`.
 pub(super) const SERVING: u8 = 1;
 pub(super) const DRAINING: u8 = 2;
+
+/// Values of the map of our own addresses: `enum own_address` of `bpf/maps.h`.
+pub(super) const WITH_FRONTENDS: u8 = 1;
+pub(super) const SNAT_ALONE: u8 = 2;
+
+/// Our own addresses, each with its value in their map.
+pub(super) fn own_addresses(selection: &Selection) -> Vec<(IpKey, u8)> {
+    let vips: HashSet<IpAddr> = selection.listen().map(|frontend| frontend.addr.ip()).collect();
+    let value = |ip: &IpAddr| if vips.contains(ip) { WITH_FRONTENDS } else { SNAT_ALONE };
+    selection.addresses().iter().map(|ip| (*Addr::from(*ip).bytes(), value(ip))).collect()
+}
 
 /// `struct addr` of `bpf/packet.h`.
 type IpKey = [u8; 16];

@@ -38,7 +38,7 @@ pub use xdp_link::XdpLink;
 use super::kernel_types::{NextHopEntry, SynLimitEntry};
 use super::{Selection, causes, selection_maps};
 pub use convey_model::CacheOutcome as Outcome;
-use convey_model::{Addr, NextHop};
+use convey_model::NextHop;
 
 pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/cache.bpf.o"));
@@ -171,8 +171,8 @@ impl KernelCache {
 
     /// Has `cache_filter` let in packets by another selection. Packets in both are let in throughout.
     pub fn select(&mut self, selection: &Selection) -> Result<(), CacheError> {
-        let ours = selection.addresses().into_iter().map(|ip| (*Addr::from(ip).bytes(), 1u8)).collect();
-        selection_maps::replace(HashMap::try_from(self.map(OWN_ADDRESSES)?)?, ours)?;
+        let ours = HashMap::try_from(self.map(OWN_ADDRESSES)?)?;
+        selection_maps::replace(ours, selection_maps::own_addresses(selection))?;
         for name in selection_maps::NAMES {
             selection_maps::fill(name, self.map(name)?, selection)?;
         }
