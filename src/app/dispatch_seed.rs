@@ -3,14 +3,65 @@
 
 use std::sync::OnceLock;
 
+use log::warn;
+
+/// Seed of versions without a secret, and of processes that took their flows over.
+const KNOWN: u64 = 0;
+
 static SEED: OnceLock<u64> = OnceLock::new();
 
-/// The seed of this process, or of the first process that handed over to another.
-pub(super) fn get() -> u64 {
-    *SEED.get_or_init(|| fastrand::u64(..))
+/// Seed of the process before this one.
+static HANDED: OnceLock<u64> = OnceLock::new();
+
+/// The seed of this process, or of the first process that handed over to another. With `workers_own_ports` flows of the process
+/// before have to stay with their workers. The first call decides.
+pub(super) fn get(workers_own_ports: bool) -> u64 {
+    *SEED.get_or_init(|| {
+        let handed = HANDED.get().copied();
+        let seed = choose(handed, workers_own_ports, || fastrand::u64(KNOWN + 1..));
+        if seed == KNOWN {
+            warn!(
+                "clients spread over the workers without a secret, as in the version that was upgraded, so that open connections go \
+                 on: a flood can be aimed at one worker until convey is restarted"
+            );
+        }
+        seed
+    })
 }
 
 /// Takes over the seed of another process. To be called before [`get`].
 pub(super) fn take_over(seed: u64) {
-    let _ = SEED.set(seed);
+    let _ = HANDED.set(seed);
+}
+
+/// Whether it is a secret.
+pub(super) fn is_secret(seed: u64) -> bool {
+    seed != KNOWN
+}
+
+fn choose(handed: Option<u64>, workers_own_ports: bool, secret: impl FnOnce() -> u64) -> u64 {
+    match handed {
+        Some(seed) if is_secret(seed) || workers_own_ports => seed,
+        _ => secret(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seed_is_a_secret_unless_flows_need_a_known_one() {
+        for (handed, workers_own_ports, expected) in [
+            (None, false, 7),
+            (None, true, 7),
+            (Some(5), false, 5),
+            (Some(5), true, 5),
+            (Some(KNOWN), false, 7),
+            (Some(KNOWN), true, KNOWN),
+        ] {
+            let seed = choose(handed, workers_own_ports, || 7);
+            assert_eq!(seed, expected, "{handed:?}, {workers_own_ports}");
+        }
+    }
 }

@@ -203,7 +203,8 @@ pub(super) fn with_backends(config: &Config) -> impl Iterator<Item = (&FrontendC
 pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr]) -> Dispatch {
     let replies =
         (!snat_addresses.is_empty()).then(|| (snat_addresses, split(config, workers, snat_addresses)));
-    Dispatch::new(workers as u16, replies).with_seed(dispatch_seed::get())
+    let workers_own_ports = replies.is_some() && workers > 1;
+    Dispatch::new(workers as u16, replies).with_seed(dispatch_seed::get(workers_own_ports))
 }
 
 /// One for each worker, with its part of the flows and of the SNAT ports.

@@ -376,7 +376,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     let ran = upgraded.ask();
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2, 3, 4 and 98, 99"),
+        ran.stderr.contains("cannot hand over to each other: they know the formats 1, 2, 3, 4, 5 and 98, 99"),
         "{ran:?}"
     );
     assert_eq!(ask(lab.vip(), "/").unwrap(), (200, "a".to_owned()));
@@ -389,7 +389,7 @@ fn versions_that_do_not_understand_each_other_refuse_with_a_reason() {
     drop(command);
     say(&ours, r#"{"Hello":{"formats":[98,99],"program":"9.0.0"}}"#);
     let said = heard(&ours);
-    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2, 3, 4 and 98, 99"), "{said}");
+    assert!(said.starts_with("{\"Refused\":") && said.contains("formats 1, 2, 3, 4, 5 and 98, 99"), "{said}");
     assert_eq!(new.wait().code(), Some(1));
 }
 

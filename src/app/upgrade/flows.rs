@@ -28,6 +28,8 @@ pub(super) struct SentFlows {
     /// Since when no frame is handled.
     pub(super) since: Timestamp,
     pub(super) owners: Owners,
+    /// Open flows that have to stay with their worker, which owns their SNAT port.
+    pub(super) bound_to_workers: usize,
 }
 
 /// The same as another process has told of them.
@@ -78,9 +80,12 @@ impl HeldFlows {
     pub(super) fn wait(self) -> Result<SentFlows, String> {
         let told = self.flows.wait().ok_or("a worker thread does not tell its flows")?;
         let since = told.iter().map(|told| told.since).min().unwrap_or_default();
+        let has_many_workers = told.len() > 1;
         let flows: Vec<KnownFlow> = told.into_iter().flat_map(|told| told.flows).collect();
         let file = write(&encode(&flows)).map_err(|error| format!("cannot write the flows: {error}"))?;
-        Ok(SentFlows { file, since, owners: Owners::of(&self.snapshot) })
+        let is_bound = |flow: &&KnownFlow| has_many_workers && flow.is_open() && flow.view == View::BothSides;
+        let bound_to_workers = flows.iter().filter(is_bound).count();
+        Ok(SentFlows { file, since, owners: Owners::of(&self.snapshot), bound_to_workers })
     }
 }
 

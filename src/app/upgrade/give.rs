@@ -22,7 +22,8 @@ use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
 use super::gate::Passage;
 use super::message::{
-    FORMATS, Message, SessionMessage, WITH_ANNOUNCEMENTS, WITH_CONTROL, WITH_SOURCES, common_format,
+    FORMATS, Message, SessionMessage, WITH_ANNOUNCEMENTS, WITH_CONTROL, WITH_DISPATCH_SEED, WITH_SOURCES,
+    common_format,
 };
 use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
@@ -203,7 +204,7 @@ impl Successor {
 
     fn hand_over(&self, offer: &Offer) -> Result<Taken, HandoverFailure> {
         self.patience(START_TIMEOUT)?;
-        let dispatch_seed = dispatch_seed::get();
+        let dispatch_seed = dispatch_seed::get(false);
         self.send(&Message::Clock { start: offer.clock, dispatch_seed }, &[])?;
         for (at, sockets) in &offer.sockets {
             for some in sockets.chunks(MAX_DESCRIPTORS) {
@@ -274,12 +275,21 @@ impl Successor {
         Ok(())
     }
 
+    /// Whether clients come to the same workers in the new process. An older version ignores the seed.
+    fn spreads_clients_by(&self, seed: u64) -> bool {
+        self.format >= WITH_DISPATCH_SEED || !dispatch_seed::is_secret(seed)
+    }
+
     fn let_go(&self, sessions: &[HandedSession], flows: Option<SentFlows>) -> Result<(), HandoverFailure> {
         self.patience(BEGIN_TIMEOUT)?;
         for session in sessions {
             self.send(&Message::Session(SessionMessage::of(session)), &[session.socket.as_fd()])?;
         }
-        if let Some(SentFlows { file, since, owners: Owners { servers, frontends } }) = flows {
+        if let Some(SentFlows { file, since, owners, bound_to_workers }) = flows {
+            let Owners { servers, frontends } = owners;
+            if bound_to_workers > 0 && !self.spreads_clients_by(dispatch_seed::get(true)) {
+                return Err(HandoverFailure::OtherWorkers(bound_to_workers));
+            }
             for (id, ServerKey { backend, server: name, addr }) in servers {
                 self.send(&Message::FlowServer { id, backend, name, addr }, &[])?;
             }
@@ -323,6 +333,12 @@ impl Successor {
             HandoverFailure::Refused(why) => return format!("{program} refuses: {why}"),
             HandoverFailure::Unexpected(what) => {
                 return format!("{program} says what this version does not understand: {what}");
+            }
+            HandoverFailure::OtherWorkers(flows) => {
+                return format!(
+                    "{program} is an older version, which spreads clients over the workers in another way: {flows} open flows \
+                     cannot go on in the new process; upgrade to it once they have ended, or restart instead"
+                );
             }
             HandoverFailure::Channel(error) => error,
         };
@@ -369,6 +385,8 @@ enum HandoverFailure {
     Channel(io::Error),
     Refused(String),
     Unexpected(String),
+    /// So many open flows need a seed that an older version ignores.
+    OtherWorkers(usize),
 }
 
 impl From<io::Error> for HandoverFailure {
@@ -391,4 +409,40 @@ fn status(child: &mut Child) -> Option<std::process::ExitStatus> {
         thread::sleep(pause);
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gate::{Absence, Gate};
+    use super::*;
+    use crate::model::Timestamp;
+
+    #[test]
+    fn older_version_gets_no_flows_that_have_to_stay_with_their_workers() {
+        for (format, bound_to_workers, expected) in [
+            (WITH_ANNOUNCEMENTS, 2, Err("2 open flows cannot go on")),
+            (WITH_ANNOUNCEMENTS, 0, Ok(())),
+            (WITH_DISPATCH_SEED, 2, Ok(())),
+        ] {
+            let [ours, theirs] = Channel::pair().unwrap();
+            theirs.send(&Message::Ready, &[]).unwrap();
+            let (presence, _absence) = Absence::pair();
+            let successor = Successor {
+                child: None,
+                process: Cell::new(0),
+                is_detached: false,
+                channel: Arc::new(ours),
+                program: "convey".into(),
+                format,
+                passage: Passage { gate: Arc::new(Gate::default()), presence },
+            };
+            let (file, since) = (fs::File::open("/dev/null").unwrap().into(), Timestamp::default());
+            let flows = SentFlows { file, since, owners: Owners::default(), bound_to_workers };
+            let began = successor.begin(&[], Some(flows)).map(drop);
+            match expected {
+                Ok(()) => assert_eq!(began, Ok(()), "format {format}"),
+                Err(why) => assert!(began.unwrap_err().contains(why), "format {format}"),
+            }
+        }
+    }
 }

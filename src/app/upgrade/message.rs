@@ -25,7 +25,7 @@ use crate::model::{
 use crate::proxy::HandedSession;
 
 /// The formats that this version writes and reads, the best one last.
-pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES, WITH_ANNOUNCEMENTS];
+pub(super) const FORMATS: &[u32] = &[1, WITH_CONTROL, WITH_SOURCES, WITH_ANNOUNCEMENTS, WITH_DISPATCH_SEED];
 
 /// From this one on the control socket is handed over, and what operators have said.
 pub(super) const WITH_CONTROL: u32 = 2;
@@ -35,6 +35,9 @@ pub(super) const WITH_SOURCES: u32 = 3;
 
 /// From this format on the damping of announced addresses is handed over.
 pub(super) const WITH_ANNOUNCEMENTS: u32 = 4;
+
+/// From this format on the new process spreads clients over its workers by the seed that is handed over.
+pub(super) const WITH_DISPATCH_SEED: u32 = 5;
 
 /// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -50,7 +53,7 @@ pub(super) enum Message {
     /// The new process goes on in this one, which says `Hello`. Comes at any time before the end.
     Detached { process: u32 },
     /// When the old process's clock began: nanoseconds of `CLOCK_MONOTONIC`; and the seed by which clients spread over its
-    /// workers. An older version has the seed 0.
+    /// workers. A version without one has the seed 0, and so has a process that took its flows over.
     Clock {
         start: u64,
         #[serde(default)]
@@ -486,7 +489,7 @@ mod tests {
         assert_eq!(common_format(&[1, 7], "9.0.0"), Ok(1));
         assert_eq!(common_format(&[1, 2, 7], "9.0.0"), Ok(2));
         let why = common_format(&[8, 9], "9.0.0").unwrap_err();
-        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2, 3, 4 and 8, 9"), "{why}");
+        assert!(why.contains("convey 9.0.0") && why.contains("formats 1, 2, 3, 4, 5 and 8, 9"), "{why}");
         assert!(common_format(&[], "0").unwrap_err().contains("and none"));
     }
 }
