@@ -1,6 +1,6 @@
 //! Packets of flows that are known leave as the forwarding core would have sent them.
 
-use convey::dataplane::testing::FlowEntry;
+use convey::dataplane::testing::{FlowEntry, Outcome};
 use convey::forward::Direction;
 use convey::model::{Encapsulation, FlowKey, Mode, NextHop, Prefix, Rewrite, Tunnel};
 use convey::wire::{self, Checksum, Envelope, TestPacket};
@@ -22,6 +22,8 @@ pub(crate) fn stories() -> Vec<Story> {
         a_datagram_whose_checksum_comes_out_as_none_gets_the_other_zero,
         a_fin_whose_event_finds_no_room_is_dropped_and_counted,
         a_damaged_fin_is_dropped_and_counted,
+        damaged_answer_to_a_syn_is_dropped_and_counted,
+        fin_that_ends_where_its_sender_has_got_to_ends_nothing,
         a_fin_is_sent_on_whether_its_checksum_is_complete_or_left_to_the_interface,
         a_handshake_is_completed_where_there_is_no_room_for_its_event,
         what_has_passed_is_counted_and_seen,
@@ -162,20 +164,76 @@ fn a_damaged_fin_is_dropped_and_counted() {
     for setup in setups().into_iter().filter(is_tcp) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));
-        let mut dropped = 0;
-        for len in LENGTHS {
-            let whole = ends.to_server().ack(1).fin().payload(&vec![7; len]).bytes();
-            let l4 = wire::parse(&whole).unwrap().l4;
-            // The window, the checksum, the last byte.
-            for at in [l4 + 14, l4 + 16, whole.len() - 1] {
-                let mut frame = whole.clone();
-                frame[at] ^= 1;
-                assert!(twin.core(&frame, None).is_none(), "the core drops it, too");
-                assert_eq!(kernel::run(twin.cache.tc().unwrap(), &frame).verdict, TCX_DROP);
-                assert_eq!(kernel::run(twin.cache.xdp().unwrap(), &frame).verdict, XDP_DROP);
-                dropped += 2;
-                assert_eq!(twin.cache.bad_checksums().unwrap(), dropped, "{len} bytes, damaged at {at}");
+        is_dropped_when_damaged(&mut twin, &ends.to_server().ack(1).fin());
+    }
+}
+
+fn damaged_answer_to_a_syn_is_dropped_and_counted() {
+    for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
+        let mut twin = Twin::new(setup);
+        let ends = twin.begin(client(&setup));
+        let answer = ends.to_client().syn().seq(500).ack(1);
+        is_dropped_when_damaged(&mut twin, &answer);
+        let sent = twin.core(&answer.clone().bytes(), None).unwrap();
+        assert_eq!(twin.see(&answer.bytes()), CacheVerdict::Sent(sent));
+    }
+}
+
+/// A packet with payloads of several lengths, damaged in several places.
+fn is_dropped_when_damaged(twin: &mut Twin, packet: &TestPacket) {
+    let mut dropped = 0;
+    for len in LENGTHS {
+        let whole = packet.clone().payload(&vec![7; len]).bytes();
+        let l4 = wire::parse(&whole).unwrap().l4;
+        // The window, the checksum, the last byte.
+        for at in [l4 + 14, l4 + 16, whole.len() - 1] {
+            let mut frame = whole.clone();
+            frame[at] ^= 1;
+            assert!(twin.core(&frame, None).is_none(), "the core drops it, too");
+            assert_eq!(kernel::run(twin.cache.tc().unwrap(), &frame).verdict, TCX_DROP);
+            assert_eq!(kernel::run(twin.cache.xdp().unwrap(), &frame).verdict, XDP_DROP);
+            dropped += 2;
+            assert_eq!(twin.cache.bad_checksums().unwrap(), dropped, "{len} bytes, damaged at {at}");
+        }
+    }
+}
+
+/// Its receiver has all of its bytes, and ignores it.
+fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
+    for setup in setups().into_iter().filter(is_tcp) {
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            if direction == Direction::ToClient && setup.mode != Mode::Passthrough {
+                continue;
             }
+            let mut twin = Twin::new(setup);
+            let ends = twin.begin(client(&setup));
+            let (packet, first) = match direction {
+                Direction::ToServer => (ends.to_server().ack(501), 1),
+                Direction::ToClient => (ends.to_client().ack(1), 501),
+            };
+            let key = wire::parse(&packet.clone().bytes()).unwrap().key;
+            let passes = |twin: &mut Twin, frame: Vec<u8>| {
+                let sent = twin.core(&frame, None).unwrap();
+                assert_eq!(twin.see(&frame), CacheVerdict::Sent(sent));
+            };
+            if setup.mode == Mode::Passthrough {
+                passes(&mut twin, ends.to_client().syn().seq(500).ack(1).bytes());
+            }
+            passes(&mut twin, ends.to_server().seq(1).ack(501).bytes());
+            let state = |twin: &Twin| {
+                let flows = twin.balancer.forwarder.flows();
+                flows.get(flows.lookup(&key).unwrap().0).state()
+            };
+            passes(&mut twin, packet.clone().seq(first).payload(&[7; 5]).bytes());
+            let open = state(&twin);
+            let ignored = packet.clone().seq(first).payload(&[7; 4]).fin().bytes();
+            assert_eq!(twin.see(&ignored), CacheVerdict::Left(Some(Outcome::ChangesState)));
+            assert!(twin.core(&ignored, None).is_some());
+            assert_eq!(state(&twin), open);
+            let last = packet.clone().seq(first + 5).fin().bytes();
+            passes(&mut twin, last.clone());
+            assert_ne!(state(&twin), open);
+            passes(&mut twin, last);
         }
     }
 }
