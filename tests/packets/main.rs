@@ -21,6 +21,7 @@ mod dns;
 mod doctor_balancer;
 mod doctor_faults;
 mod doctor_host;
+mod doctor_routes;
 mod doctor_server;
 mod doctor_status;
 mod drain;
@@ -87,6 +88,7 @@ const OF_TYPICAL_CASES: &[&str] = &[
     "doctor_balancer",
     "doctor_faults",
     "doctor_host",
+    "doctor_routes",
     "doctor_server",
     "doctor_status",
     "explain",
@@ -139,6 +141,7 @@ fn main() -> ExitCode {
         ("doctor_balancer", doctor_balancer::stories()),
         ("doctor_faults", doctor_faults::stories()),
         ("doctor_host", doctor_host::stories()),
+        ("doctor_routes", doctor_routes::stories()),
         ("doctor_status", doctor_status::stories()),
         ("l2", l2::stories()),
         ("access_log", access_log::stories()),
@@ -171,9 +174,8 @@ fn needs_of(room: &str, case: Case) -> &'static [Need] {
         "xdp" => &[Need::Namespaces, Need::ETHTOOL],
         _ if case.is_dsr() => &[Need::Namespaces, Need::NFT],
         // Doctor looks at the rules of nftables.
-        "doctor_balancer" | "doctor_faults" | "doctor_host" | "doctor_status" | "masquerade" => {
-            &[Need::Namespaces, Need::NFT]
-        }
+        "doctor_balancer" | "doctor_faults" | "doctor_host" | "doctor_routes" | "doctor_status"
+        | "masquerade" => &[Need::Namespaces, Need::NFT],
         _ => &[Need::Namespaces],
     }
 }
