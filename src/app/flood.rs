@@ -7,17 +7,23 @@ use log::{info, warn};
 
 use super::clock;
 use crate::control::{EventKind, EventLevel, EventLog, FloodEvent, FloodWatch};
-use crate::dataplane::{SynGate, SynLimit};
+use crate::dataplane::{Overruns, SynGate, SynLimit};
 use crate::stats::PacketStats;
 
 /// Between two looks at what has become of SYNs.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Watches for floods and limits who begins connections while one is on.
-pub(super) async fn keep_away(stats: Arc<PacketStats>, gate: SynGate, events: Arc<EventLog>) {
+pub(super) async fn keep_away(
+    stats: Arc<PacketStats>,
+    overruns: Overruns,
+    gate: SynGate,
+    events: Arc<EventLog>,
+) {
     let mut watch = FloodWatch::default();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
+        overruns.count();
         let (limit, level, line) = match watch.observe(stats.syns(), clock::now()) {
             None => continue,
             Some(FloodEvent::Begins { rate }) => {

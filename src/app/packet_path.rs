@@ -226,7 +226,8 @@ impl PacketPath {
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
         tasks.spawn(neighbours::look_after(netlink.clone(), sight.clone(), hop_uses, kept.clone()));
         if let Some(offloader) = &offloader {
-            tasks.spawn(flood::keep_away(stats.clone(), offloader.syn_gate(), parts.event_log.clone()));
+            let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
+            tasks.spawn(flood::keep_away(stats.clone(), pipeline.overruns(), gate, events));
         }
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);

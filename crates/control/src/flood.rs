@@ -18,6 +18,9 @@ const PRESSURE: u64 = 500;
 /// A flood has to last as long before it is called one: clients that begin at once finish a round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
+/// Like `PROOF`, while frames find no room in the receive buffer: packets of other clients are lost among the SYNs.
+const PROOF_IN_OVERRUN: Duration = Duration::from_millis(250);
+
 /// It has to pause as long before it is over: else a sender of waves would have us let in the head of each.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -78,7 +81,8 @@ impl FloodWatch {
         let seen = SynRates::between(before, syns, now.since(then));
         match &mut self.phase {
             FloodPhase::Peace { since } if seen.is_flood() => {
-                if now.since(*since.get_or_insert(now)) < PROOF {
+                let proof = if seen.is_overrun { PROOF_IN_OVERRUN } else { PROOF };
+                if now.since(*since.get_or_insert(now)) < proof {
                     return None;
                 }
                 let enough = if seen.is_pressing() { PRESSURE / 2 } else { FLOOD / 2 };
@@ -114,6 +118,8 @@ struct SynRates {
     forged: u64,
     finished: u64,
     displaced: u64,
+    /// Whether frames were lost.
+    is_overrun: bool,
 }
 
 impl SynRates {
@@ -124,7 +130,8 @@ impl SynRates {
         // Of those that were dropped, a client's comes again.
         let dropped = rate(|syns| syns.refused).saturating_sub(rate(|syns| syns.repeated));
         let forged = dropped + rate(|syns| syns.begun).saturating_sub(finished);
-        SynRates { forged, finished, displaced: rate(|syns| syns.displaced) }
+        let is_overrun = after.overrun > before.overrun;
+        SynRates { forged, finished, displaced: rate(|syns| syns.displaced), is_overrun }
     }
 
     /// Beside a load that is heavy by itself it takes more: some of that is always on its way.
@@ -154,6 +161,8 @@ mod tests {
         is_limited: bool,
         /// Forged SYNs a second that there is room for, if there is a limit: of more, each pushes out another early.
         room_for: Option<u64>,
+        /// Whether the receive buffer is too small.
+        is_overrun: bool,
         /// Clients' handshakes that are not finished yet, for each look to come.
         on_their_way: Vec<u64>,
     }
@@ -188,6 +197,7 @@ mod tests {
                     }
                 }
                 self.syns.finished += self.on_their_way.remove(0);
+                self.syns.overrun += u64::from(self.is_overrun);
                 if let Some(event) = self.watch.observe(self.syns, self.now) {
                     self.is_limited = matches!(event, FloodEvent::Begins { .. });
                     told.push((look / LOOKS_A_SECOND, event));
@@ -222,6 +232,25 @@ mod tests {
             assert!(most.abs_diff(forged) < 10, "{most}");
             assert!(lasted.as_secs().abs_diff(19) <= 1, "{lasted:?}");
             assert!(refused >= forged * 18, "{refused}");
+        }
+    }
+
+    #[test]
+    fn flood_that_overruns_the_receive_buffer_is_noticed_within_a_second() {
+        for (clients, forged) in [(0, 6_000), (5_000, 100_000), (30_000, 100_000)] {
+            let mut site = Site::default();
+            site.goes_on(5, clients, 1, 0);
+            site.is_overrun = true;
+            let told = site.goes_on(1, clients, 1, forged);
+            assert!(matches!(told[..], [(0, FloodEvent::Begins { .. })]), "{forged} a second: {told:?}");
+        }
+    }
+
+    #[test]
+    fn clients_that_overrun_the_receive_buffer_are_no_flood() {
+        for trip in [0, 1] {
+            let mut site = Site { is_overrun: true, ..Site::default() };
+            assert_eq!(site.goes_on(10, 30_000, trip, 0), [], "{trip} looks away");
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Syns {
     pub repeated: u64,
     /// Those whose flow gave way to another's in less time than it takes to finish a handshake.
     pub displaced: u64,
+    /// Frames that found no room in the receive buffer, SYNs or not.
+    pub overrun: u64,
 }
 
 #[derive(Debug, Default)]
@@ -219,6 +221,7 @@ impl PacketStats {
             refused: self.kernel_drops.of(DropReason::SynLimited).load(Ordering::Relaxed),
             repeated: self.outcome(CacheOutcome::CameAgain),
             displaced: self.sum(|thread| &thread.displaced),
+            overrun: self.drops(DropReason::CaptureOverrun),
         }
     }
 
@@ -289,7 +292,9 @@ mod tests {
         stats.set_handshakes(1, Handshakes { begun: 2, finished: 1, displaced: 1 });
         stats.set_syns_refused(40);
         stats.set_outcome(CacheOutcome::CameAgain, 3);
-        assert_eq!(stats.syns(), Syns { begun: 9, finished: 6, refused: 40, repeated: 3, displaced: 2 });
+        stats.overrun(0, 5);
+        let syns = Syns { begun: 9, finished: 6, refused: 40, repeated: 3, displaced: 2, overrun: 5 };
+        assert_eq!(stats.syns(), syns);
         assert_eq!(stats.drops(DropReason::SynLimited), 40);
     }
 
