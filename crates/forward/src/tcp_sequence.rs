@@ -345,7 +345,10 @@ impl TcpSequence {
             return Heard { flags: 0, ends_other };
         }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
-            (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
+            // The other side's may be waiting.
+            if !state.has_finished(Direction::ToServer) {
+                (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
+            }
             return Heard { flags: flags & !FIN, ends_other };
         }
         if follows(segment, self.sent) {
@@ -380,10 +383,6 @@ impl TcpSequence {
     fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
         let Segment { flags, seq, ack, len } = segment;
         let end = seq.wrapping_add(len);
-        let has_finished = state.has_finished(Direction::ToServer);
-        if flags & FIN != 0 && !has_finished && is_repeated(segment, self.sent) {
-            return 0;
-        }
         if flags & FIN != 0 && !is_exact(segment, self.sent) {
             (*pending, self.answered) = (PendingFin::Clients, end);
             return flags & !FIN;
@@ -466,15 +465,17 @@ impl TcpSequence {
         }
         let has_finished = state.has_finished(Direction::ToClient)
             || (*pending == PendingFin::Servers && self.acked == self.answered);
-        let is_tracked = *pending == PendingFin::Nobodys;
-        let is_again =
-            is_repeated(segment, self.acked) || (is_tracked && is_repeated(segment, self.answered));
-        if flags & FIN != 0 && !has_finished && is_again {
+        if flags & FIN != 0 && !has_finished && is_repeated(segment, self.acked) {
             return Heard { flags: 0, ends_other };
         }
+        // The acknowledgements behind a FIN may come before it.
+        let is_overtaken = !has_finished && is_repeated(segment, self.answered);
+        let is_tracked = *pending == PendingFin::Nobodys && !is_overtaken;
         let is_last = is_exact(segment, self.acked) || (is_tracked && is_exact(segment, self.answered));
         if flags & FIN != 0 && !is_last {
-            (*pending, self.answered) = (PendingFin::Servers, end);
+            if !state.has_finished(Direction::ToClient) {
+                (*pending, self.answered) = (PendingFin::Servers, end);
+            }
             return Heard { flags: flags & !FIN, ends_other };
         }
         let is_settled = match *pending {

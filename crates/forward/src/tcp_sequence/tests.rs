@@ -1,3 +1,5 @@
+mod conversation;
+
 use proptest::prelude::*;
 
 use super::Direction::{ToClient, ToServer};
@@ -197,26 +199,49 @@ fn a_fin_counts_where_its_sender_had_got_to_or_once_it_is_acknowledged() {
 
 #[test]
 fn a_fin_before_the_window_is_ignored_unless_it_is_repeated() {
-    let sides = [
-        (BothSides, ToServer, HalfClosedByClient),
-        (BothSides, ToClient, HalfClosedByServer),
-        (ClientSide, ToServer, HalfClosedByClient),
-    ];
-    for (view, from, finished) in sides {
+    for (from, finished) in [(ToServer, HalfClosedByClient), (ToClient, HalfClosedByServer)] {
         let (sent, other) = if from == ToServer { (1_000, 5_000) } else { (5_000, 1_000) };
         for len in [1, 301] {
             let (mut numbers, mut pending) = (established(), PendingFin::default());
             let fin = Segment { len, ..segment(FIN_ACK, sent - len, other) };
-            let heard = numbers.hear(&mut pending, (view, Established), from, fin);
-            assert_eq!((heard, pending), (Heard::flags(0), PendingFin::Nobodys), "{view:?} {from:?} {len}");
+            let heard = numbers.hear(&mut pending, (BothSides, Established), from, fin);
+            assert_eq!((heard, pending), (Heard::flags(0), PendingFin::Nobodys), "{from:?} {len}");
             assert_eq!(numbers.numbers(), established().numbers());
-            if view == BothSides {
-                let acked = segment(ACK, other, sent);
-                let back = if from == ToServer { ToClient } else { ToServer };
-                assert!(!numbers.hear(&mut pending, (view, Established), back, acked).ends_other);
-            }
-            assert_eq!(numbers.hear(&mut pending, (view, finished), from, fin).flags, FIN_ACK, "it has come");
+            let acked = segment(ACK, other, sent);
+            let back = if from == ToServer { ToClient } else { ToServer };
+            assert!(!numbers.hear(&mut pending, (BothSides, Established), back, acked).ends_other);
+            assert_eq!(
+                numbers.hear(&mut pending, (BothSides, finished), from, fin).flags,
+                FIN_ACK,
+                "it has come"
+            );
         }
+    }
+}
+
+#[test]
+fn fin_of_a_server_that_its_acknowledgements_overtook_counts_once_acknowledged() {
+    for len in [1, 301] {
+        let (mut numbers, mut pending) = (established(), PendingFin::default());
+        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, Established), from, segment);
+        hear(ToClient, Segment { len: 100, ..segment(ACK, 5_000, 1_000) });
+        hear(ToClient, segment(ACK, 5_100 + len, 1_000));
+        for _ in 0..2 {
+            let fin = Segment { len, ..segment(FIN_ACK, 5_100, 1_000) };
+            assert_eq!(hear(ToClient, fin), Heard::flags(ACK));
+        }
+        assert!(!hear(ToServer, segment(ACK, 1_000, 5_100)).ends_other);
+        assert!(hear(ToServer, segment(ACK, 1_000, 5_100 + len)).ends_other);
+    }
+}
+
+#[test]
+fn fin_of_a_client_that_its_acknowledgements_overtook_counts_in_dsr() {
+    for len in [1, 301] {
+        let mut numbers = established();
+        numbers.say(ClientSide, Established, ToServer, segment(ACK, 1_000 + len, 5_100));
+        let fin = Segment { len, ..segment(FIN_ACK, 1_000, 5_100) };
+        assert_eq!(numbers.say(ClientSide, Established, ToServer, fin), FIN_ACK);
     }
 }
 

@@ -8,6 +8,7 @@ told_with_a_cache! {
     a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
     who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
     a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
+    fin_that_its_acknowledgements_overtook_is_seen,
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
@@ -87,6 +88,25 @@ mod stories {
         assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(12), Some(11)), FlowState::HalfClosedByClient));
         lab.send(syn.reply().seq(10_501).ack(102).fin());
         assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Closing, 0));
+    }
+
+    pub(super) fn fin_that_its_acknowledgements_overtook_is_seen(family: Family) {
+        let mut lab = Lab::dsr(family);
+        lab.send(lab.client(1).syn().seq(100));
+        lab.send(lab.client(1).seq(101).ack(501));
+        lab.send(lab.client(1).seq(102).ack(601));
+        lab.send(lab.client(1).fin().seq(101).ack(601));
+        assert_eq!((state(&lab), forwarded(&lab, 1).0), (FlowState::HalfClosedByClient, None));
+
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.send(syn.reply().seq(501).ack(101).payload(&[7; 10]));
+        lab.send(syn.reply().seq(512).ack(101));
+        lab.send(syn.reply().fin().seq(511).ack(101));
+        assert_eq!(state(&lab), FlowState::Established);
+        lab.send(lab.client(1).seq(101).ack(512));
+        lab.wait(Duration::from_secs(3));
+        assert_eq!(state(&lab), FlowState::HalfClosedByServer);
     }
 
     pub(super) fn a_reset_of_either_side_takes_the_connection_back(family: Family) {
