@@ -10,8 +10,24 @@ use std::time::Duration;
 /// Time between two looks for a peak.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// Bytes from which on each allocation has a mapping of its own, which the kernel gets back when it is freed. The C library
+/// would raise this to 32 MiB in time, and would then fill such memory with zeros itself.
+#[cfg(target_env = "gnu")]
+const OWN_MAPPING: libc::c_int = 1 << 20;
+
 /// Whether there was a peak since the last look.
 static HAS_PEAKED: AtomicBool = AtomicBool::new(false);
+
+/// Sets the allocator up. To be called before there are threads.
+pub(crate) fn begin() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "no crate has this function")]
+    // SAFETY: No other thread allocates meanwhile.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * OWN_MAPPING);
+    }
+}
 
 /// Much memory was taken, and is free now or soon.
 pub(crate) fn note_peak() {
@@ -28,7 +44,8 @@ pub(crate) async fn give_back() {
     }
 }
 
-fn trim() {
+/// Gives free memory back to the kernel at once.
+pub(crate) fn trim() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no crate has this function")]
     // SAFETY: It may be called at any time, and takes no memory from anybody.

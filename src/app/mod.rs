@@ -73,6 +73,7 @@ use crate::cli::{Cli, Command, Generated, HOST_CONFIG, Options};
 use crate::config::{self, LoadError};
 use crate::control::ConfigFile;
 use crate::demo::{self, PacketDemo};
+use crate::heap;
 use crate::logging::Log;
 use crate::model::Mode;
 use crate::operator::Wanted;
@@ -85,6 +86,7 @@ pub struct Begun(Option<Early>);
 /// # Errors
 /// The user that the file names cannot be had, or the process that is to be upgraded is not understood: words for an operator.
 pub fn begin(cli: &Cli) -> Result<Begun, String> {
+    heap::begin();
     config::lower_rights().map_err(|error| format!("cannot lower CAP_DAC_READ_SEARCH: {error}"))?;
     match cli.command {
         None => {

@@ -237,6 +237,8 @@ impl PacketPath {
         tasks.spawn(path_mtus::learn(sight.clone(), told));
         tasks.spawn(route_check::watch(netlink.clone(), sight.clone(), snat_addresses.clone()));
         tasks.spawn(read_network(netlink.clone(), table, path_mtus, parts.networks.clone()));
+        // Loading the kernel's programs has taken much.
+        heap::trim();
         describe_start(&names, workers);
         Ok(PacketPath {
             split: (!snat_addresses.is_empty()).then(|| split(config, workers, &snat_addresses)),

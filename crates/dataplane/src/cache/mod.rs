@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, SocketFilter, Xdp};
-use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfError, Pod};
 use rustix::thread::{CapabilitySet, capabilities};
 use thiserror::Error;
 
@@ -36,6 +36,7 @@ pub use syn_limit::{SynGate, SynLimit};
 pub use xdp_link::XdpLink;
 
 use super::kernel_types::{NextHopEntry, SynLimitEntry};
+use super::objects;
 use super::{Selection, causes, selection_maps};
 pub use convey_model::CacheOutcome as Outcome;
 use convey_model::NextHop;
@@ -124,7 +125,7 @@ pub enum CacheError {
 impl KernelCache {
     /// Loads programs and maps, the maps empty: the cache knows no flow and forwards nothing. Nothing is attached.
     pub fn load(sizes: &Sizes) -> Result<KernelCache, CacheError> {
-        let mut loader = EbpfLoader::new();
+        let mut loader = objects::loader();
         loader.map_max_entries(FLOWS, sizes.entries);
         loader.map_max_entries(NEXT_HOPS, sizes.next_hops);
         loader.map_max_entries(FLOW_COUNTERS, sizes.counter_ids.into());

@@ -20,7 +20,7 @@ use log::{debug, info};
 
 use super::super::kernel_clock::kernel_time;
 use super::super::kernel_types::LeaseEntry;
-use super::super::{Selection, selection_maps};
+use super::super::{Selection, objects, selection_maps};
 use super::label::{self, Renaming};
 use super::tcx::{OBJECT, TcxError};
 use convey_model::{Endpoint, Interface};
@@ -129,7 +129,7 @@ impl Drop for LastingGuard {
 
 impl LoadedGuard {
     fn load(lease: &Lease) -> Result<LoadedGuard, TcxError> {
-        let mut guard = Ebpf::load(OBJECT)?;
+        let mut guard = objects::loader().load(OBJECT)?;
         program(&mut guard)?.load()?;
         let map = guard.take_map(LEASE).ok_or(TcxError::Missing(LEASE))?;
         lease.begin(Array::try_from(map)?);

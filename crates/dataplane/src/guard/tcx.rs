@@ -7,7 +7,7 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 
-use super::super::{Selection, selection_maps};
+use super::super::{Selection, objects, selection_maps};
 use convey_model::Interface;
 
 pub(crate) static OBJECT: &[u8] =
@@ -44,7 +44,7 @@ pub enum TcxError {
 impl Tcx {
     /// Guards the interfaces, in the thread's network namespace.
     pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Tcx, TcxError> {
-        let mut guard = Tcx { guard: Ebpf::load(OBJECT)?, links: Vec::new() };
+        let mut guard = Tcx { guard: objects::loader().load(OBJECT)?, links: Vec::new() };
         guard.program()?.load()?;
         guard.select(selection)?;
         guard.cover(interfaces)?;
