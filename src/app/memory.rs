@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 
 use super::offload;
 use crate::config::Config;
-use crate::dataplane::MAX_FRAME_MEMORY;
+use crate::dataplane::{self, MAX_FRAME_MEMORY};
 use crate::forward::Reservation;
 use crate::model::{Mode, Offload, PacketSettings};
 
-/// Memory of a process at rest, with the kernel's programs and their tables.
-const AT_REST: u64 = 64 << 20;
+/// Memory of a process at rest, with the guard's tables in the kernel.
+const AT_REST: u64 = 40 << 20;
+
+/// Processes at once: an upgrade has two.
+const PROCESSES: u64 = 2;
 
 /// Memory for frames under the tightest limit.
 const MIN_FRAME_MEMORY: u64 = 4 << 20;
@@ -42,19 +45,34 @@ pub(super) struct PacketMemory {
 impl PacketMemory {
     /// As this process's control group permits.
     pub(super) fn here(config: &Config) -> PacketMemory {
-        PacketMemory::within(tightest_limit(), &config.passthrough, config.access_log.output.is_some())
+        PacketMemory::of(config, tightest_limit())
     }
 
-    fn within(limit: Option<MemoryLimit>, settings: &PacketSettings, has_log: bool) -> PacketMemory {
-        let in_kernel = if settings.offload == Offload::Off { 0 } else { offload::FLOW_BYTES };
+    fn of(config: &Config, limit: Option<MemoryLimit>) -> PacketMemory {
+        let has_log = config.access_log.output.is_some();
+        PacketMemory::within(limit, dataplane::possible_cores(), &config.passthrough, has_log)
+    }
+
+    fn within(
+        limit: Option<MemoryLimit>,
+        cores: usize,
+        settings: &PacketSettings,
+        has_log: bool,
+    ) -> PacketMemory {
+        let (tables, in_kernel) = match settings.offload {
+            Offload::Off => (0, 0),
+            _ => (offload::table_bytes(cores), offload::FLOW_BYTES),
+        };
+        let at_rest = AT_REST + tables;
         let flow = Reservation::bytes(1, 1, has_log) + PORT_BYTES + in_kernel;
         let (mut flows, mut frames) = (settings.max_flows, MAX_FRAME_MEMORY as u64);
         if let Some(limit) = &limit {
-            frames = (limit.bytes / 8).clamp(MIN_FRAME_MEMORY, frames);
-            let fit = limit.bytes.saturating_sub(AT_REST + frames) / flow;
+            let share = limit.bytes / PROCESSES;
+            frames = (share / 8).clamp(MIN_FRAME_MEMORY, frames);
+            let fit = share.saturating_sub(at_rest + frames) / flow;
             flows = flows.min(fit.max(MIN_FLOWS).try_into().unwrap_or(u32::MAX));
         }
-        let bytes = AT_REST + frames + u64::from(flows) * flow;
+        let bytes = at_rest + frames + u64::from(flows) * flow;
         PacketMemory { flows, frames: frames as usize, bytes, limit }
     }
 
@@ -62,19 +80,22 @@ impl PacketMemory {
     pub(super) fn describe(&self, config: &Config) -> Option<String> {
         config.frontends_where(Mode::forwards_packets).next()?;
         let PacketMemory { flows, bytes, .. } = self;
-        Some(format!("packet modes take at most {} MiB of memory, with {flows} flows", bytes >> 20))
+        Some(format!(
+            "packet modes take at most {} MiB of memory, with {flows} flows, and during an upgrade twice that",
+            bytes >> 20
+        ))
     }
 
     /// A warning, if the limit leaves room for fewer flows than the file names.
     pub(super) fn warning(&self, config: &Config) -> Option<String> {
         config.frontends_where(Mode::forwards_packets).next()?;
         let limit = self.limit.as_ref()?;
-        let (named, all) = (config.passthrough.max_flows, PacketMemory::needed(config));
+        let (named, all) = (config.passthrough.max_flows, PacketMemory::of(config, None).bytes);
         let (mib, file) = (limit.bytes >> 20, limit.file.display());
-        if self.bytes > limit.bytes {
+        if self.bytes > limit.bytes / PROCESSES {
             return Some(format!(
-                "the memory limit, {mib} MiB ({file}), is less than packet modes may take: {} MiB with {} flows; \
-                 a flood may end convey",
+                "the memory limit, {mib} MiB ({file}), is less than packet modes may take: {} MiB with {} flows, and \
+                 during an upgrade twice that; a flood may end convey",
                 self.bytes >> 20,
                 self.flows
             ));
@@ -82,16 +103,11 @@ impl PacketMemory {
         (self.flows < named).then(|| {
             format!(
                 "the memory limit, {mib} MiB ({file}), leaves room for {} flows: passthrough.max_flows = {named} \
-                 may take {} MiB",
+                 may take {} MiB, and during an upgrade twice that",
                 self.flows,
                 all >> 20
             )
         })
-    }
-
-    /// Bytes without a limit.
-    fn needed(config: &Config) -> u64 {
-        PacketMemory::within(None, &config.passthrough, config.access_log.output.is_some()).bytes
     }
 }
 
@@ -134,29 +150,37 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn limit(mib: u64) -> Option<MemoryLimit> {
+        Some(MemoryLimit { bytes: mib * MIB, file: "memory.max".into() })
+    }
+
     fn within(mib: u64, settings: &PacketSettings) -> PacketMemory {
-        let limit = MemoryLimit { bytes: mib * MIB, file: "memory.max".into() };
-        PacketMemory::within(Some(limit), settings, true)
+        PacketMemory::within(limit(mib), 2, settings, true)
     }
 
     #[test]
-    fn packet_modes_take_no_more_than_a_memory_limit() {
-        let settings = PacketSettings::default();
-        for mib in [80, 100, 160, 256, 512, 1_000, 4_000] {
-            let memory = within(mib, &settings);
-            assert!(memory.bytes <= mib * MIB, "{memory:?}");
+    fn packet_modes_of_two_processes_take_no_more_than_a_memory_limit() {
+        let usual = PacketSettings::default();
+        for mib in [160, 200, 320, 512, 1_000, 4_000] {
+            let memory = within(mib, &usual);
+            assert!(2 * memory.bytes <= mib * MIB, "{memory:?}");
             assert!(memory.flows >= 4_096 && memory.frames as u64 >= 4 * MIB, "{memory:?}");
         }
-        let without = PacketMemory::within(None, &settings, true);
+        let without = PacketMemory::within(None, 2, &usual, true);
         assert_eq!((without.flows, without.frames), (1_000_000, MAX_FRAME_MEMORY));
-        assert_eq!(
-            (within(4_000, &settings).flows, within(4_000, &settings).bytes),
-            (1_000_000, without.bytes)
-        );
-        let few = PacketSettings { max_flows: 1_000, ..settings.clone() };
-        assert_eq!(within(160, &few).flows, 1_000, "the file names fewer");
-        let by_workers = PacketSettings { offload: Offload::Off, ..settings.clone() };
-        assert!(within(256, &by_workers).flows > 2 * within(256, &settings).flows);
+        assert_eq!((within(4_000, &usual).flows, within(4_000, &usual).bytes), (1_000_000, without.bytes));
+        let few = PacketSettings { max_flows: 1_000, ..usual.clone() };
+        assert_eq!(within(320, &few).flows, 1_000, "the file names fewer");
+        let by_workers = PacketSettings { offload: Offload::Off, ..usual.clone() };
+        assert!(within(512, &by_workers).flows > 2 * within(512, &usual).flows);
+    }
+
+    #[test]
+    fn counters_of_many_cores_leave_room_for_fewer_flows() {
+        let [few, many] =
+            [2, 128].map(|cores| PacketMemory::within(limit(1_000), cores, &PacketSettings::default(), true));
+        assert!(many.flows + 100_000 < few.flows, "{few:?}, {many:?}");
+        assert!(2 * many.bytes <= 1_000 * MIB);
     }
 
     #[test]

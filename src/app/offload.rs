@@ -16,6 +16,11 @@ pub(super) const FLOW_BYTES: u64 = 2 * (192 + 16);
 /// Pairs of a frontend and a server that are counted, each with 32 bytes for every core.
 const COUNTER_IDS: u16 = 1 << 14;
 
+/// Bytes in the kernel without a flow: the tables of `bpf/maps.h`, and counters for so many cores.
+pub(super) fn table_bytes(cores: usize) -> u64 {
+    (24 << 20) + 32 * u64::from(COUNTER_IDS) * cores as u64
+}
+
 /// What the log says where there is no flow cache.
 const WORKERS: &str =
     "every packet goes through a worker, which takes several times the CPU of the kernel's flow cache";

@@ -44,5 +44,5 @@ pub use server::TcpServer;
 pub use setup::Setup;
 pub use tls::{TestAuthority, TestCertificate, TlsClient, TlsSettings};
 pub use udp::{Flood, UdpClient, UdpServer};
-pub use wait::{PATIENCE, clock, wait_for};
+pub use wait::{PATIENCE, clock, wait_for, wait_up_to};
 pub use wrk::Wrk;

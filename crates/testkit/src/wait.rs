@@ -12,7 +12,7 @@ pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The same with another patience.
-pub(crate) fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_up_to<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = clock();
     loop {
         if let Some(found) = look() {
