@@ -185,10 +185,7 @@ impl Worker {
                     let _ = answer.send(lost);
                 }
                 Order::Hear(events) => {
-                    let now = (self.now)();
-                    for (key, segment) in &events {
-                        self.forwarder.on_cached_elsewhere(key, *segment, now);
-                    }
+                    self.forwarder.on_cached_elsewhere(&events, (self.now)());
                     self.forwarder.flush_cache();
                 }
             }

@@ -15,6 +15,9 @@ use convey_model::{FlowKey, TCP, Timestamp};
 /// Most keys of a worker that wait to be removed at last: 4 MiB.
 const MAX_STALE: usize = 65_536;
 
+/// Most changes that wait for a flush: 416 KiB.
+const MAX_WAITING: usize = 4_096;
+
 /// What the kernel has refused. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failures(Arc<Refused>);
@@ -132,7 +135,7 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
     }
 
     fn remove_key(&mut self, key: &FlowKey) {
-        if !self.changes.entries.is_empty() {
+        if !self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
             self.flush();
         }
         self.changes.keys.push(*key);
@@ -167,7 +170,7 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
             return self.remove_key(key);
         }
         let Some(counter_id) = counter_id else { return };
-        if self.changes.entries.is_empty() {
+        if self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
             self.flush();
         }
         let mut entry =
@@ -332,30 +335,50 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_100_000_keys_take_memory_for_few() {
+        let (map, failures) = (Moody::default(), Failures::default());
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures);
+        let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
+        let is_small = |writer: &CacheWriter<&Moody>| {
+            writer.changes.keys.capacity() <= MAX_WAITING && writer.changes.entries.capacity() <= MAX_WAITING
+        };
+        (0..100_000).for_each(|n| writer.put(&key(n), &route()));
+        assert!(is_small(&writer), "{} entries", writer.changes.entries.capacity());
+        writer.flush();
+        assert_eq!(map.0.lock().unwrap().0.len(), 100_000);
+        (0..100_000).for_each(|n| writer.remove(&key(n), OWNERS));
+        assert!(is_small(&writer), "{} keys", writer.changes.keys.capacity());
+        writer.flush();
+        assert!(map.0.lock().unwrap().0.is_empty());
+    }
+
+    #[test]
     fn where_too_many_wait_to_be_removed_the_others_are_counted_and_nothing_new_is_put_in() {
         let (map, failures) = (Moody::default(), Failures::default());
         let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), failures.clone());
         let key = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(1) };
-        let most = MAX_STALE as u32;
-        (0..most + 10).for_each(|n| writer.put(&key(n), &route()));
+        // The first of each call is done all the same, so there are more than `MAX_STALE`.
+        let (most, new) = (MAX_STALE as u32 + 100, MAX_STALE as u32 + 1_000);
+        (0..most).for_each(|n| writer.put(&key(n), &route()));
         writer.flush();
         map.0.lock().unwrap().1 = true;
-        (0..most + 10).for_each(|n| writer.remove(&key(n), OWNERS));
+        (0..most).for_each(|n| writer.remove(&key(n), OWNERS));
         writer.flush();
-        // The first of them is done all the same.
-        assert_eq!((writer.stale.len(), failures.entries_lost()), (MAX_STALE, 9));
+        let lost = failures.entries_lost() as usize;
+        assert_eq!(writer.stale.len(), MAX_STALE);
+        assert!((1..100).contains(&lost), "{lost}");
         let there = |map: &Moody| map.0.lock().unwrap().0.len();
-        writer.put(&key(most + 50), &route());
+        writer.put(&key(new), &route());
         writer.flush();
-        assert!(!map.0.lock().unwrap().0.contains_key(&key(most + 50)), "a worker forwards it");
-        assert_eq!(failures.entries_lost(), 9, "counted once");
+        assert!(!map.0.lock().unwrap().0.contains_key(&key(new)), "a worker forwards it");
+        assert_eq!(failures.entries_lost() as usize, lost, "counted once");
 
         map.0.lock().unwrap().1 = false;
         writer.flush();
-        assert_eq!((writer.stale.len(), there(&map)), (0, 9));
-        writer.put(&key(most + 50), &route());
+        assert_eq!((writer.stale.len(), there(&map)), (0, lost));
+        writer.put(&key(new), &route());
         writer.flush();
-        assert_eq!(there(&map), 10);
+        assert_eq!(there(&map), lost + 1);
     }
 
     /// A worker's end of a cache with few counter ids, and those.

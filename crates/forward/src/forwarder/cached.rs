@@ -6,7 +6,7 @@ use super::Forwarder;
 use super::give_way::MAX_LOOKED_AT;
 use super::tunnels::Tunnels;
 use crate::{
-    ACK, CachedActivity, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full,
+    ACK, CacheEvent, CachedActivity, CachedRoute, Direction, FIN, Flow, FlowCache, FlowId, FlowState, Full,
     HandshakeStep, Progress, SYN, Segment, Share, View,
 };
 use convey_model::{FlowKey, NextHops, Timestamp};
@@ -64,20 +64,33 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a segment that the cache of another forwarder has told of, which had this flow before; or of how far its sender
-    /// has got, if it has no flags. Our cache then knows as much: else it would take the end of the connection for a guess.
-    pub fn on_cached_elsewhere(&mut self, key: &FlowKey, segment: Segment, now: Timestamp) {
-        let Some((id, direction)) = self.flows.lookup(key) else { return };
-        let before = self.flows.get(id).state();
-        let progress = Some(Progress { sent: segment.seq, acked: segment.ack });
-        match (segment.flags, direction) {
-            (0, Direction::ToServer) => self.go_on(id, progress, None, now),
-            (0, Direction::ToClient) => self.go_on(id, None, progress, now),
-            _ => self.on_cached(key, segment, now),
+    /// Takes note of segments that the cache of another forwarder has forwarded, which had these flows before; or of how far their
+    /// sender has got, where one has no flags. The cache then has the same numbers: else it would take the end of a connection for
+    /// a guess.
+    pub fn on_cached_elsewhere(&mut self, events: &[CacheEvent], now: Timestamp) {
+        let mut last = None;
+        for (key, segment) in events {
+            let Some((id, direction)) = self.flows.lookup(key) else { continue };
+            // Those of one flow come in a row.
+            if let Some(other) = last.replace(id).filter(|other| *other != id) {
+                self.advance_in_cache(other);
+            }
+            let before = self.flows.get(id).state();
+            let progress = Some(Progress { sent: segment.seq, acked: segment.ack });
+            match (segment.flags, direction) {
+                (0, Direction::ToServer) => self.go_on(id, progress, None, now),
+                (0, Direction::ToClient) => self.go_on(id, None, progress, now),
+                _ => self.on_cached(key, *segment, now),
+            }
+            if segment.flags == 0 {
+                self.hear_of_server(id, before);
+            }
         }
-        if segment.flags == 0 {
-            self.hear_of_server(id, before);
-        }
+        last.into_iter().for_each(|id| self.advance_in_cache(id));
+    }
+
+    /// Has the cache go on from the numbers known here, where they are further.
+    fn advance_in_cache(&mut self, id: FlowId) {
         let flow = self.flows.get(id);
         let may_be_cached = flow.is_cached() && self.tunnels.know(flow);
         if let Some(cache) = self.cache.as_mut().filter(|_| may_be_cached) {

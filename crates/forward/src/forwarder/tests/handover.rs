@@ -186,11 +186,12 @@ fn went_on_meanwhile(family: Family, more: u32) {
         old.send(old.client(1).seq(107).ack(507));
         let progress = old.forwarder.progress_in_cache();
         assert_eq!(progress.len(), if is_dsr { 1 } else { 2 });
-        for (key, mut segment) in decode::<CacheEvent>(&encode(&progress)).unwrap() {
+        let mut events = decode::<CacheEvent>(&encode(&progress)).unwrap();
+        for (key, segment) in &mut events {
             let from_client = key.dst_port == 80 && key.src_port != 80;
             *(if from_client { &mut segment.ack } else { &mut segment.seq }) += more;
-            new.forwarder.on_cached_elsewhere(&key, segment, new.now);
         }
+        new.forwarder.on_cached_elsewhere(&events, new.now);
         new.forwarder.flush_cache();
         new.send(new.client(1).fin().seq(107).ack(507 + more));
         if !is_dsr {
