@@ -75,6 +75,12 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Whether a number has passed a multiple of 512 KiB since.
+    #[inline]
+    pub(crate) fn is_stride_behind(self, other: Progress) -> bool {
+        ((self.sent ^ other.sent) | (self.acked ^ other.acked)) >> 19 != 0
+    }
+
     /// As far as either says. Neither is 2 GiB behind the other.
     pub(crate) fn furthest(self, other: Progress) -> Progress {
         let later = |one: u32, other: u32| if one.wrapping_sub(other) as i32 > 0 { one } else { other };

@@ -475,6 +475,12 @@ impl Flow {
         self.sequence.progress(self.flags.pending_fin(), direction)
     }
 
+    /// Whether the numbers of a segment that goes this way fit what is known.
+    #[inline]
+    pub(super) fn is_followed_by(&self, direction: Direction, segment: Segment) -> bool {
+        self.sequence.is_followed_by(self.view(), direction, segment)
+    }
+
     /// Whether a segment with this number may be the one that completes the handshake.
     pub(super) fn may_complete(&self, seq: u32) -> bool {
         self.sequence.may_complete(seq)

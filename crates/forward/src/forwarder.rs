@@ -412,7 +412,7 @@ impl Forwarder {
         } else if self.is_stream_beyond(id, direction, packet) {
             self.flows.keep(id, packet.now);
         } else {
-            self.hear(id, direction, segment(headers), packet.now);
+            self.hear_beside_cache(id, direction, segment(headers), packet.now);
             role = match self.flows.get(id).state() {
                 FlowState::SynReceived if was_asking => PacketRole::Answer,
                 FlowState::Closed if was_asking => PacketRole::Refusal,

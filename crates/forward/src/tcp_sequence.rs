@@ -4,7 +4,7 @@
 mod numbers;
 
 use self::numbers::{
-    advance, follows, is_behind, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen,
+    advance, follows, is_behind, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen, reach,
 };
 use super::cache::Progress;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
@@ -142,7 +142,8 @@ impl TcpSequence {
         self.sent != before.sent || (before.acked != 0 && self.acked != before.acked)
     }
 
-    /// Client and server have got so far without us, as far as is known.
+    /// Client and server have got so far by the flow cache. Numbers that are a little further stay: segments of the same side came
+    /// here meanwhile.
     pub(super) fn catch_up(
         &mut self,
         pending: PendingFin,
@@ -150,18 +151,40 @@ impl TcpSequence {
         server: Option<Progress>,
     ) {
         if let Some(Progress { sent, acked }) = client {
-            (self.sent, self.acked) = (sent, acked);
+            reach(&mut self.sent, sent);
+            if self.acked == 0 {
+                self.acked = acked;
+            }
+            reach(&mut self.acked, acked);
         }
         if let Some(server) = server {
             advance(&mut self.sent, server.acked);
         }
         if pending == PendingFin::Nobodys {
-            self.answered = match (client, server) {
-                (_, Some(server)) => server.sent,
-                (Some(client), None) => client.acked,
-                (None, None) => self.answered,
-            };
+            match (client, server) {
+                (_, Some(server)) => reach(&mut self.answered, server.sent),
+                (Some(_), None) if self.answered == 0 => self.answered = self.acked,
+                (Some(client), None) => reach(&mut self.answered, client.acked),
+                (None, None) => {}
+            }
             advance(&mut self.answered, self.acked);
+        }
+    }
+
+    /// Whether a segment fits what is known, so that it can move the numbers.
+    pub(super) fn is_followed_by(
+        &self,
+        view: View,
+        from: Direction,
+        Segment { seq, ack, .. }: Segment,
+    ) -> bool {
+        match (from, view) {
+            (Direction::ToServer, View::BothSides) => is_near(seq, self.sent) && is_near(ack, self.acked),
+            (Direction::ToServer, View::ClientSide) => {
+                seq.wrapping_sub(self.sent).wrapping_add(WINDOW) <= WINDOW + MAX_GAP
+                    && ack.wrapping_sub(self.acked).wrapping_add(WINDOW) <= WINDOW + MAX_GAP_ACK
+            }
+            (Direction::ToClient, _) => is_near(seq, self.acked) && is_near(ack, self.sent),
         }
     }
 

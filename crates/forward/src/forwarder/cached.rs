@@ -99,6 +99,28 @@ impl Forwarder {
         }
     }
 
+    /// Takes note of a packet that a worker forwards. If the cache has its flow, it may have forwarded much since the flow's numbers
+    /// were taken from there; and it gets the numbers of this worker before its own fall too far behind.
+    #[inline]
+    pub(super) fn hear_beside_cache(
+        &mut self,
+        id: FlowId,
+        direction: Direction,
+        segment: Segment,
+        now: Timestamp,
+    ) {
+        let flow = self.flows.get(id);
+        let is_open = flow.is_cached() && !flow.state().is_udp() && !flow.state().is_handshake();
+        if is_open && !flow.is_followed_by(direction, segment) {
+            self.catch_up(id);
+        }
+        let before = self.flows.get(id).progress(direction);
+        self.hear(id, direction, segment, now);
+        if is_open && self.flows.get(id).progress(direction).is_stride_behind(before) {
+            self.advance_in_cache(id);
+        }
+    }
+
     /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
     pub(super) fn ask_cache(&mut self, id: FlowId) {
         if !self.flows.get(id).is_cached() {

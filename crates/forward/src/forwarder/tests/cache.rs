@@ -19,6 +19,7 @@ macro_rules! told_with_a_cache {
     };
 }
 
+mod beside;
 mod ends;
 mod watched;
 mod ways;

@@ -1,0 +1,92 @@
+//! Segments of a flow that come to a worker, while the cache forwards others of the same side.
+
+use super::*;
+use crate::FlowEnd;
+
+told_with_a_cache! {
+    a_servers_reset_behind_data_that_a_worker_forwarded_ends_the_flow,
+    a_fin_behind_data_that_a_worker_forwarded_is_believed,
+    dsr_numbers_in_the_cache_follow_segments_that_workers_forward,
+    numbers_of_a_worker_follow_gigabytes_that_the_cache_forwarded,
+}
+
+/// Has a worker forward a packet, as it does with what the cache leaves to it.
+fn by_worker(lab: &mut Lab, packet: TestPacket) -> Seen {
+    let kernel = lab.kernel.take();
+    let seen = lab.send(packet);
+    lab.kernel = kernel;
+    seen
+}
+
+mod stories {
+    use super::*;
+
+    pub(super) fn a_servers_reset_behind_data_that_a_worker_forwarded_ends_the_flow(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        by_worker(&mut lab, syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+        by_worker(&mut lab, syn.reply().seq(1_501).ack(101).payload(&[7; 1_000]));
+        // The cache forwards the first of them once more, and knows nothing of the other.
+        lab.send(syn.reply().seq(501).ack(101).payload(&[7; 1_000]));
+        lab.send(lab.client(1).seq(101).ack(1_501));
+        lab.send(syn.reply().seq(2_501).rst());
+        assert_eq!((state(&lab), lab.ends()), (FlowState::Closed, vec![FlowEnd::ServerReset]));
+    }
+
+    pub(super) fn a_fin_behind_data_that_a_worker_forwarded_is_believed(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let data = lab.client(1).seq(101).ack(501).payload(&[7; 1_000]);
+        by_worker(&mut lab, data);
+        lab.send(lab.client(1).seq(1_101).ack(501).fin());
+        lab.send(syn.reply().seq(501).ack(1_102).fin());
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Closing, 1));
+    }
+
+    pub(super) fn dsr_numbers_in_the_cache_follow_segments_that_workers_forward(family: Family) {
+        let mut lab = Lab::dsr(family);
+        lab.send(lab.client(1).syn().seq(100));
+        let (mut seq, mut ack) = (101, 501);
+        lab.send(lab.client(1).seq(seq).ack(ack));
+        lab.send(lab.client(1).seq(seq).ack(ack).payload(&[7; 1_000]));
+        seq += 1_000;
+        for _ in 0..10 {
+            for _ in 0..50 {
+                let data = lab.client(1).seq(seq).ack(ack).payload(&[7; 1_000]);
+                by_worker(&mut lab, data);
+                (seq, ack) = (seq + 100_000, ack + 50_000);
+            }
+            lab.send(lab.client(1).seq(seq).ack(ack).payload(&[7; 1_000]));
+            seq += 1_000;
+        }
+        let before = kernel(&lab).forwarded(&client_key(&lab, 1));
+        lab.send(lab.client(1).seq(seq).ack(ack).fin());
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
+        assert!(before.is_some(), "the cache has the flow");
+    }
+
+    pub(super) fn numbers_of_a_worker_follow_gigabytes_that_the_cache_forwarded(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let (mut client, mut server) = (101_u32, 501_u32);
+        // 3 GB each way.
+        for _ in 0..30 {
+            (client, server) = go_on(&mut lab, &syn, client, server, 100_000_000);
+        }
+        by_worker(&mut lab, syn.reply().seq(server).ack(client).payload(&[7; 1_000]));
+        lab.send(syn.reply().seq(server.wrapping_add(1_000)).rst());
+        assert_eq!((state(&lab), lab.ends()), (FlowState::Closed, vec![FlowEnd::ServerReset]));
+    }
+
+    /// Client 1 and its server send each other so much more, by the cache.
+    fn go_on(lab: &mut Lab, syn: &Seen, client: u32, server: u32, bytes: u32) -> (u32, u32) {
+        let (mut client, mut server) = (client, server);
+        for _ in 0..bytes / 10_000_000 {
+            lab.send(syn.reply().seq(server).ack(client.wrapping_add(10_000_000)));
+            (client, server) = (client.wrapping_add(10_000_000), server.wrapping_add(10_000_000));
+            lab.send(lab.client(1).seq(client).ack(server));
+        }
+        lab.send(syn.reply().seq(server).ack(client));
+        (client, server)
+    }
+}
