@@ -64,6 +64,7 @@ mod servers;
 mod service_manager;
 mod shares;
 mod slow;
+mod slow_lines;
 mod smuggling;
 mod sni;
 mod sources;
@@ -145,6 +146,7 @@ fn main() -> ExitCode {
         service_manager::stories(),
         shares::stories(),
         slow::stories(),
+        slow_lines::stories(),
         smuggling::stories(),
         sni::stories(),
         sni::limits(),

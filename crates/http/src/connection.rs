@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
-use crate::forward::{Forwarding, RequestEnd};
+use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, UsualStack, decide};
@@ -416,10 +416,14 @@ impl<S: DecideRequest> Connection<S> {
         answer.write(AnswerTo { fields, page, closes, has_body }, &mut out);
         self.time_limit.renew(ANSWER_TIME);
         let (bytes, limit, mut sent) = (self.bytes.stream(), &mut self.time_limit, 0);
+        let (client, mut stall) = (&self.client, StallLimit::of_reader(ANSWER_TIME));
         let written = poll_fn(|cx| {
             while sent < out.len() {
                 match bytes.poll_write(cx, &out[sent..], More::No) {
-                    Poll::Pending => return limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
+                    Poll::Pending => {
+                        let over = stall.poll_over(cx, limit, client, || None);
+                        return over.map(|()| Err(Counter::IdleTimeout));
+                    }
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => sent += n,
                 }

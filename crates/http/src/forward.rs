@@ -40,7 +40,6 @@ use crate::{budgets, files, http2, idle};
 use broken::timed_out;
 use head::missing;
 pub(crate) use held::ClientHasShare;
-use stall::ServerLoad;
 pub(crate) use stall::StallLimit;
 use unread::UnreadCheck;
 
@@ -373,6 +372,7 @@ impl Forwarding<'_, '_> {
         let (client, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let client_end = &mut *self.end;
         let (is_counted, watch) = (client_end.is_stream(), client.watch_server(permit));
+        let wanted = || permit.is_wanted().then(|| held.map_or(1, HeldResource::count_of_connection));
         let end = poll_fn(|cx| {
             let polled = transfer.poll(cx, Ends { client: client_end, server });
             if transfer.status.is_some() && !is_told {
@@ -381,12 +381,7 @@ impl Forwarding<'_, '_> {
             }
             let (rx, tx) = std::mem::take(&mut transfer.moved);
             let body = std::mem::take(&mut transfer.body);
-            let progress = stall.progress(&transfer, (rx.max(body), tx));
-            let load = ServerLoad {
-                streams: held.map_or(1, HeldResource::count_of_connection),
-                is_wanted: permit.is_wanted(),
-            };
-            if stall.begins_anew(&progress, load) {
+            if stall.begins_anew(&stall.progress(&transfer, (rx.max(body), tx))) {
                 time_limit.renew(stall.bound());
             }
             if (rx, tx, body) != (0, 0, 0) {
@@ -403,11 +398,9 @@ impl Forwarding<'_, '_> {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
                 Poll::Pending if is_down(&watch, cx) => Poll::Ready(Some(TransferEnd::ServerDown)),
                 Poll::Pending if pace.is_too_slow(body, is_awaited, Instant::now) => Poll::Ready(None),
-                Poll::Pending => loop {
-                    match unread.poll(cx, &transfer, &Ends { client: client_end, server }, time_limit) {
-                        Poll::Ready(None) if stall.is_spared(load) => time_limit.renew(stall.bound()),
-                        polled => break polled.map(|ended| ended.or_else(|| stall.end())),
-                    }
+                Poll::Pending => match unread.poll(cx, &transfer, &Ends { client: client_end, server }) {
+                    Poll::Ready(end) => Poll::Ready(Some(end)),
+                    Poll::Pending => stall.poll_over(cx, time_limit, client, wanted).map(|()| stall.end()),
                 },
             }
         })

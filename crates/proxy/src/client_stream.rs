@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use super::byte_stream::ByteStream;
 use super::clients::Clients;
 use super::connect::Opening;
+use super::connection_bytes::ClientTransport;
 use super::own_sockets::OwnSocket;
 use super::proxy_header::Origin;
 use super::quic::ClientPaths;
@@ -60,8 +62,7 @@ pub struct ClientStream {
     generation: u64,
     /// Whether a client over QUIC has proved another address than that of its handshake.
     has_moved: AtomicBool,
-    /// Paths of a client over QUIC.
-    paths: Option<Arc<ClientPaths>>,
+    transport: ClientTransport,
     /// Servers and files that its streams hold.
     held_resources: Arc<AtomicUsize>,
 }
@@ -127,7 +128,7 @@ impl ClientStream {
                     early,
                     generation: 0,
                     has_moved,
-                    paths: None,
+                    transport: ClientTransport::Tcp(leg.tcp().as_raw_fd()),
                     held_resources: Arc::default(),
                 };
                 Some((client, ClientBytes { leg }))
@@ -155,7 +156,7 @@ impl ClientStream {
             early,
             generation: 0,
             has_moved: AtomicBool::new(false),
-            paths: Some(paths),
+            transport: ClientTransport::Quic(paths),
             held_resources: Arc::default(),
         }
     }
@@ -167,7 +168,7 @@ impl ClientStream {
     /// # Errors
     /// `access` denies the address.
     pub fn note_address(&self, now: SocketAddr) -> Result<(), Counter> {
-        let is_proven = self.paths.as_ref().is_none_or(|paths| paths.is_proven());
+        let is_proven = self.transport.paths().is_none_or(|paths| paths.is_proven());
         if !is_proven || self.client().ip() == now.ip() {
             return Ok(());
         }
@@ -176,6 +177,10 @@ impl ClientStream {
             true => Ok(()),
             false => Err(Counter::AccessDenied),
         }
+    }
+
+    pub(super) fn transport(&self) -> &ClientTransport {
+        &self.transport
     }
 
     pub(super) fn held_resources(&self) -> &Arc<AtomicUsize> {
@@ -285,7 +290,7 @@ impl ClientStream {
     /// Waits until something else than the two sides ends the connection: a reload that denies the
     /// client, an operator, or too many changes of address over QUIC.
     pub fn over(&self) -> impl Future<Output = Counter> + Send + use<> {
-        let (over, paths) = (self.session.watched.over(), self.paths.clone());
+        let (over, paths) = (self.session.watched.over(), self.transport.paths().cloned());
         let overdrawn = async move {
             match paths {
                 Some(paths) => paths.overdrawn().await,

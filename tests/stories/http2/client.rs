@@ -28,7 +28,10 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) async fn connect(to: SocketAddr) -> Client {
-        let stream = TcpStream::connect(to).await.unwrap();
+        Client::over(TcpStream::connect(to).await.unwrap()).await
+    }
+
+    pub(crate) async fn over(stream: TcpStream) -> Client {
         // A stream that is not read leaves room for others.
         let builder = client::Builder::new().initial_connection_window_size(1 << 20).clone();
         let (send, connection) = builder.handshake(stream).await.unwrap();

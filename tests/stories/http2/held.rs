@@ -137,9 +137,58 @@ pub(super) fn client_that_reads_byte_by_byte_holds_no_server() {
     let takes_a_byte = frame(8, 0, 1, &1_u32.to_be_bytes());
     wait_for("a reset of the stream", || {
         closed.write_all(&takes_a_byte).unwrap();
-        // Slower than 500 bytes a second.
-        thread::sleep(Duration::from_millis(20));
+        // Slower than 500 bytes a second, with the heads of frames.
+        thread::sleep(Duration::from_millis(100));
         (balancer.stat("/frontends/web/drops/client_too_slow") == 1).then_some(())
+    });
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// Its streams take nothing, and answers to its pings keep the connection busy.
+pub(super) fn stream_that_takes_nothing_of_a_busy_connection_holds_no_server() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::start(lab.server(1), |_, stream| {
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {0}\r\n\r\n{1}", 1 << 20, "x".repeat(1 << 20))
+    });
+    let setup = setup(&lab, "h1").timeouts("idle = 1").server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut busy = ask_with_closed_windows(&lab, 2);
+    let mut answers = busy.try_clone().unwrap();
+    thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
+    balancer.wait_for_stat("/backends/pool/current_connections", 2);
+    let mut ping = || {
+        busy.write_all(&frame(6, 0, 0, b"busy now")).unwrap();
+        thread::sleep(Duration::from_millis(5));
+    };
+    // Ten periods of up to two seconds.
+    (0..1_000).for_each(|_| ping());
+    wait_for("resets of the streams", || {
+        ping();
+        (balancer.stat("/frontends/web/drops/client_too_slow") == 2).then_some(())
+    });
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// Its server takes the upload, and has answered long before the end.
+pub(super) fn upload_does_not_hold_the_server_of_an_unread_response() {
+    let lab = Loopback::new();
+    let _server = TcpServer::start(lab.server(1), |mut stream| {
+        let mut upload = stream.try_clone()?;
+        thread::spawn(move || std::io::copy(&mut upload, &mut std::io::sink()));
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1_u64 << 40)?;
+        while stream.write_all(&[b'x'; 65_536]).is_ok() {}
+        Ok(())
+    });
+    let setup = setup(&lab, "h1").timeouts("idle = 2").health("kind = \"none\"");
+    let balancer = BalancerProcess::start(&lab, &setup.server("a", lab.server(1), ""));
+    let mut client = connect(lab.vip());
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", 1_u64 << 40);
+    client.write_all(head.as_bytes()).unwrap();
+    balancer.wait_for_stat("/backends/pool/current_connections", 1);
+    wait_for("a reset of the client", || {
+        let _ = client.write_all(&[b'x'; 100]);
+        thread::sleep(Duration::from_millis(20));
+        (balancer.stat("/frontends/web/ended/client_too_slow") == 1).then_some(())
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
 }
@@ -164,7 +213,7 @@ pub(super) fn client_that_sends_its_upload_byte_by_byte_holds_no_server() {
     wait_for("answers to both", || {
         // One that has its answer takes no more.
         let _ = (http1.write_all(b"x"), http2.write_all(&frame(0, 0, 1, b"x")));
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(100));
         (balancer.stat("/frontends/web/requests/answered/request_timeout") == 2).then_some(())
     });
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
@@ -181,7 +230,7 @@ fn gets_a_slot(lab: &Loopback, balancer: &BalancerProcess, greedy: &mut TcpStrea
     balancer.wait_for_stat("/backends/pool/waiting_connections", 1);
     wait_for("a slot", || {
         let _ = greedy.write_all(bytes);
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(100));
         other.is_finished().then_some(())
     });
     assert_eq!(other.join().unwrap().status, 200);
@@ -198,7 +247,7 @@ pub(super) fn slow_streams_of_a_connection_leave_slots_to_waiting_requests() {
     let balancer = BalancerProcess::start(&lab, &setup);
     let mut greedy = ask_with_closed_windows(&lab, 4);
     balancer.wait_for_stat("/backends/pool/current_connections", 4);
-    // Each stream takes at most 350 bytes a second: more than its share, and less than it needs alone.
+    // The connection takes at most 640 bytes a second: enough alone, and too few for four servers.
     let takes = |n: u32| frame(8, 0, 2 * n + 1, &7_u32.to_be_bytes());
     gets_a_slot(&lab, &balancer, &mut greedy, &(0..4).flat_map(takes).collect::<Vec<u8>>());
 }

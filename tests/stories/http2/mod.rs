@@ -27,11 +27,13 @@ use held::{
     closed_windows_hold_no_server_of_longer_responses, closed_windows_hold_no_slot_of_a_server,
     slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request,
     slow_streams_of_a_connection_leave_slots_to_waiting_requests,
+    stream_that_takes_nothing_of_a_busy_connection_holds_no_server,
     streams_of_http2_servers_count_in_the_share_of_their_client,
     streams_of_one_client_leave_an_http2_server_room_for_others,
     streams_of_one_client_leave_connections_to_servers_for_others,
     unread_response_counts_for_the_client_that_a_trusted_proxy_names,
     unread_responses_of_an_http2_server_stall_no_other_client,
+    upload_does_not_hold_the_server_of_an_unread_response,
 };
 use malformed::{
     malformed_request_ends_its_stream_alone, malformed_response_leaves_the_connection_to_its_server,
@@ -59,6 +61,8 @@ stories!("http2":
     client_that_reads_byte_by_byte_holds_no_server,
     client_that_sends_its_upload_byte_by_byte_holds_no_server,
     slow_streams_of_a_connection_leave_slots_to_waiting_requests,
+    stream_that_takes_nothing_of_a_busy_connection_holds_no_server,
+    upload_does_not_hold_the_server_of_an_unread_response,
     slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request,
     streams_of_http2_servers_count_in_the_share_of_their_client [Need::PRLIMIT],
     streams_of_one_client_leave_connections_to_servers_for_others [Need::PRLIMIT],

@@ -1,7 +1,7 @@
 //! HTTP/3: requests over QUIC, beside those over TCP.
 
 mod browser;
-mod client;
+pub(crate) mod client;
 mod early;
 mod forger;
 mod hostile;
@@ -26,7 +26,7 @@ pub(crate) fn stories() -> Vec<Trial> {
 }
 
 /// A frontend with HTTP/3 and the certificate `site` of this network's directory, and these lines in its table `tls`. Its server is the first.
-fn site(lab: &Loopback, lines: &str) -> Setup {
+pub(crate) fn site(lab: &Loopback, lines: &str) -> Setup {
     with(lab, "", lines).server("a", lab.server(1), "")
 }
 
@@ -44,7 +44,7 @@ fn with(lab: &Loopback, lines: &str, of_tls: &str) -> Setup {
 }
 
 /// An authority whose certificate for `site.example` is in this network's directory.
-fn authority(lab: &Loopback) -> TestAuthority {
+pub(crate) fn authority(lab: &Loopback) -> TestAuthority {
     let authority = TestAuthority::new("The authority");
     authority.issue(&["site.example"]).save(lab.directory(), "site");
     authority.save(lab.directory());

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use convey_files::FileName;
 use convey_http_core::{AcceptedEncodings, BodyFraming, HttpMethod, RequestHead, rewritten_path};
 use convey_model::FilesConfig;
-use convey_proxy::HeldResource;
 use convey_snapshot::Pool;
 use convey_snapshot::stats::Counter;
 
@@ -52,8 +51,8 @@ pub(crate) async fn serve(
     let end = match request.hold() {
         Ok(held) => match find(&request, user, files).await {
             Ok((found, status)) => {
-                let held = held.filter(|_| found.file().is_some_and(|file| file.is_open()));
-                request.reply(found, status, pool, held).await
+                let _held = held.filter(|_| found.file().is_some_and(|file| file.is_open()));
+                request.reply(found, status, pool).await
             }
             Err(answer) => RequestEnd::Unanswered(answer),
         },
@@ -130,13 +129,7 @@ fn redirect(path: &[u8], query: &[u8]) -> OwnAnswer {
 
 impl Forwarding<'_, '_> {
     /// Sends a file, or what is to be said of it.
-    async fn reply(
-        &mut self,
-        found: Found,
-        status: u16,
-        pool: &Arc<Pool>,
-        held: Option<HeldResource>,
-    ) -> RequestEnd {
+    async fn reply(&mut self, found: Found, status: u16, pool: &Arc<Pool>) -> RequestEnd {
         let head = self.request.head();
         let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
         let client_stays = !self.is_last && head.keeps_alive() && !has_body;
@@ -165,8 +158,8 @@ impl Forwarding<'_, '_> {
         let sending = Sending {
             end: self.end,
             time_limit: self.time_limit,
-            stall: StallLimit::of_reader(&self.timeouts),
-            streams: &|| held.as_ref().map_or(1, HeldResource::count_of_connection),
+            client,
+            stall: StallLimit::of_file(&self.timeouts),
             moved: &mut |bytes| {
                 if !is_counted {
                     client.count_bytes(0, bytes);

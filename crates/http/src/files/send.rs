@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use convey_files::beneath::{self, DiskWait};
-use convey_proxy::More;
+use convey_proxy::{ClientStream, More};
 use convey_snapshot::stats::Counter;
 use rustix::fs::sendfile;
 use rustix::io::Errno;
@@ -38,10 +38,9 @@ pub(super) const AHEAD: u64 = 1024 * 1024;
 pub(super) struct Sending<'a, 'b> {
     pub(super) end: &'a mut ClientEnd<'b>,
     pub(super) time_limit: &'a mut TimeLimit,
+    pub(super) client: &'a ClientStream,
     /// Upper bound for the time in which the client takes too little.
     pub(super) stall: StallLimit,
-    /// Returns how many streams of the client's connection share the rate of [`StallLimit`].
-    pub(super) streams: &'a (dyn Fn() -> usize + Sync),
     /// Called with the number of bytes that the client has taken.
     pub(super) moved: &'a mut (dyn FnMut(u64) + Send),
 }
@@ -85,9 +84,12 @@ impl Sending<'_, '_> {
     /// The client has taken so many bytes.
     fn has_taken(&mut self, bytes: u64) {
         (self.moved)(bytes);
-        if self.stall.has_taken(bytes, (self.streams)()) {
-            self.time_limit.renew(self.stall.bound());
-        }
+        self.stall.has_taken(bytes);
+    }
+
+    /// Waits until the client has taken too little for too long.
+    fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<Counter> {
+        self.stall.poll_over(cx, self.time_limit, self.client, || None).map(|()| Counter::ClientTooSlow)
     }
 
     /// Sends the page of a directory. Each part is made once the client takes some of it.
@@ -113,9 +115,7 @@ impl Sending<'_, '_> {
                 let left =
                     (first.get(sent..).unwrap_or_default(), &second[sent.saturating_sub(first.len())..]);
                 match poll_write_both(self.end, cx, left, more) {
-                    Poll::Pending => {
-                        return self.time_limit.poll_over(cx).map(|()| Err(Counter::ClientTooSlow));
-                    }
+                    Poll::Pending => return self.poll_too_slow(cx).map(Err),
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
                     Poll::Ready(Ok(n)) => {
                         sent += n;
@@ -169,7 +169,7 @@ impl Sending<'_, '_> {
         let room = usize::try_from(most).unwrap_or(usize::MAX);
         let room = poll_fn(|cx| match self.end.poll_writable(cx, room) {
             Poll::Ready(room) => Poll::Ready(room.map_err(|_| Counter::ClientReset)),
-            Poll::Pending => self.time_limit.poll_over(cx).map(|()| Err(Counter::ClientTooSlow)),
+            Poll::Pending => self.poll_too_slow(cx).map(Err),
         });
         Ok(room.await? as u64)
     }

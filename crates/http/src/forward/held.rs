@@ -8,7 +8,7 @@ use convey_model::client_of;
 use convey_proxy::{HeldResource, More};
 use convey_snapshot::stats::Counter;
 
-use super::Forwarding;
+use super::{Forwarding, StallLimit};
 use crate::ends::End;
 use crate::http2::StreamClient;
 use crate::transfer::Outgoing;
@@ -44,19 +44,22 @@ impl Forwarding<'_, '_> {
     /// Has the client's stream take the rest of a response, unless it takes nothing for too long.
     pub(super) async fn write_rest(&mut self, mut rest: Outgoing) -> Result<(), Counter> {
         let (time_limit, record, idle) = (&mut *self.time_limit, &mut *self.record, self.timeouts.idle);
-        let end = &mut *self.end;
+        let (client, end, mut stall) = (self.client, &mut *self.end, StallLimit::of_reader(idle));
         poll_fn(|cx| {
             let before = rest.left();
             let flushed = rest.poll_flush(cx, end, More::No);
             let taken = (before - rest.left()) as u64;
             if taken > 0 {
                 record.count(0, taken);
+                stall.has_taken(taken);
                 time_limit.renew(idle);
             }
             match flushed {
                 Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Counter::ClientReset)),
                 Poll::Pending if end.poll_reset(cx).is_ready() => Poll::Ready(Err(Counter::ClientReset)),
-                Poll::Pending => time_limit.poll_over(cx).map(|()| Err(Counter::IdleTimeout)),
+                Poll::Pending => {
+                    stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::IdleTimeout))
+                }
             }
         })
         .await

@@ -1,34 +1,43 @@
 //! Upper bound for a time in which too little moves between a client and a server.
 
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use convey_http_core::{BodyFraming, RequestHead};
 use convey_model::Timeouts;
+use convey_proxy::{ClientStream, ConnectionBytes};
 
+use crate::time_limit::TimeLimit;
 use crate::transfer::{Transfer, TransferEnd};
 
-/// Period in which a client has to send enough of its request, or take enough of its response,
-/// while its server is held; `timeouts.idle` may lower it.
+/// Period in which the connection of a client has to move enough bytes while a server is held for
+/// the client; `timeouts.idle` may lower it.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Lowest rate in bytes a second, over a period, at which a client may send uploads and take
-/// responses while servers are held. The streams of a connection share it, unless other requests
-/// wait for these servers.
+/// Lowest rate of a client's connection in bytes a second, over a period. Bytes of one stream say
+/// little: they move in steps, as buffers of the kernel, of TLS and of libraries have room again.
 const MIN_RATE: u64 = 500;
+
+/// Periods in a row for which a stream may move nothing while others keep its connection busy.
+const MAX_STILL_PERIODS: u32 = 10;
 
 /// The bound, which depends on the side that is waited for.
 pub(crate) struct StallLimit {
     idle: Duration,
     response: Duration,
+    /// The bound while a client is waited for.
+    period: Duration,
     side: AwaitedSide,
     /// Whether the request has a body of known length.
     is_upload: bool,
     /// Bytes that have moved since the bound began.
     moved: u64,
-    /// Bytes that were left for the client to move when the bound began; `None`: an unknown number.
-    left: Option<u64>,
-    /// Whether other requests have waited for the server since the bound began.
-    was_wanted: bool,
+    /// Bytes of the response that waited for the client when the bound began.
+    left: u64,
+    /// Bytes of the client's connection when a period began; `None`: none has begun.
+    connection: Option<ConnectionBytes>,
+    /// Periods in a row in which no byte has moved.
+    still_periods: u32,
 }
 
 /// Side that a transfer waits for.
@@ -50,17 +59,8 @@ pub(super) struct TransferProgress {
     side: AwaitedSide,
     from_client: u64,
     to_client: u64,
-    /// Bytes that are left for the client to move; `None`: an unknown number.
-    left: Option<u64>,
-}
-
-/// Other requests beside a transfer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ServerLoad {
-    /// Servers that streams of the same connection hold, with this one.
-    pub(super) streams: usize,
-    /// Whether other requests wait for the server.
-    pub(super) is_wanted: bool,
+    /// Bytes of the response that wait for the client.
+    waiting: u64,
 }
 
 impl StallLimit {
@@ -71,29 +71,41 @@ impl StallLimit {
 
     fn of(timeouts: &Timeouts, is_upload: bool) -> StallLimit {
         let (idle, response, side) = (timeouts.idle, timeouts.response, AwaitedSide::Server);
-        StallLimit { idle, response, side, is_upload, moved: 0, left: None, was_wanted: false }
+        StallLimit { idle, response, side, is_upload, ..StallLimit::of_reader(PERIOD.min(idle)) }
     }
 
-    /// The bound of a response that waits for its client alone.
-    pub(crate) fn of_reader(timeouts: &Timeouts) -> StallLimit {
-        StallLimit { side: AwaitedSide::Reader, left: Some(u64::MAX), ..StallLimit::of(timeouts, false) }
+    /// The bound of a file.
+    pub(crate) fn of_file(timeouts: &Timeouts) -> StallLimit {
+        StallLimit::of_reader(PERIOD.min(timeouts.idle))
     }
 
-    /// Notes so many bytes that the client has taken of such a response. Returns whether the bound begins anew.
-    pub(crate) fn has_taken(&mut self, bytes: u64, streams: usize) -> bool {
-        let (side, left) = (AwaitedSide::Reader, Some(u64::MAX));
-        let progress = TransferProgress { side, from_client: 0, to_client: bytes, left };
-        self.begins_anew(&progress, ServerLoad { streams, is_wanted: false })
+    /// The bound of a response that waits for its client alone, with this period.
+    pub(crate) fn of_reader(period: Duration) -> StallLimit {
+        StallLimit {
+            idle: period,
+            response: period,
+            period,
+            side: AwaitedSide::Reader,
+            is_upload: false,
+            moved: 0,
+            left: u64::MAX,
+            connection: None,
+            still_periods: 0,
+        }
+    }
+
+    /// Notes bytes that the client has taken of a response that waits for it alone.
+    pub(crate) fn has_taken(&mut self, bytes: u64) {
+        self.moved += bytes;
     }
 
     /// The bound at this point of a transfer.
     pub(crate) fn bound(&self) -> Duration {
-        let bound = match self.side {
-            AwaitedSide::Sender | AwaitedSide::Reader => PERIOD,
-            AwaitedSide::Server => self.response,
+        match self.side {
+            AwaitedSide::Sender | AwaitedSide::Reader => self.period,
+            AwaitedSide::Server => self.response.min(self.idle),
             AwaitedSide::Both => self.idle,
-        };
-        bound.min(self.idle)
+        }
     }
 
     /// State of this transfer, in which so many bytes have moved from the client and to it.
@@ -111,51 +123,73 @@ impl StallLimit {
             Some(_) if waiting > 0 && !transfer.exchange.has_changed() => AwaitedSide::Reader,
             Some(_) => AwaitedSide::Both,
         };
-        let left = match side {
-            AwaitedSide::Sender => self.is_upload.then(|| transfer.exchange.opaque_from_client()),
-            _ => Some(waiting),
-        };
-        TransferProgress { side, from_client, to_client, left }
+        TransferProgress { side, from_client, to_client, waiting }
     }
 
     /// Notes bytes that have moved. Returns whether the bound begins anew: another side is waited
-    /// for now, or enough has moved.
-    pub(super) fn begins_anew(&mut self, progress: &TransferProgress, load: ServerLoad) -> bool {
-        let has_changed = std::mem::replace(&mut self.side, progress.side) != progress.side;
-        // An interim response lets the client begin with its body.
-        let is_asked = progress.side == AwaitedSide::Sender && progress.to_client > 0;
-        self.moved += progress.from_client + progress.to_client;
-        self.was_wanted |= load.is_wanted;
-        let begins_anew = has_changed || is_asked || self.moved >= self.needed(load.streams, self.was_wanted);
+    /// for now, or the side has done all that it could.
+    pub(super) fn begins_anew(&mut self, progress: &TransferProgress) -> bool {
+        let TransferProgress { side, from_client, to_client, waiting } = *progress;
+        let has_changed = std::mem::replace(&mut self.side, side) != side;
+        self.moved += match side {
+            AwaitedSide::Sender => from_client,
+            AwaitedSide::Reader => to_client,
+            AwaitedSide::Server | AwaitedSide::Both => from_client + to_client,
+        };
+        let begins_anew = has_changed
+            || match side {
+                // An interim response lets the client begin with its body.
+                AwaitedSide::Sender => to_client > 0,
+                AwaitedSide::Reader => self.moved >= self.left,
+                AwaitedSide::Server | AwaitedSide::Both => self.moved > 0,
+            };
         if begins_anew {
-            (self.moved, self.left, self.was_wanted) = (0, progress.left, load.is_wanted);
+            (self.moved, self.left, self.still_periods) = (0, waiting, 0);
         }
         begins_anew
     }
 
-    /// Whether a bound that is over begins anew: too little has moved only for a server that other
-    /// requests wait for, and none waits any more.
-    pub(super) fn is_spared(&mut self, load: ServerLoad) -> bool {
-        let is_spared = !load.is_wanted && self.moved >= self.needed(load.streams, false);
-        if is_spared {
-            (self.moved, self.was_wanted) = (0, false);
+    /// Waits until the bound is over. It begins anew for a client whose connection is fast enough;
+    /// `wanted`: see [`StallLimit::is_fast_enough`].
+    pub(crate) fn poll_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        time_limit: &mut TimeLimit,
+        client: &ClientStream,
+        wanted: impl Fn() -> Option<usize>,
+    ) -> Poll<()> {
+        let awaits_client = matches!(self.side, AwaitedSide::Sender | AwaitedSide::Reader);
+        if awaits_client && self.connection.is_none() {
+            self.connection = Some(client.connection_bytes());
+            time_limit.renew(self.period);
         }
-        is_spared
+        loop {
+            ready!(time_limit.poll_over(cx));
+            if !awaits_client || !self.is_fast_enough(client.connection_bytes(), wanted()) {
+                return Poll::Ready(());
+            }
+            time_limit.renew(self.period);
+        }
     }
 
-    /// Bytes that have to move within the bound. Any byte is enough, except of a client that sends
-    /// an upload or does not take its response: that needs its part of [`MIN_RATE`], or all that
-    /// was left. A body of unknown length may be a stream of messages, with pauses: it needs the
-    /// rate only where other requests wait for the server.
-    fn needed(&self, streams: usize, is_wanted: bool) -> u64 {
-        let sharing = if is_wanted { 1 } else { streams.max(1) as u64 };
-        let of_period = MIN_RATE * self.bound().as_secs() / sharing;
-        let needed = match (self.side, self.left) {
-            (AwaitedSide::Sender | AwaitedSide::Reader, Some(left)) => of_period.min(left),
-            (AwaitedSide::Sender, None) if is_wanted => of_period,
-            _ => 1,
+    /// Whether a client that is waited for gets another period: `now` are the bytes of its
+    /// connection. Where other requests wait for the server, the rate is for each of the servers
+    /// that the connection holds, so many are `wanted`. A body of unknown length may be a stream of
+    /// messages, with pauses: it needs the rate only then.
+    fn is_fast_enough(&mut self, now: ConnectionBytes, wanted: Option<usize>) -> bool {
+        let before = self.connection.replace(now).unwrap_or(now);
+        let has_moved = std::mem::take(&mut self.moved) > 0;
+        self.still_periods = if has_moved { 0 } else { self.still_periods + 1 };
+        let is_sender = self.side == AwaitedSide::Sender;
+        if is_sender && !self.is_upload && wanted.is_none() && has_moved {
+            return true;
+        }
+        let bytes = match is_sender {
+            true => now.received.saturating_sub(before.received),
+            false => now.acknowledged.saturating_sub(before.acknowledged),
         };
-        needed.max(1)
+        let rate = MIN_RATE * wanted.unwrap_or(1) as u64;
+        bytes >= (rate * self.period.as_secs()).max(1) && self.still_periods < MAX_STILL_PERIODS
     }
 
     /// The end of a transfer whose bound is over. `None`: it waits for no reader.
@@ -166,140 +200,198 @@ impl StallLimit {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-
-    const ALONE: ServerLoad = ServerLoad { streams: 1, is_wanted: false };
-
-    const WANTED: ServerLoad = ServerLoad { streams: 20, is_wanted: true };
 
     const WAITING: u64 = 64 * 1024;
 
-    fn among(streams: usize) -> ServerLoad {
-        ServerLoad { streams, is_wanted: false }
-    }
+    /// Connections to servers that streams of a connection hold while other requests wait.
+    const WANTED: Option<usize> = Some(20);
 
-    fn limit(idle: u64, side: AwaitedSide) -> StallLimit {
+    fn limit(idle: u64, side: AwaitedSide, is_upload: bool) -> StallLimit {
         let timeouts = Timeouts { idle: Duration::from_secs(idle), ..Timeouts::default() };
-        StallLimit { side, ..StallLimit::of(&timeouts, true) }
+        StallLimit { side, ..StallLimit::of(&timeouts, is_upload) }
     }
 
-    fn progress(side: AwaitedSide, bytes: u64, left: Option<u64>) -> TransferProgress {
-        let is_sender = side == AwaitedSide::Sender;
-        let (from_client, to_client) = if is_sender { (bytes, 0) } else { (0, bytes) };
-        TransferProgress { side, from_client, to_client, left }
+    #[derive(Clone, Copy)]
+    struct Second {
+        /// Bytes that move in the transfer itself.
+        own: u64,
+        /// Bytes of the connection, in the direction that is waited for.
+        connection: u64,
+        wanted: Option<usize>,
+    }
+
+    /// Bytes that move in each second over a connection with no other stream.
+    fn alone(rate: u64) -> Second {
+        Second { own: rate, connection: rate, wanted: None }
+    }
+
+    /// Seconds for which a client holds a server, up to two hours.
+    fn held_while(limit: &mut StallLimit, side: AwaitedSide, seconds: impl Fn(u64) -> Second) -> u64 {
+        let (mut since, mut bytes) = (0, ConnectionBytes::default());
+        limit.connection = Some(bytes);
+        for at in 1..=7_200 {
+            let second = seconds(at);
+            let is_sender = side == AwaitedSide::Sender;
+            let (from_client, to_client) = if is_sender { (second.own, 0) } else { (0, second.own) };
+            let moved = if is_sender { &mut bytes.received } else { &mut bytes.acknowledged };
+            *moved += second.connection;
+            if limit.begins_anew(&TransferProgress { side, from_client, to_client, waiting: WAITING }) {
+                since = at;
+            } else if at - since >= limit.bound().as_secs() {
+                if !limit.is_fast_enough(bytes, second.wanted) {
+                    return at;
+                }
+                since = at;
+            }
+        }
+        7_200
+    }
+
+    fn held(idle: u64, side: AwaitedSide, second: Second) -> u64 {
+        held_while(&mut limit(idle, side, true), side, |_| second)
     }
 
     #[test]
     fn client_that_takes_nothing_holds_a_server_for_a_minute() {
-        let bound = |idle, side| limit(idle, side).bound().as_secs();
+        let bound = |idle, side| limit(idle, side, true).bound().as_secs();
         assert_eq!(bound(600, AwaitedSide::Reader), 60);
         assert_eq!(bound(600, AwaitedSide::Sender), 60);
         assert_eq!(bound(600, AwaitedSide::Both), 600);
         assert_eq!(bound(7, AwaitedSide::Reader), 7);
-    }
-
-    /// Seconds for which a client holds a server, up to an hour, that moves so many bytes in each
-    /// second in which it `moves`.
-    fn held_while(
-        limit: &mut StallLimit,
-        step: TransferProgress,
-        moves: impl Fn(u64) -> bool,
-        load: impl Fn(u64) -> ServerLoad,
-    ) -> u64 {
-        let mut since = 0;
-        for second in 0..3_600 {
-            if moves(second) && limit.begins_anew(&step, load(second)) {
-                since = second;
-            } else if second - since >= limit.bound().as_secs() {
-                if !limit.is_spared(load(second)) {
-                    return second;
-                }
-                since = second;
-            }
-        }
-        3_600
-    }
-
-    fn held(idle: u64, side: AwaitedSide, rate: u64, left: Option<u64>, load: ServerLoad) -> u64 {
-        let mut limit = limit(idle, AwaitedSide::Both);
-        held_while(&mut limit, progress(side, rate, left), |_| true, |_| load)
+        assert_eq!(held(600, AwaitedSide::Reader, alone(0)), 60);
     }
 
     #[test]
-    fn client_that_takes_too_little_holds_a_server_for_a_minute() {
-        let held = |idle, rate, load| held(idle, AwaitedSide::Reader, rate, Some(WAITING), load);
-        assert_eq!(held(600, 1, ALONE), 60);
-        assert_eq!(held(600, 490, ALONE), 60);
-        // A modem of 56 kbit/s, and its share of many streams.
-        assert_eq!(held(600, 7_000, ALONE), 3_600);
-        assert_eq!(held(600, 7_000 / 100, among(100)), 3_600);
-        assert_eq!(held(600, 1, among(100)), 60);
-        assert_eq!(held(7, 490, ALONE), 7);
-        assert_eq!(held(7, 600, ALONE), 3_600);
-    }
-
-    #[test]
-    fn client_that_sends_its_upload_too_slowly_holds_a_server_for_a_minute() {
-        let held = |idle, rate, load| held(idle, AwaitedSide::Sender, rate, Some(1 << 20), load);
-        assert_eq!(held(600, 1, ALONE), 60);
-        assert_eq!(held(600, 490, ALONE), 60);
-        assert_eq!(held(600, 510, ALONE), 3_600);
-        assert_eq!(held(600, 70, among(100)), 3_600);
-        assert_eq!(held(7, 490, ALONE), 7);
-    }
-
-    #[test]
-    fn streams_share_no_rate_while_other_requests_wait() {
+    fn client_that_moves_too_little_holds_a_server_for_a_minute() {
         for side in [AwaitedSide::Reader, AwaitedSide::Sender] {
-            // 600 bytes a second in all.
-            assert_eq!(held(600, side, 600 / 20, Some(1 << 20), among(20)), 3_600);
-            assert_eq!(held(600, side, 600 / 20, Some(1 << 20), WANTED), 60);
-            assert_eq!(held(600, side, 510, Some(1 << 20), WANTED), 3_600);
+            assert_eq!(held(600, side, alone(1)), 60);
+            assert_eq!(held(600, side, alone(490)), 60);
+            assert_eq!(held(600, side, alone(500)), 7_200);
+            assert_eq!(held(7, side, alone(490)), 7);
+            assert_eq!(held(7, side, alone(500)), 7_200);
+        }
+    }
+
+    #[test]
+    fn slow_connection_may_have_many_streams() {
+        for side in [AwaitedSide::Reader, AwaitedSide::Sender] {
+            // A stream of a connection with 2 kB/s moves once in five minutes.
+            let step = |at| Second { own: u64::from(at % 300 == 0) * 16_384, ..alone(2_000) };
+            assert_eq!(held_while(&mut limit(600, side, true), side, step), 7_200);
+        }
+    }
+
+    #[test]
+    fn stream_that_moves_nothing_on_a_busy_connection_holds_a_server_for_ten_periods() {
+        for side in [AwaitedSide::Reader, AwaitedSide::Sender] {
+            assert_eq!(held(600, side, Second { own: 0, ..alone(1 << 20) }), 600);
+            assert_eq!(held(7, side, Second { own: 0, ..alone(1 << 20) }), 70);
+        }
+    }
+
+    #[test]
+    fn each_server_needs_the_rate_while_other_requests_wait() {
+        for side in [AwaitedSide::Reader, AwaitedSide::Sender] {
+            assert_eq!(held(600, side, Second { own: 600, connection: 9_900, wanted: None }), 7_200);
+            assert_eq!(held(600, side, Second { own: 600, connection: 9_900, wanted: WANTED }), 60);
+            assert_eq!(held(600, side, Second { own: 600, connection: 10_000, wanted: WANTED }), 7_200);
         }
     }
 
     #[test]
     fn stream_of_messages_may_pause_while_no_other_request_waits() {
-        let calls = |load: fn(u64) -> ServerLoad| {
-            let step = progress(AwaitedSide::Sender, 100, None);
-            held_while(&mut limit(600, AwaitedSide::Both), step, |second| second % 50 == 0, load)
+        let calls = |wanted: fn(u64) -> Option<usize>| {
+            let message = |at| {
+                let bytes = u64::from(at % 50 == 0) * 100;
+                Second { wanted: wanted(at), ..alone(bytes) }
+            };
+            held_while(&mut limit(600, AwaitedSide::Sender, false), AwaitedSide::Sender, message)
         };
-        assert_eq!(calls(|_| among(20)), 3_600);
-        assert_eq!(calls(|_| WANTED), 60);
+        assert_eq!(calls(|_| None), 7_200);
+        assert_eq!(calls(|_| Some(1)), 60);
         // Another request waits for a second, and later ones all the time.
-        assert_eq!(calls(|second| if second == 100 { WANTED } else { ALONE }), 3_600);
-        assert_eq!(calls(|second| if second >= 120 { WANTED } else { ALONE }), 160);
+        assert_eq!(calls(|at| (at == 100).then_some(1)), 7_200);
+        assert_eq!(calls(|at| (at >= 121).then_some(1)), 180);
     }
 
     #[test]
     fn interim_response_gives_the_client_its_time() {
-        let mut limit = limit(600, AwaitedSide::Sender);
-        let interim = TransferProgress { to_client: 25, ..progress(AwaitedSide::Sender, 0, Some(1 << 20)) };
-        assert!(limit.begins_anew(&interim, ALONE));
-        assert!(!limit.begins_anew(&progress(AwaitedSide::Sender, 25, Some(1 << 20)), ALONE));
+        let mut limit = limit(600, AwaitedSide::Sender, true);
+        let interim =
+            TransferProgress { side: AwaitedSide::Sender, from_client: 0, to_client: 25, waiting: 0 };
+        assert!(limit.begins_anew(&interim));
+        assert!(!limit.begins_anew(&TransferProgress { from_client: 25, to_client: 0, ..interim }));
     }
 
     #[test]
     fn client_that_takes_too_little_of_a_file_is_given_up() {
         let timeouts = Timeouts { idle: Duration::from_secs(600), ..Timeouts::default() };
-        for (rate, streams, is_enough) in [(499, 1, false), (500, 1, true), (4, 100, false), (5, 100, true)] {
-            let mut limit = StallLimit::of_reader(&timeouts);
-            assert_eq!(limit.bound().as_secs(), 60);
-            let begins_anew = (0..60).filter(|_| limit.has_taken(rate, streams)).count();
-            assert_eq!(begins_anew > 0, is_enough, "{rate} bytes a second on {streams} streams");
+        for (bytes, is_enough) in [(29_999, false), (30_000, true)] {
+            let mut limit = StallLimit::of_file(&timeouts);
+            limit.connection = Some(ConnectionBytes::default());
+            limit.has_taken(bytes);
+            let taken = ConnectionBytes { received: 0, acknowledged: bytes };
+            assert_eq!(limit.is_fast_enough(taken, None), is_enough);
         }
     }
 
     #[test]
     fn client_of_a_slow_server_needs_no_rate() {
         // It takes all that waits, though that is little.
-        assert_eq!(held(600, AwaitedSide::Reader, 10, Some(100), ALONE), 3_600);
-        let mut limit = limit(600, AwaitedSide::Both);
-        let mut begins_anew =
-            |side, moved, left| limit.begins_anew(&progress(side, moved, Some(left)), ALONE);
+        let (side, second) = (AwaitedSide::Reader, Second { own: WAITING / 50, ..alone(10) });
+        assert_eq!(held_while(&mut limit(600, AwaitedSide::Both, true), side, |_| second), 7_200);
+        let mut limit = limit(600, AwaitedSide::Both, true);
+        let mut begins_anew = |side, to_client, waiting| {
+            limit.begins_anew(&TransferProgress { side, from_client: 0, to_client, waiting })
+        };
         assert!(begins_anew(AwaitedSide::Both, 1, 0));
         assert!(!begins_anew(AwaitedSide::Both, 0, 0));
-        assert!(begins_anew(AwaitedSide::Reader, 0, 10));
-        assert!(begins_anew(AwaitedSide::Both, 10, 0), "it has taken all");
+        assert!(begins_anew(side, 0, 10));
+        assert!(!begins_anew(side, 9, 90));
+        assert!(begins_anew(side, 1, 90), "it has taken all that waited");
+        assert!(begins_anew(AwaitedSide::Both, 90, 0), "nothing waits");
+    }
+
+    #[test]
+    fn upload_is_no_progress_of_a_client_that_reads_nothing() {
+        let mut limit = limit(600, AwaitedSide::Reader, false);
+        (limit.left, limit.connection) = (10, Some(ConnectionBytes::default()));
+        for _ in 0..60 {
+            let uploads = TransferProgress {
+                side: AwaitedSide::Reader,
+                from_client: 1 << 20,
+                to_client: 0,
+                waiting: 10,
+            };
+            assert!(!limit.begins_anew(&uploads));
+        }
+        assert!(!limit.is_fast_enough(ConnectionBytes { received: 60 << 20, acknowledged: 400 }, None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_client_holds_a_server_below_the_rate_or_without_a_byte(
+            is_reader in any::<bool>(),
+            periods in prop::collection::vec((0..40_000_u64, 0..5_u64, prop::option::of(1..4_usize)), 1..60),
+        ) {
+            let side = if is_reader { AwaitedSide::Reader } else { AwaitedSide::Sender };
+            let second = |at: u64| {
+                let (connection, own, wanted) = periods[(at as usize - 1) / 60 % periods.len()];
+                // All at the beginning of a period.
+                let is_first = at % 60 == 1;
+                Second { own: u64::from(is_first) * u64::from(own == 4), connection: u64::from(is_first) * connection, wanted }
+            };
+            let held = held_while(&mut limit(600, side, true), side, second);
+            let is_slow = |n: usize| {
+                let (connection, _, wanted) = periods[n % periods.len()];
+                connection < 30_000 * wanted.unwrap_or(1) as u64
+            };
+            let is_still = |n: usize| n >= 9 && (n - 9..=n).all(|n| periods[n % periods.len()].1 < 4);
+            let last = (0..120).find(|n| is_slow(*n) || is_still(*n));
+            prop_assert_eq!(held, last.map_or(7_200, |last| 60 * (last as u64 + 1)));
+        }
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::ends::{ClientEnd, ServerEnd};
-use crate::time_limit::TimeLimit;
 use crate::transfer::{Ends, Transfer, TransferEnd};
 
 /// Time between two looks.
@@ -20,29 +19,14 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct UnreadCheck(Option<Pin<Box<Sleep>>>);
 
 impl UnreadCheck {
-    /// Waits until a socket that the transfer does not read has ended, or its time is over (`None`).
+    /// Waits until a socket that the transfer does not read has ended.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         transfer: &Transfer<'_>,
         ends: &Ends<'_, ClientEnd<'_>, ServerEnd>,
-        time_limit: &mut TimeLimit,
-    ) -> Poll<Option<TransferEnd>> {
-        if transfer.has_unread_socket(ends)
-            && let Poll::Ready(end) = self.poll_end(cx, transfer, ends)
-        {
-            return Poll::Ready(Some(end));
-        }
-        time_limit.poll_over(cx).map(|()| None)
-    }
-
-    fn poll_end(
-        &mut self,
-        cx: &mut Context<'_>,
-        transfer: &Transfer<'_>,
-        ends: &Ends<'_, ClientEnd<'_>, ServerEnd>,
     ) -> Poll<TransferEnd> {
-        loop {
+        while transfer.has_unread_socket(ends) {
             let timer = self.0.get_or_insert_with(|| Box::pin(sleep(PERIOD)));
             ready!(timer.as_mut().poll(cx));
             timer.as_mut().reset(Instant::now() + PERIOD);
@@ -50,5 +34,6 @@ impl UnreadCheck {
                 return Poll::Ready(end);
             }
         }
+        Poll::Pending
     }
 }

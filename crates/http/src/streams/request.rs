@@ -1,8 +1,9 @@
 //! The request of a client's stream, its response, its line in the log.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use convey_http_core::{FieldRules, HttpMethod, Malformed, RequestHead};
@@ -15,7 +16,7 @@ use super::body::StreamFault;
 use super::connection::is_early_reset;
 use crate::answer::{ANSWER_TIME, AnswerReason, AnswerTo, OwnAnswer};
 use crate::ends::ClientEnd;
-use crate::forward::{Forwarding, RequestEnd};
+use crate::forward::{Forwarding, RequestEnd, StallLimit};
 use crate::record::RequestRecord;
 use crate::request::{Decision, HttpRequest};
 use crate::stack::{DecideRequest, decide};
@@ -45,12 +46,7 @@ pub(crate) async fn serve<S: DecideRequest>(
         RequestEnd::Unanswered(answer) => write(client, &answer, head, stream, &mut record).await.err(),
     };
     if broken.is_none() {
-        let finished = timeout(ANSWER_TIME, poll_fn(|cx| stream.poll_finish(cx))).await;
-        broken = match finished {
-            Ok(Ok(())) => None,
-            Ok(Err(_)) => Some(Counter::ClientReset),
-            Err(_) => Some(Counter::IdleTimeout),
-        };
+        broken = deliver(client, |cx| stream.poll_finish(cx)).await.err();
     }
     if let Some(reason) = broken {
         record.broke(reason);
@@ -71,6 +67,23 @@ pub(crate) async fn serve<S: DecideRequest>(
         take_rest(stream).await;
     }
     broken == Some(Counter::ClientReset) && is_early
+}
+
+/// Waits until the client takes the rest of a response that no server is held for.
+async fn deliver(
+    client: &ClientStream,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
+) -> Result<(), Counter> {
+    let mut waiting = None;
+    poll_fn(|cx| match poll(cx) {
+        Poll::Ready(delivered) => Poll::Ready(delivered.map_err(|_| Counter::ClientReset)),
+        Poll::Pending => {
+            let (time_limit, stall) = waiting
+                .get_or_insert_with(|| (TimeLimit::new(ANSWER_TIME), StallLimit::of_reader(ANSWER_TIME)));
+            stall.poll_over(cx, time_limit, client, || None).map(|()| Err(Counter::IdleTimeout))
+        }
+    })
+    .await
 }
 
 /// Takes what the client still sends of its request, for a while: some clients lose a response that a reset follows at once.
@@ -157,15 +170,11 @@ async fn write(
     let page = frontend.config.error_page(answer.status());
     answer.write(AnswerTo { fields, page, closes: false, has_body }, &mut out);
     record.count(0, out.len() as u64);
-    let written = poll_fn(|cx| {
+    let written = deliver(client, |cx| {
         while sent < out.len() {
-            match stream.poll_write(cx, &out[sent..]) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Counter::ClientReset)),
-                Poll::Ready(Ok(n)) => sent += n,
-            }
+            sent += ready!(stream.poll_write(cx, &out[sent..]))?;
         }
         Poll::Ready(Ok(()))
     });
-    timeout(ANSWER_TIME, written).await.unwrap_or(Err(Counter::IdleTimeout))
+    written.await
 }

@@ -1,4 +1,5 @@
-//! Bytes that a connection draws to addresses which its client has not proved.
+//! Bytes of a connection's packets, and those that it draws to addresses which its client has not
+//! proved.
 //!
 //! A client can forge the address that it moves to. The library sends at most three times the bytes
 //! that came from there (RFC 9000, section 9.3.1), with three exceptions: the datagram that crosses
@@ -16,6 +17,8 @@ use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicC
 use quinn::crypto::{CryptoError, PacketKey};
 use quinn_proto::RttEstimator;
 use tokio::sync::watch;
+
+use crate::ConnectionBytes;
 
 /// How many bytes may be drawn for each that has come.
 const FACTOR: u64 = 3;
@@ -38,6 +41,8 @@ const PATH_RESPONSE: u8 = 0x1b;
 pub(crate) struct ClientPaths {
     /// Bytes of the client's packets.
     received: AtomicU64,
+    /// Bytes of packets that the client has acknowledged.
+    acknowledged: AtomicU64,
     /// Bytes beyond the library's own limit, to addresses without a proof.
     drawn: AtomicU64,
     is_proven: AtomicBool,
@@ -49,6 +54,7 @@ impl ClientPaths {
     pub(super) fn new() -> Arc<ClientPaths> {
         Arc::new(ClientPaths {
             received: AtomicU64::new(HANDSHAKE_BYTES),
+            acknowledged: AtomicU64::new(0),
             drawn: AtomicU64::new(0),
             is_proven: AtomicBool::new(true),
             is_overdrawn: watch::Sender::new(false),
@@ -64,6 +70,14 @@ impl ClientPaths {
     pub(crate) async fn overdrawn(&self) {
         // The sender lives as long as `self`.
         let _ = self.is_overdrawn.subscribe().wait_for(|is_overdrawn| *is_overdrawn).await;
+    }
+
+    /// Bytes of packets after the handshake.
+    pub(crate) fn bytes(&self) -> ConnectionBytes {
+        ConnectionBytes {
+            received: self.received.load(Ordering::Relaxed),
+            acknowledged: self.acknowledged.load(Ordering::Relaxed),
+        }
     }
 
     fn is_overdrawn(&self) -> bool {
@@ -175,6 +189,7 @@ impl Controller for PathController {
     /// Not called while the path is validated.
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
         self.paths.on_proven();
+        self.paths.acknowledged.fetch_add(bytes, Ordering::Relaxed);
         self.controller.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
