@@ -24,6 +24,7 @@ use super::http3::{authority, site};
 
 stories!("slow_lines":
     slow_line_keeps_its_servers_while_it_moves [Need::Namespaces],
+    streams_of_a_slow_line_get_room_by_turns,
 );
 
 /// Long responses at once of each connection over HTTP/2 and HTTP/3.
@@ -173,4 +174,21 @@ fn slow_line_keeps_its_servers_while_it_moves() {
             balancer.wait_for_stat(&stat("drops"), STREAMS);
         }
     });
+}
+
+fn streams_of_a_slow_line_get_room_by_turns() {
+    // The library keeps 1 MiB for a connection. Its streams fill that first.
+    const ALL: u64 = 4 << 20;
+    let lab = Loopback::new();
+    let authority = authority(&lab);
+    let _server = endless_server(&lab);
+    let _balancer = BalancerProcess::start(&lab, &site(&lab, ""));
+    let line = udp_line(lab.vip(), Arc::new(AtomicU64::new(50 * SLOW)));
+    let taken: [Arc<AtomicU64>; STREAMS] = Default::default();
+    let by_stream = taken.clone();
+    thread::spawn(move || read_http3(line, &authority, by_stream.each_ref().map(|taken| &**taken)));
+    let taken = || taken.each_ref().map(|taken| taken.load(Ordering::Relaxed));
+    wait_for("4 MiB", || (taken().iter().sum::<u64>() > ALL).then_some(()));
+    let taken = taken();
+    assert!(taken.iter().all(|taken| *taken > ALL / STREAMS as u64 / 2), "{taken:?}");
 }

@@ -328,21 +328,30 @@ pub(super) struct SendingStream {
     stream: quinn::SendStream,
     /// Frames that are to be written: those that one turn makes, and one piece of a body.
     writing: VecDeque<WriteBuf<Bytes>>,
+    /// Whether the last write found no room.
+    is_blocked: bool,
     is_over: bool,
 }
 
 impl SendingStream {
     fn new(stream: quinn::SendStream) -> SendingStream {
-        SendingStream { stream, writing: VecDeque::new(), is_over: false }
+        SendingStream { stream, writing: VecDeque::new(), is_blocked: false, is_over: false }
     }
 }
 
 impl SendStream<Bytes> for SendingStream {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        // The library wakes all streams of a connection that has room again, and the first one takes
+        // it all. Its order would be that of two streams by turns: the others never get any.
+        if std::mem::take(&mut self.is_blocked) && fastrand::bool() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         while let Some(frame) = self.writing.front_mut() {
             while frame.has_remaining() {
-                let written = ready!(Pin::new(&mut self.stream).poll_write(cx, frame.chunk()));
-                frame.advance(written.map_err(|error| of_write(&error))?);
+                let written = Pin::new(&mut self.stream).poll_write(cx, frame.chunk());
+                self.is_blocked = written.is_pending();
+                frame.advance(ready!(written).map_err(|error| of_write(&error))?);
             }
             self.writing.pop_front();
         }
