@@ -355,7 +355,7 @@ impl Forwarder {
         if !opens(direction, headers) {
             return false;
         }
-        self.ask_cache(id);
+        self.catch_up(id);
         self.flows.get(id).is_over()
     }
 

@@ -31,28 +31,32 @@ impl Forwarder {
         let Some((id, direction)) = self.flows.lookup(key) else { return };
         let flow = self.flows.get(id);
         let before = flow.state();
+        let is_fin = segment.flags & FIN != 0;
         // Else its flow is over, and this may be the next one between the same ends.
         if !flow.is_cached() {
             // Or it was forwarded just before the cache had to leave the flow to us.
-            if self.withheld.has(flow) {
-                match segment.flags & FIN {
-                    0 => self.hear(id, direction, segment, now),
-                    _ => self.hear_fin_event(id, direction, segment, now),
-                }
+            if is_fin && !before.is_handshake() {
+                self.hear_fin_event(id, direction, segment, now);
+            } else if !is_fin && self.withheld.has(flow) {
+                self.hear(id, direction, segment, now);
                 self.hear_of_server(id, before);
             }
             return;
         }
         if before.is_handshake() && direction == Direction::ToServer {
-            let sent = segment.seq.wrapping_add(segment.len);
-            // A FIN can only be one of the flow before.
-            if segment.flags & FIN == 0 && flow.may_complete(segment.seq) {
+            if !is_fin && flow.may_complete(segment.seq) {
+                let sent = segment.seq.wrapping_add(segment.len);
                 self.open(id, Progress { sent, acked: segment.ack }, now);
                 self.note_segment(id, direction, segment);
+                return self.hear_of_server(id, before);
             }
-            return self.hear_of_server(id, before);
+            // The event of the segment before may be lost. Else this is of the flow before.
+            self.catch_up(id);
+            if !is_fin || self.flows.get(id).state().is_handshake() {
+                return;
+            }
         }
-        if segment.flags & FIN == 0 {
+        if !is_fin {
             self.hear(id, direction, segment, now);
             return self.hear_of_server(id, before);
         }
@@ -121,27 +125,6 @@ impl Forwarder {
         }
     }
 
-    /// Before a SYN is held against a flow: the cache may have forwarded what nobody has told of yet.
-    pub(super) fn ask_cache(&mut self, id: FlowId) {
-        if !self.flows.get(id).is_cached() {
-            return;
-        }
-        self.catch_up(id);
-        for (direction, key) in keys(self.flows.get(id)) {
-            let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
-            if let Some(CachedActivity {
-                progress: Some(Progress { sent, acked }),
-                is_finished: true,
-                at,
-                ..
-            }) = seen
-            {
-                let fin = Segment { flags: FIN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                self.hear_fin_event(id, direction, fin, at);
-            }
-        }
-    }
-
     /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
     pub(super) fn update_in_cache(&mut self, id: FlowId) {
@@ -165,32 +148,46 @@ impl Forwarder {
         self.flows.set_cached(id, !self.flows.get(id).is_cached());
     }
 
-    /// Before something of a flow is held against its state and its sequence numbers: learns how far they have got.
+    /// Learns from the cache how far a flow's sides have got, and which have finished. To be called before a packet is held against
+    /// the flow's state or sequence numbers: the cache may not have told of it yet, and its events may be lost.
     pub(super) fn catch_up(&mut self, id: FlowId) {
         let flow = self.flows.get(id);
         let before = flow.state();
         let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
+        let mut both = [None; 2];
+        keys(flow).for_each(|(direction, key)| both[direction as usize] = cache.seen(&key));
+        let far =
+            both.map(|seen: Option<CachedActivity>| seen.and_then(|seen| Some((seen.progress?, seen.at))));
         // As long ago as the packet: each look at a flow would put its deadline off.
-        let mut seen = |key: FlowKey| cache.seen(&key).and_then(|seen| Some((seen.progress?, seen.at)));
-        match (flow.state().is_handshake(), seen(flow.client())) {
-            (true, Some((progress, at))) => self.open(id, progress, at),
-            (true, None) if flow.view() == View::BothSides => {
-                if let Some((Progress { sent, acked }, at)) = seen(flow.server()) {
-                    let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
-                    self.flows.on_segment(id, Direction::ToClient, answer, at);
-                }
+        match (before.is_handshake(), far) {
+            (true, [Some((progress, at)), _]) => self.open(id, progress, at),
+            (true, [None, Some((Progress { sent, acked }, at))]) => {
+                let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                self.flows.on_segment(id, Direction::ToClient, answer, at);
             }
-            (true, None) => {}
-            (false, client) => {
-                let server = seen(flow.server()).filter(|_| flow.view() == View::BothSides);
-                let at = client.into_iter().chain(server).map(|(_, at)| at).max();
-                let [client, server] = [client, server].map(|seen| seen.map(|(progress, _)| progress));
-                if let Some(at) = at {
+            (true, [None, None]) => {}
+            (false, _) => {
+                if let Some(at) = far.iter().flatten().map(|(_, at)| *at).max() {
+                    let [client, server] = far.map(|seen| seen.map(|(progress, _)| progress));
                     self.go_on(id, client, server, at);
                 }
             }
         }
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            self.catch_up_with_fin(id, direction, both[direction as usize]);
+        }
         self.hear_of_server(id, before);
+    }
+
+    fn catch_up_with_fin(&mut self, id: FlowId, direction: Direction, seen: Option<CachedActivity>) {
+        let Some(CachedActivity { progress: Some(progress), is_finished: true, at, .. }) = seen else {
+            return;
+        };
+        let state = self.flows.get(id).state();
+        if !state.is_handshake() && !state.has_finished(direction) {
+            let (seq, ack) = (progress.sent.wrapping_sub(1), progress.acked);
+            self.hear_fin_event(id, direction, Segment { flags: FIN | ACK, seq, ack, len: 1 }, at);
+        }
     }
 
     /// The cache has forwarded packets of a flow's sides by then, which have got so far.
@@ -254,17 +251,13 @@ impl Forwarder {
         }
     }
 
-    /// When the last packet came of a flow that is in the cache. Of one that begins it may have heard the rest without
-    /// telling, and of one that had only begun, data; else a server's answers do not keep it.
+    /// When the last packet came of a flow that is in the cache, and has begun: a server's answers alone do not keep it.
     pub(super) fn last_in_cache(&mut self, id: FlowId) -> Option<Timestamp> {
-        if self.flows.get(id).state().may_lag() {
+        if !self.flows.get(id).state().is_udp() {
             self.catch_up(id);
-            if self.flows.get(id).state().is_handshake() {
-                return None;
-            }
         }
         let flow = self.flows.get(id);
-        let cache = self.cache.as_mut().filter(|_| flow.is_cached())?;
+        let cache = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())?;
         keys(flow).filter_map(|(_, key)| cache.seen(&key)).map(|seen| seen.at).max()
     }
 

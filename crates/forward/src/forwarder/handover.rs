@@ -26,7 +26,7 @@ impl Forwarder {
     pub fn known_flows(&mut self) -> Vec<KnownFlow> {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let known = ids.into_iter().map(|id| {
-            self.ask_cache(id);
+            self.catch_up(id);
             let noted = self.journal.as_ref().map(|journal| journal.words(id));
             let is_over = self.flows.get(id).is_over();
             let journal = match noted {

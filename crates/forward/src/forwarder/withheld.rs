@@ -96,12 +96,13 @@ impl Forwarder {
 
     /// Takes a flow from the cache. What that has seen of it is known here from now on.
     pub(super) fn withdraw(&mut self, id: FlowId) {
-        self.catch_up(id);
         if let Some(last) = self.last_in_cache(id) {
             self.flows.put_off(id, last);
         }
-        if let Some(cache) = self.cache.as_deref_mut() {
-            remove(cache, self.flows.get(id));
+        // A flow that is found to be over has left it.
+        let flow = self.flows.get(id);
+        if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {
+            remove(cache, flow);
         }
         self.flows.set_cached(id, false);
     }

@@ -9,6 +9,10 @@ told_with_a_cache! {
     who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
     a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
     fin_that_its_acknowledgements_overtook_is_seen,
+    connection_without_a_handshake_event_ends_by_its_fins,
+    connection_ends_by_its_fins_though_all_events_were_lost,
+    fin_without_an_event_shortens_the_timeout,
+    fin_event_counts_after_its_flow_has_left_the_cache,
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
@@ -107,6 +111,76 @@ mod stories {
         lab.send(lab.client(1).seq(101).ack(512));
         lab.wait(Duration::from_secs(3));
         assert_eq!(state(&lab), FlowState::HalfClosedByServer);
+    }
+
+    pub(super) fn connection_without_a_handshake_event_ends_by_its_fins(family: Family) {
+        for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
+            let end = open_and_finish_untold(&mut lab, |lab| drop(kernel(lab).events()));
+            lab.hear_cache();
+            assert_eq!((state(&lab), kernel(&lab).entries(), lab.ended()), (end, 0, 1));
+        }
+    }
+
+    pub(super) fn connection_ends_by_its_fins_though_all_events_were_lost(family: Family) {
+        for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
+            open_and_finish_untold(&mut lab, |_| {});
+            kernel(&lab).events();
+            lab.wait(Duration::from_secs(300));
+            assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries(), lab.ended()), (0, 0, 1));
+        }
+    }
+
+    /// Client 1 opens a connection, and each side whose packets pass finishes, all in the cache. Returns the state of its flow
+    /// then. Between the two `lose` may lose events.
+    fn open_and_finish_untold(lab: &mut Lab, lose: impl Fn(&Lab)) -> FlowState {
+        let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
+        lab.is_deaf = true;
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        if !is_dsr {
+            lab.send(syn.reply().syn().seq(500).ack(101));
+        }
+        lab.send(lab.client(1).seq(101).ack(501));
+        lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
+        lose(lab);
+        lab.send(lab.client(1).seq(103).ack(501).fin());
+        if is_dsr {
+            return FlowState::HalfClosedByClient;
+        }
+        lab.send(syn.reply().seq(501).ack(104).fin());
+        FlowState::Closing
+    }
+
+    pub(super) fn fin_without_an_event_shortens_the_timeout(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.wait(Duration::from_secs(1_000));
+        lab.is_deaf = true;
+        lab.send(syn.reply().seq(501).ack(101).fin());
+        kernel(&lab).events();
+        lab.wait(Duration::from_secs(6_500));
+        assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries(), lab.ended()), (0, 0, 1));
+    }
+
+    pub(super) fn fin_event_counts_after_its_flow_has_left_the_cache(family: Family) {
+        for (mut lab, end) in [
+            (Lab::passthrough(family), FlowState::HalfClosedByServer),
+            (Lab::dsr(family), FlowState::HalfClosedByClient),
+        ] {
+            let is_dsr = end == FlowState::HalfClosedByClient;
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            if !is_dsr {
+                lab.send(syn.reply().syn().seq(500).ack(101));
+            }
+            lab.send(lab.client(1).seq(101).ack(501));
+            lab.is_deaf = true;
+            let fin = if is_dsr { lab.client(1).seq(101).ack(501) } else { syn.reply().seq(501).ack(101) };
+            lab.send(fin.fin());
+            kernel(&lab).lose_all();
+            lab.send(lab.client(1).syn().seq(3_000_000_000));
+            assert_eq!(lab.forwarder.cached_flows(), 0);
+            lab.hear_cache();
+            assert_eq!(state(&lab), end);
+        }
     }
 
     pub(super) fn a_reset_of_either_side_takes_the_connection_back(family: Family) {
