@@ -123,7 +123,7 @@ impl TcpSequence {
 
     /// Whether the client may have sent as much as this since.
     pub(super) fn may_have_got(&self, sent: u32) -> bool {
-        sent.wrapping_sub(self.sent) <= WINDOW
+        !is_after(self.sent, sent)
     }
 
     /// Number after the SYN that waits to be followed up.

@@ -37,6 +37,7 @@ told_with_a_cache! {
     datagrams_leave_once_they_are_a_stream,
     a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
     a_connection_that_nobody_told_of_is_not_forgotten_as_half_open,
+    upload_whose_handshake_events_were_lost_is_not_forgotten,
     a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table,
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
 }
@@ -216,6 +217,17 @@ mod stories {
         assert_eq!(forwarded(&lab, 1), (Some(1), Some(2)));
         lab.wait(Duration::from_secs(7_500));
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries(), lab.ended()), (0, 0, 1));
+    }
+
+    pub(super) fn upload_whose_handshake_events_were_lost_is_not_forgotten(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        open_untold(&mut lab, 1, &syn);
+        go_far(&mut lab, &syn);
+        let key = client_key(&lab, 1);
+        assert_eq!(lab.forwarder.find_flow(&key, lab.now).unwrap().0.state, FlowState::Established);
+        lab.wait(Duration::from_secs(61));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
     }
 
     pub(super) fn a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table(family: Family) {
