@@ -416,7 +416,7 @@ pub(super) fn remove(cache: &mut dyn FlowCache, flow: &Flow) {
 }
 
 /// The keys of a flow's packets that pass us.
-pub(super) fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + use<> {
+pub(super) fn keys(flow: &Flow) -> impl DoubleEndedIterator<Item = (Direction, FlowKey)> + Clone + use<> {
     let (client, server) = (flow.client(), flow.server());
     flow.view().directions().iter().map(move |&direction| match direction {
         Direction::ToServer => (direction, client),

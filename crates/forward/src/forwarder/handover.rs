@@ -7,7 +7,7 @@ use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::journal;
 use crate::plan::Plan;
-use crate::{Direction, Flow, FlowId, FlowOwners, Progress, Segment, ServerWay, View};
+use crate::{ACK, Direction, FIN, Flow, FlowId, FlowOwners, Progress, Segment, ServerWay, View};
 use convey_model::{Endpoint, Timestamp};
 use convey_wire::Headers;
 
@@ -41,8 +41,8 @@ impl Forwarder {
         known
     }
 
-    /// How far connections have got in the cache since [`Forwarder::known_flows`]: for each side a segment without flags and length.
-    /// Whoever goes on with them takes note of these before other events.
+    /// How far connections have got in the cache since [`Forwarder::known_flows`]: for each side a segment without flags and length,
+    /// and its FIN if it has finished. Whoever goes on with them takes note of these before other events.
     pub fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let mut events = Vec::new();
@@ -52,15 +52,22 @@ impl Forwarder {
                 continue;
             }
             let far = |flow: &Flow| [Direction::ToServer, Direction::ToClient].map(|way| flow.progress(way));
-            let before = far(flow);
+            let (before, state) = (far(flow), flow.state());
             self.catch_up(id);
             let flow = self.flows.get(id);
-            if far(flow) != before {
-                events.extend(keys(flow).map(|(direction, key)| {
-                    let Progress { sent, acked } = flow.progress(direction);
-                    (key, Segment { flags: 0, seq: sent, ack: acked, len: 0 })
-                }));
+            if far(flow) == before {
+                continue;
             }
+            let segments = keys(flow).map(|(direction, key)| {
+                let Progress { sent, acked } = flow.progress(direction);
+                (direction, key, Segment { flags: 0, seq: sent, ack: acked, len: 0 })
+            });
+            events.extend(segments.clone().map(|(_, key, segment)| (key, segment)));
+            let has_finished = |way| flow.state().has_finished(way) && !state.has_finished(way);
+            let finished = segments.filter(|(direction, ..)| has_finished(*direction));
+            events.extend(finished.map(|(_, key, Segment { seq, ack, .. })| {
+                (key, Segment { flags: FIN | ACK, seq: seq.wrapping_sub(1), ack, len: 1 })
+            }));
         }
         events
     }

@@ -166,6 +166,34 @@ fn a_connection_that_went_on_meanwhile_in_the_old_cache_ends_in_the_new_one_as_i
     }
 }
 
+#[test]
+fn fins_in_the_cache_during_a_handover_are_handed_over() {
+    for family in Family::BOTH {
+        run_with_cache(|| finished_meanwhile(family));
+    }
+}
+
+fn finished_meanwhile(family: Family) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        let is_dsr = !old.world.frontends[0].mode.has_snat();
+        let syn = old.send(old.client(1).syn().seq(100));
+        if !is_dsr {
+            old.send(syn.reply().syn().seq(500).ack(101));
+        }
+        old.send(old.client(1).seq(101).ack(501));
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 1);
+        old.is_deaf = true;
+        old.send(old.client(1).fin().seq(101).ack(501));
+        if !is_dsr {
+            old.send(syn.reply().fin().seq(501).ack(102));
+        }
+        let progress = encode(&old.forwarder.progress_in_cache());
+        new.forwarder.on_cached_elsewhere(&decode::<CacheEvent>(&progress).unwrap(), new.now);
+        assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}");
+    }
+}
+
 /// Bytes have passed since the flows were told, and so many `more` of the server. Its end comes at numbers that the new balancer
 /// cannot know by the flows.
 fn went_on_meanwhile(family: Family, more: u32) {
