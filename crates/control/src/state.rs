@@ -436,12 +436,11 @@ impl ControlState {
         self.tell(server, change, reason);
     }
 
-    /// Has a change published with the next snapshot.
+    /// Publishes a change with the next snapshot. A refused server is down, whatever its checks find.
     fn tell(&mut self, server: &ServerKey, change: HealthTransition, reason: String) {
-        if change == HealthTransition::Up && self.refused.contains_key(server) {
-            return self.rebuild(server);
+        if !self.refused.contains_key(server) {
+            self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
         }
-        self.changes.push(HealthChange { server: server.clone(), change, reason, eligible: 0, of: 0 });
         self.rebuild(server);
     }
 

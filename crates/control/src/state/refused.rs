@@ -51,11 +51,15 @@ impl ControlState {
             for server in &backend.servers {
                 let Some(reason) = self.network.refusal_of(server.addr.ip(), snat) else { continue };
                 let key = key(backend, server);
-                let known = before.remove(&key).filter(|known| known.reason == reason);
-                if known.is_none() {
-                    self.tell(&key, HealthTransition::Down, reason.clone());
+                let known = before.remove(&key);
+                if known.as_ref().is_none_or(|known| known.reason != reason) {
+                    let is_up = self.servers.get(&key).is_some_and(|entry| entry.state.is_up());
+                    let is_news = known.is_none() && is_up;
+                    let change = if is_news { HealthTransition::Down } else { HealthTransition::StillDown };
+                    self.tell(&key, change, reason.clone());
                 }
-                self.refused.insert(key, known.unwrap_or(RefusedServer { reason, since: now }));
+                let since = known.map_or(now, |known| known.since);
+                self.refused.insert(key, RefusedServer { reason, since });
             }
         }
         let returned: Vec<ServerKey> =

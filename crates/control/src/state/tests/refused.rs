@@ -7,16 +7,30 @@ const WHY: &str = "packets to it leave by wg0, which carries no Ethernet frames"
 
 /// Server a is on Ethernet; server b is too, or behind an interface without.
 fn network(before: &NextHops, b_has_ethernet: bool) -> NextHops {
+    network_by(before, if b_has_ethernet { 2 } else { 3 })
+}
+
+/// Packets to server b leave by this interface: `wg0` is 3, `wg1` is 4.
+fn network_by(before: &NextHops, to_b: u32) -> NextHops {
     let eth = model::fixture::interface(2, &["10.0.0.1"]);
-    let wg = Interface { mac: None, name: "wg0".into(), ..model::fixture::interface(3, &[]) };
-    let to_b = if b_has_ethernet { 2 } else { 3 };
+    let wireguard = |index, name: &str| Interface {
+        mac: None,
+        name: name.to_owned(),
+        ..model::fixture::interface(index, &[])
+    };
     let host =
         |last, interface| Route::of_main([10, 0, 0, last].into(), 32, vec![RouteHop::by(interface, None)]);
     before.update_all(&NetworkTables {
-        interfaces: vec![eth, wg],
+        interfaces: vec![eth, wireguard(3, "wg0"), wireguard(4, "wg1")],
         routes: [host(2, 2), host(3, to_b)].into(),
         ..NetworkTables::default()
     })
+}
+
+/// The changes of health since the last update, each with its reason.
+fn transitions(state: &mut ControlState) -> Vec<(HealthTransition, String)> {
+    let changes = state.take_update().map(|(_, changes)| changes).unwrap_or_default();
+    changes.into_iter().map(|change| (change.change, change.reason)).collect()
 }
 
 fn two_servers_in(mode: Mode) -> Config {
@@ -40,11 +54,11 @@ fn server_behind_an_interface_without_ethernet_is_down_with_its_reason() {
     assert!(changes[0].server == b && changes[0].change == HealthTransition::Down);
 
     // Probes leave by the kernel's way, and change nothing.
-    state.on_probe(&b, false, "timed out".into(), Timestamp(2));
-    state.on_probe(&b, true, "connected".into(), Timestamp(3));
-    let (snapshot, changes) = state.take_update().unwrap();
-    assert!(!changes.iter().any(|change| change.change == HealthTransition::Up), "{changes:?}");
-    assert_eq!(chosen(&snapshot), ["a"]);
+    for (success, reason) in [(false, "timed out"), (false, "connect refused"), (true, "connected")] {
+        state.on_probe(&b, success, reason.into(), Timestamp(2));
+        assert_eq!(transitions(&mut state), [], "{reason}");
+    }
+    assert_eq!(chosen(&state.snapshot()), ["a"]);
 
     let network = network(state.network(), true);
     state.on_network(network, Timestamp(4));
@@ -69,6 +83,39 @@ fn server_goes_down_when_its_way_does() {
     state.on_network(again, Timestamp(3));
     let (_, changes) = state.take_update().unwrap();
     assert!(changes.is_empty(), "{changes:?}");
+}
+
+#[test]
+fn server_that_is_down_already_is_still_down_once_refused() {
+    let mut state = ControlState::new(1);
+    state.set_network(network(&NextHops::default(), true));
+    let config = two_servers_in(Mode::Dsr);
+    let b = key_of(&config, 1);
+    state.configure(config, Timestamp(1));
+    state.on_probe(&b, false, "timed out".into(), Timestamp(2));
+    assert_eq!(transitions(&mut state), [(HealthTransition::Down, "timed out".to_owned())]);
+    for (has_ethernet, reason) in [(false, WHY), (true, "timed out")] {
+        let next = network(state.network(), has_ethernet);
+        state.on_network(next, Timestamp(3));
+        let changes = transitions(&mut state);
+        assert!(changes.len() == 1 && changes[0].0 == HealthTransition::StillDown, "{changes:?}");
+        assert!(changes[0].1.starts_with(reason), "{changes:?}");
+    }
+}
+
+#[test]
+fn refusal_for_another_reason_leaves_the_server_down() {
+    let mut state = ControlState::new(1);
+    state.set_network(network(&NextHops::default(), false));
+    state.configure(two_servers_in(Mode::Dsr), Timestamp(1));
+    assert_eq!(transitions(&mut state)[0].0, HealthTransition::Down);
+    let other = network_by(state.network(), 4);
+    state.on_network(other, Timestamp(2));
+    let changes = transitions(&mut state);
+    assert!(changes.len() == 1 && changes[0].0 == HealthTransition::StillDown, "{changes:?}");
+    assert!(changes[0].1.contains("leave by wg1"), "{changes:?}");
+    let health = state.snapshot().pools[0].servers[1].health.clone();
+    assert_eq!(health.since, Timestamp(1), "down since the first refusal");
 }
 
 #[test]
