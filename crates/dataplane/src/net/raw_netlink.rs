@@ -1,5 +1,5 @@
-//! Netlink messages that no crate of ours parses: lists of nexthop objects and of IPsec policies, and notifications of their
-//! changes.
+//! Netlink messages that no crate of ours parses: lists of nexthop objects, of IPsec policies and of Unix sockets, and
+//! notifications of changes.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rtnetlink::sys::protocols::{NETLINK_ROUTE, NETLINK_XFRM};
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 use tokio::task::JoinSet;
 
@@ -49,48 +49,49 @@ pub(super) enum RawList {
 }
 
 impl RawList {
-    /// Kind of the message, and length of its body, which is zero.
-    fn question(self) -> (u16, usize) {
-        match self {
-            RawList::Nexthops => (106, 8),
-            RawList::IpsecPolicies => (0x15, 64),
-        }
-    }
-
     /// Bodies of the kernel's messages; empty if it has no such list, or if this process may not see it.
     ///
     /// # Errors
     /// The kernel cannot be asked, or has not answered within ten seconds.
     pub(super) fn read(self) -> io::Result<Vec<Vec<u8>>> {
-        match self.dump() {
+        let (protocol, kind, len) = match self {
+            // The first protocol, and the default one.
+            RawList::Nexthops => (None, 106, 8),
+            RawList::IpsecPolicies => (Some(netlink::XFRM), 0x15, 64),
+        };
+        let mut found = Vec::new();
+        match dump(protocol, kind, &vec![0; len], |body| found.push(body.to_vec())) {
             Err(error) if is_without(&error) => Ok(Vec::new()),
-            read => read,
+            read => read.map(|()| found),
         }
     }
+}
 
-    fn dump(self) -> io::Result<Vec<Vec<u8>>> {
-        let protocol = match self {
-            // The first protocol, and the default one.
-            RawList::Nexthops => None,
-            RawList::IpsecPolicies => Some(netlink::XFRM),
-        };
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
-        let (kind, len) = self.question();
-        send(&socket, &question(kind, len), SendFlags::empty())?;
-        let (mut answer, mut found) = (vec![0u8; 64 << 10], Vec::new());
-        loop {
-            let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
-            let mut rest = &answer[..len];
-            while let Some((kind, body)) = message(&mut rest) {
-                match kind {
-                    NLMSG_DONE => return Ok(found),
-                    NLMSG_ERROR => {
-                        let number = body.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
-                        return Err(io::Error::from_raw_os_error(-number));
-                    }
-                    _ => found.push(body.to_vec()),
+/// Asks the kernel for a list by a message of this kind, and passes the body of each message of the answer to `each`.
+///
+/// # Errors
+/// The kernel cannot be asked, refuses, or has not answered within ten seconds.
+pub(super) fn dump(
+    protocol: Option<Protocol>,
+    kind: u16,
+    body: &[u8],
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
+    send(&socket, &question(kind, body), SendFlags::empty())?;
+    let mut answer = vec![0u8; 64 << 10];
+    loop {
+        let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
+        let mut rest = &answer[..len];
+        while let Some((kind, body)) = message(&mut rest) {
+            match kind {
+                NLMSG_DONE => return Ok(()),
+                NLMSG_ERROR => {
+                    let number = body.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
+                    return Err(io::Error::from_raw_os_error(-number));
                 }
+                _ => each(body),
             }
         }
     }
@@ -109,13 +110,11 @@ fn is_without(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-fn question(kind: u16, body: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + body);
-    bytes.extend(((HEADER + body) as u32).to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    bytes.resize(HEADER + body, 0);
-    bytes
+fn question(kind: u16, body: &[u8]) -> Vec<u8> {
+    let len = (HEADER + body.len()) as u32;
+    let head = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes()];
+    // Number and port follow.
+    [head.concat(), vec![0; 8], body.to_vec()].concat()
 }
 
 /// The next message, and its kind. Takes it off.
@@ -196,6 +195,12 @@ mod tests {
         for list in [RawList::Nexthops, RawList::IpsecPolicies] {
             list.read().unwrap();
         }
+    }
+
+    #[test]
+    fn messages_that_are_cut_off_are_none() {
+        assert_eq!(message(&mut &[0u8; 3][..]), None);
+        assert_eq!(message(&mut &[40, 0, 0, 0, 20, 0, 0, 0][..]), None);
     }
 
     #[test]

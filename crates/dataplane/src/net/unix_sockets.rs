@@ -2,12 +2,9 @@
 
 use std::io;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
-};
+use rustix::net::netlink;
 
-use super::KERNEL_TIMEOUT;
+use super::raw_netlink::{attributes, dump};
 
 /// A socket that has a name.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,85 +17,43 @@ pub struct UnixSocket {
     pub uid: Option<u32>,
 }
 
-// From include/uapi/linux/netlink.h, sock_diag.h and unix_diag.h.
+// From include/uapi/linux/sock_diag.h and unix_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_DUMP: u16 = 0x300;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const HEADER: usize = 16;
 const UNIX_DIAG_MSG: usize = 16;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
 const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 
-/// Those whose name begins like this.
+/// Unix sockets whose name begins with this prefix.
 ///
 /// # Errors
-/// If the kernel tells of no sockets.
+/// The kernel does not list sockets.
 pub fn named(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
-    let socket =
-        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
-    send(&socket, &question(), SendFlags::empty())?;
-    let (mut answer, mut found) = (vec![0u8; 64 << 10], Vec::new());
-    loop {
-        let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
-        let mut rest = &answer[..len];
-        while let Some((kind, body)) = message(&mut rest) {
-            match kind {
-                NLMSG_DONE => return Ok(found),
-                NLMSG_ERROR => {
-                    let number = body.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
-                    return Err(io::Error::from_raw_os_error(-number));
-                }
-                _ => found.extend(unix_socket(body).filter(|socket| socket.name.starts_with(prefix))),
-            }
-        }
-    }
+    let mut found = Vec::new();
+    dump(Some(netlink::SOCK_DIAG), SOCK_DIAG_BY_FAMILY, &question(), |body| {
+        found.extend(unix_socket(body).filter(|socket| socket.name.starts_with(prefix)));
+    })?;
+    Ok(found)
 }
 
-/// `struct unix_diag_req`, in front of it the header.
+/// `struct unix_diag_req`: sockets in any state, with any inode.
 fn question() -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + 24);
-    bytes.extend((HEADER as u32 + 24).to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    bytes.extend([0; 8]); // number and port
-    bytes.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    bytes.extend(u32::MAX.to_ne_bytes()); // in any state
-    bytes.extend(0u32.to_ne_bytes()); // with any inode
-    bytes.extend((UDIAG_SHOW_NAME | UDIAG_SHOW_UID).to_ne_bytes());
-    bytes.extend([0; 8]); // cookie
-    bytes
-}
-
-/// The first message: its kind, and what follows its header.
-fn message<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
-    let len = u32::from_ne_bytes(*rest.first_chunk()?) as usize;
-    let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
-    let body = rest.get(HEADER..len)?;
-    *rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, body))
+    let shown = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
+    let words = [u32::MAX, 0, shown, 0, 0].map(u32::to_ne_bytes);
+    [&[libc::AF_UNIX as u8, 0, 0, 0][..], words.as_flattened()].concat()
 }
 
 /// `None` if it has no name.
 fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
     let (mut name, mut uid) = (None, None);
     let inode = u32::from_ne_bytes(*body.get(4..)?.first_chunk()?);
-    let mut rest = body.get(UNIX_DIAG_MSG..)?;
-    while let (Some(len), Some(kind)) =
-        (rest.first_chunk(), rest.get(2..).and_then(|rest| rest.first_chunk()))
-    {
-        let len = usize::from(u16::from_ne_bytes(*len));
-        let Some(value) = rest.get(4..len) else { break };
-        match u16::from_ne_bytes(*kind) {
+    for (kind, value) in attributes(body.get(UNIX_DIAG_MSG..)?) {
+        match kind {
             UNIX_DIAG_NAME => name = Some(value.to_vec()),
             UNIX_DIAG_UID => uid = value.first_chunk().map(|uid| u32::from_ne_bytes(*uid)),
             _ => {}
         }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     name.map(|name| UnixSocket { name, inode: inode.into(), uid })
 }
@@ -128,9 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_cut_off_are_none() {
-        assert_eq!(message(&mut &[0u8; 3][..]), None);
-        assert_eq!(message(&mut &[40, 0, 0, 0, 20, 0, 0, 0][..]), None);
+    fn body_that_is_cut_off_is_no_socket() {
         assert_eq!(unix_socket(&[0; 10]), None);
         assert_eq!(unix_socket(&[&[0u8; 16][..], &[0, 0, 0, 0]].concat()), None);
     }
