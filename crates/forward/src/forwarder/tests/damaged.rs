@@ -29,11 +29,7 @@ fn assert_dropped(lab: &mut Lab, frame: &[u8]) {
 fn a_damaged_end_of_either_side_ends_no_connection(family: Family) {
     for mut lab in Lab::both_modes(family) {
         let is_dsr = !lab.world.frontends[0].mode.has_snat();
-        let syn = lab.send(lab.client(1).syn().seq(100));
-        if !is_dsr {
-            lab.send(syn.reply().syn().seq(500).ack(101));
-        }
-        lab.send(lab.client(1).seq(101).ack(501));
+        let syn = lab.connect(1);
         let of_client = |packet: TestPacket| packet.seq(101).ack(501);
         let mut ends = vec![of_client(lab.client(1).rst()), of_client(lab.client(1).fin())];
         if !is_dsr {

@@ -351,9 +351,17 @@ impl Lab {
     /// Client `n` connects, and both sides send. Returns what the server saw of the SYN.
     #[track_caller]
     pub(super) fn connect(&mut self, n: u16) -> Seen {
-        let syn = self.send(self.client(n).syn().seq(100));
-        self.send(syn.reply().syn().seq(500).ack(101));
-        self.send(self.client(n).seq(101).ack(501));
+        self.connect_at(n, 100)
+    }
+
+    /// Connects as [`Lab::connect`] does. The client's SYN has this number.
+    #[track_caller]
+    pub(super) fn connect_at(&mut self, n: u16, seq: u32) -> Seen {
+        let syn = self.send(self.client(n).syn().seq(seq));
+        if self.world.frontends[0].mode.has_snat() {
+            self.send(syn.reply().syn().seq(500).ack(seq + 1));
+        }
+        self.send(self.client(n).seq(seq + 1).ack(501));
         syn
     }
 

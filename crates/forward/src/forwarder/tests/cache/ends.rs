@@ -208,17 +208,9 @@ mod stories {
     pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
         family: Family,
     ) {
-        for mut lab in [Lab::passthrough(family), Lab::dsr(family)] {
+        for mut lab in Lab::both_modes(family) {
             let is_dsr = lab.world.frontends[0].mode == Mode::Dsr;
-            let begin = |lab: &mut Lab, seq: u32| {
-                let syn = lab.send(lab.client(1).syn().seq(seq));
-                if !is_dsr {
-                    lab.send(syn.reply().syn().seq(500).ack(seq + 1));
-                }
-                lab.send(lab.client(1).seq(seq + 1).ack(501));
-                syn
-            };
-            let first = begin(&mut lab, 100);
+            let first = lab.connect(1);
             lab.is_deaf = true;
             lab.send(lab.client(1).fin().seq(101).ack(501));
             if !is_dsr {
@@ -226,7 +218,7 @@ mod stories {
             }
             lab.send(lab.client(1).seq(102).ack(502));
             assert_eq!(lab.ended(), 0, "nobody has told of it");
-            begin(&mut lab, 3_000_000_000);
+            lab.connect_at(1, 3_000_000_000);
             assert_eq!((lab.opened, lab.ended(), lab.forwarder.flows().len()), (2, 1, 1));
             lab.hear_cache();
             let open = if is_dsr { FlowState::HandshakeOnly } else { FlowState::Established };
@@ -260,11 +252,7 @@ mod stories {
         let (client, server) = (3_000_000_001, 2_000_000_001);
         for mut lab in Lab::both_modes(family) {
             let is_dsr = !lab.world.frontends[0].mode.has_snat();
-            let syn = lab.send(lab.client(1).syn().seq(100));
-            if !is_dsr {
-                lab.send(syn.reply().syn().seq(500).ack(101));
-            }
-            lab.send(lab.client(1).seq(101).ack(501));
+            let syn = lab.connect(1);
             lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
             // The server aborts, and its reset gets lost.
             let again = lab.send(lab.client(1).syn().seq(client - 1));
@@ -296,12 +284,7 @@ mod stories {
 
     pub(super) fn a_syn_without_a_follow_up_changes_nothing_of_a_connection(family: Family) {
         for mut lab in Lab::both_modes(family) {
-            let is_dsr = !lab.world.frontends[0].mode.has_snat();
-            let syn = lab.send(lab.client(1).syn().seq(100));
-            if !is_dsr {
-                lab.send(syn.reply().syn().seq(500).ack(101));
-            }
-            lab.send(lab.client(1).seq(101).ack(501));
+            lab.connect(1);
             let entries = kernel(&lab).entries();
             for n in 0..3 {
                 lab.send(lab.client(1).syn().seq(3_000_000_000));
@@ -319,8 +302,7 @@ mod stories {
     pub(super) fn in_dsr_a_client_keeps_the_flow_that_somebody_opened_again_in_its_name(family: Family) {
         for is_reset in [true, false] {
             let mut lab = Lab::dsr(family);
-            lab.send(lab.client(1).syn().seq(100));
-            lab.send(lab.client(1).seq(101).ack(501));
+            lab.connect(1);
             lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
             lab.send(lab.client(1).syn().seq(3_000_000_000));
             lab.send(lab.client(1).seq(3_000_000_001).ack(7));
