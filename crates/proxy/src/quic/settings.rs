@@ -47,6 +47,7 @@ pub(super) fn of_endpoint(ids: ConnectionIdLayout) -> EndpointConfig {
 
 /// Settings of connections that are let in from now on.
 pub(super) struct ConnectionSettings {
+    /// Without limits of connections: [`ConnectionSettings::of_client`] adds them.
     pub(super) config: ServerConfig,
     crypto: Arc<QuicCrypto>,
     streams: u32,
@@ -69,7 +70,6 @@ pub(super) fn of_connections(acceptor: &TlsAcceptor, limits: &HttpLimits) -> Opt
     let crypto = Arc::new(QuicCrypto::new(acceptor.quic()?)?);
     let mut config = ServerConfig::with_crypto(crypto.clone());
     config
-        .transport_config(Arc::new(transport(limits.streams)))
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size(INCOMING_BUFFER)
         .incoming_buffer_size_total(ALL_INCOMING_BUFFERS);
