@@ -4,11 +4,9 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::crypto::{
-    CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session,
-    UnsupportedVersion,
+    ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig, Session, UnsupportedVersion,
 };
 use quinn::rustls;
 use quinn::rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
@@ -16,7 +14,8 @@ use quinn::{ConnectionId, Side, TransportErrorCode};
 use quinn_proto::TransportError;
 use quinn_proto::transport_parameters::TransportParameters;
 
-use super::paths::{ClientPaths, CountingKey};
+use super::observed_key::{ObservedKey, PacketObserver};
+use super::paths::ClientPaths;
 use super::unproven::ClientAddress;
 use convey_tls::{SessionFacts, initial_suite};
 
@@ -94,7 +93,7 @@ impl QuicSession {
     /// Keys of packets after the handshake, of which the client's paths know.
     fn counting(&self, keys: KeyPair<Box<dyn PacketKey>>) -> KeyPair<Box<dyn PacketKey>> {
         let Some(QuicClientState { paths, .. }) = &self.client else { return keys };
-        let counting = |key| Box::new(CountingKey { key, paths: paths.clone() }) as Box<dyn PacketKey>;
+        let counting = |key| observed(key, paths.clone());
         KeyPair { local: counting(keys.local), remote: counting(keys.remote) }
     }
 }
@@ -158,7 +157,7 @@ impl Session for QuicSession {
             KeyChange::Handshake { keys } => {
                 let mut keys = both(keys.local, keys.remote);
                 if let Some(QuicClientState { address, .. }) = self.client.clone() {
-                    keys.packet.remote = Box::new(ProvingKey { key: keys.packet.remote, address });
+                    keys.packet.remote = observed(keys.packet.remote, address);
                 }
                 return Some(keys);
             }
@@ -192,35 +191,16 @@ impl Session for QuicSession {
     }
 }
 
-/// A key that a client can use only after it has read what was sent to its address (RFC 9000,
+/// Of keys of the handshake: a client has them only after it has read what was sent to its address (RFC 9000,
 /// section 8.1).
-struct ProvingKey {
-    key: Box<dyn PacketKey>,
-    address: Arc<ClientAddress>,
+impl PacketObserver for Arc<ClientAddress> {
+    fn on_decrypted(&self, _: usize) {
+        self.prove();
+    }
 }
 
-impl PacketKey for ProvingKey {
-    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        self.key.encrypt(packet, buf, header_len);
-    }
-
-    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
-        self.key.decrypt(packet, header, payload)?;
-        self.address.prove();
-        Ok(())
-    }
-
-    fn tag_len(&self) -> usize {
-        self.key.tag_len()
-    }
-
-    fn confidentiality_limit(&self) -> u64 {
-        self.key.confidentiality_limit()
-    }
-
-    fn integrity_limit(&self) -> u64 {
-        self.key.integrity_limit()
-    }
+fn observed(key: Box<dyn PacketKey>, observer: impl PacketObserver + 'static) -> Box<dyn PacketKey> {
+    Box::new(ObservedKey { key, observer })
 }
 
 fn both(local: DirectionalKeys, remote: DirectionalKeys) -> Keys {

@@ -10,6 +10,7 @@ mod connection_ids;
 mod crypto;
 mod late;
 mod listener;
+mod observed_key;
 mod paths;
 mod predecessor;
 mod settings;

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use bytes::BytesMut;
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
-use quinn::crypto::{CryptoError, PacketKey};
 use quinn_proto::RttEstimator;
 use tokio::sync::watch;
 
+use super::observed_key::PacketObserver;
 use crate::ConnectionBytes;
 
 /// How many bytes may be drawn for each that has come.
@@ -101,8 +100,11 @@ impl ClientPaths {
     fn on_proven(&self) {
         self.is_proven.store(true, Ordering::Relaxed);
     }
+}
 
-    /// Charges a packet that is to be sent, by its first frame.
+/// Of keys after the handshake.
+impl PacketObserver for Arc<ClientPaths> {
+    /// Charges a packet by its first frame.
     fn on_sent(&self, payload: &[u8], bytes: usize) {
         let is_charged = match payload.first() {
             Some(&PATH_RESPONSE) => true,
@@ -113,41 +115,14 @@ impl ClientPaths {
             self.draw(bytes);
         }
     }
-}
 
-/// A key of packets after the handshake.
-pub(super) struct CountingKey {
-    pub(super) key: Box<dyn PacketKey>,
-    pub(super) paths: Arc<ClientPaths>,
-}
-
-impl PacketKey for CountingKey {
-    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        self.paths.on_sent(buf.get(header_len..).unwrap_or_default(), buf.len());
-        self.key.encrypt(packet, buf, header_len);
+    /// Until the connection is closed its client draws nothing further.
+    fn refuses_packets(&self) -> bool {
+        self.is_overdrawn()
     }
 
-    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
-        // Until the connection is closed its client draws nothing further.
-        if self.paths.is_overdrawn() {
-            return Err(CryptoError);
-        }
-        let bytes = header.len() + payload.len();
-        self.key.decrypt(packet, header, payload)?;
-        self.paths.received.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn tag_len(&self) -> usize {
-        self.key.tag_len()
-    }
-
-    fn confidentiality_limit(&self) -> u64 {
-        self.key.confidentiality_limit()
-    }
-
-    fn integrity_limit(&self) -> u64 {
-        self.key.integrity_limit()
+    fn on_decrypted(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -231,9 +206,12 @@ impl Controller for PathController {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "tests of a shell: they go by the library's clock")]
 mod tests {
+    use bytes::BytesMut;
     use futures_util::FutureExt;
     use proptest::prelude::*;
+    use quinn::crypto::{CryptoError, PacketKey};
 
+    use super::super::observed_key::ObservedKey;
     use super::*;
 
     /// A key that changes nothing.
@@ -259,8 +237,10 @@ mod tests {
         }
     }
 
+    type CountingKey = ObservedKey<Arc<ClientPaths>>;
+
     fn key(paths: &Arc<ClientPaths>) -> CountingKey {
-        CountingKey { key: Box::new(PlainKey), paths: paths.clone() }
+        ObservedKey { key: Box::new(PlainKey), observer: paths.clone() }
     }
 
     /// Sends a packet of this many bytes, which begins with this frame.
@@ -291,6 +271,7 @@ mod tests {
         assert_eq!(moves, 6);
         assert_eq!(paths.overdrawn().now_or_never(), Some(()));
     }
+
     #[test]
     fn answers_to_challenges_from_elsewhere_are_charged() {
         let paths = ClientPaths::new();
