@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::certificates::{CertificateView, UnusableCertificates};
+use crate::explain::PacketFacts;
 use crate::model::{AdminState, AnnounceConfig, Target};
 use crate::snapshot::{Frontend, Pool, Server, Snapshot};
 
@@ -15,11 +16,15 @@ pub struct ReadinessInput<'a> {
     pub snapshot: &'a Snapshot,
     /// The certificates that frontends lack.
     pub certificates: &'a CertificateView,
+    /// Packet modes since the start; `None` without one.
+    pub packets: Option<&'a PacketFacts>,
+    /// Whether the program takes no new connections.
+    pub is_draining: bool,
 }
 
 /// Readiness of all frontends.
 pub(super) struct FrontendReadiness<'a> {
-    snapshot: &'a Snapshot,
+    is_draining: bool,
     pub(super) frontends: Vec<(&'a Frontend, Unserved<'a>)>,
 }
 
@@ -35,30 +40,27 @@ impl<'a> FrontendReadiness<'a> {
         without: Option<&Target>,
         min_servers: usize,
     ) -> FrontendReadiness<'a> {
+        let lost_snat = LostSnat::of(input);
         let frontends = input.snapshot.frontends.iter().map(|frontend| {
-            let unserved = Unserved::of(frontend, min_servers, without, input.certificates);
-            (&**frontend, unserved)
+            let lost = lost_snat.at(frontend);
+            (&**frontend, Unserved::of(frontend, min_servers, without, (lost, input.certificates)))
         });
-        FrontendReadiness { snapshot: input.snapshot, frontends: frontends.collect() }
+        let is_draining = input.is_draining || input.snapshot.stopping;
+        FrontendReadiness { is_draining, frontends: frontends.collect() }
     }
 
     /// A line for each reason why this convey should get no traffic; none if it should get some.
     ///
     /// One backend that cannot serve is no reason, unless a frontend needs it or no other backend can serve.
-    pub(super) fn obstacles(&self, is_draining: bool) -> Vec<String> {
-        if is_draining || self.snapshot.stopping {
-            return draining();
+    pub(super) fn obstacles(&self) -> Vec<String> {
+        if self.is_draining {
+            return vec!["draining: convey is about to stop".to_owned()];
         }
         if self.frontends.is_empty() {
             return vec!["starting: no frontend serves yet".to_owned()];
         }
         obstacles_of(self.frontends.iter())
     }
-}
-
-/// The line of a convey that drains.
-pub(super) fn draining() -> Vec<String> {
-    vec!["draining: convey is about to stop".to_owned()]
 }
 
 /// The addresses that are to be announced, each with the reason why not now, if there is one.
@@ -138,6 +140,36 @@ fn obstacles_of<'a, 'b: 'a>(
     with_backend.filter_map(|(frontend, of)| Some(line(frontend, of.whole()?))).collect()
 }
 
+/// Reasons why servers of passthrough cannot answer, for frontends of IPv4 and of IPv6.
+struct LostSnat {
+    v4: Option<String>,
+    v6: Option<String>,
+}
+
+impl LostSnat {
+    fn of(input: ReadinessInput<'_>) -> LostSnat {
+        let Snapshot { announce, frontends, network, .. } = input.snapshot;
+        let announced = announce.iter().flat_map(|_| frontends.iter().map(|frontend| &frontend.config));
+        // convey adds these itself once a frontend can serve.
+        let announced = AnnounceConfig::addresses(announced);
+        let is_there = |ip| network.is_own(ip) || announced.contains(&ip);
+        let lost = |is_ipv4| {
+            let lost = input.packets?.lost_snat_addresses(is_ipv4, is_there)?;
+            let lost: Vec<String> = lost.iter().map(IpAddr::to_string).collect();
+            Some(format!(
+                "this host has lost its SNAT addresses ({}); a restart chooses others",
+                lost.join(", ")
+            ))
+        };
+        LostSnat { v4: lost(true), v6: lost(false) }
+    }
+
+    fn at(&self, frontend: &Frontend) -> Option<&str> {
+        let listen = frontend.config.listen.first().filter(|_| frontend.config.mode.has_snat())?;
+        if listen.is_ipv4() { self.v4.as_deref() } else { self.v6.as_deref() }
+    }
+}
+
 /// The part of a frontend that cannot be served.
 pub(super) struct Unserved<'a> {
     backends: Vec<(&'a str, String)>,
@@ -152,7 +184,7 @@ impl<'a> Unserved<'a> {
         frontend: &'a Frontend,
         min_servers: usize,
         without: Option<&Target>,
-        certificates: &CertificateView,
+        (lost_snat, certificates): (Option<&str>, &CertificateView),
     ) -> Unserved<'a> {
         let pools = frontend.pools();
         let too_few = |pool: &Arc<Pool>| {
@@ -170,7 +202,8 @@ impl<'a> Unserved<'a> {
             (left < min_servers.max(1)).then(|| format!("{left} servers of backend {backend} are left"))
         };
         let why = |pool: &'a Arc<Pool>| {
-            let why = obstacle_of(pool).or_else(|| too_few(pool)).or_else(|| too_few_left(pool))?;
+            let why = lost_snat.map(str::to_owned).or_else(|| obstacle_of(pool));
+            let why = why.or_else(|| too_few(pool)).or_else(|| too_few_left(pool))?;
             Some((&*pool.config.name, why))
         };
         let backends: Vec<_> = pools.iter().filter_map(why).collect();
@@ -252,185 +285,4 @@ fn why_none(servers: &[Arc<Server>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::snapshot::{Health, fixture};
-
-    #[test]
-    fn each_reason_for_which_servers_cannot_be_chosen_is_told_with_its_count() {
-        let down = || fixture::down("refused", Duration::ZERO);
-        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
-        let all = vec![
-            (named("a"), down()),
-            (named("b"), fixture::up()),
-            (named("c"), down()),
-            (named("d"), fixture::up()),
-        ];
-        let admin = [AdminState::Ready, AdminState::Drain, AdminState::Maint, AdminState::Drain];
-        let servers: Vec<Arc<Server>> = fixture::pool("app", all)
-            .servers
-            .iter()
-            .zip(admin)
-            .map(|(server, admin)| {
-                let (config, health, live) =
-                    (server.config.clone(), server.health.clone(), server.live.clone());
-                Arc::new(Server { config, admin, health, live })
-            })
-            .collect();
-        assert_eq!(why_none(&servers), "1 of 4 are down, 2 of 4 are drained, 1 of 4 are in maintenance");
-    }
-
-    fn no_orders() -> CertificateView {
-        CertificateView::of_readiness(Vec::new(), 0, &Snapshot::empty(1))
-    }
-
-    fn input<'a>(snapshot: &'a Snapshot, certificates: &'a CertificateView) -> ReadinessInput<'a> {
-        ReadinessInput { snapshot, certificates }
-    }
-
-    /// Why this address is not to be announced.
-    fn obstacle_at(frontends: &[Arc<Frontend>], ip: &str, min_servers: u32) -> Option<String> {
-        let config = AnnounceConfig { min_servers, ..AnnounceConfig::default() };
-        let snapshot =
-            Snapshot { announce: Some(Arc::new(config)), ..fixture::snapshot(frontends.to_vec(), vec![]) };
-        announced_addresses(input(&snapshot, &no_orders()))[&ip.parse().unwrap()].clone()
-    }
-
-    #[test]
-    fn address_is_announced_while_a_frontend_has_enough_servers() {
-        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
-        let down = || fixture::down("refused", Duration::ZERO);
-        let half = fixture::pool("half", vec![(named("a"), fixture::up()), (named("b"), down())]);
-        let none = fixture::pool("none", vec![(named("a"), down())]);
-        let frontends = [
-            fixture::frontend("alone", &["10.0.0.1:80"], &half),
-            fixture::frontend("beside", &["10.0.0.2:80", "10.0.0.3:80"], &half),
-            fixture::frontend("broken", &["10.0.0.3:81"], &none),
-        ];
-        let at = |ip: &str, min_servers| obstacle_at(&frontends, ip, min_servers);
-        assert_eq!(at("10.0.0.1", 1), None);
-        assert_eq!(at("10.0.0.2", 1), None);
-        assert_eq!(at("10.0.0.3", 1), None);
-        let broken = obstacle_at(&frontends[2..], "10.0.0.3", 1);
-        assert_eq!(
-            broken.as_deref(),
-            Some("frontend broken: no server of backend none can be chosen (1 of 1 are down)")
-        );
-        assert_eq!(
-            at("10.0.0.1", 2).as_deref(),
-            Some("frontend alone: 1 servers of backend half can be chosen, and announce.min_servers is 2")
-        );
-    }
-
-    #[test]
-    fn withdrawal_is_foreseen_only_for_the_last_servers_of_an_address() {
-        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
-        let two = fixture::pool("two", vec![(named("a"), fixture::up()), (named("b"), fixture::up())]);
-        let one = fixture::pool("one", vec![(named("a"), fixture::up())]);
-        let frontends = vec![
-            fixture::frontend("two", &["10.0.0.1:80", "10.0.0.2:80"], &two),
-            fixture::frontend("one", &["10.0.0.2:81", "10.0.0.3:81"], &one),
-        ];
-        let snapshot =
-            Snapshot { announce: Some(Arc::default()), ..fixture::snapshot(frontends, vec![two, one]) };
-        let withdrawn = |target: Target| {
-            let lost = LostReadiness::without(input(&snapshot, &no_orders()), &target);
-            assert_eq!(lost.frontends, [""; 0], "nothing is needed");
-            lost.addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
-        };
-        assert_eq!(withdrawn(Target::server("two", "a")), [""; 0]);
-        assert_eq!(withdrawn(Target::backend("two")), ["10.0.0.1"]);
-        assert_eq!(withdrawn(Target::server("one", "a")), ["10.0.0.3"]);
-        assert_eq!(withdrawn(Target::backend("other")), [""; 0]);
-        let left = |target: Target| backend_left_without(&snapshot, &target).map(str::to_owned);
-        assert_eq!(left(Target::server("two", "a")), None);
-        assert_eq!(left(Target::backend("two")).as_deref(), Some("two"));
-        assert_eq!(left(Target::server("one", "a")).as_deref(), Some("one"));
-        assert_eq!(left(Target::backend("other")), None);
-    }
-
-    #[test]
-    fn loss_of_a_needed_backend_is_foreseen() {
-        let one =
-            |name: &str| fixture::pool(name, vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
-        let (app, login) = (one("app"), one("login"));
-        let beside = fixture::frontend("beside", &["10.0.0.1:81"], &login);
-        let mut web = fixture::frontend("web", &["10.0.0.1:80"], &app);
-        Arc::get_mut(&mut web).unwrap().config.ready_needs = vec!["app".to_owned()];
-        for announces in [true, false] {
-            let frontends = vec![web.clone(), beside.clone()];
-            let snapshot = Snapshot {
-                announce: announces.then(Arc::default),
-                ..fixture::snapshot(frontends, vec![app.clone(), login.clone()])
-            };
-            let lost = |target| {
-                let lost = LostReadiness::without(input(&snapshot, &no_orders()), &target);
-                (lost.addresses.len(), lost.frontends)
-            };
-            assert_eq!(lost(Target::backend("app")), (usize::from(announces), vec!["web".to_owned()]));
-            assert_eq!(lost(Target::backend("login")), (0, vec![]));
-        }
-    }
-
-    #[test]
-    fn withdrawal_is_foreseen_where_the_other_frontend_has_no_certificate() {
-        let pool = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
-        let other = fixture::pool("other", vec![(fixture::server("a", "127.0.0.1:82"), fixture::up())]);
-        let (secure, failing) =
-            super::super::certificates::fixture::without_certificate("10.0.0.1:443", &other);
-        let frontends = vec![fixture::frontend("web", &["10.0.0.1:80"], &pool), secure];
-        let snapshot =
-            Snapshot { announce: Some(Arc::default()), ..fixture::snapshot(frontends, vec![pool, other]) };
-        let lost = |certificates: &CertificateView| {
-            LostReadiness::without(input(&snapshot, certificates), &Target::backend("app")).addresses
-        };
-        assert_eq!(lost(&failing), ["10.0.0.1".parse::<IpAddr>().unwrap()]);
-        assert_eq!(lost(&no_orders()), [] as [IpAddr; 0]);
-    }
-
-    #[test]
-    fn servers_that_no_check_has_reached_yet_do_not_make_an_address_worth_announcing() {
-        let named = |name: &str| fixture::server(name, "127.0.0.1:81");
-        let unproven = Health { proven: false, ..fixture::up() };
-        let pool = fixture::pool("web", vec![(named("a"), fixture::up()), (named("b"), unproven)]);
-        let frontend = fixture::frontend("web", &["10.0.0.1:80"], &pool);
-        let at = |min_servers| obstacle_at(std::slice::from_ref(&frontend), "10.0.0.1", min_servers);
-        assert_eq!((at(1).is_none(), at(2).is_some()), (true, true));
-    }
-
-    #[test]
-    fn readiness_fails_only_where_no_backend_serves_or_a_needed_one_is_dead() {
-        let up = fixture::pool("up", vec![(fixture::server("a", "127.0.0.1:81"), fixture::up())]);
-        let down = fixture::down("refused", Duration::ZERO);
-        let down = fixture::pool("app", vec![(fixture::server("a", "127.0.0.1:82"), down)]);
-        let named = fixture::pool("named", vec![]);
-        let unproven = || Health { proven: false, ..fixture::up() };
-        let [a, b] = ["a", "b"].map(|name| fixture::server(name, "127.0.0.1:83"));
-        let unprobed = fixture::pool("late", vec![(a.clone(), unproven()), (b.clone(), unproven())]);
-        let half_probed = fixture::pool("half", vec![(a, unproven()), (b, fixture::up())]);
-        let frontend = |name: &str, pool| fixture::frontend(name, &["127.0.0.1:80"], pool);
-        let obstacles = |snapshot: &Snapshot, drains| {
-            FrontendReadiness::of(input(snapshot, &no_orders())).obstacles(drains)
-        };
-        let ready = |frontends| obstacles(&fixture::snapshot(frontends, vec![up.clone()]), false);
-        assert_eq!(ready(vec![frontend("web", &up)]), [""; 0]);
-        let dead = || vec![frontend("api", &down), frontend("new", &named), frontend("late", &unprobed)];
-        let whys = [
-            "frontend api: no server of backend app can be chosen (1 of 1 are down)",
-            "frontend new: backend named has no server: no name has an address",
-            "frontend late: no server of backend late has been probed yet",
-        ];
-        assert_eq!(ready(dead()), whys);
-        assert_eq!(ready([dead(), vec![frontend("half", &half_probed)]].concat()), [""; 0]);
-        let mut needed = frontend("api", &down);
-        Arc::get_mut(&mut needed).unwrap().config.ready_needs = vec!["app".to_owned()];
-        assert_eq!(ready(vec![frontend("web", &up), needed]), whys[..1]);
-        let api = frontend("api", &down);
-        assert_eq!(Unserved::of(&api, 0, None, &no_orders()).backends().keys().collect::<Vec<_>>(), ["app"]);
-        assert_eq!(obstacles(&Snapshot::empty(1), false), ["starting: no frontend serves yet"]);
-        let serving = fixture::snapshot(vec![frontend("web", &up)], vec![up.clone()]);
-        assert_eq!(obstacles(&serving, true), ["draining: convey is about to stop"]);
-    }
-}
+mod tests;

@@ -22,7 +22,7 @@ pub(super) use self::files::FileCacheReport;
 pub(super) use self::requests::RequestReport;
 pub use self::route::RouteReport;
 pub use self::tls::TlsReport;
-use super::ready::{self, FrontendReadiness, ReadinessInput, Unserved};
+use super::ready::{FrontendReadiness, ReadinessInput, Unserved};
 use super::{
     AcmeState, AnnounceState, ConfigReport, DiscoveryReport, NameReport, OverlayReport, PacketReport,
     RemoteState,
@@ -339,7 +339,7 @@ impl StatsReport {
             total_packets_tx: totals.packets_tx,
             log_lines_dropped: 0,
             access_log_lines_dropped: 0,
-            not_ready: readiness.obstacles(false),
+            not_ready: readiness.obstacles(),
             config: ConfigReport::new(ConfigLoad::default(), started),
             frontends: readiness.frontends.iter().map(frontend).collect(),
             backends: snapshot.pools.iter().map(backend).collect(),
@@ -381,11 +381,6 @@ impl StatsReport {
     /// The same with the configuration in etcd, if it is there.
     pub(super) fn with_remote(self, state: &RemoteState, started: SystemTime) -> Self {
         StatsReport { etcd: EtcdReport::new(state, started), ..self }
-    }
-
-    /// The same, of a program that drains.
-    pub fn draining(self) -> Self {
-        StatsReport { not_ready: ready::draining(), ..self }
     }
 
     /// The same with what has become of the log and the access log.

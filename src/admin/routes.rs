@@ -13,7 +13,7 @@ use axum::routing::get;
 use tokio::sync::mpsc;
 
 use super::pages::{Page, Pages, Rendered};
-use super::ready::{FrontendReadiness, ReadinessInput};
+use super::ready::FrontendReadiness;
 use super::wrong_tokens::WrongTokens;
 use super::{StatsSource, api, dashboard};
 use crate::control::OperatorRequest;
@@ -69,9 +69,7 @@ async fn readiness(State(answers): State<Arc<ApiContext>>) -> Response {
     let source = &answers.source;
     let snapshot = source.snapshot.load();
     let certificates = source.certificates(&snapshot);
-    let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
-    let mut obstacles = FrontendReadiness::of(input).obstacles(source.is_draining());
-    obstacles.extend(source.lost_snat_addresses(&snapshot));
+    let obstacles = FrontendReadiness::of(source.readiness_input(&snapshot, &certificates)).obstacles();
     if obstacles.is_empty() {
         return "ready\n".into_response();
     }

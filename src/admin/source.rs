@@ -77,18 +77,21 @@ impl StatsSource {
     pub(super) fn report(&self) -> StatsReport {
         let snapshot = self.snapshot.load();
         let certificates = self.certificates(&snapshot);
-        let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+        let input = self.readiness_input(&snapshot, &certificates);
         let report = StatsReport::new(input, self.started, (self.now)()).with_acme(&self.acme);
-        let mut report = if self.is_draining() { report.draining() } else { report };
-        report.not_ready.extend(self.lost_snat_addresses(&snapshot));
         let report = report.with_packets(self.packets.as_deref()).with_load(self.loads.now());
         let report = report.with_announced(&self.announce).with_remote(&self.remote, self.started);
         report.with_dropped_lines((self.dropped_log_lines)(), self.access_log.lost())
     }
 
-    /// Why servers of passthrough cannot answer any more.
-    pub(super) fn lost_snat_addresses(&self, snapshot: &Snapshot) -> Option<String> {
-        self.data_path.packets.as_ref()?.lost_snat_addresses(&snapshot.network)
+    /// State from which readiness follows, with these certificates.
+    pub(super) fn readiness_input<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        certificates: &'a CertificateView,
+    ) -> ReadinessInput<'a> {
+        let packets = self.data_path.packets.as_ref();
+        ReadinessInput { snapshot, certificates, packets, is_draining: self.is_draining() }
     }
 
     /// State of certificates now, for readiness.

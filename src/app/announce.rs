@@ -25,6 +25,7 @@ use crate::admin::{
 use crate::control::{
     AddressChange, Announcement, EventKind, EventLevel, EventLog, KnownAnnouncement, Readiness,
 };
+use crate::explain::PacketFacts;
 use crate::model::{AnnounceConfig, Timestamp};
 use crate::net::{HostAddress, HostAddresses, OwnedName};
 use crate::snapshot::Snapshot;
@@ -48,6 +49,8 @@ pub(super) struct AnnounceParts {
     pub(super) events: Arc<EventLog>,
     pub(super) state: Arc<AnnounceState>,
     pub(super) acme: Arc<AcmeState>,
+    /// Packet modes since the start; `None` without one.
+    pub(super) packets: Option<PacketFacts>,
     /// Addresses of the process before an upgrade.
     pub(super) known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
@@ -237,11 +240,13 @@ impl AnnounceTask {
         self.has_work |= seen.addresses.iter().any(|address| address.is_announced);
         let names = self.parts.acme.names();
         let certificates = CertificateView::of_addresses(names, clock::unix_seconds(), &snapshot);
-        let wanted = announced_addresses(ReadinessInput { snapshot: &snapshot, certificates: &certificates });
+        let is_draining = self.parts.draining.load(Ordering::Relaxed);
+        let (snapshot, certificates, packets) = (&*snapshot, &certificates, self.parts.packets.as_ref());
+        let wanted = announced_addresses(ReadinessInput { snapshot, certificates, packets, is_draining });
         self.forget_unwanted(&wanted);
         if let Some(config) = &config {
             self.take_names(&wanted, &seen);
-            let is_leaving = self.parts.draining.load(Ordering::Relaxed) || snapshot.stopping;
+            let is_leaving = is_draining || snapshot.stopping;
             let mut added = Vec::new();
             for (ip, obstacle) in wanted {
                 let readiness = match obstacle {

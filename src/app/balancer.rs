@@ -47,6 +47,7 @@ use crate::control::{
     Call, ConfigFile, ConfigLoads, ControlEvents, ControlState, Digest, EventKind, EventLevel, EventLog,
     NameBoard, OperatorRequest, Reading, Resolver, Task,
 };
+use crate::explain::PacketFacts;
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
 use crate::model::{ConnectFailures, Endpoint, Mode, NetworkTables};
@@ -204,6 +205,7 @@ impl Followed {
 struct Announcing {
     state: Arc<AnnounceState>,
     changed: Arc<Notify>,
+    packets: Option<PacketFacts>,
     /// `None` before the first is announced, and at the end.
     announcer: Option<Announcer>,
     is_upgrade: bool,
@@ -326,6 +328,7 @@ impl RunningBalancer {
             events: self.task.events.clone(),
             state: self.announcing.state.clone(),
             acme: self.acme.clone(),
+            packets: self.announcing.packets.clone(),
         }
     }
 
@@ -557,8 +560,9 @@ fn source(
 ) -> (admin::StatsSource, Arc<AcmeState>, Announcing) {
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
-    let (announcer, known) = (None, BTreeMap::new());
-    let announcing = Announcing { state, changed, announcer, is_upgrade: parts.is_upgrade, known };
+    let (announcer, known, view) = (None, BTreeMap::new(), data_path.view(parts.config));
+    let (is_upgrade, packets) = (parts.is_upgrade, view.packets.clone());
+    let announcing = Announcing { state, changed, packets, announcer, is_upgrade, known };
     let source = admin::StatsSource {
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),
@@ -575,7 +579,7 @@ fn source(
         announce,
         remote: followed.with.state.clone(),
         flows: data_path.flows(),
-        data_path: data_path.view(parts.config),
+        data_path: view,
     };
     (source, acme, announcing)
 }

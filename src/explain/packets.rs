@@ -32,20 +32,17 @@ pub struct PacketFacts {
 }
 
 impl PacketFacts {
-    /// Why servers of passthrough cannot answer: all SNAT addresses of a family are gone from this host. `None` if one is left, or
-    /// an operator has named them, for routers may lead to these.
-    pub(crate) fn lost_snat_addresses(&self, network: &NextHops) -> Option<String> {
-        let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = self.snat_addresses.iter().partition(|ip| ip.is_ipv4());
-        let is_lost =
-            |of_family: &[IpAddr]| !of_family.is_empty() && !of_family.iter().any(|ip| network.is_own(*ip));
-        let lost = [v4, v6].into_iter().find(|of_family| is_lost(of_family))?;
-        let names: Vec<String> = lost.iter().map(ToString::to_string).collect();
-        (self.snat_choice == SnatChoice::Kernel).then(|| {
-            format!(
-                "passthrough: this host has lost its SNAT addresses ({}); a restart chooses others",
-                names.join(", ")
-            )
-        })
+    /// The SNAT addresses of a family, if this host has lost all of them. `None` if one is left, or if an operator has named them,
+    /// for routers may lead to these.
+    pub(crate) fn lost_snat_addresses(
+        &self,
+        is_ipv4: bool,
+        is_there: impl Fn(IpAddr) -> bool,
+    ) -> Option<Vec<IpAddr>> {
+        let of_family = self.snat_addresses.iter().copied().filter(|ip| ip.is_ipv4() == is_ipv4);
+        let of_family: Vec<IpAddr> = of_family.collect();
+        let is_lost = !of_family.is_empty() && !of_family.iter().any(|ip| is_there(*ip));
+        (is_lost && self.snat_choice == SnatChoice::Kernel).then_some(of_family)
     }
 }
 

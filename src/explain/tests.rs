@@ -2,7 +2,6 @@
 
 mod flows;
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -86,27 +85,6 @@ fn of(snapshot: &Snapshot) -> ExplainSources<'_> {
         share: None,
         now: Timestamp(1_000_000_000),
     }
-}
-
-#[test]
-fn packet_modes_are_not_ready_once_every_snat_address_of_a_family_is_gone() {
-    let facts = |snat_choice| PacketFacts {
-        snat_addresses: ["10.0.0.1", "10.0.0.2", "2001:db8::1"].map(|ip| ip.parse().unwrap()).into(),
-        snat_choice,
-        split: None,
-        dispatch: Some(Dispatch::new(1, None)),
-        layers: BTreeMap::new(),
-        without_kernel: String::new(),
-    };
-    let lost = |choice, own: &[&str]| {
-        let network = NextHops::new(&[crate::model::fixture::interface(1, own)], [], &[]);
-        facts(choice).lost_snat_addresses(&network)
-    };
-    assert_eq!(lost(SnatChoice::Kernel, &["10.0.0.2", "2001:db8::1"]), None);
-    let said = lost(SnatChoice::Kernel, &["2001:db8::1"]).unwrap();
-    assert!(said.contains("(10.0.0.1, 10.0.0.2)"), "{said}");
-    assert!(lost(SnatChoice::Kernel, &["10.0.0.1"]).unwrap().contains("(2001:db8::1)"));
-    assert_eq!(lost(SnatChoice::Named, &[]), None, "routers may lead to them");
 }
 
 #[test]

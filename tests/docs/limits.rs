@@ -97,7 +97,12 @@ fn served() -> BTreeSet<String> {
     let snapshot =
         Snapshot { names: vec![host], discoveries, ..fixture::snapshot(vec![frontend], vec![pool]) };
     let certificates = CertificateView::of_readiness(Vec::new(), 0, &snapshot);
-    let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+    let input = ReadinessInput {
+        snapshot: &snapshot,
+        certificates: &certificates,
+        packets: None,
+        is_draining: false,
+    };
     let report = StatsReport::new(input, SystemTime::UNIX_EPOCH, Timestamp(0));
     let report = report.with_packets(Some(&PacketStats::new(1)));
     let mut paths = BTreeSet::new();

@@ -4,20 +4,24 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, binary, run, wait_for};
+use convey_testkit::{TcpServer, ask, binary, run, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::Config;
-use crate::network::{Network, PORT};
+use crate::network::{Network, PORT, STATS};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
-        server_sees_an_address_of_its_own_network_and_another_once_that_is_gone]
+        server_sees_an_address_of_its_own_network_and_another_once_that_is_gone,
+        vip_is_withdrawn_once_no_snat_address_of_its_family_is_left]
 }
 
 /// Addresses of a second network on the link, of the balancer and of server 2. They are below those of the first.
 const SECOND: [&str; 2] = ["10.66.0.1", "10.66.0.5"];
 const SERVER: &str = "10.66.0.2";
+
+/// An address on the link that the balancer gets after the start.
+const LATER: &str = "10.77.0.99";
 
 fn server_sees_an_address_of_its_own_network_and_another_once_that_is_gone(case: Case) {
     let mut network = Network::new(case, 1, 2);
@@ -57,4 +61,33 @@ fn server_sees_an_address_of_its_own_network_and_another_once_that_is_gone(case:
         network.log(Role::Balancer).contains(&line).then_some(())
     });
     assert_eq!(served(), both);
+}
+
+fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let ip = |network: &Network, line: &str| {
+        network.lab.run(Role::Balancer, "ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    };
+    network.lab.run(Role::Balancer, "sysctl", &["-qw", "net.ipv4.conf.all.promote_secondaries=1"]).unwrap();
+    let (vip, own) = (network.vip().ip(), network.address(Role::Balancer).ip());
+    ip(&network, &format!("addr del {vip}/32 dev {INTERFACE}"));
+    network.balance_with(&(Config::new(1).text(case) + "[announce]\nhold = 0.2\n"));
+    let network = &network;
+    let _server = network.server(1, |addr| TcpServer::named("s1", addr));
+    let is_on_lo = || {
+        let addresses = network.lab.run(Role::Balancer, "ip", &["-o", "addr", "show", "dev", "lo"]).unwrap();
+        addresses.contains(&format!(" {vip}/"))
+    };
+    wait_for("the VIP on lo", || is_on_lo().then_some(()));
+
+    // convey uses an address that is added later only after a restart; health checks leave by it.
+    ip(network, &format!("addr add {LATER}/24 dev {INTERFACE}"));
+    ip(network, &format!("addr del {own}/24 dev {INTERFACE}"));
+    wait_for("the VIP to go", || (!is_on_lo()).then_some(()));
+    let why = format!("this host has lost its SNAT addresses ({own}); a restart chooses others");
+    wait_for("the reason", || network.log(Role::Balancer).contains(&why).then_some(()));
+    let (code, said) = network.inside(Role::Balancer, || ask(STATS.into(), "/readyz").unwrap());
+    assert!(code == 503 && said.contains(&why), "{said}");
+    ip(network, &format!("addr add {own}/24 dev {INTERFACE}"));
+    wait_for("the VIP on lo again", || is_on_lo().then_some(()));
 }

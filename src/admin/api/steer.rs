@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::super::ready::{self, LostReadiness, ReadinessInput};
+use super::super::ready::{self, LostReadiness};
 use super::super::{OverlayReport, Requester};
 use super::{ApiContext, Failure, RequestBody, ask, in_body, in_path, line, may_change};
 use crate::config::{check_server_address, did_you_mean};
@@ -184,7 +184,7 @@ fn left_without(answers: &ApiContext, target: &Target) -> Vec<String> {
 fn may_withdraw(answers: &ApiContext, target: &Target, is_forced: bool) -> Result<(), Failure> {
     let snapshot = answers.source.snapshot.load();
     let certificates = answers.source.certificates_of_addresses(&snapshot);
-    let input = ReadinessInput { snapshot: &snapshot, certificates: &certificates };
+    let input = answers.source.readiness_input(&snapshot, &certificates);
     let LostReadiness { addresses, frontends } = LostReadiness::without(input, target);
     let lost = if !addresses.is_empty() {
         let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();

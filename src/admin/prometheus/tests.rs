@@ -52,7 +52,7 @@ fn busy(name: &str) -> Snapshot {
 fn text(snapshot: &Snapshot, process: &ProcessMetrics) -> String {
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let certificates = CertificateView::of_readiness(Vec::new(), 0, snapshot);
-    let input = ReadinessInput { snapshot, certificates: &certificates };
+    let input = ReadinessInput { snapshot, certificates: &certificates, packets: None, is_draining: false };
     render(&StatsReport::new(input, started, Timestamp(0)).with_dropped_lines(9, 8), process).unwrap()
 }
 

@@ -9,7 +9,7 @@ const STARTED: Duration = Duration::from_secs(1_700_000_000);
 fn stats(snapshot: &Snapshot, now: Duration) -> Value {
     let now = Timestamp(now.as_nanos() as u64);
     let certificates = CertificateView::of_readiness(Vec::new(), 0, snapshot);
-    let input = ReadinessInput { snapshot, certificates: &certificates };
+    let input = ReadinessInput { snapshot, certificates: &certificates, packets: None, is_draining: false };
     let report = StatsReport::new(input, SystemTime::UNIX_EPOCH + STARTED, now);
     serde_json::to_value(report).unwrap()
 }
