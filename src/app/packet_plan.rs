@@ -250,9 +250,8 @@ fn vips(config: &Config) -> Vec<IpAddr> {
 }
 
 /// The servers of frontends in these modes.
-pub(super) fn servers(config: &Config, modes: impl Fn(Mode) -> bool) -> Vec<IpAddr> {
-    let frontends = config.frontends.iter().filter(|frontend| modes(frontend.mode));
-    let used: BTreeSet<&str> = frontends.flat_map(FrontendConfig::backends).collect();
+pub(super) fn servers(config: &Config, modes: fn(Mode) -> bool) -> Vec<IpAddr> {
+    let used = config.backends_in(modes);
     let backends = config.backends.iter().filter(|backend| used.contains(backend.name.as_str()));
     let servers = backends.flat_map(|backend| &backend.servers);
     servers.map(|server| server.addr.ip()).collect::<BTreeSet<_>>().into_iter().collect()

@@ -108,6 +108,11 @@ impl Config {
         self.frontends.iter().filter(move |frontend| kind(frontend.mode))
     }
 
+    /// Names of the backends of frontends in modes of this kind.
+    pub fn backends_in(&self, kind: fn(Mode) -> bool) -> BTreeSet<&str> {
+        self.frontends_where(kind).flat_map(FrontendConfig::backends).collect()
+    }
+
     /// The SNAT addresses that the file names, maybe none; `None`: no frontend gives servers another address than the client's.
     pub fn snat_addresses(&self) -> Option<&[IpAddr]> {
         let has_snat = self.frontends_where(Mode::has_snat).next().is_some();

@@ -1,7 +1,5 @@
 //! Ways of packet modes: servers that they must not send to, and policy rules that they do not follow. Pure.
 
-use std::collections::BTreeSet;
-
 use super::{Explained, Host};
 use crate::doctor::Diagnosis;
 use crate::model::Mode;
@@ -9,15 +7,11 @@ use crate::model::Mode;
 /// Servers of packet modes that count as down by the host's routes, interfaces and IPsec policies, and rules that are not followed.
 pub(super) fn look(host: &Host<'_>, explained: &mut Explained) -> Vec<Diagnosis> {
     let mut found = Vec::new();
-    let frontends: BTreeSet<&str> = host
-        .config
-        .frontends_where(Mode::forwards_packets)
-        .flat_map(|frontend| frontend.backends())
-        .collect();
-    if frontends.is_empty() {
+    let forwarded = host.config.backends_in(Mode::forwards_packets);
+    if forwarded.is_empty() {
         return found;
     }
-    let backends = host.config.backends.iter().filter(|backend| frontends.contains(&*backend.name));
+    let backends = host.config.backends.iter().filter(|backend| forwarded.contains(&*backend.name));
     for (backend, server) in backends.flat_map(|one| one.servers.iter().map(move |server| (one, server))) {
         let ip = server.addr.ip();
         let Some(reason) = host.network.refusal_of(ip, host.config.snat_addresses()) else { continue };

@@ -1,6 +1,6 @@
 //! Servers that packet modes must not send to, by the host's routes, interfaces and IPsec policies. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{ControlState, key};
@@ -43,8 +43,7 @@ impl ControlState {
         backends: impl Iterator<Item = &'a BackendConfig>,
         now: Timestamp,
     ) {
-        let frontends = config.frontends_where(Mode::forwards_packets);
-        let forwarded: HashSet<&str> = frontends.flat_map(|frontend| frontend.backends()).collect();
+        let forwarded = config.backends_in(Mode::forwards_packets);
         let snat = config.snat_addresses();
         let mut before = std::mem::take(&mut self.refused);
         for backend in backends.filter(|backend| forwarded.contains(&*backend.name)) {
