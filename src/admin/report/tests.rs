@@ -1,8 +1,10 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
 use crate::admin::CertificateView;
-use crate::snapshot::fixture;
+use crate::snapshot::{Ejected, Health, fixture};
 
 const STARTED: Duration = Duration::from_secs(1_700_000_000);
 
