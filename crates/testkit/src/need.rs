@@ -41,7 +41,7 @@ pub enum Need {
 impl Need {
     pub const ARPING: Need = Need::Tool("arping", "iputils-arping");
     pub const CHROMIUM: Need = Need::Tool("chromium", "chromium");
-    pub const CONNTRACK: Need = Need::Other(no_list_of_conntrack);
+    pub const CONNTRACK: Need = Need::Other(missing_conntrack_list);
     pub const CURL: Need = Need::Tool("curl", "curl");
     pub const DIG: Need = Need::Tool("dig", "bind9-dnsutils");
     pub const DNSMASQ: Need = Need::Tool("dnsmasq", "dnsmasq-base");
@@ -51,7 +51,7 @@ impl Need {
     pub const HAPROXY: Need = Need::Tool("haproxy", "haproxy");
     pub const IPERF3: Need = Need::Tool("iperf3", "iperf3");
     pub const IPTABLES: Need = Need::Tool("iptables", "iptables");
-    pub const MEMORY_GROUP: Need = Need::Other(no_memory_group);
+    pub const MEMORY_GROUP: Need = Need::Other(missing_memory_group);
     pub const NFT: Need = Need::Tool("nft", "nftables");
     pub const NGINX: Need = Need::Tool("nginx", "nginx-light");
     pub const NODE: Need = Need::Tool("node", "nodejs");
@@ -84,7 +84,7 @@ impl Need {
                 (long().as_deref() != Some("all")).then(reason)
             }
             Need::Namespaces => {
-                static MISSING: LazyLock<Option<String>> = LazyLock::new(no_namespaces);
+                static MISSING: LazyLock<Option<String>> = LazyLock::new(missing_namespaces);
                 MISSING.clone()
             }
             Need::Ipv6 => {
@@ -108,13 +108,13 @@ impl Need {
 }
 
 /// The list is there once the module is: nobody may have used it yet.
-fn no_list_of_conntrack() -> Option<String> {
+fn missing_conntrack_list() -> Option<String> {
     let [has_module, has_list] = ["/proc/sys/net/netfilter/nf_conntrack_max", "/proc/net/nf_conntrack"]
         .map(|file| std::path::Path::new(file).exists());
     (has_module && !has_list).then(|| "the kernel lists no connections in /proc/net/nf_conntrack".to_owned())
 }
 
-fn no_namespaces() -> Option<String> {
+fn missing_namespaces() -> Option<String> {
     let tools = [Need::Tool("unshare", "util-linux"), Need::Tool("ip", "iproute2")];
     tools.iter().find_map(|tool| tool.missing()).or_else(|| {
         let made = Command::new("unshare").args(["--net", "true"]).output();
@@ -132,7 +132,7 @@ pub fn memory_groups() -> Option<(&'static str, &'static str)> {
     has_v2.then_some(("/sys/fs/cgroup", "memory.max")).or_else(of_v1)
 }
 
-fn no_memory_group() -> Option<String> {
+fn missing_memory_group() -> Option<String> {
     let Some((root, limit)) = memory_groups() else {
         return Some("control groups have no memory controller here".to_owned());
     };
