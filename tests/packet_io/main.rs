@@ -7,7 +7,9 @@ mod guard;
 mod guard_frames;
 mod guard_kinds;
 mod lasting;
+mod neighbours;
 mod netlink;
+mod next_hops;
 mod object;
 mod packet;
 mod relay;
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
     all.extend(trials(relay::stories_of_super_datagrams(), &and(super_datagrams)));
     all.extend(trials(sockets::stories(), &network));
     all.extend(trials(netlink::stories(), &network));
+    all.extend(trials(neighbours::stories(), &network));
     all.extend(trials(routing::stories(), &network));
     all.extend(trials(lasting::stories(), &network));
     all.extend(trials(guard_frames::stories(), &network));

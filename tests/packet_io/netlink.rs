@@ -1,14 +1,11 @@
 //! The kernel's tables, as they change.
 
-use std::net::{IpAddr, Ipv6Addr};
-
-use convey::model::WantedNeighbour;
 use convey::model::{NextHops, Unreachable};
-use convey::net::{KernelNeighbour, Netlink, ReservedPorts, RouteQuery};
-use convey_testkit::{PATIENCE, TestNamespace};
-use etherparse::PacketBuilder;
+use convey::net::{Netlink, ReservedPorts, RouteQuery};
+use convey_testkit::TestNamespace;
 
-use super::packet::{TestFrame, send};
+use super::next_hops::{ROUTER, block_on, ip, ours, pair, router_advertisement, wait, with_servers};
+use super::packet::send;
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -18,15 +15,7 @@ pub(crate) fn stories() -> Vec<Story> {
         packets_are_as_long_as_a_route_takes,
         packets_of_ipv6_are_as_long_as_its_routers_and_settings_say,
         frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth,
-        a_client_that_was_asked_for_is_the_kernels_to_forget,
-        of_several_routers_that_announce_themselves_one_that_is_there_is_used,
-        a_static_neighbour_stays_static,
-        neighbour_that_is_released_is_the_kernels_to_forget,
-        forged_answers_change_no_next_hop,
         sources_are_those_that_the_kernel_chooses,
-        neighbour_that_has_moved_is_followed_though_it_is_checked,
-        tables_are_read_while_neighbours_are_asked_for,
-        notifications_that_find_no_room_keep_no_neighbour_from_being_resolved,
         traffic_passes_where_the_kernel_has_the_vip_and_the_servers,
         broadcast_addresses_are_those_that_the_kernel_lists,
         snat_ports_are_reserved_and_what_was_reserved_before_stays,
@@ -35,58 +24,7 @@ pub(crate) fn stories() -> Vec<Story> {
     ]
 }
 
-/// Made of the server's Ethernet address.
-const ROUTER: &str = "fe80::ff:fe00:5";
-
 const SYSCTL: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn ours(address: &str, interface: u32) -> WantedNeighbour {
-    WantedNeighbour { interface, ip: ip(address), is_ours: true, is_repeated: false }
-}
-
-/// Netlink, by which the server's addresses were asked for.
-async fn with_servers(interface: u32) -> Netlink {
-    let netlink = Netlink::open().unwrap();
-    for server in ["10.79.0.2", "fd79::2"] {
-        netlink.resolve(ours(server, interface)).await.unwrap();
-    }
-    netlink
-}
-
-/// A balancer, 10.79.0.1 and fd79::1, and a server, 2 instead of 1; its link-local address is `ROUTER`.
-fn pair() -> (TestNamespace, TestNamespace) {
-    let (balancer, server) = (TestNamespace::new(), TestNamespace::new());
-    balancer.link(("back", "02:00:00:00:00:0b"), &server, ("eth0", "02:00:00:00:00:05"));
-    balancer.ip("addr add 10.79.0.1/24 dev back");
-    server.ip("addr add 10.79.0.2/24 dev eth0");
-    balancer.ip("addr add fd79::1/64 dev back");
-    server.ip("addr add fd79::2/64 dev eth0");
-    (balancer, server)
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
-/// The next hops as they are once `until` holds of them. What is heard of is held against what is read.
-async fn wait(netlink: &Netlink, hops: &mut NextHops, until: impl Fn(&NextHops) -> bool) {
-    let changes = async {
-        let mut table = netlink.table().await.unwrap();
-        loop {
-            *hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
-            if until(hops) {
-                return;
-            }
-            netlink.changed().await;
-            netlink.update(&mut table).await.unwrap();
-        }
-    };
-    tokio::time::timeout(PATIENCE, changes).await.expect("the change is heard of");
-}
 
 fn next_hops_follow_neighbours_and_routes() {
     let (balancer, server) = pair();
@@ -248,135 +186,6 @@ fn frames_are_handed_over_while_nothing_is_between_the_ends_of_a_veth() {
     });
 }
 
-fn a_client_that_was_asked_for_is_the_kernels_to_forget() {
-    let (balancer, _server) = pair();
-    let link = balancer.index("back");
-    balancer.enter(|| {
-        block_on(async {
-            let netlink = Netlink::open().unwrap();
-            let mut hops = NextHops::default();
-            for client in ["10.79.0.2", "fd79::2"] {
-                let wanted = WantedNeighbour { is_ours: false, ..ours(client, link) };
-                netlink.resolve(wanted).await.unwrap();
-                wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_ok()).await;
-                let entry = balancer.ip(&format!("neigh show {client}"));
-                assert!(!entry.contains("managed"), "{entry}");
-
-                balancer.ip(&format!("neigh flush to {client}"));
-                wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_err()).await;
-                netlink.resolve(wanted).await.unwrap();
-                wait(&netlink, &mut hops, |hops| hops.lookup(ip(client)).is_ok()).await;
-            }
-        });
-    });
-}
-
-/// The kernel has a route for each, of equal metric.
-fn of_several_routers_that_announce_themselves_one_that_is_there_is_used() {
-    let (balancer, server) = pair();
-    let link = balancer.index("back");
-    // Otherwise it would say that it is none, when it is asked for its Ethernet address.
-    server.exec("sysctl -qw net.ipv6.conf.all.forwarding=1");
-    send(&server, "eth0", &["fe80::dead", ROUTER].map(|router| router_advertisement(router, &[])));
-    balancer.enter(|| {
-        block_on(async {
-            let netlink = Netlink::open().unwrap();
-            let mut hops = NextHops::default();
-            let unresolved = Err(Unreachable::Unresolved { ip: ip("fe80::dead"), interface: link });
-            wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")) == unresolved).await;
-            netlink.resolve(ours(ROUTER, link)).await.unwrap();
-            wait(&netlink, &mut hops, |hops| hops.lookup(ip("2001:db8::1")).is_ok()).await;
-        });
-    });
-}
-
-/// RFC 4861, section 4.2: a default router for half an hour, with these options.
-fn router_advertisement(router: &str, options: &[u8]) -> TestFrame {
-    let (router, all_nodes) =
-        (router.parse::<Ipv6Addr>().unwrap(), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
-    let mut bytes = Vec::new();
-    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 5], [0x33, 0x33, 0, 0, 0, 1])
-        .ipv6(router.octets(), all_nodes.octets(), 255)
-        .icmpv6_raw(134, 0, [64, 0, 0x07, 0x08])
-        .write(&mut bytes, &[&[0; 8], options].concat())
-        .unwrap();
-    TestFrame(bytes)
-}
-
-fn a_static_neighbour_stays_static() {
-    let (balancer, _server) = pair();
-    let link = balancer.index("back");
-    for address in ["10.79.0.9", "fd79::9"] {
-        balancer.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:09 dev back nud permanent"));
-        balancer.enter(|| {
-            block_on(async {
-                let netlink = Netlink::open().unwrap();
-                netlink.resolve(ours(address, link)).await.unwrap();
-                let table = netlink.table().await.unwrap();
-                assert!(table.neighbours.iter().any(|n| n.ip == ip(address) && n.mac[5] == 9));
-            });
-        });
-        let entry = balancer.ip(&format!("neigh show {address}"));
-        assert!(entry.contains("PERMANENT") && !entry.contains("managed"), "{entry}");
-    }
-}
-
-fn neighbour_that_is_released_is_the_kernels_to_forget() {
-    let (balancer, _server) = pair();
-    let link = balancer.index("back");
-    balancer.enter(|| {
-        block_on(async {
-            let netlink = with_servers(link).await;
-            netlink.resolve(ours("10.79.0.9", link)).await.unwrap();
-            for address in ["10.79.0.2", "fd79::2", "10.79.0.9"] {
-                let is_managed = || balancer.ip(&format!("neigh show {address}")).contains("managed");
-                assert!(is_managed());
-                let entry = |list: Vec<KernelNeighbour>| list.into_iter().find(|one| one.ip == ip(address));
-                assert!(entry(netlink.neighbours().await.unwrap()).unwrap().is_kept);
-                assert!(netlink.release(link, ip(address)).await.unwrap());
-                assert!(!is_managed());
-                assert!(!netlink.release(link, ip(address)).await.unwrap());
-                assert!(entry(netlink.neighbours().await.unwrap()).is_none_or(|entry| !entry.is_kept));
-            }
-            balancer.ip("neigh replace 10.79.0.8 dev back managed");
-            assert!(!netlink.release(link, ip("10.79.0.8")).await.unwrap(), "an administrator's");
-        });
-    });
-}
-
-/// Sent to the balancer alone and to the whole link.
-fn forged_answers_change_no_next_hop() {
-    let (balancer, server) = pair();
-    let link = balancer.index("back");
-    balancer.exec("sysctl -qw net.ipv4.neigh.back.locktime=0");
-    balancer.enter(|| {
-        block_on(async {
-            let netlink = with_servers(link).await;
-            let mut hops = NextHops::default();
-            wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
-            let index = hops.lookup(ip("10.79.0.2")).unwrap();
-            for to in [[2, 0, 0, 0, 0, 0x0b], [0xff; 6]] {
-                let mut table = netlink.table().await.unwrap();
-                netlink.update(&mut table).await.unwrap();
-                send(&server, "eth0", &[arp_answer([2, 0, 0, 0, 0, 0x66], to)]);
-                let checked = async {
-                    loop {
-                        netlink.changed().await;
-                        netlink.update(&mut table).await.unwrap();
-                        hops = hops.update(&table.interfaces, table.routes.clone(), &table.neighbours);
-                        assert_eq!(hops.get(index).unwrap().dst_mac, [2, 0, 0, 0, 0, 5]);
-                        let entry = balancer.ip("neigh show 10.79.0.2");
-                        if entry.contains("02:00:00:00:00:05") && entry.contains("REACHABLE") {
-                            return;
-                        }
-                    }
-                };
-                tokio::time::timeout(PATIENCE, checked).await.expect("the kernel asks on the link");
-            }
-        });
-    });
-}
-
 /// Addresses of all kinds on two links, and routes by routers and with sources of their own.
 fn sources_are_those_that_the_kernel_chooses() {
     let (balancer, server) = pair();
@@ -432,96 +241,6 @@ fn sources_are_those_that_the_kernel_chooses() {
             ] {
                 let kernel = netlink.kernel_route(RouteQuery::to(ip(dst))).await.unwrap().unwrap();
                 assert_eq!(hops.source_to(ip(dst), |_| true), kernel.source, "to {dst}");
-            }
-        });
-    });
-}
-
-/// An answer of ARP that nobody has asked for: the server has this Ethernet address.
-fn arp_answer(mac: [u8; 6], to: [u8; 6]) -> TestFrame {
-    let (from, target) = ([10, 79, 0, 2], [10, 79, 0, 1]);
-    let head = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 2];
-    TestFrame([&to[..], &mac, &head, &mac, &from, &to, &target].concat())
-}
-
-fn neighbour_that_has_moved_is_followed_though_it_is_checked() {
-    let (balancer, server) = pair();
-    let link = balancer.index("back");
-    balancer.exec("sysctl -qw net.ipv4.neigh.back.locktime=0");
-    balancer.enter(|| {
-        block_on(async {
-            let netlink = with_servers(link).await;
-            let mut hops = NextHops::default();
-            wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
-            let index = hops.lookup(ip("10.79.0.2")).unwrap();
-            server.ip("link set eth0 address 02:00:00:00:00:55");
-            let moved = [2, 0, 0, 0, 0, 0x55];
-            send(&server, "eth0", &[arp_answer(moved, [0xff; 6])]);
-            wait(&netlink, &mut hops, |hops| hops.get(index).is_some_and(|hop| hop.dst_mac == moved)).await;
-        });
-    });
-}
-
-fn tables_are_read_while_neighbours_are_asked_for() {
-    let (balancer, _server) = pair();
-    let link = balancer.index("back");
-    // More than the kernel hands out at once.
-    let batch = tempfile::NamedTempFile::new().unwrap();
-    let lines = (0..4_000)
-        .map(|n| format!("neigh add 100.64.{}.{} lladdr 02:00:00:00:00:07 dev back\n", n / 250, n % 250));
-    std::fs::write(&batch, lines.collect::<String>()).unwrap();
-    balancer.exec(&format!("ip -batch {}", batch.path().display()));
-    balancer.enter(|| {
-        block_on(async {
-            let netlink = Netlink::open().unwrap();
-            for _ in 0..5 {
-                let (resolved, table) =
-                    tokio::join!(netlink.resolve(ours("10.79.0.2", link)), netlink.table());
-                resolved.unwrap();
-                table.unwrap();
-            }
-        });
-    });
-}
-
-/// As when clients are forged on the link. Whoever reads the notifications is busy, or slow.
-fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
-    let (balancer, _server) = pair();
-    let link = balancer.index("back");
-    let batch = |number: u8, last: u8| {
-        let batch = tempfile::NamedTempFile::new().unwrap();
-        let add = |n: u32| {
-            format!(
-                "neigh replace 100.64.{}.{} lladdr 02:00:00:00:{number:02}:{last:02} dev back\n",
-                n / 250,
-                n % 250
-            )
-        };
-        std::fs::write(&batch, (0..12_000).map(add).collect::<String>()).unwrap();
-        balancer.exec(&format!("ip -batch {}", batch.path().display()));
-    };
-    balancer.enter(|| {
-        block_on(async {
-            let (netlink, mut hops) = (Netlink::open().unwrap(), NextHops::default());
-            let mut table = netlink.table().await.unwrap();
-            for number in 1..=3 {
-                // Nobody reads meanwhile: this thread does.
-                batch(number, 1);
-                let wanted = WantedNeighbour { is_ours: false, ..ours("10.79.0.2", link) };
-                let resolved = tokio::time::timeout(PATIENCE, netlink.resolve(wanted)).await;
-                resolved.expect("it is answered").unwrap();
-                wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_ok()).await;
-                // What was lost is read.
-                let all = async {
-                    let ours = |mac: [u8; 6]| mac[4..] == [number, 1];
-                    while table.neighbours.iter().filter(|n| ours(n.mac)).count() < 12_000 {
-                        netlink.changed().await;
-                        netlink.update(&mut table).await.unwrap();
-                    }
-                };
-                tokio::time::timeout(PATIENCE, all).await.expect("all are known");
-                balancer.ip("neigh flush to 10.79.0.2");
-                wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_err()).await;
             }
         });
     });

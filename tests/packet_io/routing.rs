@@ -6,6 +6,7 @@ use convey::model::{NextHops, RouteHop};
 use convey::net::{KernelRouteKind, Netlink, RouteQuery};
 use convey_testkit::{PATIENCE, TestNamespace};
 
+use super::next_hops::{block_on, ip, wait};
 use super::{Story, stories};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -353,10 +354,6 @@ const SET_UPS_V6: &[SetUp] = &[
     ),
 ];
 
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
 /// A host with the links `ea` and `eb`, and the host at their other ends.
 fn host() -> (TestNamespace, TestNamespace) {
     let (host, peer) = (TestNamespace::new(), TestNamespace::new());
@@ -386,10 +383,6 @@ fn run(host: &TestNamespace, peer: &TestNamespace, command: &str) {
         Some(("-6", _)) => _ = host.exec(&format!("ip {command}")),
         _ => _ = host.ip(command),
     }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 /// Interface and router that the kernel chooses.
@@ -448,22 +441,6 @@ fn ways_of_ipv4_are_those_of_the_kernel() {
 
 fn ways_of_ipv6_are_those_of_the_kernel() {
     SET_UPS_V6.iter().for_each(|set_up| compare(set_up, &V6, &TO_V6));
-}
-
-/// The next hops once `until` holds of them. Changes alone are waited for.
-async fn wait(netlink: &Netlink, hops: &mut NextHops, until: impl Fn(&NextHops) -> bool) {
-    let changes = async {
-        let mut table = netlink.table().await.unwrap();
-        loop {
-            *hops = hops.update_all(&table);
-            if until(hops) {
-                return;
-            }
-            netlink.changed().await;
-            netlink.update(&mut table).await.unwrap();
-        }
-    };
-    tokio::time::timeout(PATIENCE, changes).await.expect("convey gets the change");
 }
 
 fn ways_follow_changes_of_rules_and_nexthop_objects() {
