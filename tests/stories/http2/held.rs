@@ -264,19 +264,27 @@ pub(super) fn slow_body_of_unknown_length_leaves_its_slot_to_a_waiting_request()
     balancer.wait_for_stat("/frontends/web/requests/answered/request_timeout", 1);
 }
 
+/// convey in front of server `a`, which trusts the proxy at address 99.
+fn trusting(lab: &Loopback) -> BalancerProcess {
+    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
+    let setup = setup(lab, "h1").frontend(&proxies).health("kind = \"none\"").server("a", lab.server(1), "");
+    BalancerProcess::start_with(lab, &setup, limited("1000:1000"))
+}
+
+/// Connection of the trusted proxy with a request of this client.
+fn ask_by_proxy(lab: &Loopback, path: &str, client: &str) -> TcpStream {
+    let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
+    proxy.write_all(request.as_bytes()).unwrap();
+    proxy
+}
+
 /// A proxy's connections are in nobody's share.
 pub(super) fn client_that_a_trusted_proxy_names_has_a_share() {
     let lab = Loopback::new();
     let _server = quick_server(&lab);
-    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
-    let setup = setup(&lab, "h1").frontend(&proxies).health("kind = \"none\"").server("a", lab.server(1), "");
-    let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
-    let ask = |path: &str, client: &str| {
-        let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
-        proxy.write_all(request.as_bytes()).unwrap();
-        proxy
-    };
+    let balancer = trusting(&lab);
+    let ask = |path: &str, client: &str| ask_by_proxy(&lab, path, client);
     let mut greedy = Vec::new();
     wait_for("a refused request", || {
         assert!(greedy.len() < 400, "nothing was refused");
@@ -298,15 +306,8 @@ pub(super) fn unread_response_counts_for_the_client_that_a_trusted_proxy_names()
         let body = if request.line.starts_with("GET /quick ") { 2 } else { BODY };
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n{}", "x".repeat(body))
     });
-    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
-    let setup = setup(&lab, "h1").frontend(&proxies).health("kind = \"none\"").server("a", lab.server(1), "");
-    let balancer = BalancerProcess::start_with(&lab, &setup, limited("1000:1000"));
-    let ask = |path: &str, client: &str| {
-        let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
-        proxy.write_all(request.as_bytes()).unwrap();
-        proxy
-    };
+    let balancer = trusting(&lab);
+    let ask = |path: &str, client: &str| ask_by_proxy(&lab, path, client);
     let status = |proxy: &mut TcpStream| {
         let mut answer = [0; 12];
         proxy.read_exact(&mut answer).unwrap();
