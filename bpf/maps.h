@@ -17,6 +17,8 @@ enum flow_flag {
 	FLOW_ALONE = 16,
 	/* Each packet goes within another one, but for a hop as it is. Addresses and ports of the entry are those of outer packets. */
 	FLOW_TUNNELED = 32,
+	/* The numbers are those that another process had, which may have forwarded more since. Ended here. */
+	FLOW_RESTORED = 64,
 };
 
 /* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */

@@ -173,6 +173,40 @@ static ALWAYS_INLINE int is_repeated(const struct packet *packet, __u32 len, con
 	return bpf_ktime_get_coarse_ns() - entry->last_seen > after;
 }
 
+/*
+ * Of a flow that another process had: takes the numbers of a segment that the known ones do not lead to. The server's segments come in
+ * by its interface, and the client's have to agree with them. Where the server's do not pass, the next segment has to agree.
+ */
+static ALWAYS_INLINE void take_up(const struct packet *packet, struct flow_entry *entry)
+{
+	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack);
+	const struct flow_entry *answer;
+
+	if ((packet->flags & (TCP_SYN | TCP_ACK | TCP_FIN)) != TCP_ACK)
+		return;
+	if (entry->flags & (FLOW_TO_CLIENT | FLOW_ALONE)) {
+		if (!is_believed(packet, entry)) {
+			entry->sent = seq;
+			entry->ack = ack;
+		} else if (goes_on(packet, entry)) {
+			entry->flags &= ~FLOW_RESTORED;
+		} else if (entry->sent - seq > WINDOW) {
+			/* It is not late. */
+			entry->sent = seq;
+			entry->ack = ack;
+		}
+		return;
+	}
+	answer = opposite(packet, entry);
+	if (!answer || answer->flags & FLOW_RESTORED || !is_near(seq, answer->ack) || answer->sent - ack > WINDOW)
+		return;
+	entry->flags &= ~FLOW_RESTORED;
+	if (!is_believed(packet, entry)) {
+		entry->sent = answer->ack;
+		entry->ack = ack;
+	}
+}
+
 /* Takes note of what a segment that is forwarded says of its connection. */
 static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry *entry)
 {
@@ -180,6 +214,7 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 	struct flow_entry *answer;
 
 	if (entry->flags & FLOW_OPENING) {
+		entry->flags &= ~FLOW_RESTORED;
 		entry->sent = seq + (packet->flags & TCP_SYN ? 1 : length(packet));
 		entry->ack = ack;
 		if (entry->flags & FLOW_TO_CLIENT)
@@ -188,7 +223,11 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 		answer = entry->flags & FLOW_ALONE ? NULL : opposite(packet, entry);
 		if (answer)
 			answer->flags &= ~FLOW_OPENING;
-	} else if (is_believed(packet, entry)) {
+		return;
+	}
+	if (entry->flags & FLOW_RESTORED)
+		take_up(packet, entry);
+	if (is_believed(packet, entry)) {
 		if (!goes_on(packet, entry)) {
 			acknowledge(packet, entry);
 			return;

@@ -87,6 +87,8 @@ enum Begin {
     /// Only the SYN is known, with the number 0.
     Opening,
     OpeningElsewhere,
+    /// Like `Open`, with the numbers that another process had.
+    Restored,
 }
 
 fn any(_: &BalancerSetup) -> bool {
@@ -250,6 +252,12 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "numbers that went on while another process had the flow",
+        is_for: is_tcp,
+        begin: Begin::Restored,
+        steps: restored_flow,
+    },
+    Case {
         name: "data instead of the last acknowledgement",
         is_for: is_tcp,
         begin: Begin::Opening,
@@ -325,6 +333,36 @@ fn what_takes_a_decision(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     steps
 }
 
+fn restored_flow(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
+    const CLIENT: u32 = 40 << 20;
+    const SERVER: u32 = 100 << 20;
+    let to_server = |seq, ack| ends.to_server().seq(seq).ack(ack);
+    let to_client = |seq, ack| ends.to_client().seq(seq).ack(ack);
+    let guess = || sent(to_server(7, 9));
+    if !is_passthrough(setup) {
+        return vec![
+            sent(to_server(CLIENT, SERVER).payload(&[7; 100])),
+            guess(),
+            sent(to_server(CLIENT + 100, SERVER).payload(&[7; 100])),
+            sent(to_server(CLIENT + 100, SERVER).payload(&[7; 100])).knows(CLIENT + 200, SERVER),
+            sent(to_server(CLIENT + 200, SERVER).payload(&[7; 100])).knows(CLIENT + 300, SERVER),
+            guess().knows(CLIENT + 300, SERVER),
+            event(to_server(CLIENT + 300, SERVER).fin()).knows(CLIENT + 301, SERVER),
+        ];
+    }
+    vec![
+        sent(to_server(CLIENT, SERVER)),
+        sent(to_client(SERVER, CLIENT).payload(&[7; 100])),
+        sent(to_server(CLIENT, SERVER)),
+        sent(to_client(SERVER + 100, CLIENT).payload(&[7; 100])).knows(SERVER + 200, CLIENT),
+        guess(),
+        sent(to_server(CLIENT, SERVER + 100)).knows(CLIENT, SERVER + 100),
+        guess().knows(CLIENT, SERVER + 100),
+        event(to_client(SERVER + 200, CLIENT).fin()).knows(SERVER + 201, CLIENT),
+        event(to_server(CLIENT, SERVER + 201).fin()).knows(CLIENT + 1, SERVER + 201),
+    ]
+}
+
 fn unknown_flows(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     let other = if setup.is_v6 { "[2001:db8:9::7]:4243" } else { "198.51.100.7:4243" };
     let of_other_protocol = if is_tcp(setup) { Protocol::Udp } else { Protocol::Tcp };
@@ -390,7 +428,8 @@ impl<C: Cache> Twins<C> {
             }
             core.handle(&mut ends.to_server().ack(1).bytes());
         }
-        let server_side = if matches!(begin, Begin::Open | Begin::Opening) { HERE } else { ELSEWHERE };
+        let server_side =
+            if matches!(begin, Begin::Open | Begin::Opening | Begin::Restored) { HERE } else { ELSEWHERE };
         let table = core.forwarder.flows();
         let (id, _) = table.lookup(&wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
         let flow = table.get(id);
@@ -419,6 +458,7 @@ impl<C: Cache> Twins<C> {
                 last: None,
                 progress,
                 opening: is_opening.then_some(flow.view()),
+                is_restored: begin == Begin::Restored,
             };
             writer.put(key, &route);
         }

@@ -41,6 +41,7 @@ fn servers_that_come_when_others_are_gone_are_forwarded_for_and_counted_from_zer
             last: None,
             progress: Progress::default(),
             opening: None,
+            is_restored: false,
         };
         writer.put(&key, &route);
         writer.flush();

@@ -50,6 +50,10 @@ pub struct CachedRoute {
     /// Of the connection only the SYN is known. Then the cache forwards its answer, and a segment of the client that fits
     /// it and so completes the handshake; or any that follows the SYN, where the server's do not pass.
     pub opening: Option<View>,
+    /// TCP: another process had the flow, and may have forwarded more since it told of this progress. Then the cache takes up the
+    /// numbers of the flow's packets: those of a server's, and of a client's that agree with them. In DSR, which sees no server's,
+    /// those of two packets in a row that agree.
+    pub is_restored: bool,
 }
 
 /// The packets of one key that a cache has seen.
@@ -57,7 +61,7 @@ pub struct CachedRoute {
 pub struct CachedActivity {
     /// When the last one came.
     pub at: Timestamp,
-    /// How far their sender has got, if it is TCP.
+    /// How far their sender has got, if it is TCP; `None` while the numbers of a flow that another process had are not taken up.
     pub progress: Option<Progress>,
     /// Whether the handshake was not complete by then.
     pub is_opening: bool,

@@ -108,9 +108,11 @@ impl MockKernel {
             return None;
         }
         let key_of_other = entry.key_of_other(headers.key.protocol);
-        let other = entries
-            .get(&key_of_other)
-            .map(|other| Other { progress: other.progress, has_sent: other.last.is_some() });
+        let other = entries.get(&key_of_other).map(|other| Other {
+            progress: other.progress,
+            has_sent: other.last.is_some(),
+            is_restored: other.route.is_restored,
+        });
         if !entry.may_pass(segment, other) {
             return None;
         }
@@ -191,7 +193,7 @@ impl FlowCache for Writer {
         self.kernel.asked.fetch_add(1, Ordering::Relaxed);
         let entries = self.kernel.entries.lock().unwrap();
         let entry = entries.get(key)?;
-        let progress = (key.protocol == TCP).then_some(entry.progress);
+        let progress = (key.protocol == TCP && !entry.route.is_restored).then_some(entry.progress);
         let (is_opening, is_finished) = (entry.route.opening.is_some(), entry.is_finished);
         entry.last.map(|at| CachedActivity { at, progress, is_opening, is_finished })
     }
@@ -219,6 +221,7 @@ impl FlowCache for Writer {
 struct Other {
     progress: Progress,
     has_sent: bool,
+    is_restored: bool,
 }
 
 /// How long its flow has to be silent before a large segment that comes again is left to the forwarder.
@@ -315,16 +318,49 @@ impl MockEntry {
         }
     }
 
+    /// Of a flow that another process had: takes the numbers of a segment that the known ones do not lead to.
+    fn take_up(&mut self, segment: Segment, other: Option<Other>) {
+        let Segment { flags, seq, ack, .. } = segment;
+        if flags & (SYN | ACK | FIN) != ACK {
+            return;
+        }
+        if !self.is_to_server() || self.is_alone {
+            let is_believed = self.believes(segment);
+            if is_believed && self.goes_on(segment, other) {
+                self.route.is_restored = false;
+            } else if !is_believed || self.progress.sent.wrapping_sub(seq) > WINDOW {
+                self.progress = Progress { sent: seq, acked: ack };
+            }
+            return;
+        }
+        let agrees = |other: &Other| {
+            let Progress { sent, acked } = other.progress;
+            !other.is_restored
+                && seq.wrapping_sub(acked).wrapping_add(WINDOW) <= 2 * WINDOW
+                && sent.wrapping_sub(ack) <= WINDOW
+        };
+        if let Some(other) = other.filter(agrees) {
+            self.route.is_restored = false;
+            if !self.believes(segment) {
+                self.progress = Progress { sent: other.progress.acked, acked: ack };
+            }
+        }
+    }
+
     /// Takes note of a segment that is forwarded. Returns whether it completes the handshake.
     fn advance(&mut self, segment: Segment, other: Option<Other>) -> bool {
         let Segment { flags, seq, ack, len } = segment;
         if self.route.opening.is_some() {
             let sent = seq.wrapping_add(if flags & SYN != 0 { 1 } else { len });
             self.progress = Progress { sent, acked: ack };
+            self.route.is_restored = false;
             if self.is_to_server() {
                 self.route.opening = None;
             }
             return self.is_to_server();
+        }
+        if self.route.is_restored {
+            self.take_up(segment, other);
         }
         if self.believes(segment) {
             if !self.goes_on(segment, other) {

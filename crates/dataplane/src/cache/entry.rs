@@ -36,6 +36,7 @@ const FINISHED: u16 = 4;
 const OPENING: u16 = 8;
 const ALONE: u16 = 16;
 const TUNNELED: u16 = 32;
+const RESTORED: u16 = 64;
 
 impl FlowEntry {
     /// Whether a FIN went this way.
@@ -46,6 +47,17 @@ impl FlowEntry {
     /// Whether of the connection only the SYN is known.
     pub fn is_opening(&self) -> bool {
         self.flags & OPENING != 0
+    }
+
+    /// Whether its numbers may be older than those of its connection.
+    pub fn is_restored(&self) -> bool {
+        self.flags & RESTORED != 0
+    }
+
+    /// The same of a flow whose numbers are those that another process had: the kernel takes up those of its packets.
+    pub fn restored(mut self) -> FlowEntry {
+        self.flags |= RESTORED;
+        self
     }
 
     /// The same of a connection of which only the SYN is known: the kernel forwards the rest of the handshake too, by
@@ -144,6 +156,7 @@ mod tests {
                 ("FLOW_OPENING", OPENING.into()),
                 ("FLOW_ALONE", ALONE.into()),
                 ("FLOW_TUNNELED", TUNNELED.into()),
+                ("FLOW_RESTORED", RESTORED.into()),
             ],
         );
     }

@@ -184,6 +184,9 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         if let Some(view) = route.opening {
             entry = entry.opening(view);
         }
+        if route.is_restored {
+            entry = entry.restored();
+        }
         entry.last_seen = route.last.map_or(0, |last| last.0 + self.epoch);
         (entry.sent, entry.ack) = (route.progress.sent, route.progress.acked);
         self.changes.keys.push(*key);
@@ -207,7 +210,7 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         let progress = Progress { sent: entry.sent, acked: entry.ack };
         Some(CachedActivity {
             at,
-            progress: (key.protocol == TCP).then_some(progress),
+            progress: (key.protocol == TCP && !entry.is_restored()).then_some(progress),
             is_opening: entry.is_opening(),
             is_finished: entry.is_finished(),
         })
@@ -301,6 +304,7 @@ mod tests {
             last: Some(Timestamp(1)),
             progress: Progress::default(),
             opening: None,
+            is_restored: false,
         }
     }
 

@@ -77,7 +77,7 @@ impl Forwarder {
             let Some((id, direction)) = self.flows.lookup(key) else { continue };
             // Those of one flow come in a row.
             if let Some(other) = last.replace(id).filter(|other| *other != id) {
-                self.advance_in_cache(other);
+                self.put_numbers(other, Numbers::Restored);
             }
             let before = self.flows.get(id).state();
             let progress = Some(Progress { sent: segment.seq, acked: segment.ack });
@@ -90,16 +90,15 @@ impl Forwarder {
                 self.hear_of_server(id, before);
             }
         }
-        last.into_iter().for_each(|id| self.advance_in_cache(id));
+        last.into_iter().for_each(|id| self.put_numbers(id, Numbers::Restored));
     }
 
-    /// Has the cache go on from the numbers known here, where they are further.
-    fn advance_in_cache(&mut self, id: FlowId) {
+    fn put_numbers(&mut self, id: FlowId, numbers: Numbers) {
         let flow = self.flows.get(id);
         let may_be_cached = flow.is_cached() && self.tunnels.know(flow);
         if let Some(cache) = self.cache.as_mut().filter(|_| may_be_cached) {
             let ways = Ways { network: &self.network, tunnels: &self.tunnels };
-            put_as(&mut **cache, flow, ways, Progress::furthest);
+            put_as(&mut **cache, flow, ways, numbers);
         }
     }
 
@@ -121,16 +120,25 @@ impl Forwarder {
         let before = self.flows.get(id).progress(direction);
         self.hear(id, direction, segment, now);
         if is_open && self.flows.get(id).progress(direction).is_stride_behind(before) {
-            self.advance_in_cache(id);
+            self.put_numbers(id, Numbers::Furthest);
         }
     }
 
     /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
     pub(super) fn update_in_cache(&mut self, id: FlowId) {
-        if self.cache.is_none() {
-            return;
+        if self.cache.is_some() {
+            self.change_in_cache(id, Numbers::OfCache);
         }
+    }
+
+    /// Like `update_in_cache`, for a flow of another process, which may have forwarded more of it since it told of the flow.
+    pub(super) fn restore_in_cache(&mut self, id: FlowId) {
+        self.change_in_cache(id, Numbers::Restored);
+    }
+
+    #[inline]
+    fn change_in_cache(&mut self, id: FlowId, numbers: Numbers) {
         let flow = self.flows.get(id);
         let change = (flow.is_cached(), flow.may_be_cached() && self.tunnels.know(flow));
         if change == (false, true) && self.withholds(id) {
@@ -139,7 +147,8 @@ impl Forwarder {
         let (Some(cache), flow) = (&mut self.cache, self.flows.get(id)) else { return };
         match change {
             (false, true) => {
-                put(&mut **cache, flow, Ways { network: &self.network, tunnels: &self.tunnels });
+                let ways = Ways { network: &self.network, tunnels: &self.tunnels };
+                put_as(&mut **cache, flow, ways, numbers);
                 self.note_cached(id);
             }
             (true, false) => remove(&mut **cache, flow),
@@ -249,7 +258,7 @@ impl Forwarder {
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
         {
             let way = Way { from: Some(interface), envelope: None };
-            put_one(&mut **cache, flow, (Direction::ToClient, &flow.server()), way, |seen, _| seen);
+            put_one(&mut **cache, flow, (Direction::ToClient, &flow.server()), way, Numbers::OfCache);
         }
     }
 
@@ -361,44 +370,71 @@ impl Ways<'_> {
     }
 }
 
-/// Has the cache forward a flow's packets, those of its server from one interface alone. Its tunnel is known.
-pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>) {
-    put_as(cache, flow, ways, |seen, _| seen);
+/// How far a flow's sides are where its entries are put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    /// As far as the entry says; where it has seen no packet, as the flow knows.
+    OfCache,
+    /// As far as the entry or the flow says.
+    Furthest,
+    /// As another process has told of the flow. An entry that has taken up the numbers of packets stays: they are newer.
+    Restored,
 }
 
-/// The same; `progress` says how far a side is, by what the cache has seen and what the flow knows. The server's packets go first:
-/// the client's make it answer.
-fn put_as(
-    cache: &mut dyn FlowCache,
-    flow: &Flow,
-    ways: Ways<'_>,
-    progress: fn(Progress, Progress) -> Progress,
-) {
+/// Has the cache forward a flow's packets, those of its server from one interface alone. Its tunnel is known.
+pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>) {
+    put_as(cache, flow, ways, Numbers::OfCache);
+}
+
+/// Like [`put`], with these numbers. The server's packets go first: the client's make it answer.
+fn put_as(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>, numbers: Numbers) {
     debug_assert!(ways.tunnels.know(flow), "{flow:?} would go without its tunnel");
     for (direction, key) in keys(flow).rev() {
-        put_one(cache, flow, (direction, &key), ways.of(flow, direction), progress);
+        put_one(cache, flow, (direction, &key), ways.of(flow, direction), numbers);
     }
 }
 
-/// The same of the packets that go one way.
+/// Like [`put_as`], for the packets that go one way.
 fn put_one(
     cache: &mut dyn FlowCache,
     flow: &Flow,
     (direction, key): (Direction, &FlowKey),
     Way { from, envelope }: Way,
-    progress: fn(Progress, Progress) -> Progress,
+    numbers: Numbers,
 ) {
     let rewrite = flow.rewrite(direction);
     let seen = if flow.is_cached() { cache.seen(key) } else { None };
     // The cache has seen less of a handshake than this worker.
     let seen = seen.filter(|seen| !seen.is_opening);
     let known = flow.progress(direction);
-    let progress = seen.and_then(|seen| seen.progress).map_or(known, |seen| progress(seen, known));
+    let progress = match (numbers, seen.and_then(|seen| seen.progress)) {
+        (Numbers::Restored, Some(_)) => return,
+        (Numbers::OfCache, Some(seen)) => seen,
+        (Numbers::Furthest, Some(seen)) => seen.furthest(known),
+        (_, None) => known,
+    };
+    let is_unknown = match numbers {
+        Numbers::Restored => true,
+        Numbers::OfCache => seen.is_some_and(|seen| seen.progress.is_none()),
+        Numbers::Furthest => false,
+    };
+    let is_restored = is_unknown && !flow.state().is_udp();
     let view = flow.view();
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
     let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), seen.map(|seen| seen.at));
-    let route =
-        CachedRoute { rewrite, envelope, direction, view, from, owners, is_new, last, progress, opening };
+    let route = CachedRoute {
+        rewrite,
+        envelope,
+        direction,
+        view,
+        from,
+        owners,
+        is_new,
+        last,
+        progress,
+        opening,
+        is_restored,
+    };
     cache.put(key, &route);
 }
 

@@ -111,7 +111,7 @@ impl Forwarder {
             server.slots.try_take(None);
         }
         if self.flows.get(id).next_hop(Direction::ToServer) != UNRESOLVED {
-            self.update_in_cache(id);
+            self.restore_in_cache(id);
         }
         if self.flows.get(id).has_pending_fin() {
             self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));

@@ -230,3 +230,56 @@ fn went_on_meanwhile(family: Family, more: u32) {
         assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}, {more}");
     }
 }
+
+#[test]
+fn connection_that_outran_its_numbers_during_an_upgrade_ends_in_the_new_cache() {
+    for family in Family::BOTH {
+        for hears in [true, false] {
+            run_with_cache(|| outran_its_numbers(family, hears));
+        }
+    }
+}
+
+/// Each side sends 50 MB before the new cache forwards, and 50 MB more before the worker takes note of the first.
+fn outran_its_numbers(family: Family, hears: bool) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        let is_dsr = !old.world.frontends[0].mode.has_snat();
+        let syn = old.send(old.client(1).syn().seq(100));
+        if !is_dsr {
+            old.send(syn.reply().syn().seq(500).ack(101));
+        }
+        old.send(old.client(1).seq(101).ack(501).payload(b"hello?"));
+        old.hear_cache();
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 1);
+        let go_on = |lab: &mut Lab, from: u32| {
+            for far in [from, from + 1_000] {
+                if !is_dsr {
+                    lab.send(syn.reply().seq(501 + far).ack(107 + far).payload(&[7; 1_000]));
+                }
+                lab.send(lab.client(1).seq(107 + far).ack(501 + far).payload(&[7; 1_000]));
+            }
+            from + 2_000
+        };
+        // The old cache sees all of it.
+        let mut far = 0;
+        while far < 50_000_000 {
+            far = go_on(&mut old, far);
+            far += 1_000_000;
+        }
+        let progress = old.forwarder.progress_in_cache();
+        assert!(!progress.is_empty());
+        let end = go_on(&mut new, far + 50_000_000);
+        if hears {
+            new.forwarder.on_cached_elsewhere(&progress, new.now);
+            new.forwarder.flush_cache();
+        }
+        let end = go_on(&mut new, end);
+        new.send(new.client(1).fin().seq(107 + end).ack(501 + end));
+        if !is_dsr {
+            new.send(syn.reply().fin().seq(501 + end).ack(108 + end));
+        }
+        new.hear_cache();
+        assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}, {hears}");
+    }
+}
