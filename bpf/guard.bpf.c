@@ -107,6 +107,9 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb, const struct head *head, i
 	const struct flow_key *key = &head->key;
 	int frontend;
 
+	/* The host's stack reads any number of extension headers. */
+	if (head->is_beyond && at_most == SERVING && (has_frontend(&key->dst) || bpf_map_lookup_elem(&snat, &key->dst)))
+		return TCX_DROP;
 	if (!head->transport)
 		return TCX_NEXT;
 	frontend = to_frontend(key);

@@ -10,6 +10,7 @@ struct head {
 	__u32 transport;     /* where the header of TCP or UDP is, from the Ethernet header on; 0: it is not read */
 	__be32 id;	     /* the number that the fragments of a packet have in common */
 	enum part part;
+	int is_beyond; /* it has more extension headers than are read */
 };
 
 /* Where the transport header is, or 0 if this frame has none. */
@@ -73,7 +74,8 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 		at += protocol == FRAGMENT ? 8 : (header.len + 1) * 8;
 		head->key.protocol = header.next;
 	}
-	return is_on_its_way ? 0 : at;
+	head->is_beyond = !is_on_its_way && is_extension(head->key.protocol);
+	return is_on_its_way || head->is_beyond ? 0 : at;
 }
 
 /*

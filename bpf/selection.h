@@ -20,11 +20,11 @@ struct port_range {
 /* What is said of a frontend. Mirrors `selection_maps::SERVING` and `selection_maps::DRAINING`. */
 enum frontend_state { SERVING = 1, DRAINING = 2 };
 
-/* Where clients connect to. */
+/* Where clients connect to; and with port and protocol 0 the addresses of frontends that serve. */
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
-	MAP_UINT(max_entries, 65536);
+	MAP_UINT(max_entries, 131072);
 	MAP_TYPE(key, struct endpoint);
 	MAP_TYPE(value, __u8);
 } frontends SEC(".maps");
@@ -54,6 +54,14 @@ static ALWAYS_INLINE int to_frontend(const struct flow_key *key)
 	__u8 *frontend = bpf_map_lookup_elem(&frontends, &dst);
 
 	return frontend ? *frontend : 0;
+}
+
+/* Whether a frontend that serves has this address. */
+static ALWAYS_INLINE int has_frontend(const struct addr *addr)
+{
+	struct endpoint dst = { *addr, 0, 0, 0 };
+
+	return bpf_map_lookup_elem(&frontends, &dst) != NULL;
 }
 
 static ALWAYS_INLINE int reply_of_server(const struct flow_key *key)

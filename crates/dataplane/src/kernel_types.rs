@@ -2,8 +2,9 @@
 //! Fields have the names that they have in C: the tests compare them with the types in the committed objects.
 //! A flow's entry is in `cache::entry`.
 
-use aya::Pod;
+use std::net::IpAddr;
 
+use aya::Pod;
 use convey_model::{Addr, Endpoint, FlowKey, NextHop};
 
 /// `struct macs`.
@@ -84,6 +85,13 @@ pub(crate) struct EndpointKey {
     port: u16,
     protocol: u8,
     reserved: u8,
+}
+
+impl EndpointKey {
+    /// Key of an address alone: no endpoint has port 0 or protocol 0.
+    pub(crate) fn of_address(ip: IpAddr) -> EndpointKey {
+        EndpointKey { addr: ip.into(), port: 0, protocol: 0, reserved: 0 }
+    }
 }
 
 impl From<&Endpoint> for EndpointKey {

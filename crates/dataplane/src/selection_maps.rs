@@ -24,7 +24,11 @@ pub(super) fn fill(name: &str, map: &mut Map, selection: &Selection) -> Result<(
         FRONTENDS => {
             let draining = selection.draining.iter().map(|frontend| (EndpointKey::from(frontend), DRAINING));
             let serving = selection.frontends.iter().map(|frontend| (EndpointKey::from(frontend), SERVING));
-            replace(HashMap::try_from(map)?, draining.chain(serving).collect())
+            let addresses = selection
+                .frontends
+                .iter()
+                .map(|frontend| (EndpointKey::of_address(frontend.addr.ip()), SERVING));
+            replace(HashMap::try_from(map)?, draining.chain(serving).chain(addresses).collect())
         }
         SERVERS => {
             let servers = replies.iter().flat_map(|replies| &replies.servers);
