@@ -12,9 +12,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use super::accounting::Accounting;
 use super::queues::Batch;
 use super::worker::Worker;
-use super::{Pipeline, Sight};
+use super::{Buffer, Pipeline, Sight};
 use convey_forward::{CacheEvent, KnownFlow};
-use convey_model::{FlowKey, Timestamp};
+use convey_model::{DropReason, FlowKey, Timestamp};
 use convey_snapshot::stats::Counter;
 
 /// How long a worker may take to do as it is told.
@@ -22,6 +22,12 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How old a frame may become while it waits for the flows of another process. Its sender has sent it again by then.
 const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Frames that were dropped while they waited are counted by steps of this length.
+const LOST_STEP: Duration = Duration::from_millis(10);
+
+/// Most such steps: longer than any upgrade takes to hand the flows over.
+const MAX_LOST_STEPS: usize = 8_192;
 
 /// How long a datagram may wait in the other process before a worker there handles it. One that came less than that before the
 /// worker has stopped may wait there for nobody: it is handled here, perhaps once more. TCP sends again by itself.
@@ -135,11 +141,45 @@ pub(super) enum Duty {
 pub(super) struct Backlog {
     awaits_flows: bool,
     frames: VecDeque<(Timestamp, Batch)>,
+    lost: LostFrames,
+    /// Since when no other process handles frames, and whether it had flows in its cache.
+    alone_since: Option<(Timestamp, bool)>,
+}
+
+/// Frames that waited for too long, by the step of time in which they came. Which of them the other process has handled is known
+/// later.
+#[derive(Default)]
+struct LostFrames(VecDeque<LostStep>);
+
+struct LostStep {
+    begin: Timestamp,
+    /// Plain segments: a flow cache may have forwarded them.
+    plain: u64,
+    others: u64,
+}
+
+impl LostFrames {
+    fn add(&mut self, at: Timestamp, plain: u64, others: u64) {
+        if let Some(step) = self.0.back_mut().filter(|step| at < step.begin.after(LOST_STEP)) {
+            (step.plain, step.others) = (step.plain + plain, step.others + others);
+            return;
+        }
+        if self.0.len() >= MAX_LOST_STEPS {
+            self.0.pop_front();
+        }
+        self.0.push_back(LostStep { begin: at, plain, others });
+    }
+
+    /// Frames that nobody has handled, as far as can be told.
+    fn since(&self, since: Timestamp, were_cached: bool) -> u64 {
+        let steps = self.0.iter().filter(|step| step.begin >= since);
+        steps.map(|step| step.others + if were_cached { 0 } else { step.plain }).sum()
+    }
 }
 
 impl Backlog {
     pub(super) fn new(awaits_flows: bool) -> Backlog {
-        Backlog { awaits_flows, frames: VecDeque::new() }
+        Backlog { awaits_flows, ..Backlog::default() }
     }
 
     #[inline]
@@ -152,6 +192,27 @@ impl Backlog {
     pub(super) fn next(&mut self) -> Option<Batch> {
         self.frames.pop_front().map(|(_, batch)| batch)
     }
+
+    /// Drops the oldest frames.
+    fn drop_next(&mut self) -> Option<Batch> {
+        let (at, batch) = self.frames.pop_front()?;
+        let all = batch.parcels.len() as u64;
+        let plain = batch.parcels.iter().filter(|(_, frame)| is_plain_segment(frame)).count() as u64;
+        self.lost.add(at, plain, all - plain);
+        Some(batch)
+    }
+
+    /// How many frames were dropped that no other process has handled.
+    fn take_lost(&mut self) -> u64 {
+        let lost = std::mem::take(&mut self.lost);
+        self.alone_since.take().map_or(0, |(since, were_cached)| lost.since(since, were_cached))
+    }
+}
+
+/// Whether a flow cache may forward a frame without an event.
+fn is_plain_segment(frame: &Buffer) -> bool {
+    let headers = frame.headers.as_ref().ok().filter(|headers| headers.is_tcp());
+    headers.is_some_and(|headers| !(headers.flags.syn() || headers.flags.fin() || headers.flags.rst()))
 }
 
 impl Worker {
@@ -178,10 +239,16 @@ impl Worker {
                     events.extend(seen);
                     let _ = answer.send(events);
                 }
-                Order::Release => (holds, self.backlog.awaits_flows) = (false, false),
+                Order::Release => {
+                    (holds, self.backlog.awaits_flows) = (false, false);
+                    let lost = self.backlog.take_lost();
+                    self.stats.dropped(self.core, DropReason::WorkerQueueFull, lost);
+                }
                 Order::Restore(flows, since, sight, answer) => {
                     let lost = self.restore(&flows, &sight, accounting);
-                    self.choose_frames(since, flows.iter().any(|flow| flow.was_cached));
+                    let were_cached = flows.iter().any(|flow| flow.was_cached);
+                    self.backlog.alone_since = Some((since, were_cached));
+                    self.choose_frames(since, were_cached);
                     let _ = answer.send(lost);
                 }
                 Order::Hear(events) => {
@@ -216,7 +283,7 @@ impl Worker {
         while let Some((since, _)) = self.backlog.frames.front()
             && (now.since(*since) > MAX_WAIT || self.budget.is_short())
         {
-            if let Some(batch) = self.backlog.next() {
+            if let Some(batch) = self.backlog.drop_next() {
                 let _ = self.free_batches.try_send(batch); // full: nobody needs them
             }
         }
@@ -251,5 +318,22 @@ impl Worker {
                 (is_after || !headers.is_tcp()) && !forwarder.was_handled_elsewhere(headers, were_cached)
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_dropped_during_an_upgrade_count_from_the_moment_nobody_else_handles_them() {
+        let mut lost = LostFrames::default();
+        let at = |ms: u64| Timestamp(ms * 1_000_000);
+        (0..100).for_each(|ms| lost.add(at(ms), 2, 1));
+        assert_eq!(lost.0.len(), 10);
+        assert_eq!(lost.since(at(50), false), 150);
+        assert_eq!(lost.since(at(50), true), 50, "the cache may have forwarded plain segments");
+        (0..100_000).for_each(|n| lost.add(at(1_000 + 10 * n), 0, 1));
+        assert_eq!(lost.0.len(), MAX_LOST_STEPS);
     }
 }

@@ -100,7 +100,7 @@ drop_reasons! {
     /// It would begin a connection while a flood of SYNs is on: the first of a network that none has been completed from,
     /// or one too many. Dropped in the kernel.
     SynLimited = "syn_limited",
-    /// The queue to a worker was full.
+    /// The queue to a worker was full; or the packet has waited for too long for the flows of another process.
     WorkerQueueFull = "worker_queue_full",
     /// There was no room to tell a worker of a FIN that the flow cache was to send on. Dropped in the kernel; its sender
     /// repeats it.
