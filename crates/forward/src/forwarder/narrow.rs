@@ -110,6 +110,8 @@ impl Forwarder {
         if is_possible && plan.min_path_mtu.is_some_and(|least| told >= least) {
             return Ok(());
         }
+        // Whoever knows a datagram's addresses and ports can make an error up; a segment's has to have its number, too.
+        let told = if flow.state().is_udp() { told.max(NARROW) } else { told };
         let own = plan.network.get(flow.next_hop(Direction::ToClient));
         if is_possible && own.is_none_or(|hop| told < hop.mtu) {
             let gives_way = if flow.is_narrow() { None } else { self.narrowed.push(id, now) };
