@@ -530,7 +530,7 @@ impl Flow {
 
     /// That FIN, as it would come again, if it has been acknowledged meanwhile.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
-        self.sequence.acknowledged_fin(self.flags.pending_fin())
+        self.sequence.acknowledged_fin(self.flags.pending_fin(), self.view())
     }
 
     pub(super) fn class(&self) -> Class {

@@ -189,11 +189,14 @@ impl TcpSequence {
     }
 
     /// The FIN that has been waiting, as it would come again, if it has been acknowledged meanwhile.
-    pub(super) fn acknowledged_fin(&self, pending: PendingFin) -> Option<(Direction, Segment)> {
+    /// In DSR, if all that was lost before it has come.
+    pub(super) fn acknowledged_fin(&self, pending: PendingFin, view: View) -> Option<(Direction, Segment)> {
         let fin = |end: u32, ack| Segment { flags: FIN | ACK, seq: end.wrapping_sub(1), ack, len: 1 };
         match pending {
-            PendingFin::Clients if self.sent == self.answered => {
-                Some((Direction::ToServer, fin(self.sent, self.acked)))
+            PendingFin::Clients
+                if self.answered.wrapping_sub(self.sent) <= u32::from(view == View::ClientSide) =>
+            {
+                Some((Direction::ToServer, fin(self.answered, self.acked)))
             }
             PendingFin::Servers if self.acked == self.answered => {
                 Some((Direction::ToClient, fin(self.acked, self.sent)))

@@ -6,6 +6,7 @@ told_with_a_cache! {
     a_connection_comes_back_when_both_sides_have_finished,
     both_sides_may_finish_at_once,
     a_fin_that_came_behind_a_gap_and_then_exactly_is_no_longer_asked_for,
+    fin_in_dsr_counts_once_the_cache_has_forwarded_the_bytes_before_it,
     who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often,
     a_side_that_has_finished_goes_on_receiving_through_the_cache_for_minutes,
     fin_that_its_acknowledgements_overtook_is_seen,
@@ -58,6 +59,16 @@ mod stories {
         let asked = kernel(&lab).asked();
         (0..200).for_each(|_| drop(lab.wait(Duration::from_secs(1))));
         assert_eq!((kernel(&lab).asked(), state(&lab)), (asked, FlowState::HalfClosedByClient));
+    }
+
+    pub(super) fn fin_in_dsr_counts_once_the_cache_has_forwarded_the_bytes_before_it(family: Family) {
+        let mut lab = Lab::dsr(family);
+        lab.send(lab.client(1).syn().seq(100));
+        lab.send(lab.client(1).seq(101).ack(501));
+        lab.send(lab.client(1).seq(111).ack(501).fin());
+        lab.send(lab.client(1).seq(101).ack(501).payload(&[7; 10]));
+        lab.wait(Duration::from_secs(3));
+        assert_eq!(state(&lab), FlowState::HalfClosedByClient);
     }
 
     pub(super) fn who_never_sends_what_is_missing_before_a_fin_is_asked_for_less_and_less_often(
