@@ -345,7 +345,8 @@ impl Flow {
     /// The step that a SYN of the client is, if it is one: the same one comes again until it is answered, and one with other numbers
     /// begins anew.
     pub(super) fn step_of_syn(&self, seq: u32) -> Option<HandshakeStep> {
-        let is_same = self.expected_of_client() == seq.wrapping_add(1);
+        let next = seq.wrapping_add(1);
+        let is_same = self.expected_of_client() == next || self.reopening_at() == Some(next);
         match self.state {
             FlowState::SynSent | FlowState::SynReceived if is_same => Some(HandshakeStep::Repeated),
             FlowState::SynSent | FlowState::Adopted => Some(HandshakeStep::Begun),
@@ -586,11 +587,8 @@ impl Flow {
             state = state.with_data();
         }
         // It begins after all.
-        if state == FlowState::SynSent {
-            self.flags.0 &= !FlowFlags::MET;
-            if view == View::ClientSide {
-                self.flags.set(FlowFlags::REOPENED, false);
-            }
+        if state == FlowState::SynSent && view == View::ClientSide {
+            self.flags.set(FlowFlags::MET | FlowFlags::REOPENED, false);
         }
         state
     }

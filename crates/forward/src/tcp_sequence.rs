@@ -34,8 +34,9 @@ pub(super) enum PendingFin {
     Nobodys,
     Clients,
     Servers,
-    /// Nobody's, but the client of an open connection has sent a SYN. The next connection between the same ends has begun if the
-    /// server answers that SYN (passthrough), or the client follows up on it (DSR).
+    /// Nobody's, but the client of an open connection has sent a SYN; or in passthrough that of a handshake a SYN with another number.
+    /// The next connection between the same ends has begun if the server answers that SYN (passthrough), or the client follows up on
+    /// it (DSR).
     Reopening,
 }
 
@@ -344,6 +345,14 @@ impl TcpSequence {
             ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
             // The last one counts: a client that begins anew has new numbers.
+            SYN if state == FlowState::SynSent && view == View::BothSides => {
+                // Either may be forged. The one that the server answers counts.
+                let next = seq.wrapping_add(1);
+                if next != self.sent {
+                    (*pending, self.answered) = (PendingFin::Reopening, next);
+                }
+                Heard::flags(flags)
+            }
             SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
@@ -449,24 +458,28 @@ impl TcpSequence {
             FlowState::SynSent => is_next(ack, self.sent),
             _ => is_near(seq, self.acked) && is_near(ack, self.sent),
         };
+        let answers_other = *pending == PendingFin::Reopening
+            && match state {
+                FlowState::SynSent => is_next(ack, self.answered),
+                _ => may_reopen(state) && ack == self.answered,
+            };
         match flags & (SYN | ACK | RST) {
             ACK if fits && !is_handshake(state) => self.server_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
+                *pending = PendingFin::Nobodys;
                 self.acked = seq.wrapping_add(1);
                 self.answered = self.acked;
                 Heard::flags(flags)
             }
-            // The server has forgotten the connection, and so has the client.
-            SYN_ACK if *pending == PendingFin::Reopening && may_reopen(state) && ack == self.answered => {
+            // The server has forgotten the connection, and so has the client. Or its handshake has begun anew.
+            SYN_ACK if answers_other => {
                 *pending = PendingFin::Nobodys;
                 (self.sent, self.acked, self.answered) = (ack, seq.wrapping_add(1), seq.wrapping_add(1));
                 Heard::flags(flags)
             }
             // Nobody listens there any more, and the server has forgotten the connection.
-            RST_ACK if *pending == PendingFin::Reopening && may_reopen(state) && ack == self.answered => {
-                Heard::flags(RST)
-            }
+            RST_ACK if answers_other => Heard::flags(RST),
             // "Nobody listens here": known by what it acknowledges.
             RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
             RST | RST_ACK if state != FlowState::SynSent && self.is_at_servers_end(*pending, seq) => {

@@ -75,10 +75,35 @@ fn data_that_comes_with_a_syn_may_be_accepted_or_not() {
 
 #[test]
 fn a_client_that_begins_anew_has_new_numbers_but_not_in_the_middle_of_a_connection() {
-    for (state, flags) in [(SynSent, SYN), (Adopted, SYN), (SynReceived, 0), (Established, 0)] {
+    for (view, state, flags) in [
+        (ClientSide, SynSent, SYN),
+        (BothSides, Adopted, SYN),
+        (BothSides, SynReceived, 0),
+        (BothSides, Established, 0),
+    ] {
         let mut numbers = established();
-        assert_eq!(numbers.say(BothSides, state, ToServer, segment(SYN, 70_000, 0)), flags, "{state:?}");
+        assert_eq!(numbers.say(view, state, ToServer, segment(SYN, 70_000, 0)), flags, "{state:?}");
         assert_eq!((numbers.sent, numbers.acked), if flags == SYN { (70_001, 0) } else { (1_000, 5_000) });
+    }
+}
+
+#[test]
+fn server_decides_which_of_two_syns_begins_the_connection() {
+    let other = 1 << 20;
+    for (answered, is_known) in [(101, true), (other + 1, true), (other + 101, true), (1 << 31, false)] {
+        let (mut numbers, mut pending) = (TcpSequence::first(segment(SYN, 100, 0)), PendingFin::default());
+        let mut hear = |from, segment| numbers.hear(&mut pending, (BothSides, SynSent), from, segment).flags;
+        hear(ToServer, segment(SYN, other, 0));
+        hear(ToServer, segment(SYN, 100, 0));
+        let refusal = hear(ToClient, segment(RST_ACK, 0, answered));
+        assert_eq!(refusal, if is_known { RST } else { 0 }, "{answered}");
+        let answer = hear(ToClient, segment(SYN_ACK, 500, answered));
+        assert_eq!(answer, if is_known { SYN_ACK } else { 0 }, "{answered}");
+        if is_known {
+            let ack = segment(ACK, answered, 501);
+            assert_eq!(numbers.hear(&mut pending, (BothSides, SynReceived), ToServer, ack).flags, ACK);
+            assert_eq!((numbers.numbers(), pending), ([answered, 501, 501], PendingFin::Nobodys));
+        }
     }
 }
 

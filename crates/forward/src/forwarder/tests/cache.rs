@@ -30,6 +30,7 @@ told_with_a_cache! {
     a_handshake_that_does_not_fit_is_left_to_us,
     a_handshake_that_the_cache_missed_part_of_is_completed_here,
     a_client_that_begins_anew_before_it_was_answered_is_followed,
+    forged_syn_before_the_answer_changes_nothing_of_a_handshake,
     a_client_that_finishes_as_soon_as_it_is_answered_is_believed,
     what_has_opened_can_be_reset_before_anybody_told_of_it,
     a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
@@ -116,9 +117,19 @@ mod stories {
         let syn = lab.send(lab.client(1).syn().seq(100));
         let again = lab.send(lab.client(1).syn().seq(3_000_000_000));
         assert_eq!((again.route(), lab.opened), (syn.route(), 1));
+        lab.send(lab.client(1).syn().seq(3_000_000_000));
         lab.send(syn.reply().syn().seq(500).ack(3_000_000_001));
         lab.send(lab.client(1).seq(3_000_000_001).ack(501));
-        assert_eq!((state(&lab), forwarded(&lab, 1)), (FlowState::Established, (Some(1), Some(1))));
+        assert_eq!((state(&lab), forwarded(&lab, 1)), (FlowState::Established, (Some(0), Some(0))));
+    }
+
+    pub(super) fn forged_syn_before_the_answer_changes_nothing_of_a_handshake(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.send(lab.client(1).syn().seq(3_000_000_000));
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501));
+        assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Established, 2));
     }
 
     pub(super) fn a_client_that_finishes_as_soon_as_it_is_answered_is_believed(family: Family) {
