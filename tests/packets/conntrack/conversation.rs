@@ -68,6 +68,8 @@ pub(super) struct Step {
     pub(super) is_behind_gap: bool,
     /// Both sides have finished, or one has reset the connection.
     pub(super) is_over: bool,
+    /// The server has sent nothing that fits since a stray SYN.
+    pub(super) follows_stray_syn: bool,
 }
 
 impl Step {
@@ -127,13 +129,16 @@ pub(super) struct Conversation {
     uses: u32,
     /// Segments after the end.
     late: u32,
+    /// Whether the server has sent nothing that fits since a stray SYN.
+    has_stray_syn: bool,
 }
 
 impl Conversation {
     pub(super) fn new(seed: u64) -> Conversation {
         let side = Side::default();
         let rng = Rng::with_seed(seed);
-        Conversation { rng, stage: Stage::Begins, client: side, server: side, uses: 0, late: 0 }
+        let (client, server, has_stray_syn) = (side, side, false);
+        Conversation { rng, stage: Stage::Begins, client, server, uses: 0, late: 0, has_stray_syn }
     }
 
     /// The next segment; `None` once the conversation has ended.
@@ -157,8 +162,18 @@ impl Conversation {
                 }
             };
             if let Some(step) = step {
+                self.note_stray_syn(&step);
                 return Some(step);
             }
+        }
+    }
+
+    fn note_stray_syn(&mut self, step: &Step) {
+        let fits = matches!(step.kind, Kind::SynAck | Kind::Ack | Kind::Data | Kind::Repeated | Kind::Fin);
+        if step.kind == Kind::StraySyn {
+            self.has_stray_syn = true;
+        } else if step.kind == Kind::NextSyn || (step.from == Sender::Server && fits && !step.is_damaged) {
+            self.has_stray_syn = false;
         }
     }
 
@@ -299,6 +314,7 @@ impl Conversation {
             is_damaged: false,
             is_behind_gap: peer.is_open && peer.expected != next,
             is_over,
+            follows_stray_syn: self.has_stray_syn,
         }
     }
 

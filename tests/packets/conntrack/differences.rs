@@ -1,7 +1,7 @@
 //! The differences between convey and the kernel's conntrack that are meant. Readers find them in
 //! `docs/design/conntrack.md`.
 
-use super::conversation::{Kind, Step};
+use super::conversation::{Kind, Sender, Step};
 use super::translator::{Outcome, Phase};
 
 /// A difference, for a reason.
@@ -25,6 +25,20 @@ pub(super) const DIFFERENCES: &[Difference] = &[
                 (Phase::Established, Phase::HalfClosed) | (Phase::HalfClosed, Phase::Closing)
             );
             step.fin && step.is_behind_gap && ours.forwarded && theirs.forwarded && is_earlier
+        },
+    },
+    Difference {
+        name: "a FIN or reset of the server that is the first after a stray SYN waits",
+        is_it: |step, ours, theirs| {
+            let is_earlier = matches!(
+                (ours.phase, theirs.phase),
+                (Phase::Established, Phase::HalfClosed) | (Phase::HalfClosed, Phase::Closing)
+            );
+            let is_open = matches!(ours.phase, Phase::Established | Phase::HalfClosed);
+            let is_later = (step.fin && is_earlier) || (step.rst && is_open && theirs.phase == Phase::Over);
+            let fits = matches!(step.kind, Kind::Fin | Kind::Repeated | Kind::Reset) && !step.is_damaged;
+            let is_first = step.from == Sender::Server && step.follows_stray_syn;
+            is_first && fits && is_later && ours.forwarded && theirs.forwarded
         },
     },
     Difference {
