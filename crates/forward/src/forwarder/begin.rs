@@ -198,7 +198,7 @@ impl Forwarder {
         packet: PacketContext<'_>,
     ) -> Result<Verdict, Stop> {
         let (headers, plan) = (packet.headers, packet.plan);
-        check_error(frame, headers)?;
+        check_error(&plan.network, frame, headers)?;
         let server = self.choose(frontend, frame, headers)?;
         let chosen = self.chosen(server, frontend, &headers.key, plan);
         let next_hop = self.find_next_hop(chosen, plan)?;

@@ -5,7 +5,7 @@ use super::fit::{Path, fit_error};
 use super::refuse::Stop;
 use super::{Forwarder, PacketContext, owners};
 use crate::{Direction, FlowId, Forwarded, Frame, PacketRole, Verdict};
-use convey_model::DropReason;
+use convey_model::{DropReason, NextHops};
 use convey_wire::{self as wire, Headers};
 
 impl Forwarder {
@@ -20,7 +20,7 @@ impl Forwarder {
     ) -> Result<Verdict, Stop> {
         self.catch_up(id);
         let (flow, headers) = (self.flows.get(id), packet.headers);
-        check_error(frame, headers)?;
+        check_error(&packet.plan.network, frame, headers)?;
         if headers.is_tcp() && !flow.may_be_on_its_way(direction.opposite(), headers.seq) {
             return Err(Stop::Silent(DropReason::IcmpOutOfWindow));
         }
@@ -44,9 +44,10 @@ impl Forwarder {
 }
 
 /// Whether an ICMP error comes from somebody and may go on. Nothing is ever said about one.
-pub(super) fn check_error(frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
+pub(super) fn check_error(network: &NextHops, frame: &Frame<'_>, headers: &Headers) -> Result<(), Stop> {
+    let from = wire::source(frame.bytes, headers).ip();
     match headers.ttl {
-        _ if is_martian(wire::source(frame.bytes, headers).ip()) => Err(Stop::Silent(DropReason::Martian)),
+        _ if is_martian(from) || network.is_broadcast(from) => Err(Stop::Silent(DropReason::Martian)),
         0..=1 => Err(Stop::Silent(DropReason::TtlExceeded)),
         _ => Ok(()),
     }

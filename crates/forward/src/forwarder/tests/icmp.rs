@@ -19,6 +19,7 @@ told_over_both_families! {
     an_error_about_nobodys_flow_ends_here_and_one_about_the_hosts_own_passes,
     an_error_changes_nothing_of_its_flow,
     nothing_is_ever_said_about_an_error,
+    errors_from_addresses_that_no_host_has_are_dropped,
     an_error_waits_for_nobody_whose_link_layer_address_is_not_known,
 }
 
@@ -252,6 +253,15 @@ fn nothing_is_ever_said_about_an_error(family: Family) {
     lab.change(|world| world.servers.iter_mut().for_each(|server| server.up = false));
     let mut error = error_about(&syn.frame, IcmpError::TimeExceeded, routers(family)[0]);
     assert_eq!(lab.handle_frame(&mut error, None), Outcome::Dropped(DropReason::NoFlow));
+}
+
+fn errors_from_addresses_that_no_host_has_are_dropped(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    for from in family.pick(["192.0.2.255", "224.0.0.1", "127.0.0.1"], ["ff02::1", "::1", "fe80::9"]) {
+        let mut error = error_about(&syn.frame, IcmpError::TimeExceeded, from);
+        assert_eq!(lab.handle_frame(&mut error, None), Outcome::Dropped(DropReason::Martian), "{from}");
+    }
 }
 
 fn an_error_waits_for_nobody_whose_link_layer_address_is_not_known(family: Family) {
