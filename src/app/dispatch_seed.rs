@@ -13,8 +13,9 @@ static SEED: OnceLock<u64> = OnceLock::new();
 /// Seed of the process before this one.
 static HANDED: OnceLock<u64> = OnceLock::new();
 
-/// The seed of this process, or of the first process that handed over to another. With `workers_own_ports` flows of the process
-/// before have to stay with their workers. The first call decides.
+/// The seed of this process, or of the first process that handed over to another. With
+/// `workers_own_ports` flows of the process before have to stay with their workers. The first call
+/// decides.
 pub(super) fn get(workers_own_ports: bool) -> u64 {
     *SEED.get_or_init(|| {
         let handed = HANDED.get().copied();

@@ -31,7 +31,7 @@ pub(crate) fn stories() -> Vec<Story> {
         without_a_limit_every_syn_is_heard,
         syns_in_disguise_are_heard_of_networks_that_have_completed_a_connection,
         segments_of_servers_in_disguise_pass_in_a_flood,
-        segments_of_servers_in_disguise_pass_in_a_flood_where_a_vip_is_a_snat_address,
+        disguised_segments_of_servers_pass_where_a_vip_is_a_snat_address,
         errors_in_disguise_pass_in_a_flood,
     ]
 }
@@ -302,7 +302,7 @@ fn segments_of_servers_in_disguise_pass_in_a_flood() {
     }
 }
 
-fn segments_of_servers_in_disguise_pass_in_a_flood_where_a_vip_is_a_snat_address() {
+fn disguised_segments_of_servers_pass_where_a_vip_is_a_snat_address() {
     for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
         let mut twin = Twin::new(setup);
         let ends = twin.establish(client(&setup));

@@ -1,4 +1,5 @@
-//! `convey doctor` on the balancer: servers that packet modes must not send to, and routes that convey does not follow.
+//! `convey doctor` on the balancer: servers that packet modes must not send to, and routes that
+//! convey does not follow.
 
 use std::collections::BTreeSet;
 

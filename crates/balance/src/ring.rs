@@ -14,8 +14,8 @@ use super::{Balancer, FlowHash, Loads, Member};
 /// square root of the server's points (here 8 %) and rarely by three times that.
 const POINTS: u64 = 160;
 
-/// Upper bound for the points of a ring whose weights are high, 6 MiB; a power of two. With more servers than [`POINTS`]
-/// leaves room for, it is doubled until each has that many on average.
+/// Upper bound for the points of a ring whose weights are high, 6 MiB; a power of two. With more
+/// servers than [`POINTS`] leaves room for, it is doubled until each has that many on average.
 const MAX_POINTS: u64 = 1 << 18;
 
 /// Servers on a ring.
@@ -51,10 +51,11 @@ impl HashRing {
 
 /// Number of points that a weight has.
 ///
-/// It follows from the weight alone, so that a change of one weight moves no client between other servers. Where all
-/// weights together would take too many points, each server has a half, a quarter and so on: it keeps the first ones.
-/// So other clients move only where the sum of the weights passes a power of two. Servers that are not eligible now count in
-/// that sum: points stay where they are when the health of another server changes.
+/// It follows from the weight alone, so that a change of one weight moves no client between other
+/// servers. Where all weights together would take too many points, each server has a half, a
+/// quarter and so on: it keeps the first ones. So other clients move only where the sum of the
+/// weights passes a power of two. Servers that are not eligible now count in that sum: points stay
+/// where they are when the health of another server changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scale {
     halvings: u32,

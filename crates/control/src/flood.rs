@@ -18,7 +18,8 @@ const PRESSURE: u64 = 500;
 /// A flood has to last as long before it is called one: clients that begin at once finish a round trip later.
 const PROOF: Duration = Duration::from_secs(1);
 
-/// Like `PROOF`, while frames find no room in the receive buffer: packets of other clients are lost among the SYNs.
+/// Like `PROOF`, while frames find no room in the receive buffer: packets of other clients are lost
+/// among the SYNs.
 const PROOF_IN_OVERRUN: Duration = Duration::from_millis(250);
 
 /// It has to pause as long before it is over: else a sender of waves would have us let in the head of each.

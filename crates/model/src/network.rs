@@ -81,8 +81,8 @@ impl InterfaceAddress {
         !self.is_tentative && !self.ip.is_loopback() && is_link_local(self.ip) == is_link_local(dst)
     }
 
-    /// Last address of its network, which no host has. IPv6 has no broadcast, and a network of one or two addresses has none
-    /// (RFC 3021).
+    /// Last address of its network, which no host has. IPv6 has no broadcast, and a network of one or
+    /// two addresses has none (RFC 3021).
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         let IpAddr::V4(ip) = self.ip else { return None };
         (self.prefix_len <= 30).then(|| (u32::from(ip) | u32::MAX >> self.prefix_len).into())

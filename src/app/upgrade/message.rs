@@ -36,7 +36,8 @@ pub(super) const WITH_SOURCES: u32 = 3;
 /// From this format on the damping of announced addresses is handed over.
 pub(super) const WITH_ANNOUNCEMENTS: u32 = 4;
 
-/// From this format on the new process spreads clients over its workers by the seed that is handed over.
+/// From this format on the new process spreads clients over its workers by the seed that is handed
+/// over.
 pub(super) const WITH_DISPATCH_SEED: u32 = 5;
 
 /// A message. The old process begins with [`Message::Hello`], the new one answers with the format that it has chosen.
