@@ -200,11 +200,9 @@ fn is_dropped_when_damaged(twin: &mut Twin, packet: &TestPacket) {
 
 /// Its receiver has all of its bytes, and ignores it.
 fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
-    for setup in setups().into_iter().filter(is_tcp) {
+    // In DSR it may be one that was overtaken: no server acknowledges anything there.
+    for setup in setups().into_iter().filter(|setup| is_tcp(setup) && setup.mode == Mode::Passthrough) {
         for direction in [Direction::ToServer, Direction::ToClient] {
-            if direction == Direction::ToClient && setup.mode != Mode::Passthrough {
-                continue;
-            }
             let mut twin = Twin::new(setup);
             let ends = twin.begin(client(&setup));
             let (packet, first) = match direction {
@@ -216,15 +214,17 @@ fn fin_that_ends_where_its_sender_has_got_to_ends_nothing() {
                 let sent = twin.core(&frame, None).unwrap();
                 assert_eq!(twin.see(&frame), CacheVerdict::Sent(sent));
             };
-            if setup.mode == Mode::Passthrough {
-                passes(&mut twin, ends.to_client().syn().seq(500).ack(1).bytes());
-            }
+            passes(&mut twin, ends.to_client().syn().seq(500).ack(1).bytes());
             passes(&mut twin, ends.to_server().seq(1).ack(501).bytes());
             let state = |twin: &Twin| {
                 let flows = twin.balancer.forwarder.flows();
                 flows.get(flows.lookup(&key).unwrap().0).state()
             };
             passes(&mut twin, packet.clone().seq(first).payload(&[7; 5]).bytes());
+            // Until a client has acknowledged that, the FIN may be one that was overtaken.
+            if direction == Direction::ToClient {
+                passes(&mut twin, ends.to_server().seq(1).ack(506).bytes());
+            }
             let open = state(&twin);
             let ignored = packet.clone().seq(first).payload(&[7; 4]).fin().bytes();
             assert_eq!(twin.see(&ignored), CacheVerdict::Left(Some(Outcome::ChangesState)));
