@@ -158,6 +158,11 @@ impl Attachments {
         }
     }
 
+    /// The frontends in DSR mode.
+    pub(super) fn dsr(&self) -> &BTreeSet<Endpoint> {
+        &self.dsr
+    }
+
     /// What is captured and guarded.
     pub(super) fn selection(&self) -> &Selection {
         &self.selection

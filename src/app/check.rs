@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::confine::{self, Rehearsed};
 use super::host::{self, Kernel};
 use super::memory::PacketMemory;
-use super::ownership::{self, Ownership};
+use super::ownership::{Ownership, SnatOwnership};
 use super::paths::Threads;
 use super::sources::Fetched;
 use super::{
@@ -239,7 +239,8 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     let addresses = packet_plan::snat_addresses(config, &kernel.network);
     if let Ok(addresses) = &addresses {
         let needs = packet_plan::needs_snat_address(config, &kernel.network, addresses);
-        note(ownership::snat(config, addresses, needs, false).map(drop));
+        let needed = addresses.iter().copied().filter(|ip| needs(*ip));
+        note(SnatOwnership::take(config, needed, false).map(drop));
         let settings = &config.passthrough;
         let selection = packet_plan::selection(settings, addresses, packet_plan::with_backends(config));
         if settings.guard

@@ -21,7 +21,7 @@ use super::explain::without_kernel;
 use super::host::Kernel;
 use super::memory::PacketMemory;
 use super::neighbours::KeptNeighbours;
-use super::ownership::{self, Ownership};
+use super::ownership::{Ownership, SnatOwnership};
 use super::packet_plan::{
     dispatch, dsr, forwarders, interfaces, needs_snat_address, passed, selection, snat_addresses,
     snat_choice, split, with_backends,
@@ -34,13 +34,14 @@ use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
 use super::{clock, flood, neighbours, offload, privileges, route_check};
 use crate::config::Config;
+use crate::control::UnreachableServers;
 use crate::dataplane::{
     Answers, CaptureFilter, FrameMemory, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader,
     Overruns, PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
 use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
-use crate::forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice};
+use crate::forward::{CacheEvent, FlowCache, Forwarder, HopUse, PortSplit, SnatChoice, View};
 use crate::heap;
 use crate::model::{Interface, NetworkTables, PacketSettings, WantedNeighbour};
 use crate::net::{Netlink, OwnedName, ReservedPorts};
@@ -70,7 +71,11 @@ pub(super) struct PacketPath {
     split: Option<PortSplit>,
     /// Draining frontends are among them.
     ownership: Ownership,
-    _snat_names: Vec<OwnedName>,
+    snat: SnatOwnership,
+    /// The snapshot that SNAT addresses were taken for.
+    snat_for: Option<Applied>,
+    /// Servers without a SNAT address.
+    unreachable: UnreachableServers,
     attachments: Attachments,
     /// What workers go by.
     sight: Arc<ArcSwap<Sight>>,
@@ -93,7 +98,7 @@ struct HostResources {
     snat_addresses: Vec<IpAddr>,
     selection: Selection,
     ownership: Ownership,
-    snat_names: Vec<OwnedName>,
+    snat: SnatOwnership,
     guard: Option<Guard>,
     lasting: Option<LastingGuard>,
     reserved: Option<ReservedPorts>,
@@ -112,8 +117,9 @@ impl HostResources {
             false => Ownership::default().missing(config)?,
         };
         let needs = needs_snat_address(config, network, &snat_addresses);
-        let (snat_addresses, snat_names) = ownership::snat(config, &snat_addresses, needs, parts.is_upgrade)?;
-        let selection = selection(settings, &snat_addresses, with_backends(config));
+        let needed = snat_addresses.iter().copied().filter(|ip| needs(*ip));
+        let snat = SnatOwnership::take(config, needed, parts.is_upgrade)?;
+        let selection = selection(settings, &snat.addresses(), with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
         // The guard is up: what they have forwarded so far does not get to the host's stack.
@@ -128,7 +134,7 @@ impl HostResources {
             snat_addresses,
             selection,
             ownership,
-            snat_names,
+            snat,
             guard,
             lasting,
             reserved,
@@ -248,7 +254,9 @@ impl PacketPath {
             snat_choice: snat_choice(config),
             snat_watch: SnatWatch::default(),
             ownership: host.ownership,
-            _snat_names: host.snat_names,
+            snat: host.snat,
+            snat_for: None,
+            unreachable: UnreachableServers::default(),
             attachments,
             sight,
             stats,
@@ -266,6 +274,7 @@ impl PacketPath {
     /// Puts our guard of DSR frontends in the place of those that earlier processes have left for the same ones, now that the
     /// start has succeeded: one that fails takes nobody's guard away. Guards of other frontends go when their time is over.
     pub(super) async fn take_over(&mut self, config: &Config) {
+        self.snat.end_upgrade();
         if let Some(lease) = self.lease.take() {
             lease.renew();
             self.tasks.spawn(async move {
@@ -345,8 +354,52 @@ impl PacketPath {
     }
 
     /// Has workers go by this snapshot.
-    pub(super) fn see(&self, snapshot: &Arc<Snapshot>) {
-        self.sight.store(Arc::new(self.sight.load().next(snapshot.clone())));
+    pub(super) fn see(&mut self, snapshot: &Arc<Snapshot>) {
+        // Health decides nothing of it.
+        if !self.snat_for.as_ref().is_some_and(|applied| applied.is_of(snapshot)) {
+            self.snat_for = Some(Applied::of(snapshot));
+            self.take_snat_addresses(snapshot);
+        }
+        let sight = self.sight.load().next(snapshot.clone());
+        self.sight.store(Arc::new(sight.withholding(self.snat.withheld().into())));
+    }
+
+    /// Servers that no SNAT address can be had for, each with the reason. With `again` it tries once more to have one.
+    pub(super) fn unreachable(&mut self, again: bool) -> UnreachableServers {
+        if again && !self.unreachable.is_empty() {
+            self.snat.forget_withheld();
+            let snapshot = self.sight.load().snapshot().clone();
+            self.take_snat_addresses(&snapshot);
+        }
+        self.unreachable.clone()
+    }
+
+    /// Takes the SNAT addresses that servers come to see by this snapshot, and captures the answers to them.
+    fn take_snat_addresses(&mut self, snapshot: &Snapshot) {
+        let (network, servers) = (&snapshot.network, servers_with_snat(snapshot));
+        let (choice, addresses) = (self.snat_choice, &self.snat_addresses);
+        let seen =
+            |server: IpAddr, withheld: &[IpAddr]| choice.among_free(network, server, (addresses, withheld));
+        let needed =
+            |withheld: &[IpAddr]| servers.iter().flat_map(|server| seen(*server, withheld)).collect();
+        let before = self.snat.addresses().len();
+        for refusal in self.snat.take_needed(needed) {
+            warn!("{refusal}: new flows come from other addresses that servers can answer");
+        }
+        if self.snat.addresses().len() > before {
+            capture_snat(&mut self.attachments, &self.snat);
+        }
+        let withheld = self.snat.withheld();
+        let refused = servers.iter().filter_map(|server| {
+            let wanted = seen(*server, &[]);
+            let reason = wanted.first().and_then(|ip| self.snat.reason(*ip))?;
+            let is_without = seen(*server, &withheld).is_empty();
+            is_without.then(|| (*server, format!("there is no SNAT address for it: {reason}")))
+        });
+        let refused: BTreeMap<IpAddr, String> = refused.collect();
+        if *self.unreachable != refused {
+            self.unreachable = Arc::new(refused);
+        }
     }
 
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
@@ -360,7 +413,7 @@ impl PacketPath {
             .frontends
             .iter()
             .flat_map(|frontend| frontend.pools().iter().map(|pool| (&frontend.config, &*pool.config)));
-        let selection = selection(&self.settings, &self.snat_addresses, frontends).with(&snapshot.draining);
+        let selection = selection(&self.settings, &self.snat.addresses(), frontends).with(&snapshot.draining);
         let dsr = dsr(snapshot.frontends.iter().map(|frontend| &frontend.config));
         let is_other = self.attachments.select(selection, dsr);
         if is_other {
@@ -371,7 +424,7 @@ impl PacketPath {
             self.attachments.selection().listen().map(|listen| listen.addr.ip()).collect();
         let vips: Vec<IpAddr> = vips.into_iter().collect();
         let servers = servers_of(snapshot);
-        let snat = (self.snat_choice, &*self.snat_addresses);
+        let snat = (self.snat_choice, &*self.snat_addresses, &*self.snat.withheld());
         self.snat_watch.look(network, &servers_with_snat(snapshot), snat);
         let servers = (&*self.snat_addresses, &*servers);
         let named = &self.settings.interfaces;
@@ -430,6 +483,10 @@ impl PacketPath {
         if lost > 0 {
             return Ok(lost);
         }
+        let seen = flows.iter().filter(|flow| flow.view == View::BothSides).map(|flow| flow.server.dst.ip());
+        let known: BTreeSet<IpAddr> = seen.filter(|ip| self.snat_addresses.contains(ip)).collect();
+        self.snat.take_beside(known)?;
+        capture_snat(&mut self.attachments, &self.snat);
         self.attachments.route(&snapshot.network);
         let sight = Arc::new(Sight::new(snapshot.clone()));
         self.sight.store(sight.clone());
@@ -460,6 +517,13 @@ impl PacketPath {
         self.attachments.stop();
         self.kept_neighbours.release(&self.netlink).await;
     }
+}
+
+/// Captures and guards the answers to the SNAT addresses of this process.
+fn capture_snat(attachments: &mut Attachments, snat: &SnatOwnership) {
+    let selection = attachments.selection().clone().with_snat(snat.addresses());
+    let dsr = attachments.dsr().clone();
+    attachments.select(selection, dsr);
 }
 
 /// Reserves the SNAT ports, if any are used; else gives back those of a process that is gone.

@@ -25,7 +25,7 @@ use super::upgrade::{AdminInUse, HeldFlows, LetGo, Predecessor};
 use crate::admin::DataPathView;
 use crate::admin::FlowSources;
 use crate::config::Config;
-use crate::control::{ControlEvents, DataPath, EventLog, Task};
+use crate::control::{ControlEvents, DataPath, EventLog, Task, UnreachableServers};
 use crate::dataplane::{Answers, XdpLinks};
 use crate::forward::CacheEvent;
 use crate::model::{ConnectFailures, Endpoint, Mode, Protocol};
@@ -439,10 +439,14 @@ impl DataPath for Paths {
         published
     }
 
-    fn see(&self, snapshot: &Arc<Snapshot>) {
-        if let Some(packets) = &self.packets {
+    fn see(&mut self, snapshot: &Arc<Snapshot>) {
+        if let Some(packets) = &mut self.packets {
             packets.see(snapshot);
         }
+    }
+
+    fn unreachable(&mut self, again: bool) -> UnreachableServers {
+        self.packets.as_mut().map(|packets| packets.unreachable(again)).unwrap_or_default()
     }
 
     fn on_snapshot(&mut self, snapshot: &Snapshot) {

@@ -33,9 +33,9 @@ impl SnatWatch {
         &mut self,
         network: &NextHops,
         servers: &BTreeSet<IpAddr>,
-        (choice, addresses): (SnatChoice, &[IpAddr]),
+        (choice, addresses, withheld): (SnatChoice, &[IpAddr], &[IpAddr]),
     ) {
-        for line in self.lines(network, servers, (choice, addresses)) {
+        for line in self.lines(network, servers, (choice, addresses, withheld)) {
             match line {
                 Line::Warning(text) => warn!("{text}"),
                 Line::Info(text) => info!("{text}"),
@@ -47,10 +47,14 @@ impl SnatWatch {
         &mut self,
         network: &NextHops,
         servers: &BTreeSet<IpAddr>,
-        (choice, addresses): (SnatChoice, &[IpAddr]),
+        (choice, addresses, withheld): (SnatChoice, &[IpAddr], &[IpAddr]),
     ) -> Vec<Line> {
-        let seen: BTreeMap<IpAddr, Vec<IpAddr>> =
-            servers.iter().map(|server| (*server, choice.among(network, *server, addresses))).collect();
+        let free = |server| choice.among_free(network, server, (addresses, withheld));
+        let seen: BTreeMap<IpAddr, Vec<IpAddr>> = servers
+            .iter()
+            .map(|server| (*server, free(*server)))
+            .filter(|(_, seen)| !seen.is_empty())
+            .collect();
         let mut changes: BTreeMap<(&[IpAddr], &[IpAddr]), Vec<IpAddr>> = BTreeMap::new();
         for (server, now) in &seen {
             if let Some(before) = self.seen.get(server).filter(|before| *before != now) {
@@ -131,7 +135,7 @@ mod tests {
         let mut watch = SnatWatch::default();
         let mut look = |servers: &[&str]| {
             let servers = servers.iter().map(|server| ip(server)).collect();
-            watch.lines(&network, &servers, (SnatChoice::Kernel, &[ip("10.1.0.1")])).len()
+            watch.lines(&network, &servers, (SnatChoice::Kernel, &[ip("10.1.0.1")], &[])).len()
         };
         assert_eq!([look(&["10.1.0.9"]), look(&["10.1.0.9", "10.2.0.9"]), look(&["10.2.0.9"])], [0, 1, 0]);
     }
@@ -142,7 +146,8 @@ mod tests {
         let servers = BTreeSet::from([ip("10.1.0.8"), ip("10.1.0.9")]);
         let addresses = ["10.1.0.1", "10.1.0.5"].map(ip);
         let mut watch = SnatWatch::default();
-        let mut look = |own: &[&str]| watch.lines(&network(own), &servers, (SnatChoice::Kernel, &addresses));
+        let mut look =
+            |own: &[&str]| watch.lines(&network(own), &servers, (SnatChoice::Kernel, &addresses, &[]));
         assert_eq!(look(&["10.1.0.5", "10.1.0.1"]), []);
         assert_eq!(look(&["10.1.0.5", "10.1.0.1"]), []);
         let line = "new flows to 10.1.0.8, 10.1.0.9 come from 10.1.0.1, no longer from 10.1.0.5";

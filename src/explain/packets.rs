@@ -51,6 +51,8 @@ pub(super) struct PacketInquiry<'a> {
     inquiry: Inquiry<'a>,
     frontend: &'a Arc<PlannedFrontend>,
     network: &'a NextHops,
+    /// SNAT addresses whose ports another process has.
+    withheld: &'a [IpAddr],
     facts: Option<&'a PacketFacts>,
     place: &'a AskedPlace,
 }
@@ -66,7 +68,8 @@ pub(super) fn inquiry<'a>(sources: ExplainSources<'a>, place: &'a AskedPlace) ->
     let inquiry = Inquiry::new(plan, ports.as_ref());
     let protocol = place.frontend.config.protocol;
     let frontend = inquiry.frontend(Endpoint { protocol, addr: place.vip })?;
-    Some(PacketInquiry { inquiry, frontend, network: &plan.network, facts: sources.packets, place })
+    let (network, withheld) = (&plan.network, &*plan.snat_withheld);
+    Some(PacketInquiry { inquiry, frontend, network, withheld, facts: sources.packets, place })
 }
 
 impl PacketInquiry<'_> {
@@ -151,7 +154,8 @@ impl PacketInquiry<'_> {
         let Some((facts, split)) = self.facts.and_then(|facts| Some((facts, facts.split.as_ref()?))) else {
             return format!("{server} sees an address of this host");
         };
-        let addresses = facts.snat_choice.among(self.network, server.ip(), &facts.snat_addresses);
+        let snat = (&*facts.snat_addresses, self.withheld);
+        let addresses = facts.snat_choice.among_free(self.network, server.ip(), snat);
         let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
         match self.place.key().zip(facts.dispatch.as_ref()).map(|(key, dispatch)| dispatch.worker(&key)) {
             Some(worker) => {

@@ -7,13 +7,15 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{TcpServer, ask, binary, run, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
-use crate::config::Config;
+use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT, STATS};
 
 pub(crate) fn stories() -> Vec<Story> {
     stories![when |case| case.is_passthrough() && case.family == Family::V4 =>
         server_sees_an_address_of_its_own_network_and_another_once_that_is_gone,
-        vip_is_withdrawn_once_no_snat_address_of_its_family_is_left]
+        vip_is_withdrawn_once_no_snat_address_of_its_family_is_left,
+        server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free,
+    ]
 }
 
 /// Addresses of a second network on the link, of the balancer and of server 2. They are below those of the first.
@@ -90,4 +92,64 @@ fn vip_is_withdrawn_once_no_snat_address_of_its_family_is_left(case: Case) {
     assert!(code == 503 && said.contains(&why), "{said}");
     ip(network, &format!("addr add {own}/24 dev {INTERFACE}"));
     wait_for("the VIP on lo again", || is_on_lo().then_some(()));
+}
+
+/// The port of another convey's frontend.
+const OTHER: u16 = 81;
+
+fn server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free(case: Case) {
+    let mut network = Network::new(case, 1, 2);
+    let run_in = |network: &Network, role, line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        network.lab.run(role, words[0], &words[1..]).unwrap();
+    };
+    run_in(&network, Role::Balancer, "sysctl -qw net.ipv4.conf.all.promote_secondaries=1");
+    for own in SECOND {
+        run_in(&network, Role::Balancer, &format!("ip addr add {own}/24 dev {INTERFACE}"));
+    }
+    run_in(&network, Role::Server(2), &format!("ip addr add {SERVER}/24 dev {INTERFACE}"));
+    let first = network.address(Role::Balancer).ip();
+    let [near, far] = [1, 2].map(|server| network.address(Role::Server(server)).ip().to_string());
+    let config = Config { servers: vec![(2, "")], health: UNCHECKED, ..Config::new(2) };
+    let text = config.text(case).replace(&format!("{far}:"), &format!("{SERVER}:"));
+    network.balance_with(&text.replace(&format!("{near}:"), "10.66.0.9:"));
+    let server = |port: u16, name| {
+        network.server(2, move |_| TcpServer::named(name, format!("{SERVER}:{port}").parse().unwrap()))
+    };
+    let (_server, _other_server) = (server(PORT, "s2"), server(OTHER, "other"));
+    assert_eq!(network.ask(1).unwrap(), "s2");
+
+    let vip = case.family.vip(OTHER);
+    let text = format!(
+        "[stats]\nport = 7001\n[passthrough]\noffload = \"{}\"\nsnat_addresses = [\"{first}\", \"{}\"]\n\
+         [frontends.other]\nlisten_addr = \"{vip}\"\nbackend = \"other\"\n[backends.other]\n\
+         health_check.kind = \"none\"\nservers.s.addr = \"{SERVER}:{OTHER}\"\n",
+        case.offload, SECOND[1]
+    );
+    fs::write(network.path("second.toml"), text).unwrap();
+    let mut command = network.lab.command(Role::Balancer, binary().get_program());
+    command.args(["--passthrough", "--config"]).arg(network.path("second.toml")).env_remove("RUST_LOG");
+    let second = convey_testkit::start(command, &network.path("log"));
+    let asks_other = || {
+        let (_, name) = network.inside(Role::Client(1), || ask(vip, "/")).unwrap();
+        assert_eq!(name.trim(), "other");
+    };
+    asks_other();
+
+    run_in(&network, Role::Balancer, &format!("ip addr del {}/24 dev {INTERFACE}", SECOND[0]));
+    let health = |up: bool| {
+        wait_for(&format!("the server to have up = {up}"), || {
+            let health = network.stat("/backends/pool/servers/s2/health");
+            (health["up"] == up).then_some(health["reason"].to_string())
+        })
+    };
+    let reason = health(false);
+    let why = format!("cannot use the passthrough.snat_ports 33768-61000 of {}: another process", SECOND[1]);
+    assert!(reason.contains(&why), "{reason}");
+    assert!(network.log(Role::Balancer).contains(&why));
+    asks_other();
+
+    drop(second);
+    health(true);
+    assert_eq!(network.ask(1).unwrap(), "s2");
 }

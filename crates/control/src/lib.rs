@@ -39,7 +39,7 @@ pub use state::{ControlState, Known, KnownServer, Unsteerable};
 pub use supervisor::Supervisor;
 pub use task::{
     Call, ConfigFile, ControlEvents, DataPath, Done, OperatorRequest, Outcome, Reading, RequestRefusal,
-    Requested, Task,
+    Requested, Task, UnreachableServers,
 };
 
 pub use convey_resolver::Resolver;

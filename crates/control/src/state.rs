@@ -28,6 +28,7 @@ use super::draining::DrainDeadlines;
 use super::kept::Kept;
 use super::names::{NameChange, Names};
 use super::overlays::Overlays;
+use crate::UnreachableServers;
 use crate::health::{
     self, Confirmation, Doubt, Ejection, Finding, HandshakeRow, HealthTransition, ProbeOutcome, Warmup,
 };
@@ -82,6 +83,8 @@ pub struct ControlState {
     servers: HashMap<ServerKey, ServerEntry>,
     /// Servers that packet modes must not send to.
     refused: RefusedServers,
+    /// Servers that the data path cannot send to.
+    unreachable: UnreachableServers,
     server_endpoints: Arc<ServerEndpoints>,
     dns_grace: DnsGrace,
     overlays: Overlays,
@@ -163,6 +166,7 @@ impl ControlState {
             kept_servers: Kept::default(),
             servers: HashMap::new(),
             refused: HashMap::new(),
+            unreachable: UnreachableServers::default(),
             server_endpoints: Arc::default(),
             dns_grace: DnsGrace::default(),
             overlays: Overlays::default(),

@@ -5,7 +5,8 @@ mod requests;
 mod servers;
 mod telling;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,11 +65,21 @@ pub trait DataPath {
     ) -> impl Future<Output = T>;
 
     /// A snapshot is about to be published, of whatever configuration.
-    fn see(&self, snapshot: &Arc<Snapshot>);
+    fn see(&mut self, snapshot: &Arc<Snapshot>);
+
+    /// Servers that packets cannot be sent to by the snapshot seen last, each with the reason in words for an operator. With `again`
+    /// it tries once more to get what is missing.
+    fn unreachable(&mut self, again: bool) -> UnreachableServers {
+        let _ = again;
+        UnreachableServers::default()
+    }
 
     /// A snapshot of the same configuration was published: what drained may be gone from it.
     fn on_snapshot(&mut self, snapshot: &Snapshot);
 }
+
+/// Servers by address, each with the reason why packets cannot be sent to it.
+pub type UnreachableServers = Arc<BTreeMap<IpAddr, String>>;
 
 /// What the task waits for.
 pub struct ControlEvents<D> {
@@ -247,6 +258,9 @@ impl<D: DataPath> Task<D> {
         self.supervisor.publishes(&snapshot);
         self.tell_who_is_empty(&before);
         self.schedule.set(self.state.probes());
+        if self.refuse_unreachable(false) {
+            self.publish_update();
+        }
         Ok(())
     }
 
@@ -286,7 +300,10 @@ impl<D: DataPath> Task<D> {
                 Some(table) = events.networks.recv() => self.on_network(&table),
                 () = self.names.changed() => self.on_lookups(),
                 () = self.discovery.changed() => self.on_discoveries(),
-                _ = own_addresses.tick() => self.look_at_own_addresses(),
+                _ = own_addresses.tick() => {
+                    self.look_at_own_addresses();
+                    self.refuse_unreachable(true);
+                }
                 _ = step.tick() => {
                     let backends = round.step(|| self.state.backends_with_handshakes());
                     backends.iter().for_each(|backend| self.look_at_backend(backend));
@@ -431,7 +448,7 @@ impl<D: DataPath> Task<D> {
     }
 
     /// Publishes a snapshot of the configuration that runs and returns the one before.
-    fn publish(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+    fn publish(&mut self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         self.data_path.see(&snapshot);
         publish(&self.snapshot, snapshot)
     }
@@ -448,7 +465,16 @@ impl<D: DataPath> Task<D> {
         told.iter().for_each(|change| self.tell_of_server(change));
         self.tell_who_is_empty(&before);
         self.tell_who_left_the_link(&before);
+        if self.refuse_unreachable(false) {
+            self.publish_update();
+        }
         true
+    }
+
+    /// Has the servers count as down that the data path cannot send to, and no others. Returns whether they are others than before.
+    fn refuse_unreachable(&mut self, again: bool) -> bool {
+        let unreachable = self.data_path.unreachable(again);
+        self.state.set_unreachable(unreachable, (self.now)())
     }
 
     /// Takes what was read of the file. Whatever is wrong with it, what runs goes on.

@@ -29,6 +29,15 @@ pub struct Replies {
 }
 
 impl Selection {
+    /// The same with these SNAT addresses, where servers reply to us.
+    #[must_use]
+    pub fn with_snat(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Selection {
+        if let Some(replies) = &mut self.replies {
+            replies.snat_addresses = addresses.into_iter().collect();
+        }
+        self
+    }
+
     /// What is forwarded by those of these frontends, each with its backend, that are in a packet mode. Servers reply to us if a
     /// passthrough frontend uses them, in its protocol. Without SNAT addresses nobody does.
     pub fn new<'a>(

@@ -1,7 +1,7 @@
 //! The view of the workers: a snapshot, and the plan that the forwarding core makes of it.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use convey_forward::View;
@@ -31,6 +31,12 @@ impl Sight {
     pub fn next(&self, snapshot: Arc<Snapshot>) -> Sight {
         let plan = plan_after(&snapshot, Some(self));
         Sight { snapshot, plan }
+    }
+
+    /// The same without flows that begin with these SNAT addresses.
+    #[must_use]
+    pub fn withholding(self, snat_withheld: Arc<[IpAddr]>) -> Sight {
+        Sight { plan: Plan { snat_withheld, ..self.plan }, ..self }
     }
 
     /// The snapshot.
@@ -90,6 +96,7 @@ fn plan_after(snapshot: &Snapshot, before: Option<&Sight>) -> Plan {
         stopping: snapshot.stopping,
         outlasting: snapshot.outlasting.clone(),
         network: snapshot.network.clone(),
+        snat_withheld: Arc::default(),
         flow_timeouts: snapshot.flow_timeouts,
         min_path_mtu: snapshot.min_path_mtu,
     }

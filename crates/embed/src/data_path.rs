@@ -96,7 +96,7 @@ impl DataPath for EmbeddedPath {
         published
     }
 
-    fn see(&self, _: &Arc<Snapshot>) {}
+    fn see(&mut self, _: &Arc<Snapshot>) {}
 
     fn on_snapshot(&mut self, snapshot: &Snapshot) {
         self.cut_offs.on_snapshot(&self.workers, snapshot);

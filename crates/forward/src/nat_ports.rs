@@ -22,6 +22,8 @@ const MAX_CHOSEN: usize = 1 << 16;
 pub struct NatPorts {
     addresses: Vec<Addr>,
     choice: SnatChoice,
+    /// Those that another process has. No flow begins with them.
+    withheld: Arc<[IpAddr]>,
     /// Places in `addresses` of those that a server sees. Chosen with its first flow.
     chosen: HashMap<Addr, Arc<[u16]>>,
     /// The places of all of IPv4, and of all of IPv6.
@@ -53,6 +55,7 @@ impl NatPorts {
         NatPorts {
             addresses,
             choice: SnatChoice::Named,
+            withheld: Arc::default(),
             chosen: HashMap::new(),
             of_family,
             turn: 0,
@@ -80,7 +83,7 @@ impl NatPorts {
             self.chosen.clear();
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(Addr::ip).collect();
-        let among = self.choice.among(network, server.ip(), &addresses);
+        let among = self.choice.among_free(network, server.ip(), (&addresses, &self.withheld));
         let places = (0..).zip(&addresses).filter(|(_, ip)| among.contains(ip)).map(|(place, _)| place);
         self.chosen.insert(server, places.collect());
     }
@@ -88,6 +91,14 @@ impl NatPorts {
     /// Has the addresses that servers see chosen anew: routes or addresses of this host have changed.
     pub(super) fn choose_anew(&mut self) {
         self.chosen.clear();
+    }
+
+    /// Begins no flow with the addresses that another process has.
+    pub(super) fn withhold(&mut self, withheld: &Arc<[IpAddr]>) {
+        if self.withheld != *withheld {
+            self.withheld = withheld.clone();
+            self.choose_anew();
+        }
     }
 
     /// Places of the addresses that a server sees; all of its family unless they are chosen.

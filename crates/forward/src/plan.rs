@@ -46,6 +46,8 @@ pub struct Plan {
     pub outlasting: BTreeSet<Endpoint>,
     /// The next hops.
     pub network: Arc<NextHops>,
+    /// SNAT addresses whose ports another process has: no flow begins with them.
+    pub snat_withheld: Arc<[IpAddr]>,
     /// How long silent flows are remembered.
     pub flow_timeouts: FlowTimeouts,
     /// Shortest path MTU to a client that servers are told of, in bytes; `None`: they are told of none.

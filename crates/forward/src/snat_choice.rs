@@ -14,6 +14,24 @@ pub enum SnatChoice {
 }
 
 impl SnatChoice {
+    /// The SNAT addresses that `server` sees, without those that are `withheld` because another process has their ports. None if
+    /// the server's answers would return to no other address.
+    pub fn among_free(
+        self,
+        network: &NextHops,
+        server: IpAddr,
+        (addresses, withheld): (&[IpAddr], &[IpAddr]),
+    ) -> Vec<IpAddr> {
+        let is_free = |ip: &IpAddr| !withheld.contains(ip);
+        let mut seen = self.among(network, server, addresses);
+        seen.retain(is_free);
+        if seen.is_empty() && !withheld.is_empty() {
+            let fits = |ip| addresses.contains(&ip) && is_free(&ip) && network.answers_return(ip, server);
+            seen.extend(network.source_to(server, fits));
+        }
+        seen
+    }
+
     /// The SNAT addresses that `server` sees; all of its family if none can be told from the others.
     pub fn among(self, network: &NextHops, server: IpAddr, addresses: &[IpAddr]) -> Vec<IpAddr> {
         let of_family = || addresses.iter().copied().filter(|ip| ip.is_ipv4() == server.is_ipv4());
@@ -52,6 +70,19 @@ mod tests {
             assert_eq!(choice.among(&network(&[]), server, &[near, far]), [far], "{choice:?}");
             assert_eq!(choice.among(&network(&[]), server, &[near]), [near], "{choice:?}: there is no other");
         }
+    }
+
+    #[test]
+    fn withheld_address_is_replaced_by_one_that_answers_return_to() {
+        let [first, floating, far, server] = ips(["10.1.0.1", "10.1.0.5", "10.2.0.1", "10.1.0.9"]);
+        let network = network(&["10.1.0.5"]);
+        let free = |withheld: &[IpAddr]| {
+            SnatChoice::Kernel.among_free(&network, server, (&[first, floating, far], withheld))
+        };
+        assert_eq!(free(&[]), [first]);
+        assert_eq!(free(&[floating]), [first]);
+        assert_eq!(free(&[first]), [floating]);
+        assert_eq!(free(&[first, floating]), [], "the far one is on another link");
     }
 
     #[test]

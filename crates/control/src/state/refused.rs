@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{ControlState, key};
+use crate::UnreachableServers;
 use crate::health::HealthTransition;
 use convey_config::Config;
 use convey_model::{BackendConfig, Mode, NextHops, ServerKey, Timestamp};
@@ -28,6 +29,21 @@ impl ControlState {
     /// down.
     pub fn on_network(&mut self, network: impl Into<Arc<NextHops>>, now: Timestamp) {
         self.set_network(network);
+        self.refuse_servers_again(now);
+    }
+
+    /// Has the servers of passthrough count as down that the data path cannot send to. Returns whether they are others than before.
+    pub(crate) fn set_unreachable(&mut self, unreachable: UnreachableServers, now: Timestamp) -> bool {
+        if self.unreachable == unreachable {
+            return false;
+        }
+        self.unreachable = unreachable;
+        self.is_stale = true;
+        self.refuse_servers_again(now);
+        true
+    }
+
+    fn refuse_servers_again(&mut self, now: Timestamp) {
         if let Some(config) = self.config.take() {
             let backends: Vec<_> = self.pools.values().map(|entry| entry.pool.config.clone()).collect();
             self.refuse_servers(&config, backends.iter().map(|backend| &**backend), now);
@@ -44,11 +60,17 @@ impl ControlState {
         now: Timestamp,
     ) {
         let forwarded = config.backends_in(Mode::forwards_packets);
+        let with_snat = config.backends_in(Mode::has_snat);
         let snat = config.snat_addresses();
         let mut before = std::mem::take(&mut self.refused);
         for backend in backends.filter(|backend| forwarded.contains(&*backend.name)) {
             for server in &backend.servers {
-                let Some(reason) = self.network.refusal_of(server.addr.ip(), snat) else { continue };
+                let ip = server.addr.ip();
+                let unreachable = || {
+                    let is_ours = with_snat.contains(&*backend.name);
+                    self.unreachable.get(&ip).filter(|_| is_ours).cloned()
+                };
+                let Some(reason) = self.network.refusal_of(ip, snat).or_else(unreachable) else { continue };
                 let key = key(backend, server);
                 let known = before.remove(&key);
                 if known.as_ref().is_none_or(|known| known.reason != reason) {

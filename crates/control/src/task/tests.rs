@@ -28,7 +28,7 @@ impl DataPath for Hangs {
         publish()
     }
 
-    fn see(&self, _: &Arc<Snapshot>) {}
+    fn see(&mut self, _: &Arc<Snapshot>) {}
 
     fn on_snapshot(&mut self, _: &Snapshot) {}
 }

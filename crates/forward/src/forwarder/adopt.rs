@@ -43,6 +43,9 @@ impl Forwarder {
         if let Some(ports) = self.ports.as_mut().filter(|_| !Arc::ptr_eq(&self.network, &plan.network)) {
             ports.choose_anew();
         }
+        if let Some(ports) = &mut self.ports {
+            ports.withhold(&plan.snat_withheld);
+        }
         self.network = plan.network.clone();
         self.served = served;
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.

@@ -45,6 +45,25 @@ impl NextHops {
         tiers.into_iter().find(|tier| !tier.is_empty()).unwrap_or(of_family)
     }
 
+    /// Whether a server's answers to an address of this host come back here: packets from the address leave for the server by the
+    /// interface that has it, or the address belongs to the network of no link, so routers lead to it.
+    pub fn answers_return(&self, source: IpAddr, server: IpAddr) -> bool {
+        let ways = self.hops_from(source, server);
+        let mut links = self.interfaces().iter().filter(|link| link.up);
+        let is_way = |link: &Interface| ways.iter().any(|hop| hop.interface == link.index);
+        let has_no_link = |link: &Interface, own: &InterfaceAddress| {
+            let is_alone = own.prefix_len == if own.ip.is_ipv4() { 32 } else { 128 };
+            link.loopback || link.mac.is_none() || is_alone
+        };
+        source.is_ipv4() == server.is_ipv4()
+            && !ways.is_empty()
+            && self.refusal(source, server).is_none()
+            && links.any(|link| {
+                let mut own = link.details.iter().filter(|own| own.ip == source);
+                own.any(|own| is_way(link) || has_no_link(link, own))
+            })
+    }
+
     /// Why packets of packet modes to a server must not be sent, in words for an operator. `named` are the SNAT addresses of the
     /// configuration: the server sees those that fit its way, or the one that the kernel would choose if there are none. `None`:
     /// it sees clients' own addresses.
@@ -220,5 +239,26 @@ mod tests {
         assert_eq!(sources("10.4.0.9", &named), ["10.1.0.1", "10.1.0.5", "10.3.0.1"].map(ip));
         assert_eq!(sources("10.2.0.9", &["10.7.0.1", "10.1.0.1"].map(ip)), ["10.7.0.1", "10.1.0.1"].map(ip));
         assert_eq!(sources("10.66.0.9", &named).len(), 5, "no route leads there");
+    }
+
+    #[test]
+    fn answers_return_to_addresses_of_the_servers_link_and_of_no_link() {
+        let lo = Interface { mac: None, loopback: true, ..link(9, &["127.0.0.1/8", "203.0.113.1/24"]) };
+        let links =
+            [link(1, &["10.1.0.1/24", "10.3.0.1/24"]), link(2, &["10.2.0.1/24", "203.0.113.2/32"]), lo];
+        let routes = [route("10.1.0.0/24", 1, None), route("10.2.0.0/24", 2, None)];
+        let network = NextHops::new(&links, routes, &[]);
+        for (source, returns) in [
+            ("10.1.0.1", true),
+            ("10.3.0.1", true),
+            ("10.2.0.1", false),
+            ("203.0.113.1", true),
+            ("203.0.113.2", true),
+            ("10.7.0.1", false),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(network.answers_return(ip(source), ip("10.1.0.9")), returns, "{source}");
+        }
+        assert!(!network.answers_return(ip("10.1.0.1"), ip("10.66.0.9")), "no route leads there");
     }
 }

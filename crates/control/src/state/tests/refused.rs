@@ -125,3 +125,24 @@ fn mode_proxy_reaches_servers_by_any_interface() {
     let snapshot = state.configure(two_servers(), Timestamp(1));
     assert_eq!(chosen(&snapshot), ["a", "b"]);
 }
+
+#[test]
+fn server_that_the_data_path_cannot_send_to_is_down_in_passthrough_alone() {
+    for mode in [Mode::Passthrough, Mode::Dsr] {
+        let mut state = ControlState::new(1);
+        state.set_network(network(&NextHops::default(), true));
+        state.configure(two_servers_in(mode), Timestamp(1));
+        let b = state.config().unwrap().backends[0].servers[1].addr.ip();
+        let reason = "there is no SNAT address for it".to_owned();
+        let unreachable = crate::UnreachableServers::new([(b, reason.clone())].into());
+        assert!(state.set_unreachable(unreachable.clone(), Timestamp(2)));
+        assert!(!state.set_unreachable(unreachable, Timestamp(3)), "the same again");
+        let (snapshot, _) = state.take_update().unwrap();
+        let is_refused = mode == Mode::Passthrough;
+        assert_eq!(chosen(&snapshot), if is_refused { vec!["a"] } else { vec!["a", "b"] }, "{mode:?}");
+        assert_eq!(snapshot.pools[0].servers[1].health.reason == reason, is_refused);
+        assert!(state.set_unreachable(crate::UnreachableServers::default(), Timestamp(4)));
+        let (snapshot, _) = state.take_update().unwrap();
+        assert_eq!(chosen(&snapshot), ["a", "b"], "{mode:?}");
+    }
+}
