@@ -25,7 +25,8 @@ use crate::config::{self, Config, FoundBySource, FoundServers, LeftOut, LoadErro
 use crate::control::{ConfigFile, Resolver, own_addresses};
 use crate::dataplane::{Guard, GuardKind, causes};
 use crate::doctor::masquerade;
-use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, ServerAddr};
+use crate::forward::ServerSnat;
+use crate::model::{DiscoverySource, DnsRecords, Lookup, LookupFault, Missing, Mode, ServerAddr};
 
 /// A configuration that is looked at.
 pub(super) struct Checked {
@@ -189,13 +190,20 @@ impl Checked {
 fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
     let network = &kernel.network;
     let Ok(addresses) = packet_plan::snat_addresses(config, network) else { return Default::default() };
-    let mut servers: BTreeMap<IpAddr, Vec<IpAddr>> = BTreeMap::new();
-    for (server, seen) in packet_plan::snat_of_servers(config, network, &addresses) {
-        seen.into_iter().for_each(|ip| servers.entry(ip).or_default().push(server));
+    let choice = packet_plan::snat_choice(config);
+    let [mut servers, mut later]: [BTreeMap<IpAddr, Vec<IpAddr>>; 2] = Default::default();
+    for server in packet_plan::servers(config, Mode::has_snat) {
+        let ServerSnat { first, further } = choice.of_server(network, server, (&addresses, &[]));
+        first.into_iter().for_each(|ip| servers.entry(ip).or_default().push(server));
+        further.into_iter().for_each(|ip| later.entry(ip).or_default().push(server));
     }
-    let line =
-        |(ip, servers): (&IpAddr, &Vec<IpAddr>)| format!("snat {ip} for {}\n", snat_watch::named(servers));
-    let lines = servers.iter().map(line).collect();
+    let line = |ip: &IpAddr, servers: &[IpAddr], when: &str| {
+        format!("snat {ip} for {}{when}\n", snat_watch::named(servers))
+    };
+    let now = servers.iter().map(|(ip, servers)| line(ip, servers, ""));
+    let later = later.iter().map(|(ip, servers)| line(ip, servers, " once the other ports are in use"));
+    let lines = now.chain(later).collect();
+    let unused = packet_plan::unused_snat_addresses(config, network).into_iter().map(|(_, line)| line);
     let warning = |ip: &IpAddr| match network.own_address(*ip) {
         Some(own) if own.expires => Some(format!(
             "the SNAT address {ip} has a lifetime: flows end when it expires; set passthrough.snat_addresses to an address that stays"
@@ -203,7 +211,7 @@ fn snat_of_servers(config: &Config, kernel: &Kernel) -> (String, Vec<String>) {
         Some(_) => None,
         None => Some(format!("no interface of this host has the SNAT address {ip}")),
     };
-    (lines, servers.keys().filter_map(warning).collect())
+    (lines, servers.keys().filter_map(warning).chain(unused).collect())
 }
 
 /// Problems that keep proxy mode and the statistics from listening, a line each.

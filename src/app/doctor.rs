@@ -99,6 +99,8 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         Some(kernel) => kernel,
         None => runtime.block_on(host::ask()).context("cannot ask the kernel for its routes")?,
     };
+    let has_named_snat = !config.passthrough.snat_addresses.is_empty();
+    let unused = packet_plan::unused_snat_addresses(&config, &kernel.network);
     let (config, obstacle) = of_packets(config, &kernel);
     let asked = asked.map(|(client, status)| (Source::Socket(client), status)).or_else(|| {
         let source = Source::Statistics(config.stats.listen);
@@ -115,6 +117,7 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
         file: &file.path,
         is_list: file.list.is_some(),
         config: &config,
+        has_named_snat,
         tables: &kernel.table,
         network: &kernel.network,
         route_differences: runtime.block_on(route_differences(&kernel, &config)),
@@ -136,6 +139,13 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     // Packet modes find no interface then.
     let is_down = found.findings.iter().any(|finding| finding.check == "interface-down");
     found.findings.extend(obstacle.filter(|_| !is_down));
+    // Those that no interface has are found already.
+    let unused = unused.into_iter().filter(|(ip, _)| kernel.network.is_own(*ip));
+    found.findings.extend(unused.map(|(_, line)| {
+        let why = "Its ports are none of those that convey has. Give the address to the interface that leads to servers, or to the \
+                   loopback interface with routers that lead to it; or remove it from the file.";
+        Diagnosis::warning("snat-unused", line, why)
+    }));
     found.findings.extend(faults.into_iter().map(|fault| {
         let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
         Diagnosis::error("name-unresolved", fault, why)

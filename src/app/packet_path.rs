@@ -1,6 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
 mod applied;
+mod snat;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use self::applied::Applied;
+use self::snat::capture_snat;
 use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
 use super::host::Kernel;
@@ -364,44 +366,6 @@ impl PacketPath {
         self.sight.store(Arc::new(sight.withholding(self.snat.withheld().into())));
     }
 
-    /// Servers that no SNAT address can be had for, each with the reason. With `again` it tries once more to have one.
-    pub(super) fn unreachable(&mut self, again: bool) -> UnreachableServers {
-        if again && !self.unreachable.is_empty() {
-            self.snat.forget_withheld();
-            let snapshot = self.sight.load().snapshot().clone();
-            self.take_snat_addresses(&snapshot);
-        }
-        self.unreachable.clone()
-    }
-
-    /// Takes the SNAT addresses that servers come to see by this snapshot, and captures the answers to them.
-    fn take_snat_addresses(&mut self, snapshot: &Snapshot) {
-        let (network, servers) = (&snapshot.network, servers_with_snat(snapshot));
-        let (choice, addresses) = (self.snat_choice, &self.snat_addresses);
-        let seen =
-            |server: IpAddr, withheld: &[IpAddr]| choice.among_free(network, server, (addresses, withheld));
-        let needed =
-            |withheld: &[IpAddr]| servers.iter().flat_map(|server| seen(*server, withheld)).collect();
-        let before = self.snat.addresses().len();
-        for refusal in self.snat.take_needed(needed) {
-            warn!("{refusal}: new flows come from other addresses that servers can answer");
-        }
-        if self.snat.addresses().len() > before {
-            capture_snat(&mut self.attachments, &self.snat);
-        }
-        let withheld = self.snat.withheld();
-        let refused = servers.iter().filter_map(|server| {
-            let wanted = seen(*server, &[]);
-            let reason = wanted.first().and_then(|ip| self.snat.reason(*ip))?;
-            let is_without = seen(*server, &withheld).is_empty();
-            is_without.then(|| (*server, format!("there is no SNAT address for it: {reason}")))
-        });
-        let refused: BTreeMap<IpAddr, String> = refused.collect();
-        if *self.unreachable != refused {
-            self.unreachable = Arc::new(refused);
-        }
-    }
-
     /// Captures and guards what this snapshot forwards, on the interfaces that it passes by now.
     pub(super) fn on_snapshot(&mut self, snapshot: &Snapshot) {
         // Health decides nothing of it.
@@ -517,13 +481,6 @@ impl PacketPath {
         self.attachments.stop();
         self.kept_neighbours.release(&self.netlink).await;
     }
-}
-
-/// Captures and guards the answers to the SNAT addresses of this process.
-fn capture_snat(attachments: &mut Attachments, snat: &SnatOwnership) {
-    let selection = attachments.selection().clone().with_snat(snat.addresses());
-    let dsr = attachments.dsr().clone();
-    attachments.select(selection, dsr);
 }
 
 /// Reserves the SNAT ports, if any are used; else gives back those of a process that is gone.

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use anyhow::{Context, bail, ensure};
 
-use super::dispatch_seed;
+use super::{dispatch_seed, snat_watch};
 use crate::config::Config;
 use crate::dataplane::Selection;
 use crate::forward::{
-    Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, SnatChoice, WorkerPeers,
+    self, Dispatch, FlowCache, Forwarder, Loops, NatPorts, PortSplit, Settings, SnatChoice, WorkerPeers,
 };
 use crate::model::NextHops;
 use crate::model::{
@@ -151,7 +151,7 @@ pub(super) fn needs_snat_address(
     move |ip| is_named || seen.contains(&ip) || seen.is_empty() && first == Some(ip)
 }
 
-/// The SNAT addresses that each server of passthrough sees.
+/// The SNAT addresses that each server of passthrough sees, but for those that it sees only while the ports of these are in use.
 pub(super) fn snat_of_servers(
     config: &Config,
     network: &NextHops,
@@ -160,6 +160,13 @@ pub(super) fn snat_of_servers(
     let choice = snat_choice(config);
     let servers = servers(config, Mode::has_snat).into_iter();
     servers.map(|server| (server, choice.among(network, server, addresses))).collect()
+}
+
+/// The SNAT addresses of the file that no server of passthrough sees, each with a warning.
+pub(super) fn unused_snat_addresses(config: &Config, network: &NextHops) -> Vec<(IpAddr, String)> {
+    let servers = servers(config, Mode::has_snat).into_iter().collect();
+    let unused = forward::unused_snat_addresses(network, &servers, &config.passthrough.snat_addresses);
+    unused.into_iter().map(|(ip, reason)| (ip, snat_watch::unused_line(ip, &reason))).collect()
 }
 
 /// The configuration with what it leaves to this host: interfaces, SNAT addresses and workers.

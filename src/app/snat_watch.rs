@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use log::{info, warn};
 
-use crate::forward::SnatChoice;
+use crate::forward::{SnatChoice, unused_snat_addresses};
 use crate::model::NextHops;
 
 /// Servers that a line of the log names.
@@ -18,6 +18,8 @@ pub(super) struct SnatWatch {
     missing: BTreeSet<IpAddr>,
     /// Servers to which an interface leads that has no SNAT address.
     far: BTreeSet<IpAddr>,
+    /// Named addresses that no server sees, each with the reason.
+    unused: BTreeMap<IpAddr, String>,
 }
 
 /// A line of the log.
@@ -87,9 +89,21 @@ impl SnatWatch {
                 named(&new)
             )));
         }
-        (self.seen, self.missing, self.far) = (seen, missing, far);
+        let unused: BTreeMap<IpAddr, String> = match choice {
+            SnatChoice::Named => unused_snat_addresses(network, servers, addresses).into_iter().collect(),
+            SnatChoice::Kernel => BTreeMap::new(),
+        };
+        for (ip, reason) in unused.iter().filter(|(ip, reason)| self.unused.get(ip) != Some(reason)) {
+            lines.push(Line::Warning(unused_line(*ip, reason)));
+        }
+        (self.seen, self.missing, self.far, self.unused) = (seen, missing, far, unused);
         lines
     }
+}
+
+/// Warning about a named SNAT address that no server sees.
+pub(super) fn unused_line(ip: IpAddr, reason: &str) -> String {
+    format!("no server sees the SNAT address {ip} of passthrough.snat_addresses: {reason}")
 }
 
 /// Whether the way to a server leads by an interface that has addresses of the family, and none of these.
@@ -138,6 +152,26 @@ mod tests {
             watch.lines(&network, &servers, (SnatChoice::Kernel, &[ip("10.1.0.1")], &[])).len()
         };
         assert_eq!([look(&["10.1.0.9"]), look(&["10.1.0.9", "10.2.0.9"]), look(&["10.2.0.9"])], [0, 1, 0]);
+    }
+
+    #[test]
+    fn named_address_that_no_server_sees_is_logged_once() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let links = [interface(1, &["10.1.0.1"]), interface(2, &["10.2.0.1"])];
+        let routes = [route("10.1.0.0/24", 1, None), route("10.2.0.0/24", 2, None)];
+        let network = NextHops::new(&links, routes, &[]);
+        let addresses = ["10.1.0.1", "10.2.0.1"].map(ip);
+        let mut watch = SnatWatch::default();
+        let mut look = |servers: &[&str]| {
+            let servers = servers.iter().map(|server| ip(server)).collect();
+            watch.lines(&network, &servers, (SnatChoice::Named, &addresses, &[]))
+        };
+        assert_eq!(look(&[]), []);
+        let lines = look(&["10.1.0.9"]);
+        let start = "no server sees the SNAT address 10.2.0.1 of passthrough.snat_addresses: it belongs to";
+        assert!(matches!(&lines[..], [Line::Warning(text)] if text.starts_with(start)), "{lines:?}");
+        assert_eq!(look(&["10.1.0.9"]), []);
+        assert_eq!(look(&["10.1.0.9", "10.2.0.9"]), []);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::question::AskedPlace;
 use super::{ExplainSources, Steps};
 use crate::dataplane::{PacketFlow, picked};
 use crate::forward::plan::{PlannedFrontend, PlannedServer};
-use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerWay, SnatChoice};
+use crate::forward::{Dispatch, FlowSight, Inquiry, NatPorts, PortSplit, ServerSnat, ServerWay, SnatChoice};
 use crate::model::{
     DropReason, DsrKind, Encapsulation, Endpoint, Layer, Mode, NextHop, NextHops, Prefix, Tunnel,
 };
@@ -155,8 +155,12 @@ impl PacketInquiry<'_> {
             return format!("{server} sees an address of this host");
         };
         let snat = (&*facts.snat_addresses, self.withheld);
-        let addresses = facts.snat_choice.among_free(self.network, server.ip(), snat);
-        let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+        let ServerSnat { first, further } = facts.snat_choice.of_server(self.network, server.ip(), snat);
+        let list = |ips: &[IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+        let mut addresses = list(&first);
+        if !further.is_empty() {
+            addresses += &format!(" (once its ports are in use {})", list(&further));
+        }
         match self.place.key().zip(facts.dispatch.as_ref()).map(|(key, dispatch)| dispatch.worker(&key)) {
             Some(worker) => {
                 let ports = split.ports(worker);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 
 use convey_lab::{INTERFACE, Role};
-use convey_testkit::{TcpServer, ask, binary, run, wait_for};
+use convey_testkit::{PATIENCE, TcpServer, ask, binary, run, wait_for};
 
 use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
@@ -15,6 +17,7 @@ pub(crate) fn stories() -> Vec<Story> {
         server_sees_an_address_of_its_own_network_and_another_once_that_is_gone,
         vip_is_withdrawn_once_no_snat_address_of_its_family_is_left,
         server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_free,
+        named_address_of_another_network_is_used_once_the_ports_of_the_near_one_are_in_use,
     ]
 }
 
@@ -152,4 +155,63 @@ fn server_that_needs_the_spare_address_of_another_convey_is_down_until_that_is_f
     drop(second);
     health(true);
     assert_eq!(network.ask(1).unwrap(), "s2");
+}
+
+fn named_address_of_another_network_is_used_once_the_ports_of_the_near_one_are_in_use(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let run_in = |network: &Network, role, line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        network.lab.run(role, words[0], &words[1..]).unwrap();
+    };
+    let (near, further, elsewhere) = (network.address(Role::Balancer).ip(), SECOND[0], "10.99.0.1");
+    run_in(&network, Role::Balancer, &format!("ip addr add {further}/24 dev {INTERFACE}"));
+    run_in(&network, Role::Balancer, "ip link add elsewhere type veth peer name peer");
+    run_in(&network, Role::Balancer, "ip link set peer up");
+    run_in(&network, Role::Balancer, &format!("ip addr add {elsewhere}/24 dev elsewhere"));
+    run_in(&network, Role::Balancer, "ip link set elsewhere up");
+    run_in(&network, Role::Server(1), &format!("ip route add {further} dev {INTERFACE}"));
+    let lines = format!(
+        "workers = 1\nsnat_ports = \"40000-40003\"\n\
+         snat_addresses = [\"{further}\", \"{elsewhere}\", \"{near}\"]"
+    );
+    let config = Config { passthrough: lines.leak(), health: UNCHECKED, ..Config::new(1) };
+    fs::write(network.path("config.toml"), config.text(case)).unwrap();
+    let mut check = network.lab.command(Role::Balancer, binary().get_program());
+    let said = run(check.args(["check", "--passthrough", "--config"]).arg(network.path("config.toml")));
+    let server = network.address(Role::Server(1)).ip();
+    for line in [
+        format!("snat {near} for {server}\n"),
+        format!("snat {further} for {server} once the other ports are in use\n"),
+    ] {
+        assert!(said.stdout.contains(&line), "{line} in {said:?}");
+    }
+    let unused = format!(
+        "no server sees the SNAT address {elsewhere} of passthrough.snat_addresses: it belongs to the network of elsewhere"
+    );
+    assert!(said.stderr.contains(&unused), "{said:?}");
+
+    network.balance(&config);
+    let network = &network;
+    assert!(network.log(Role::Balancer).contains(&unused));
+    let _server = network.server(1, |addr| {
+        TcpServer::start(addr, |mut stream| {
+            writeln!(stream, "{}", stream.peer_addr()?.ip())?;
+            stream.read(&mut [0]).map(drop)
+        })
+    });
+    let connect = || {
+        network.inside(Role::Client(1), || {
+            let stream = TcpStream::connect(network.vip())?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut seen = String::new();
+            BufReader::new(&stream).read_line(&mut seen)?;
+            Ok::<_, io::Error>((stream, seen.trim().to_owned()))
+        })
+    };
+    let connections: Vec<(TcpStream, String)> = (0..8).map(|_| connect().unwrap()).collect();
+    let seen: Vec<&str> = connections.iter().map(|(_, seen)| seen.as_str()).collect();
+    let near = near.to_string();
+    assert_eq!(seen, [[near.as_str(); 4], [further; 4]].concat());
+    assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert_eq!(network.stat("/packets/drops/snat_exhausted"), 1);
 }

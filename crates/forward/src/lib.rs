@@ -99,7 +99,7 @@ pub use nat_ports::{NatPorts, PortSplit};
 pub use plan::{Plan, TunnelUsers};
 pub use reservation::Reservation;
 pub use shares::Share;
-pub use snat_choice::SnatChoice;
+pub use snat_choice::{ServerSnat, SnatChoice, unused_snat_addresses};
 pub use state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 pub use traced::{lost_frame, not_sent, waits_for_next_hop};
 pub use verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};

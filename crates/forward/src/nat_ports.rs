@@ -24,10 +24,10 @@ pub struct NatPorts {
     choice: SnatChoice,
     /// Those that another process has. No flow begins with them.
     withheld: Arc<[IpAddr]>,
-    /// Places in `addresses` of those that a server sees. Chosen with its first flow.
-    chosen: HashMap<Addr, Arc<[u16]>>,
-    /// The places of all of IPv4, and of all of IPv6.
-    of_family: [Arc<[u16]>; 2],
+    /// The addresses that a server sees. Chosen with its first flow.
+    chosen: HashMap<Addr, Places>,
+    /// All of IPv4, and all of IPv6.
+    of_family: [Places; 2],
     /// Flows of servers that see several addresses take turns.
     turn: usize,
     ports: RangeInclusive<u16>,
@@ -42,6 +42,28 @@ pub struct NatPorts {
     left_out_len: u32,
 }
 
+/// Places in the list of SNAT addresses of those that a server sees.
+#[derive(Debug, Clone)]
+struct Places {
+    all: Arc<[u16]>,
+    /// How many come first: the others are used while the ports of these are in use.
+    first: usize,
+}
+
+impl Places {
+    fn new(first: impl Iterator<Item = u16>, further: impl Iterator<Item = u16>) -> Places {
+        let first: Vec<u16> = first.collect();
+        Places { first: first.len(), all: first.into_iter().chain(further).collect() }
+    }
+
+    /// The place that is looked at in this step: the first ones in turn, then the others in turn.
+    fn in_turn(&self, turn: usize, step: usize) -> u16 {
+        let (first, further) = self.all.split_at(self.first);
+        let places = if step < first.len() { first } else { further };
+        places[turn.wrapping_add(step) % places.len()]
+    }
+}
+
 impl NatPorts {
     /// The ports `ports` of each of these addresses. `seed` decides in which order they are handed out. It must be a secret:
     /// somebody who knows it can forge packets of the next connection. If it differs from run to run, a server rarely meets
@@ -49,7 +71,7 @@ impl NatPorts {
     pub fn new(mut addresses: Vec<Addr>, ports: RangeInclusive<u16>, seed: u64) -> Self {
         addresses.sort_by_key(|address| !address.is_v4());
         let v4 = addresses.iter().filter(|address| address.is_v4()).count();
-        let places = |range: Range<usize>| range.map(|place| place as u16).collect();
+        let places = |range: Range<usize>| Places::new(range.map(|place| place as u16), std::iter::empty());
         let of_family = [places(0..v4), places(v4..addresses.len())];
         let (pools, not_ours, left_out) = (PortPools::new(seed), Arc::default(), PortsByKey::default());
         NatPorts {
@@ -83,9 +105,12 @@ impl NatPorts {
             self.chosen.clear();
         }
         let addresses: Vec<IpAddr> = self.addresses.iter().map(Addr::ip).collect();
-        let among = self.choice.among_free(network, server.ip(), (&addresses, &self.withheld));
-        let places = (0..).zip(&addresses).filter(|(_, ip)| among.contains(ip)).map(|(place, _)| place);
-        self.chosen.insert(server, places.collect());
+        let seen = self.choice.of_server(network, server.ip(), (&addresses, &self.withheld));
+        let places = |seen: Vec<IpAddr>| {
+            let addresses = (0..).zip(&addresses);
+            addresses.filter(move |(_, ip)| seen.contains(ip)).map(|(place, _)| place)
+        };
+        self.chosen.insert(server, Places::new(places(seen.first), places(seen.further)));
     }
 
     /// Has the addresses that servers see chosen anew: routes or addresses of this host have changed.
@@ -102,7 +127,7 @@ impl NatPorts {
     }
 
     /// Places of the addresses that a server sees; all of its family unless they are chosen.
-    fn places(&self, server: &Addr) -> &Arc<[u16]> {
+    fn places(&self, server: &Addr) -> &Places {
         let [v4, v6] = &self.of_family;
         self.chosen.get(server).unwrap_or(if server.is_v4() { v4 } else { v6 })
     }
@@ -110,7 +135,7 @@ impl NatPorts {
     /// Whether flows to this server may begin with this address.
     pub(super) fn may_see(&self, server: &Addr, address: Addr) -> bool {
         let places = self.places(server);
-        places.iter().any(|place| self.addresses.get(usize::from(*place)) == Some(&address))
+        places.all.iter().any(|place| self.addresses.get(usize::from(*place)) == Some(&address))
     }
 
     /// Those of a worker, of each of these addresses.
@@ -151,8 +176,7 @@ impl NatPorts {
         };
         self.turn = self.turn.wrapping_add(1);
         let turn = self.turn;
-        let in_turn = (0..places.len()).map(|step| places[turn.wrapping_add(step) % places.len()]);
-        for place in in_turn {
+        for place in (0..places.all.len()).map(|step| places.in_turn(turn, step)) {
             let Some(address) = self.addresses.get(usize::from(place)).copied() else { continue };
             if let Some(number) = self.pools.take((server, protocol, place), total, misfits) {
                 self.in_use += 1;
@@ -194,12 +218,12 @@ impl NatPorts {
 
     /// How many there are for a server, those that are left out among them.
     pub fn towards(&self, server: &Addr) -> u32 {
-        self.places(server).len() as u32 * self.ports.len() as u32
+        self.places(server).all.len() as u32 * self.ports.len() as u32
     }
 
     /// How many ports are in use towards a server, and how many are free.
     pub(super) fn occupancy(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
-        let places = self.places(&server.0);
+        let places = &self.places(&server.0).all;
         let used = places.iter().map(|place| self.pools.in_use((server, protocol, *place))).sum();
         let left_out = self.left_out_len * places.len() as u32;
         Occupancy::of(self.towards(&server.0).saturating_sub(left_out), used)
@@ -289,6 +313,7 @@ mod tests {
 
     use super::*;
     use convey_model::TCP;
+    use convey_model::fixture::{interface, route};
 
     fn addr(last: u8) -> Addr {
         Addr::v4([10, 0, 0, last])
@@ -320,6 +345,23 @@ mod tests {
         let unused = take(&mut ports, 2);
         assert!(unused.iter().all(|port| !first.contains(port)), "{unused:?} after {first:?}");
         assert_eq!(take(&mut ports, 3), [first[2], first[0]]);
+    }
+
+    #[test]
+    fn further_addresses_are_used_once_the_ports_of_the_first_are_in_use() {
+        let mut links = [interface(1, &["10.0.1.254"]), interface(2, &["10.9.0.1"])];
+        links[1].details[0].prefix_len = 32;
+        let network = NextHops::new(&links, [route("10.0.1.0/24", 1, None)], &[]);
+        let [near, further] = [Addr::v4([10, 0, 1, 254]), Addr::v4([10, 9, 0, 1])];
+        let mut ports = NatPorts::new(vec![further, near], 1000..=1004, 7);
+        ports.choose(SERVER.0, &network);
+        let taken = take(&mut ports, 11);
+        let addresses: Vec<Addr> = taken.iter().map(|(address, _)| *address).collect();
+        assert_eq!(addresses, [[near; 5], [further; 5]].concat());
+        assert_eq!((ports.towards(&SERVER.0), ports.occupancy(SERVER, TCP).free), (10, 0));
+        ports.release(SERVER, TCP, taken[7]);
+        ports.release(SERVER, TCP, taken[2]);
+        assert_eq!(take(&mut ports, 3), [taken[2], taken[7]], "the near one first");
     }
 
     #[test]

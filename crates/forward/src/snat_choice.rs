@@ -1,5 +1,6 @@
 //! Choice of the SNAT addresses that a server sees.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use convey_model::NextHops;
@@ -13,7 +14,35 @@ pub enum SnatChoice {
     Named,
 }
 
+/// The SNAT addresses of one server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerSnat {
+    /// Those that flows take in turn.
+    pub first: Vec<IpAddr>,
+    /// Those that flows take while the ports of the first ones are in use.
+    pub further: Vec<IpAddr>,
+}
+
 impl SnatChoice {
+    /// All SNAT addresses of `server`, without those that are `withheld`. Among named addresses, those that its answers return to
+    /// follow the ones that fit its way best.
+    pub fn of_server(
+        self,
+        network: &NextHops,
+        server: IpAddr,
+        (addresses, withheld): (&[IpAddr], &[IpAddr]),
+    ) -> ServerSnat {
+        let first = self.among_free(network, server, (addresses, withheld));
+        let is_further = |ip: &IpAddr| {
+            self == SnatChoice::Named
+                && !first.contains(ip)
+                && !withheld.contains(ip)
+                && network.answers_return(*ip, server)
+        };
+        let further = addresses.iter().copied().filter(is_further).collect();
+        ServerSnat { first, further }
+    }
+
     /// The SNAT addresses that `server` sees, without those that are `withheld` because another process has their ports. None if
     /// the server's answers would return to no other address.
     pub fn among_free(
@@ -49,6 +78,45 @@ impl SnatChoice {
     }
 }
 
+/// The `named` SNAT addresses that none of the `servers` sees, each with the reason in words for an operator. None while there are
+/// no servers.
+pub fn unused_snat_addresses(
+    network: &NextHops,
+    servers: &BTreeSet<IpAddr>,
+    named: &[IpAddr],
+) -> Vec<(IpAddr, String)> {
+    let mut unused: BTreeSet<IpAddr> = named.iter().copied().collect();
+    for server in servers {
+        if unused.is_empty() {
+            break;
+        }
+        let ServerSnat { first, further } = SnatChoice::Named.of_server(network, *server, (named, &[]));
+        first.iter().chain(&further).for_each(|ip| _ = unused.remove(ip));
+    }
+    if servers.is_empty() {
+        return Vec::new();
+    }
+    unused.into_iter().map(|ip| (ip, why_unused(network, servers, ip))).collect()
+}
+
+fn why_unused(network: &NextHops, servers: &BTreeSet<IpAddr>, ip: IpAddr) -> String {
+    let mut of_family = servers.iter().filter(|server| server.is_ipv4() == ip.is_ipv4());
+    let Some(server) = of_family.next() else {
+        return "no server of passthrough has an address of its family".to_owned();
+    };
+    let holder = network.interfaces().iter().find(|link| link.addresses.contains(&ip));
+    match (holder, network.refusal(ip, *server)) {
+        (None, _) => "no interface has it, and servers see the others".to_owned(),
+        (Some(link), _) if !link.up => format!("its interface {} is down", link.name),
+        (_, Some(refusal)) => format!("from it, {refusal}"),
+        (Some(link), None) => format!(
+            "it belongs to the network of {}, and packets from it to servers leave by another interface or not at all: their answers \
+             may not come back",
+            link.name
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +141,30 @@ mod tests {
     }
 
     #[test]
+    fn named_addresses_of_the_link_and_of_no_link_follow_the_nearest() {
+        let [near, on_link, alone, far, gone, server] =
+            ips(["10.1.0.1", "10.3.0.1", "203.0.113.7", "10.2.0.1", "10.1.0.77", "10.1.0.9"]);
+        let mut links = [interface(1, &["10.1.0.1", "10.3.0.1"]), interface(2, &["10.2.0.1", "203.0.113.7"])];
+        links[1].details[1].prefix_len = 32;
+        let routes = [route("10.1.0.0/24", 1, None), route("10.2.0.0/24", 2, None)];
+        let network = NextHops::new(&links, routes, &[]);
+        let named = [far, gone, alone, on_link, near];
+        let seen = SnatChoice::Named.of_server(&network, server, (&named, &[]));
+        assert_eq!(seen, ServerSnat { first: vec![near], further: vec![alone, on_link] });
+        let kernel = SnatChoice::Kernel.of_server(&network, server, (&named, &[]));
+        assert_eq!(kernel, ServerSnat { first: vec![near], further: vec![] });
+
+        let unused = unused_snat_addresses(&network, &BTreeSet::from([server]), &named);
+        assert_eq!(unused.iter().map(|(ip, _)| *ip).collect::<Vec<_>>(), [gone, far]);
+        assert!(unused[0].1.starts_with("no interface has it"), "{unused:?}");
+        assert!(unused[1].1.starts_with("it belongs to the network of eth2"), "{unused:?}");
+        assert!(unused_snat_addresses(&network, &BTreeSet::new(), &named).is_empty());
+        let other_family: IpAddr = "2001:db8::9".parse().unwrap();
+        let unused = unused_snat_addresses(&network, &BTreeSet::from([other_family]), &named);
+        assert!(unused.len() == named.len() && unused[0].1.contains("family"), "{unused:?}");
+    }
+
+    #[test]
     fn withheld_address_is_replaced_by_one_that_answers_return_to() {
         let [first, floating, far, server] = ips(["10.1.0.1", "10.1.0.5", "10.2.0.1", "10.1.0.9"]);
         let network = network(&["10.1.0.5"]);
@@ -82,7 +174,7 @@ mod tests {
         assert_eq!(free(&[]), [first]);
         assert_eq!(free(&[floating]), [first]);
         assert_eq!(free(&[first]), [floating]);
-        assert_eq!(free(&[first, floating]), [], "the far one is on another link");
+        assert!(free(&[first, floating]).is_empty(), "the far one is on another link");
     }
 
     #[test]

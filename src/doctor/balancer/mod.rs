@@ -64,6 +64,8 @@ pub struct Host<'a> {
     pub is_list: bool,
     /// What it says, with what is left to the host, and with the servers that names stand for.
     pub config: &'a Config,
+    /// Whether the file names the SNAT addresses.
+    pub has_named_snat: bool,
     /// Interfaces, routes, neighbours.
     pub tables: &'a NetworkTables,
     /// The ways in these.

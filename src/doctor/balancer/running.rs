@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use super::status::RunningStatus;
 use super::{Host, certificates, steered};
 use crate::doctor::Diagnosis;
+use crate::forward::{ServerSnat, SnatChoice};
 use crate::model::Mode;
 
 /// A convey that answers at its control socket, or at the address of its statistics.
@@ -130,8 +131,12 @@ fn snat_ports(host: &Host<'_>, in_use: u64) -> Option<Diagnosis> {
     let settings = &host.config.passthrough;
     let servers: BTreeSet<SocketAddr> = host.servers.iter().map(|server| server.addr).collect();
     let ports = settings.snat_ports.len() as u64;
-    let seen_by =
-        |server: &SocketAddr| host.network.sources_to(server.ip(), &settings.snat_addresses).len() as u64;
+    let seen_by = |server: &SocketAddr| {
+        let named = &*settings.snat_addresses;
+        let ServerSnat { first, further } =
+            SnatChoice::Named.of_server(host.network, server.ip(), (named, &[]));
+        (first.len() + if host.has_named_snat { further.len() } else { 0 }) as u64
+    };
     let most = ports * servers.iter().map(seen_by).sum::<u64>();
     if !is_full(in_use, most) {
         return None;

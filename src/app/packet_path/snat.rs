@@ -1,0 +1,60 @@
+//! The SNAT addresses that servers come to see while packets are forwarded.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use log::warn;
+
+use super::{PacketPath, servers_with_snat};
+use crate::app::attachments::Attachments;
+use crate::app::ownership::SnatOwnership;
+use crate::control::UnreachableServers;
+use crate::snapshot::Snapshot;
+
+impl PacketPath {
+    /// Servers that no SNAT address can be had for, each with the reason. With `again` it tries once more to have one.
+    pub(in crate::app) fn unreachable(&mut self, again: bool) -> UnreachableServers {
+        if again && !self.unreachable.is_empty() {
+            self.snat.forget_withheld();
+            let snapshot = self.sight.load().snapshot().clone();
+            self.take_snat_addresses(&snapshot);
+        }
+        self.unreachable.clone()
+    }
+
+    /// Takes the SNAT addresses that servers come to see by this snapshot, and captures the answers to them.
+    pub(super) fn take_snat_addresses(&mut self, snapshot: &Snapshot) {
+        let (network, servers) = (&snapshot.network, servers_with_snat(snapshot));
+        let (choice, addresses) = (self.snat_choice, &self.snat_addresses);
+        let seen =
+            |server: IpAddr, withheld: &[IpAddr]| choice.among_free(network, server, (addresses, withheld));
+        let needed =
+            |withheld: &[IpAddr]| servers.iter().flat_map(|server| seen(*server, withheld)).collect();
+        let before = self.snat.addresses().len();
+        for refusal in self.snat.take_needed(needed) {
+            warn!("{refusal}; no new flow uses this address");
+        }
+        if self.snat.addresses().len() > before {
+            capture_snat(&mut self.attachments, &self.snat);
+        }
+        let withheld = self.snat.withheld();
+        let refused = servers.iter().filter_map(|server| {
+            let wanted = seen(*server, &[]);
+            let reason = wanted.first().and_then(|ip| self.snat.reason(*ip))?;
+            let is_without = seen(*server, &withheld).is_empty();
+            is_without.then(|| (*server, format!("there is no SNAT address for it: {reason}")))
+        });
+        let refused: BTreeMap<IpAddr, String> = refused.collect();
+        if *self.unreachable != refused {
+            self.unreachable = Arc::new(refused);
+        }
+    }
+}
+
+/// Captures and guards the answers to the SNAT addresses of this process.
+pub(super) fn capture_snat(attachments: &mut Attachments, snat: &SnatOwnership) {
+    let selection = attachments.selection().clone().with_snat(snat.addresses());
+    let dsr = attachments.dsr().clone();
+    attachments.select(selection, dsr);
+}
