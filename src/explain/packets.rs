@@ -115,12 +115,28 @@ impl PacketInquiry<'_> {
             }
         };
         self.note_way(server, over, steps);
-        let hop = match self.inquiry.next_hop(self.frontend, server) {
+        let source = self.source(server, over);
+        let hop = match self.inquiry.next_hop(self.frontend, server, source) {
             Ok(hop) => hop,
             Err(reason) => return steps.refuse("next hop", reason.label(), self.unreachable(server, reason)),
         };
-        steps.note("next hop", next_hop(self.network, server.addr.ip(), hop));
+        steps.note("next hop", next_hop(self.network, (source, server.addr.ip()), hop));
         steps.note("offload", self.offload(hop));
+    }
+
+    /// The source of the packets that the server gets: one of its SNAT addresses, or the client in DSR. `None` for a tunnel, which has
+    /// its own.
+    fn source(&self, server: &PlannedServer, over: Option<&FlowSight>) -> Option<IpAddr> {
+        if self.place.frontend.config.mode.is_dsr() {
+            return self.inquiry.tunnel(server).is_none().then_some(self.place.client.ip);
+        }
+        let at = server.addr_for(self.place.vip.port());
+        let again = over.filter(|over| over.server.source() == at).map(|over| over.server.destination().ip());
+        again.or_else(|| {
+            let facts = self.facts?;
+            let snat = (&*facts.snat_addresses, self.withheld);
+            facts.snat_choice.among_free(self.network, at.ip(), snat).first().copied()
+        })
     }
 
     /// What becomes of the addresses.
@@ -217,7 +233,9 @@ pub(super) fn note_flow(sources: ExplainSources<'_>, flow: &PacketFlow, steps: &
         (None, ServerWay::Tunneled) => steps.note("dsr", through(tunnel(), listed.listen)),
     }
     let Some(plan) = sources.plan else { return };
-    let hop = flow.next_hop.map(|hop| next_hop(&plan.network, server.ip(), &hop));
+    let is_tunneled = matches!(sight.way, ServerWay::Tunneled);
+    let ends = ((!is_tunneled).then(|| sight.server.destination().ip()), server.ip());
+    let hop = flow.next_hop.map(|hop| next_hop(&plan.network, ends, &hop));
     steps.note("next hop", hop.unwrap_or_else(|| "not known: the next packet has it looked up".to_owned()));
     let layers = sources.packets.iter().flat_map(|facts| facts.layers.values());
     let by = layers.copied().find(by_kernel);
@@ -267,8 +285,9 @@ fn by_kernel(layer: &Layer) -> bool {
     }
 }
 
-fn next_hop(network: &NextHops, ip: IpAddr, hop: &NextHop) -> String {
-    let gateway = network.hop_to(ip).and_then(|hop| hop.gateway);
+fn next_hop(network: &NextHops, (source, ip): (Option<IpAddr>, IpAddr), hop: &NextHop) -> String {
+    let way = source.map_or_else(|| network.hop_to(ip), |source| network.hop_from(source, ip));
+    let gateway = way.and_then(|hop| hop.gateway);
     let who = gateway.map_or_else(|| format!("{ip} on the link"), |gateway| format!("gateway {gateway}"));
     let [a, b, c, d, e, f] = hop.dst_mac;
     let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");

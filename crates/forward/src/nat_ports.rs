@@ -3,13 +3,14 @@
 //! A port may be in use for many servers at once, once for each: replies are told apart by where they come
 //! from.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::port_pools::PortPools;
 use super::port_ranges::PortsByKey;
+use super::port_split::PortSplit;
 use super::shares::Occupancy;
 use super::snat_choice::SnatChoice;
 use convey_model::{Addr, NextHops};
@@ -199,9 +200,31 @@ impl NatPorts {
     /// Takes back what was allocated for this server. A port outside of these addresses and ports is ignored:
     /// it was allocated from others, before they were changed.
     pub fn release(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
+        self.give_back(server, protocol, at, true);
+    }
+
+    /// Takes back what was allocated for a flow that has not begun: the server has seen nothing of it.
+    pub(super) fn undo(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16)) {
+        self.give_back(server, protocol, at, false);
+    }
+
+    fn give_back(&mut self, server: (Addr, u16), protocol: u8, at: (Addr, u16), was_seen: bool) {
         if let Some((place, number)) = self.numbered(&server.0, at) {
-            self.in_use -= usize::from(self.pools.give_back((server, protocol, place), number));
+            self.in_use -= usize::from(self.pools.give_back((server, protocol, place), number, was_seen));
         }
+    }
+
+    /// Whether a new flow to this server may have this address and port once the flow that has it ends.
+    pub(super) fn may_have(&self, server: &Addr, (address, port): (Addr, u16)) -> bool {
+        let is_left_out = || self.left_out.around(&(), port).is_some();
+        self.ports.contains(&port) && !is_left_out() && self.may_see(server, address)
+    }
+
+    /// The addresses that flows to this server begin with while there are ports, as they are chosen for it.
+    pub(super) fn first_addresses(&self, server: &Addr) -> impl Iterator<Item = Addr> {
+        let places = self.places(server);
+        let first = places.all.iter().take(places.first);
+        first.filter_map(|place| self.addresses.get(usize::from(*place)).copied())
     }
 
     /// The place of an address of the server's family, and the number of a port there.
@@ -254,54 +277,6 @@ impl NatPorts {
     #[cfg(test)]
     pub(super) fn pools(&self) -> usize {
         self.pools.len()
-    }
-}
-
-/// The SNAT port range, split evenly between workers: the port of a reply says whose flow it is.
-#[derive(Debug, Clone)]
-pub struct PortSplit {
-    first: u16,
-    ports: u32,
-    workers: u32,
-    left_out: Arc<[u16]>,
-}
-
-impl PortSplit {
-    /// Splits `ports` between `workers`, of which there is at least one and no more than ports.
-    pub fn new(ports: RangeInclusive<u16>, workers: u16) -> Self {
-        debug_assert!(workers >= 1 && usize::from(workers) <= ports.len());
-        let (first, ports) = (*ports.start(), ports.len() as u32);
-        PortSplit { first, ports, workers: workers.into(), left_out: Arc::default() }
-    }
-
-    /// The same without these ports, which nobody owns: clients' packets to a frontend there go to all workers.
-    #[must_use]
-    pub fn without(self, ports: impl IntoIterator<Item = u16>) -> Self {
-        let mut left_out: Vec<u16> = ports.into_iter().collect();
-        left_out.sort_unstable();
-        PortSplit { left_out: left_out.into(), ..self }
-    }
-
-    /// The ports of a worker.
-    pub fn ports(&self, worker: u16) -> RangeInclusive<u16> {
-        let start = |worker: u32| worker * self.ports / self.workers;
-        let worker = u32::from(worker);
-        self.first + start(worker) as u16..=self.first + (start(worker + 1) - 1) as u16
-    }
-
-    /// How many ports the worker has that has the fewest besides those that are `taken`.
-    pub fn fewest_without(&self, taken: &BTreeSet<u16>) -> usize {
-        let is_free = |port: &u16| !taken.contains(port) && self.left_out.binary_search(port).is_err();
-        let free = (0..self.workers as u16).map(|worker| self.ports(worker).filter(is_free).count());
-        free.min().unwrap_or_default()
-    }
-
-    /// The worker a port belongs to; `None` outside the range, and for those left out.
-    #[inline]
-    pub fn owner(&self, port: u16) -> Option<u16> {
-        let offset = u32::from(port.checked_sub(self.first)?);
-        (offset < self.ports && self.left_out.binary_search(&port).is_err())
-            .then(|| (((offset + 1) * self.workers - 1) / self.ports) as u16)
     }
 }
 
@@ -439,15 +414,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_worker_whose_ports_are_all_taken_or_left_out_has_none() {
-        let split = PortSplit::new(1000..=1007, 4).without([1003]);
-        let fewest = |taken: &[u16]| split.fewest_without(&taken.iter().copied().collect());
-        assert_eq!([&[][..], &[1000, 1004, 1007]].map(fewest), [1; 2]);
-        assert_eq!([&[1002][..], &[1006, 1007, 1008]].map(fewest), [0; 2]);
-        assert_eq!(PortSplit::new(1000..=1007, 3).fewest_without(&BTreeSet::new()), 2);
-    }
-
     proptest! {
         #[test]
         fn a_port_in_use_is_never_handed_out_again(
@@ -472,27 +438,6 @@ mod tests {
                 }
                 prop_assert_eq!(ports.in_use(), in_use.len());
             }
-        }
-
-        #[test]
-        fn workers_share_the_range_evenly_and_the_owner_of_a_port_is_who_may_use_it(
-            first in 1..65_000u16, length in 0..536u16, workers in 1..64u16,
-        ) {
-            let all = first..=first + length;
-            let workers = workers.min(all.len() as u16);
-            let split = PortSplit::new(all.clone(), workers);
-            let mut expected = all.clone();
-            for worker in 0..workers {
-                let even = all.len() / usize::from(workers);
-                prop_assert!([even, even + 1].contains(&split.ports(worker).len()));
-                for port in split.ports(worker) {
-                    prop_assert_eq!(expected.next(), Some(port));
-                    prop_assert_eq!(split.owner(port), Some(worker));
-                }
-            }
-            prop_assert_eq!(expected.next(), None);
-            prop_assert_eq!(split.owner(first - 1), None);
-            prop_assert_eq!(split.owner(first + length + 1), None);
         }
     }
 }

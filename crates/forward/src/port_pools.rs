@@ -151,11 +151,16 @@ impl PortPools {
         true
     }
 
-    /// Takes back a number that was handed out. Returns whether there is such a pool.
-    pub(super) fn give_back(&mut self, of: PoolKey, number: u32) -> bool {
+    /// Takes back a number that was handed out; one that no server has seen is handed out again before the others that came
+    /// back. Returns whether there is such a pool.
+    pub(super) fn give_back(&mut self, of: PoolKey, number: u32, was_seen: bool) -> bool {
         let Some(&place) = self.places.get(&of) else { return false };
         let pool = &mut self.pools[place as usize];
-        pool.freed.push_back(number);
+        if was_seen {
+            pool.freed.push_back(number);
+        } else {
+            pool.freed.push_front(number);
+        }
         if !pool.is_in_use() && (pool.is_unwanted || self.pools.len() > self.most_pools) {
             self.forget(place as usize);
         }
@@ -323,7 +328,7 @@ mod tests {
     fn use_up(pools: &mut PortPools, port: u16, total: u32) {
         let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, |_| 0)).collect();
         assert_eq!(taken.len(), total as usize);
-        taken.into_iter().for_each(|number| assert!(pools.give_back(of(port), number)));
+        taken.into_iter().for_each(|number| assert!(pools.give_back(of(port), number, true)));
     }
 
     #[test]
@@ -336,7 +341,7 @@ mod tests {
         }
         for (port, number) in (0..4).zip(held) {
             assert_eq!(pools.pool(port).unwrap().handed, 1);
-            assert!(pools.give_back(of(port), number.unwrap()));
+            assert!(pools.give_back(of(port), number.unwrap(), true));
         }
     }
 
@@ -347,7 +352,7 @@ mod tests {
             // One at a time: each comes back before the next is taken.
             for _ in 0..1_000 {
                 let number = pools.take(of(port), 1_000, |_| 0).unwrap();
-                pools.give_back(of(port), number);
+                pools.give_back(of(port), number, true);
             }
         }
         assert_eq!(pools.fresh, 1_000);
@@ -367,7 +372,7 @@ mod tests {
         let even = |((_, port), _, _): PoolKey| port % 2 == 0;
         assert_eq!((1..).take_while(|_| pools.check(30, even)).count(), 3, "four slices");
         assert_eq!(pools.pools.len(), 51);
-        assert!(pools.give_back(of(7), held) && !pools.give_back(of(7), held));
+        assert!(pools.give_back(of(7), held, true) && !pools.give_back(of(7), held, true));
         assert_eq!(pools.pools.len(), 50);
         assert!(!pools.check(30, |_| false), "nothing is looked at that nobody asked for");
         assert_eq!(pools.pools.len(), 50);
@@ -377,7 +382,7 @@ mod tests {
     fn one_that_was_forgotten_begins_with_other_ports() {
         let mut pools = PortPools::new(7);
         let first = pools.take(of(1), 10_000, |_| 0).unwrap();
-        pools.give_back(of(1), first);
+        pools.give_back(of(1), first, true);
         pools.begin_to_check();
         pools.check(9, |_| false);
         assert_ne!(pools.take(of(1), 10_000, |_| 0), Some(first));
@@ -413,7 +418,7 @@ mod tests {
         for port in 0..1_000 {
             let all: Vec<_> = (0..101).map(|_| take(&mut pools, port).unwrap()).collect();
             assert!(all.iter().all(|number| misfits(*number) == 0));
-            all.into_iter().for_each(|number| assert!(pools.give_back(of(port), number)));
+            all.into_iter().for_each(|number| assert!(pools.give_back(of(port), number, true)));
         }
         assert!(asked.get() <= 1_000 * 130, "{} numbers were looked at", asked.get());
         assert!(pools.memory() < 1_000 * (128 * 4 + 101 * 16 + 256), "{} bytes", pools.memory());
@@ -442,7 +447,7 @@ mod tests {
                     }
                     3 if !held.is_empty() => {
                         let (port, number) = held.swap_remove(index.index(held.len()));
-                        prop_assert!(pools.give_back(of(port), number));
+                        prop_assert!(pools.give_back(of(port), number, port % 2 == 0));
                     }
                     _ => {
                         let misfits = |number| if left_out.contains(&number) { left_out.end - number } else { 0 };

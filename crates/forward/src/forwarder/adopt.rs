@@ -1,10 +1,11 @@
 //! Applies a new plan to the forwarder and its flows.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Forwarder;
 use super::begin::UNRESOLVED;
-use super::recipient::Recipient;
+use super::recipient::{Recipient, unspecified};
 use super::served::Served;
 use crate::plan::{Plan, PlannedFrontend};
 use crate::{Flow, Share};
@@ -51,8 +52,20 @@ impl Forwarder {
         // Looked up now so that they are resolved by the time of the first packet: UDP does not send it again.
         for server in plan.servers.values() {
             let ip = server.addr.ip();
-            let source = self.first_snat_address(ip);
-            let _ = self.find_next_hop(Recipient::Server(source, ip), plan);
+            for source in self.sources_to(ip, plan) {
+                let _ = self.find_next_hop(Recipient::Server(source, ip), plan);
+            }
+        }
+    }
+
+    /// The addresses that packets to a server of passthrough have, as far as they decide on the way.
+    fn sources_to(&mut self, server: IpAddr, plan: &Plan) -> Vec<IpAddr> {
+        match self.ports.as_mut().filter(|_| plan.network.depend_on_source()) {
+            None => vec![unspecified(server)],
+            Some(ports) => {
+                ports.choose(server.into(), &plan.network);
+                ports.first_addresses(&server.into()).map(|address| address.ip()).collect()
+            }
         }
     }
 }

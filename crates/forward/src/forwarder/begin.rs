@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::fit::{Path, fit, fit_error};
 use super::icmp::check_error;
 use super::inquiry::{check_new, check_server, check_source, drop_reason, picked_server, server_again};
-use super::recipient::{Recipient, outer_source, unspecified};
+use super::recipient::{Recipient, outer_source};
 use super::refuse::Stop;
 use super::source_limits::give_back;
 use super::{Forwarder, PacketContext, begins, segment};
@@ -38,6 +38,26 @@ struct ChosenServer<'a> {
     hop: &'a NextHop,
     /// The tunnel that it goes through.
     envelope: Option<Envelope>,
+    /// `None` in DSR, and where no flow begins.
+    snat: Option<SnatPort>,
+}
+
+/// SNAT address and port of a flow that is to begin.
+#[derive(Debug, Clone, Copy)]
+struct SnatPort {
+    at: (Addr, u16),
+    origin: PortOrigin,
+}
+
+/// Where the port of a new flow comes from.
+#[derive(Debug, Clone, Copy)]
+enum PortOrigin {
+    /// It was free, and is taken.
+    Free,
+    /// The flow that the new one replaces has it.
+    Replaced,
+    /// A flow has it that is evicted once the new one has everything else.
+    Victim,
 }
 
 impl<'a> ChosenServer<'a> {
@@ -56,7 +76,13 @@ impl<'a> ChosenServer<'a> {
                 Some(Envelope::new(tunnel, &headers.key))
             }
         };
-        Ok(ChosenServer { frontend, server, next_hop, hop, envelope })
+        Ok(ChosenServer { frontend, server, next_hop, hop, envelope, snat: None })
+    }
+
+    /// Its address and port for clients that ask for this one.
+    fn endpoint(&self, port: u16) -> (Addr, u16) {
+        let addr = self.server.addr_for(port);
+        (addr.ip().into(), addr.port())
     }
 }
 
@@ -102,13 +128,16 @@ impl Forwarder {
     ) -> Result<Begun, Stop> {
         let PacketContext { headers, now, .. } = packet;
         let ChosenServer { frontend, server, hop, envelope, .. } = target;
-        let cut = fit(frame, headers, Path::to(hop, !frontend.is_dsr()).within(envelope.as_ref()))?;
+        let fitting = fit(frame, headers, Path::to(hop, !frontend.is_dsr()).within(envelope.as_ref()));
         if matches!(headers.kind, Kind::LaterFragment { .. }) {
             // Its first has gone there, and has been forgotten or was never recorded.
-            return Ok(Begun::Unrecorded(cut));
+            return fitting.map(Begun::Unrecorded);
         }
         // One that is under way was let in by whoever has forgotten it.
-        let slots = self.take_slots((frontend, server), begins(headers), now)?;
+        let taken = fitting
+            .and_then(|cut| Ok((cut, self.take_slots((frontend, server), begins(headers), now)?)))
+            .inspect_err(|_| self.undo_port(&target, headers));
+        let (cut, slots) = taken?;
         self.record(packet, target).map(Begun::Recorded).or_else(|stop| {
             slots.give_back();
             match stop {
@@ -155,21 +184,22 @@ impl Forwarder {
         frame: &Frame<'_>,
         packet: PacketContext<'a>,
     ) -> Result<ChosenServer<'a>, Stop> {
-        let PacketContext { headers, plan, now } = packet;
+        let headers = packet.headers;
         let (key, is_new) = (&headers.key, begins(headers));
         let server = match self.choose(frontend, frame, headers) {
             Err(Stop::Refused(DropReason::MaxConnections)) if is_new => self.choose_among_full(frontend, key),
             chosen => chosen,
         };
         let way = server.and_then(|server| {
-            let chosen = self.chosen(server, frontend, key, plan);
-            let next_hop = self.find_next_hop(chosen, plan)?;
-            let target = ChosenServer::new(frontend, server, next_hop, packet)?;
             if !frontend.is_dsr() {
-                self.check_client(key, frontend, server, now)?;
+                if let Some(ports) = &mut self.ports {
+                    ports.choose(server.addr.ip().into(), &packet.plan.network);
+                }
+                self.check_client(key, frontend, server, packet.now)?;
             }
-            self.check_source_limits(frontend, packet)?;
-            Ok(target)
+            let target = self.find_way((frontend, server), packet)?;
+            let limits = self.check_source_limits(frontend, packet);
+            limits.map(|()| target).inspect_err(|_| self.undo_port(&target, headers))
         });
         // SYNs that are refused for want of something count: a flood has used it up. A SYN that waits for its next hop
         // comes again.
@@ -189,6 +219,26 @@ impl Forwarder {
         way
     }
 
+    /// Finds the way to the server of a new flow. In passthrough it depends on the SNAT address, which is chosen first.
+    fn find_way<'a>(
+        &mut self,
+        (frontend, server): (&'a PlannedFrontend, &'a PlannedServer),
+        packet: PacketContext<'a>,
+    ) -> Result<ChosenServer<'a>, Stop> {
+        let (key, plan) = (&packet.headers.key, packet.plan);
+        if frontend.is_dsr() {
+            let next_hop = self.find_next_hop(dsr_recipient(server, frontend, key, plan), plan)?;
+            return ChosenServer::new(frontend, server, next_hop, packet);
+        }
+        let addr = server.addr_for(key.dst_port);
+        let endpoint = (addr.ip().into(), addr.port());
+        let snat = self.find_port(endpoint, packet)?;
+        let way = self.find_next_hop(Recipient::Server(snat.at.0.ip(), addr.ip()), plan);
+        let target = way.and_then(|next_hop| ChosenServer::new(frontend, server, next_hop, packet));
+        let target = target.map(|target| ChosenServer { snat: Some(snat), ..target });
+        target.inspect_err(|_| self.give_port_back(endpoint, snat, key.protocol))
+    }
+
     /// An ICMP error about what a server has sent to its client directly, whose flow is not recorded, or not yet: it
     /// goes where the client's packets hash to, and begins nothing.
     fn forward_unrecorded_error(
@@ -200,8 +250,7 @@ impl Forwarder {
         let (headers, plan) = (packet.headers, packet.plan);
         check_error(&plan.network, frame, headers)?;
         let server = self.choose(frontend, frame, headers)?;
-        let chosen = self.chosen(server, frontend, &headers.key, plan);
-        let next_hop = self.find_next_hop(chosen, plan)?;
+        let next_hop = self.find_next_hop(dsr_recipient(server, frontend, &headers.key, plan), plan)?;
         let target = ChosenServer::new(frontend, server, next_hop, packet)?;
         fit_error(headers, Path::to(target.hop, false).within(target.envelope.as_ref()))?;
         Ok(forward_unrecorded(frame, headers, target, None))
@@ -236,24 +285,14 @@ impl Forwarder {
     fn record(&mut self, packet: PacketContext<'_>, target: ChosenServer<'_>) -> Result<FlowId, Stop> {
         let ChosenServer { frontend, server, next_hop, .. } = target;
         let key = &packet.headers.key;
-        let addr = server.addr_for(key.dst_port);
-        let endpoint = (addr.ip().into(), addr.port());
-        let is_dsr = frontend.is_dsr();
-        let (view, back, to_client) = match is_dsr {
-            true => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
-            false => {
+        let endpoint = target.endpoint(key.dst_port);
+        let (view, back, to_client) = match target.snat {
+            None => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
+            Some(snat) => {
+                self.settle_port(endpoint, snat, packet)?;
                 // Looked up now so that it is resolved by the time of the answer.
                 let to_client = self.find_next_hop(Recipient::client(key), packet.plan).unwrap_or(UNRESOLVED);
-                (View::BothSides, self.allocate(endpoint, packet)?, to_client)
-            }
-        };
-        let next_hop = match self.way_from_snat(back.0, (endpoint.0, next_hop), view, packet.plan) {
-            Ok(next_hop) => next_hop,
-            Err(stop) => {
-                if let Some(ports) = &mut self.ports {
-                    ports.release(endpoint, key.protocol, back);
-                }
-                return Err(stop);
+                (View::BothSides, snat.at, to_client)
             }
         };
         let flow = NewFlow {
@@ -287,77 +326,65 @@ impl Forwarder {
         Ok(inserted.id)
     }
 
-    /// A SNAT address and port: those of the flow that this one replaces, else fresh ones; where there are none
-    /// left, those of the server's flow that gives way.
+    /// A SNAT address and port: those of the flow that this one replaces, else free ones; where there are none
+    /// left, those of a flow of the server, which is evicted with [`Forwarder::settle_port`].
     ///
     /// A server that remembers the last connection of a port (TIME-WAIT) takes a new one if its numbers go on
     /// where that one's ended (RFC 6191), as those of the same client do. And a client that met what another has
     /// left there resets that and tries again: by another port it would meet the next one's.
-    fn allocate(&mut self, server: (Addr, u16), packet: PacketContext<'_>) -> Result<(Addr, u16), Stop> {
+    fn find_port(&mut self, server: (Addr, u16), packet: PacketContext<'_>) -> Result<SnatPort, Stop> {
         let (protocol, now) = (packet.headers.key.protocol, packet.now);
-        if let Some(ports) = &mut self.ports {
-            ports.choose(server.0, &packet.plan.network);
+        let exhausted = Stop::Refused(DropReason::SnatExhausted);
+        let Some(ports) = &mut self.ports else { return Err(exhausted) };
+        let at_server =
+            |old: &&FlowKey| (old.src, old.src_port) == server && ports.may_see(&old.src, old.dst);
+        if let Some(old) = self.replaced.as_ref().map(Flow::server).as_ref().filter(at_server) {
+            return Ok(SnatPort { at: (old.dst, old.dst_port), origin: PortOrigin::Replaced });
         }
-        let ports = self.ports.as_ref();
-        let same = |old: &mut Flow| {
-            let old = old.server();
-            (old.src, old.src_port) == server && ports.is_some_and(|ports| ports.may_see(&old.src, old.dst))
-        };
-        if let Some(old) = self.replaced.take_if(same) {
-            return Ok((old.server().dst, old.server().dst_port));
+        if let Some(at) = ports.allocate(server, protocol) {
+            return Ok(SnatPort { at, origin: PortOrigin::Free });
         }
-        while let Some(ports) = &mut self.ports {
-            if let Some(port) = ports.allocate(server, protocol) {
-                return Ok(port);
-            }
-            if !self.free_port(server, protocol, now) {
-                break;
-            }
-        }
-        Err(Stop::Refused(DropReason::SnatExhausted))
+        let victim = self.find_for_port(server, protocol, now).ok_or(exhausted)?;
+        let victim = self.flows.get(victim).server();
+        Ok(SnatPort { at: (victim.dst, victim.dst_port), origin: PortOrigin::Victim })
     }
 
-    /// The way of a new flow's packets to the server that a frontend has chosen. Its SNAT address is taken for the first one of the
-    /// server's family until it has one.
-    fn chosen(
-        &self,
-        server: &PlannedServer,
-        frontend: &PlannedFrontend,
-        key: &FlowKey,
-        plan: &Plan,
-    ) -> Recipient {
-        let ip = server.addr.ip();
-        let source = match frontend.way() {
-            ServerWay::Tunneled => outer_source(plan, server.id, ip),
-            ServerWay::Rewritten | ServerWay::OnLink if frontend.is_dsr() => key.src.ip(),
-            ServerWay::Rewritten | ServerWay::OnLink => self.first_snat_address(ip),
-        };
-        Recipient::server(source, ip, frontend.way())
-    }
-
-    /// The first SNAT address of a server's family.
-    pub(super) fn first_snat_address(&self, server: IpAddr) -> IpAddr {
-        let addresses = self.ports.as_ref().map_or(&[][..], |ports| ports.addresses());
-        let of_family = addresses.iter().find(|address| address.is_v4() == server.is_ipv4());
-        of_family.map_or_else(|| unspecified(server), |address| address.ip())
-    }
-
-    /// The next hop to a server for packets from this SNAT address; `known` is that from the first one.
-    fn way_from_snat(
+    /// Takes the port for good, for a flow that has everything else.
+    fn settle_port(
         &mut self,
-        snat: Addr,
-        known: (Addr, u32),
-        view: View,
-        plan: &Plan,
-    ) -> Result<u32, Stop> {
-        let (server, next_hop) = (known.0.ip(), known.1);
-        let is_known = view == View::ClientSide
-            || snat.ip() == self.first_snat_address(server)
-            || !plan.network.depend_on_source();
-        if is_known {
-            return Ok(next_hop);
+        server: (Addr, u16),
+        SnatPort { at, origin }: SnatPort,
+        packet: PacketContext<'_>,
+    ) -> Result<(), Stop> {
+        match origin {
+            PortOrigin::Free => {}
+            PortOrigin::Replaced => self.replaced = None,
+            PortOrigin::Victim => {
+                let key = packet.headers.key;
+                let answer = FlowKey { src: server.0, src_port: server.1, dst: at.0, dst_port: at.1, ..key };
+                // It may have been evicted for a connection slot already.
+                if let Some((id, Direction::ToClient)) = self.flows.lookup(&answer) {
+                    self.evict(id, Shortage::SnatPorts, packet.now);
+                }
+                if !self.ports.as_mut().is_some_and(|ports| ports.take(server, key.protocol, at)) {
+                    return Err(Stop::Refused(DropReason::SnatExhausted));
+                }
+            }
         }
-        self.find_next_hop(Recipient::Server(snat.ip(), server), plan)
+        Ok(())
+    }
+
+    /// Gives back the port of a flow that does not begin.
+    fn undo_port(&mut self, target: &ChosenServer<'_>, headers: &Headers) {
+        if let Some(snat) = target.snat {
+            self.give_port_back(target.endpoint(headers.key.dst_port), snat, headers.key.protocol);
+        }
+    }
+
+    fn give_port_back(&mut self, server: (Addr, u16), snat: SnatPort, protocol: u8) {
+        if let (Some(ports), SnatPort { at, origin: PortOrigin::Free }) = (&mut self.ports, snat) {
+            ports.undo(server, protocol, at);
+        }
     }
 
     /// The next hop on the way to somebody. A neighbour that is not resolved is asked for.
@@ -390,6 +417,21 @@ impl Forwarder {
             Stop::Silent(drop_reason(unreachable))
         })
     }
+}
+
+/// The way of packets with this key to the server that a frontend in DSR mode has chosen.
+fn dsr_recipient(
+    server: &PlannedServer,
+    frontend: &PlannedFrontend,
+    key: &FlowKey,
+    plan: &Plan,
+) -> Recipient {
+    let ip = server.addr.ip();
+    let source = match frontend.way() {
+        ServerWay::Tunneled => outer_source(plan, server.id, ip),
+        ServerWay::Rewritten | ServerWay::OnLink => key.src.ip(),
+    };
+    Recipient::server(source, ip, frontend.way())
 }
 
 /// What has become of a packet without a flow.
@@ -425,7 +467,7 @@ fn forward_unrecorded(
     target: ChosenServer<'_>,
     cut: Option<Cut>,
 ) -> Verdict {
-    let ChosenServer { frontend, server, next_hop, hop, envelope } = target;
+    let ChosenServer { frontend, server, next_hop, hop, envelope, .. } = target;
     let key = &headers.key;
     let addr = server.addr_for(key.dst_port);
     let (dst, dst_port) = match frontend.way() {

@@ -80,16 +80,20 @@ pub(super) struct Farewell {
 }
 
 impl Forwarder {
-    /// Ends a flow for its SNAT port towards a server. Returns whether there was one to be ended.
-    pub(super) fn free_port(&mut self, server: (Addr, u16), protocol: u8, now: Timestamp) -> bool {
+    /// The flow that gives its SNAT port towards a server to a new one.
+    pub(super) fn find_for_port(
+        &mut self,
+        server: (Addr, u16),
+        protocol: u8,
+        now: Timestamp,
+    ) -> Option<FlowId> {
         let scarce = Scarce {
             held: Resource::Port(server.0, server.1),
             shortage: Shortage::SnatPorts,
             all: self.ports.as_ref().map_or(0, |ports| ports.towards(&server.0)),
             others: Others::default(),
         };
-        let found = self.find_victim(scarce, [Share::new(View::BothSides, protocol)].into_iter(), now);
-        found.map(|id| self.evict(id, Shortage::SnatPorts, now)).is_some()
+        self.find_victim(scarce, [Share::new(View::BothSides, protocol)].into_iter(), now)
     }
 
     /// Takes a connection slot of the frontend and one of the server; no more than there are, if they are `limited`. Where
@@ -253,7 +257,26 @@ impl Forwarder {
             .or_else(|| {
                 udp.clone().find_map(|share| self.find_idle(scarce.held, share, Class::Doubtful, now))
             })
-            .or_else(|| udp.find_map(|share| self.flows.first_of(scarce.held, share, Class::Closing)))
+            .or_else(|| udp.find_map(|share| self.first_useful(scarce.held, share, Class::Closing, now)))
+    }
+
+    /// The flow of this class that has held this for longest, if its end is of use. A flow may have a SNAT port that no new one
+    /// gets: of an address that its server no longer sees, or of a frontend. Some of those go to the end of their queue.
+    fn first_useful(&mut self, held: Resource, share: Share, class: Class, now: Timestamp) -> Option<FlowId> {
+        for _ in 0..MAX_LOOKED_AT {
+            let id = self.flows.first_of(held, share, class)?;
+            if self.is_useful(held, id) {
+                return Some(id);
+            }
+            self.flows.put_last(id, now);
+        }
+        None
+    }
+
+    fn is_useful(&self, held: Resource, id: FlowId) -> bool {
+        let snat = self.flows.get(id).server();
+        !matches!(held, Resource::Port(..))
+            || self.ports.as_ref().is_some_and(|ports| ports.may_have(&snat.src, (snat.dst, snat.dst_port)))
     }
 
     /// A connection that is over gives way first, then who has been half-open for longest. A datagram that was answered is
@@ -263,7 +286,7 @@ impl Forwarder {
         if !share.is_udp() {
             // A connection that is over has given its slots back.
             let has_more = shortage == Shortage::SnatPorts;
-            let over = has_more.then(|| self.flows.first_of(held, share, Class::Closing)).flatten();
+            let over = has_more.then(|| self.first_useful(held, share, Class::Closing, now)).flatten();
             return over.or_else(|| self.find_half_open(scarce, share, now));
         }
         let count = |class| self.flows.count_of(held, share, class);
@@ -281,7 +304,7 @@ impl Forwarder {
         let held = scarce.held;
         for _ in 0..MAX_ASKED {
             let half_open = self.flows.count_of(held, share, Class::HalfOpen);
-            let id = self.flows.first_of(held, share, Class::HalfOpen)?;
+            let id = self.first_useful(held, share, Class::HalfOpen, now)?;
             if !self.has_got_further(id) {
                 let half_open = half_open.saturating_add(scarce.others.unestablished);
                 let are_many = !share.is_udp() && half_open >= MIN_CROWD;
@@ -315,6 +338,10 @@ impl Forwarder {
         let (mut longest, mut was_looked_at) = (None, count <= MAX_LOOKED_AT);
         for _ in 0..count.min(MAX_LOOKED_AT) {
             let Some(id) = self.flows.first_of(held, share, class) else { break };
+            if !self.is_useful(held, id) {
+                self.flows.put_last(id, now);
+                continue;
+            }
             if class == Class::HalfOpen && self.has_got_further(id) {
                 continue;
             }
@@ -368,7 +395,7 @@ impl Forwarder {
         }
     }
 
-    fn evict(&mut self, id: FlowId, shortage: Shortage, now: Timestamp) {
+    pub(super) fn evict(&mut self, id: FlowId, shortage: Shortage, now: Timestamp) {
         let flow = self.flows.remove(id);
         self.has_given_way((id, &flow), shortage, now);
     }

@@ -1,7 +1,7 @@
 //! The questions that a client's first packet is held against, as far as they take nothing. The forwarder asks them of each
 //! packet without a flow; an [`Inquiry`] asks them for whoever wants to know what would become of one.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::begin::is_martian;
@@ -82,7 +82,7 @@ impl<'a> Inquiry<'a> {
         self.plan.tunnels.get(&server.id)
     }
 
-    /// The next hop on the way to a server.
+    /// The next hop on the way to a server, for packets from `source`: a SNAT address, or the client in DSR.
     ///
     /// # Errors
     /// Why packets to it are dropped.
@@ -90,12 +90,13 @@ impl<'a> Inquiry<'a> {
         &self,
         frontend: &PlannedFrontend,
         server: &PlannedServer,
+        source: Option<IpAddr>,
     ) -> Result<&'a NextHop, DropReason> {
         let network = &self.plan.network;
         let ip = server.addr.ip();
         let source = match frontend.way() {
             ServerWay::Tunneled => outer_source(self.plan, server.id, ip),
-            ServerWay::Rewritten | ServerWay::OnLink => unspecified(ip),
+            ServerWay::Rewritten | ServerWay::OnLink => source.unwrap_or_else(|| unspecified(ip)),
         };
         let index = Recipient::server(source, ip, frontend.way()).lookup(network).map_err(drop_reason)?;
         network.get(index).ok_or(DropReason::NextHopUnresolved)

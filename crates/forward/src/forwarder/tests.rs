@@ -49,6 +49,7 @@ mod ranges;
 mod refusal;
 mod rules;
 mod shortage;
+mod snat;
 mod source_limits;
 mod spoofed;
 mod tunnels;

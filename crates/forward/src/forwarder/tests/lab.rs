@@ -16,7 +16,7 @@ use crate::plan::ByView;
 pub(super) use crate::testing::{MockKernel, run_with_cache};
 use crate::{
     Cut, Ended, FlowEnd, Forwarder, Fragments, Frame, IpIds, Later, Loops, NatPorts, PacketRole, PortSplit,
-    Settings, Verdict, WorkerPeers, cut, number_segments,
+    Settings, SnatChoice, Verdict, WorkerPeers, cut, number_segments,
 };
 pub(super) use convey_model::fixture::network::{Family, LAN, WAN, neighbour};
 use convey_model::{
@@ -76,6 +76,23 @@ impl Lab {
         Lab::new(family, Some(ports), size.capacity)
     }
 
+    /// Servers see of these addresses the one that the kernel would choose among those in `lan`.
+    pub(super) fn passthrough_by_kernel(
+        family: Family,
+        addresses: [&'static str; 2],
+        lan: &[&'static str],
+        ports: u16,
+    ) -> Lab {
+        let snat = addresses.map(|ip| ip.parse::<IpAddr>().unwrap().into());
+        let ports = NatPorts::new(snat.into(), 40_000..=39_999 + ports, 7).choosing(SnatChoice::Kernel);
+        let mut lab = Lab::new(family, Some(ports), ENOUGH.capacity);
+        lab.change(|world| {
+            world.servers.truncate(1);
+            world.lan = lan.to_vec();
+        });
+        lab
+    }
+
     /// By address.
     pub(super) fn dsr(family: Family) -> Lab {
         Lab::dsr_of(family, ENOUGH.capacity)
@@ -128,6 +145,7 @@ impl Lab {
             more_routes: Vec::new(),
             rules: Vec::new(),
             policies: Vec::new(),
+            lan: Vec::new(),
         };
         let kernel = MockKernel::of_story();
         let cache = kernel.as_ref().map(MockKernel::cache);

@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) more_routes: Vec<Route>,
     pub(crate) rules: Vec<RoutingRule>,
     pub(crate) policies: Vec<IpsecPolicy>,
+    /// Our addresses towards the servers, if not the usual ones.
+    pub(crate) lan: Vec<&'static str>,
 }
 
 pub(crate) struct TestFrontend {
@@ -196,8 +198,13 @@ impl World {
             let to_servers = routes.iter_mut().filter(|route| route.hops[0].interface == LAN);
             to_servers.for_each(|route| route.hops[0].interface = WAN);
         }
+        let mut links = interfaces(self.wan_mtu, self.lan_mtu);
+        if !self.lan.is_empty() {
+            let own = fixture::interface(LAN, &self.lan);
+            (links[1].addresses, links[1].details) = (own.addresses, own.details);
+        }
         let mut network = before.network.update_all(&NetworkTables {
-            interfaces: interfaces(self.wan_mtu, self.lan_mtu).into(),
+            interfaces: links.into(),
             routes: routes.into_iter().chain(self.more_routes.clone()).collect(),
             rules: self.rules().into(),
             policies: self.policies.clone().into(),
