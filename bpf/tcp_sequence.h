@@ -210,12 +210,16 @@ static ALWAYS_INLINE void take_up(const struct packet *packet, struct flow_entry
 /* Takes note of what a segment that is forwarded says of its connection. */
 static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry *entry)
 {
-	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack);
+	__u32 seq = ntohl(packet->seq), ack = ntohl(packet->ack), len = length(packet);
 	struct flow_entry *answer;
 
 	if (entry->flags & FLOW_OPENING) {
 		entry->flags &= ~FLOW_RESTORED;
-		entry->sent = seq + (packet->flags & TCP_SYN ? 1 : length(packet));
+		/* An acknowledgement may come behind a FIN that was lost. */
+		if (packet->flags & TCP_SYN)
+			entry->sent = seq + 1;
+		else if (len || entry->flags & FLOW_ALONE)
+			entry->sent = seq + len;
 		entry->ack = ack;
 		if (entry->flags & FLOW_TO_CLIENT)
 			return;
@@ -232,7 +236,7 @@ static ALWAYS_INLINE void follow(const struct packet *packet, struct flow_entry 
 			acknowledge(packet, entry);
 			return;
 		}
-		advance(&entry->sent, seq + length(packet));
+		advance(&entry->sent, seq + len);
 		advance(&entry->ack, ack);
 		if (packet->flags & TCP_FIN)
 			entry->flags |= FLOW_FINISHED;

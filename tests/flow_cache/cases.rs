@@ -158,6 +158,18 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "a lost FIN of a handshake",
+        is_for: |setup| is_tcp(setup) && is_passthrough(setup),
+        begin: Begin::Opening,
+        steps: |_, ends| {
+            vec![
+                event(answer(ends)),
+                event(ends.to_server().seq(2).ack(501)).knows(1, 501),
+                event(ends.to_server().seq(1).ack(501).fin()).knows(2, 501),
+            ]
+        },
+    },
+    Case {
         name: "numbers in passthrough",
         is_for: |setup| is_tcp(setup) && is_passthrough(setup),
         begin: Begin::Open,

@@ -335,7 +335,10 @@ impl TcpSequence {
                 Heard::flags(flags | SYN)
             }
             ACK if fits && (is_handshake(state) || self.acked == 0) => {
-                advance(&mut self.sent, seq.wrapping_add(len));
+                // An acknowledgement may come behind a FIN that was lost.
+                if len > 0 || view == View::ClientSide {
+                    advance(&mut self.sent, seq.wrapping_add(len));
+                }
                 match self.acked {
                     0 => (self.acked, self.answered) = (ack, ack),
                     _ => advance(&mut self.acked, ack),

@@ -351,8 +351,12 @@ impl MockEntry {
     fn advance(&mut self, segment: Segment, other: Option<Other>) -> bool {
         let Segment { flags, seq, ack, len } = segment;
         if self.route.opening.is_some() {
-            let sent = seq.wrapping_add(if flags & SYN != 0 { 1 } else { len });
-            self.progress = Progress { sent, acked: ack };
+            match flags & SYN {
+                0 if len == 0 && !self.is_alone => {}
+                0 => self.progress.sent = seq.wrapping_add(len),
+                _ => self.progress.sent = seq.wrapping_add(1),
+            }
+            self.progress.acked = ack;
             self.route.is_restored = false;
             if self.is_to_server() {
                 self.route.opening = None;

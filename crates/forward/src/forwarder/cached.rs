@@ -45,7 +45,11 @@ impl Forwarder {
         }
         if before.is_handshake() && direction == Direction::ToServer {
             if !is_fin && flow.may_complete(segment.seq) {
-                let sent = segment.seq.wrapping_add(segment.len);
+                let sent = match (segment.len, flow.view()) {
+                    // Lost bytes before it come again.
+                    (0, View::BothSides) => flow.expected_of_client(),
+                    (len, _) => segment.seq.wrapping_add(len),
+                };
                 self.open(id, Progress { sent, acked: segment.ack }, now);
                 self.note_segment(id, direction, segment);
                 return self.hear_of_server(id, before);

@@ -1,4 +1,5 @@
 mod conversation;
+mod lost;
 
 use proptest::prelude::*;
 

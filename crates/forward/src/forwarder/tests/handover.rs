@@ -13,6 +13,7 @@ told_over_both_families! {
     a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time,
     a_flow_of_a_server_that_is_gone_does_not_come_along,
     a_syn_that_the_other_has_handled_is_not_handled_again,
+    connection_ends_though_no_process_has_handled_its_first_fin,
 }
 
 /// The flows of a balancer as another one reads them.
@@ -155,6 +156,37 @@ fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
         // What follows on a SYN nobody can have forwarded but a cache.
         assert!(!is_known(new.client(1).seq(101).ack(501)));
         assert!(!is_known(new.client(1).fin().seq(101).ack(501)));
+    }
+}
+
+/// The FIN waited in the old process, which had stopped, and came before the new one began. Its sender
+/// acknowledges more before the FIN comes again.
+fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
+    for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
+        let is_dsr = !old.world.frontends[0].mode.has_snat();
+        let syn = old.send(old.client(1).syn().seq(100));
+        if !is_dsr {
+            old.send(syn.reply().syn().seq(500).ack(101));
+        }
+        old.send(old.client(1).seq(101).ack(501));
+        old.hear_cache();
+        if !is_dsr {
+            old.send(old.client(1).fin().seq(101).ack(501));
+            old.hear_cache();
+        }
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 1);
+        if is_dsr {
+            new.send(new.client(1).seq(102).ack(502));
+            new.send(new.client(1).fin().seq(101).ack(502));
+        } else {
+            new.send(new.client(1).fin().seq(101).ack(501));
+            new.send(syn.reply().seq(502).ack(102));
+            new.send(syn.reply().fin().seq(501).ack(102));
+            new.send(new.client(1).seq(102).ack(502));
+        }
+        new.hear_cache();
+        assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}");
     }
 }
 
