@@ -2,6 +2,7 @@
 
 mod checked;
 pub(crate) mod client;
+mod from_proxies;
 mod held;
 mod malformed;
 pub(crate) mod server;
@@ -21,6 +22,10 @@ use rustix::process::Signal;
 use super::curl::curl;
 use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
+use from_proxies::{
+    requests_cancelled_at_once_leave_others_of_their_connection,
+    trusted_proxy_has_a_window_for_all_its_streams,
+};
 use held::{
     client_that_a_trusted_proxy_names_has_a_share, client_that_reads_byte_by_byte_holds_no_server,
     client_that_sends_its_upload_byte_by_byte_holds_no_server,
@@ -73,6 +78,8 @@ stories!("http2":
     unread_uploads_to_an_http2_server_stall_no_other_client,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
+    requests_cancelled_at_once_leave_others_of_their_connection,
+    trusted_proxy_has_a_window_for_all_its_streams,
     cancelled_responses_end_no_connection,
     malformed_request_ends_its_stream_alone,
     malformed_response_leaves_the_connection_to_its_server,

@@ -29,6 +29,13 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 /// The same for all streams of a connection.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
+/// Largest window (RFC 9113, section 6.9.1).
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+
+/// Most streams that a client resets before they are looked at, for each that it may have open: a proxy passes on what its
+/// clients give up.
+const RESETS_AT_ONCE: usize = 2;
+
 /// Most bytes that a stream keeps on their way to the client.
 const SEND_BUFFER: usize = 16 * 1024;
 
@@ -53,7 +60,8 @@ pub(crate) async fn serve<S: DecideRequest>(
     let limits = newest();
     let counted = CountedStream { client, stream: &mut *bytes };
     let filter = FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize);
-    let handshake = builder(&limits).handshake::<_, Bytes>(Connection::new(counted, received, filter));
+    let handshake = builder(&limits, client.is_trusted_proxy(&client.newest()))
+        .handshake::<_, Bytes>(Connection::new(counted, received, filter));
     let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
@@ -111,12 +119,16 @@ pub(crate) async fn serve<S: DecideRequest>(
     StreamEnd::Closed
 }
 
-fn builder(limits: &HttpLimits) -> Builder {
+fn builder(limits: &HttpLimits, is_trusted_proxy: bool) -> Builder {
+    // The streams of a proxy belong to many clients: bodies that nobody takes yet hold up no other's.
+    let all_streams = limits.streams.saturating_mul(STREAM_WINDOW).min(MAX_WINDOW);
+    let window = if is_trusted_proxy { all_streams.max(CONNECTION_WINDOW) } else { CONNECTION_WINDOW };
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(window)
+        .max_pending_accept_reset_streams(RESETS_AT_ONCE * limits.streams as usize)
         .max_header_list_size(limits.head.bytes as u32 + HEAD_ROOM)
         .max_send_buffer_size(SEND_BUFFER);
     builder

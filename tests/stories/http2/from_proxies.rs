@@ -1,0 +1,60 @@
+//! Connections of proxies, which carry requests of many clients.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use convey_testkit::{BalancerProcess, Loopback, PATIENCE, TestHttpServer, connect, connect_from};
+
+use super::setup;
+use super::unread::frame;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+
+/// Reads frames up to one of this kind for this stream; its payload.
+fn read_until(stream: &mut TcpStream, kind: u8, id: u32) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).unwrap();
+        if (head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]])) == (kind, id) {
+            return payload;
+        }
+    }
+}
+
+pub(super) fn requests_cancelled_at_once_leave_others_of_their_connection() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h1").server("a", lab.server(1), ""));
+    let mut proxy = connect(lab.vip());
+    let head = [&[0x82, 0x86, 0x84, 0x41, 1][..], b"a"].concat();
+    let cancelled = (1..=90).flat_map(|n| {
+        let id = 2 * n + 1;
+        [frame(HEADERS, 5, id, &head), frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
+    });
+    let first = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 5, 1, &head)].concat();
+    proxy.write_all(&first.into_iter().chain(cancelled).collect::<Vec<u8>>()).unwrap();
+    assert_eq!(read_until(&mut proxy, HEADERS, 1)[0], 0x88, "200");
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+pub(super) fn trusted_proxy_has_a_window_for_all_its_streams() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"", lab.ip(99));
+    let setup = setup(&lab, "h1").frontend(&proxies).server("a", lab.server(1), "");
+    let _balancer = BalancerProcess::start(&lab, &setup);
+    for (ip, window) in [(lab.ip(99), 100 * 64 * 1024), (lab.ip(98), 1024 * 1024)] {
+        let mut stream = connect_from(ip, lab.vip()).unwrap();
+        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
+        let added = read_until(&mut stream, WINDOW_UPDATE, 0);
+        assert_eq!(u32::from_be_bytes(added.try_into().unwrap()), window - 65_535, "{ip}");
+    }
+}
