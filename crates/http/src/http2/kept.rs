@@ -106,6 +106,12 @@ impl KeptConnection {
         !self.state.is_over() && (!is_unused || now - since < LIFETIME)
     }
 
+    /// Whether a body waits for the flow control of the server, and a client of the network has one
+    /// on its way.
+    pub(super) fn is_stalled_by(&self, network: &Prefix) -> bool {
+        self.state.is_stalled() && self.state.has_upload_of(network)
+    }
+
     /// Streams that the server has served.
     pub(super) fn served(&self) -> usize {
         self.state.taken().saturating_sub(self.open())
@@ -128,9 +134,9 @@ impl KeptState {
         self.stalled.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether the client has an open stream with a body.
-    pub(super) fn has_upload_of(&self, client: &Prefix) -> bool {
-        self.uploads().contains_key(client)
+    /// Whether a client of the network has an open stream with a body.
+    pub(super) fn has_upload_of(&self, network: &Prefix) -> bool {
+        self.uploads().keys().any(|client| network.contains(client.first()))
     }
 
     fn uploads(&self) -> MutexGuard<'_, HashMap<Prefix, usize>> {

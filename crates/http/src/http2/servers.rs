@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use convey_model::Prefix;
+use convey_model::{ClientNetwork, Prefix, networks_of};
 use convey_proxy::{Contained, ServerStream};
 use h2::client::{Builder, SendRequest};
 use log::debug;
@@ -44,7 +44,8 @@ const MAX_CONNECTIONS: usize = 32;
 
 /// Most connections to one server on which streams of a client with a body wait for the server's
 /// flow control, while other connections can be used or opened. All streams of a connection share its
-/// window, so that a client could use up the windows of all connections otherwise.
+/// window, so that a client could use up the windows of all connections otherwise. A network of
+/// several clients has as many shares as [`networks_of`] gives it.
 const MAX_STALLED_OF_CLIENT: usize = 2;
 
 /// How long a [`RequestLimit`] is remembered: the server may be configured anew.
@@ -321,14 +322,17 @@ impl Connections {
             self.kept.iter().position(|kept| kept.has_room() && suits(kept))
         };
         let Some(client) = upload_of else { return position(&|_| true) };
-        let has_own = |kept: &KeptConnection| kept.state().has_upload_of(client);
         let is_free = |kept: &KeptConnection| !kept.state().is_stalled();
-        let stalled = self.kept.iter().filter(|kept| has_own(kept) && !is_free(kept)).count();
-        let own_stalled = || {
-            let is_bounded = stalled >= MAX_STALLED_OF_CLIENT;
-            is_bounded.then(|| position(&|kept| has_own(kept) && !is_free(kept))).flatten()
+        let stalled = || {
+            let count =
+                |at: &ClientNetwork| self.kept.iter().filter(|kept| kept.is_stalled_by(&at.network)).count();
+            let bound = |at: &ClientNetwork| MAX_STALLED_OF_CLIENT * at.shares as usize;
+            let network = networks_of(*client).find(|at| count(at) >= bound(at))?.network;
+            position(&|kept| kept.is_stalled_by(&network))
         };
-        position(&|kept| has_own(kept) && is_free(kept)).or_else(own_stalled).or_else(|| position(&is_free))
+        position(&|kept| is_free(kept) && kept.state().has_upload_of(client))
+            .or_else(stalled)
+            .or_else(|| position(&is_free))
     }
 
     /// Counts a stream of this client.
@@ -421,7 +425,9 @@ fn most_streams(kept: &[KeptConnection]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+    use convey_model::client_of;
 
     use super::*;
 
@@ -513,5 +519,20 @@ mod tests {
         // None of its bodies waits, but the window may be used up.
         let silent: Vec<_> = (0..10).map(|_| place(&mut connections, upload(3)).unwrap()).collect();
         assert!(silent.iter().all(|(at, _)| *at == MAX_STALLED_OF_CLIENT));
+    }
+
+    #[tokio::test]
+    async fn uploads_of_a_network_stall_as_many_connections_as_it_has_shares() {
+        for (len, bound) in [(56, 2), (48, 4)] {
+            let mut connections = connections(12, 100).await;
+            let client = |n: u128| {
+                let ip = Ipv6Addr::from((0x2001_0db8 << 96) | (n << (128 - len - 8)));
+                StreamClient { upload_of: Some(client_of(ip.into())), sharing: None }
+            };
+            let stalled: Vec<_> = (1..=40).map(|n| stall(&mut connections, client(n))).collect();
+            let most = MAX_STALLED_OF_CLIENT * bound;
+            assert!(stalled.iter().all(|(at, _)| *at < most), "/{len}");
+            assert_eq!(place(&mut connections, upload(2)).unwrap().0, most);
+        }
     }
 }
