@@ -141,27 +141,32 @@ fn of_balancer(options: &Options) -> Result<(Examination, String), Failure> {
     found.findings.extend(obstacle.filter(|_| !is_down));
     // Those that no interface has are found already.
     let unused = unused.into_iter().filter(|(ip, _)| kernel.network.is_own(*ip));
-    found.findings.extend(unused.map(|(_, line)| {
-        let why = "Its ports are none of those that convey has. Give the address to the interface that leads to servers, or to the \
-                   loopback interface with routers that lead to it; or remove it from the file.";
-        Diagnosis::warning("snat-unused", line, why)
-    }));
-    found.findings.extend(faults.into_iter().map(|fault| {
-        let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
-        Diagnosis::error("name-unresolved", fault, why)
-    }));
+    found.findings.extend(unused.map(|(_, line)| unused_address(line)));
+    found.findings.extend(faults.into_iter().map(unresolved_name));
     found.findings.extend(runtime.block_on(stale_addresses::diagnoses()));
     if let (Some(source), Some(running)) = (&source, &host.running) {
         let reported = runtime.block_on(reported(source, &running.status, &found.findings, &explained));
         found.findings.extend(reported);
     }
-    found.findings.extend(expired.into_iter().map(|line| {
-        let why = "Clients that ask for its names do not trust it. Renew the file.";
-        Diagnosis::error("certificate", line, why)
-    }));
+    found.findings.extend(expired.into_iter().map(expired_certificate));
     found.not_looked_at.extend(unseen);
     found.file = Some(file.absolute());
     Ok((found, title))
+}
+
+fn unused_address(line: String) -> Diagnosis {
+    let why = "Its ports are none of those that convey has. Give the address to the interface that leads to servers, or to the \
+               loopback interface with routers that lead to it; or remove it from the file.";
+    Diagnosis::warning("snat-unused", line, why)
+}
+
+fn unresolved_name(fault: String) -> Diagnosis {
+    let why = "convey has no server for the name while it has no address. Its records, or `[dns]`, are to be mended.";
+    Diagnosis::error("name-unresolved", fault, why)
+}
+
+fn expired_certificate(line: String) -> Diagnosis {
+    Diagnosis::error("certificate", line, "Clients that ask for its names do not trust it. Renew the file.")
 }
 
 /// The configuration with what packet modes leave to the host, or why they would not start.

@@ -227,16 +227,11 @@ impl PacketPath {
         let netlink = Arc::new(netlink);
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let mut tasks = JoinSet::new();
-        tasks.spawn(count_overruns(pipeline.overruns(), settings.capture_stats_interval));
-        tasks.spawn(note_peaks(pipeline.frame_memory()));
+        watch_load(&mut tasks, parts, &pipeline, offloader.as_ref(), &stats);
         let keeps_neighbours = OwnedName::beside(neighbours::NAME).context("cannot look after neighbours")?;
         let kept = KeptNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
         tasks.spawn(neighbours::look_after(netlink.clone(), sight.clone(), hop_uses, kept.clone()));
-        if let Some(offloader) = &offloader {
-            let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
-            tasks.spawn(flood::keep_away(stats.clone(), pipeline.overruns(), gate, events));
-        }
         let drivers = Drivers { pipeline, guard, lasting, offloader, stats: stats.clone() };
         let dsr = dsr(&config.frontends);
         let attachments = Attachments::begin(drivers, selection, dsr, interfaces, parts.is_upgrade)
@@ -499,6 +494,22 @@ fn reserve_ports(
 fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn FlowCache>> {
     let epoch = clock::monotonic_start();
     move || offloader.and_then(|offloader| offloader.writer(epoch).ok())
+}
+
+/// Has tasks watch for lost frames, for peaks of memory and for floods.
+fn watch_load(
+    tasks: &mut JoinSet<()>,
+    parts: &Parts<'_>,
+    pipeline: &Pipeline,
+    offloader: Option<&Offloader>,
+    stats: &Arc<PacketStats>,
+) {
+    tasks.spawn(count_overruns(pipeline.overruns(), parts.config.passthrough.capture_stats_interval));
+    tasks.spawn(note_peaks(pipeline.frame_memory()));
+    if let Some(offloader) = offloader {
+        let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
+        tasks.spawn(flood::keep_away(stats.clone(), pipeline.overruns(), gate, events));
+    }
 }
 
 /// Counts the frames that the kernel dropped, this often.
