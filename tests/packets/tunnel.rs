@@ -97,8 +97,9 @@ fn uploads_and_downloads_pass_although_outer_headers_take_room(case: Case) {
         assert_eq!(echoed(&network), BYTES);
         has_told_client(&network, 1_500 - overhead(outer, backend));
         assert!(network.stat("/packets/drops/too_big").as_u64() > Some(0));
-        // A super-frame is one. Those that need a checksum over IPv6 a worker cuts; what acknowledges the download is short.
-        has_forwarded(&network, 50);
+        // A super-frame is one. Those that need a checksum over IPv6 a worker cuts; what acknowledges the download is short, and
+        // a busy client sends few of these.
+        has_forwarded(&network, 5);
     }
 }
 

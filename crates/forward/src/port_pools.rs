@@ -67,6 +67,8 @@ pub(super) struct PortPool {
     passed: Vec<(u16, u16)>,
     /// Ports that came back, the first in front.
     freed: VecDeque<u32>,
+    /// Whether no server has seen the first of these.
+    has_unseen: bool,
     /// Ports that came back and are left out.
     left_out: Vec<u32>,
     left_out_since: u32,
@@ -91,8 +93,8 @@ impl PortPools {
     }
 
     /// A number of `total` that fits. Numbers that were never handed out come first, unless many are remembered, in an
-    /// order that nobody can foresee (RFC 6056); then the numbers that have been free for longest. `misfits` says how many
-    /// numbers from one on do not fit: 0 if it does.
+    /// order that nobody can foresee (RFC 6056); then the numbers that have been free for longest. One that came back and was not
+    /// seen comes before all. `misfits` says how many numbers from one on do not fit: 0 if it does.
     pub(super) fn take(&mut self, of: PoolKey, total: u32, misfits: impl Fn(u32) -> u32) -> Option<u32> {
         if total == 0 {
             return None;
@@ -105,6 +107,13 @@ impl PortPools {
             pool.freed.extend(pool.left_out.drain(..));
             pool.unused.append(&mut pool.passed);
             pool.unused.sort_unstable();
+        }
+        if std::mem::take(&mut pool.has_unseen)
+            && let Some(&number) = pool.freed.front()
+            && misfits(number) == 0
+        {
+            pool.freed.pop_front();
+            return Some(number);
         }
         loop {
             let may_remember = pool.handed < SURE || self.fresh < self.most_fresh;
@@ -151,8 +160,8 @@ impl PortPools {
         true
     }
 
-    /// Takes back a number that was handed out; one that no server has seen is handed out again before the others that came
-    /// back. Returns whether there is such a pool.
+    /// Takes back a number that was handed out; one that no server has seen is handed out again next. Returns whether there
+    /// is such a pool.
     pub(super) fn give_back(&mut self, of: PoolKey, number: u32, was_seen: bool) -> bool {
         let Some(&place) = self.places.get(&of) else { return false };
         let pool = &mut self.pools[place as usize];
@@ -160,6 +169,7 @@ impl PortPools {
             pool.freed.push_back(number);
         } else {
             pool.freed.push_front(number);
+            pool.has_unseen = true;
         }
         if !pool.is_in_use() && (pool.is_unwanted || self.pools.len() > self.most_pools) {
             self.forget(place as usize);
@@ -222,6 +232,7 @@ impl PortPools {
             handed: 0,
             passed: Vec::new(),
             freed: VecDeque::new(),
+            has_unseen: false,
             left_out: Vec::new(),
             left_out_since: self.left_out_since,
             is_unwanted: false,
@@ -329,6 +340,24 @@ mod tests {
         let taken: Vec<_> = (0..total).map_while(|_| pools.take(of(port), total, |_| 0)).collect();
         assert_eq!(taken.len(), total as usize);
         taken.into_iter().for_each(|number| assert!(pools.give_back(of(port), number, true)));
+    }
+
+    #[test]
+    fn number_that_no_server_has_seen_is_handed_out_next() {
+        let mut pools = small();
+        let number = pools.take(of(1), 1_000, |_| 0).unwrap();
+        pools.give_back(of(1), number, false);
+        let memory = pools.memory();
+        for _ in 0..1_000 {
+            assert_eq!(pools.take(of(1), 1_000, |_| 0), Some(number));
+            pools.give_back(of(1), number, false);
+        }
+        assert_eq!(pools.memory(), memory);
+        assert_ne!(
+            pools.take(of(1), 1_000, |other| u32::from(other == number)),
+            Some(number),
+            "it is left out"
+        );
     }
 
     #[test]
