@@ -34,7 +34,8 @@ pub(super) enum PendingFin {
     Nobodys,
     Clients,
     Servers,
-    /// Nobody's, but the client of an open connection has sent a SYN; or in passthrough that of a handshake a SYN with another number.
+    /// Nobody's, but the client of an open connection has sent a SYN; or in passthrough that of a handshake a SYN with another number,
+    /// before or after the server has answered the first.
     /// The next connection between the same ends has begun if the server answers that SYN (passthrough), or the client follows up on
     /// it (DSR).
     Reopening,
@@ -343,26 +344,28 @@ impl TcpSequence {
                     0 => (self.acked, self.answered) = (ack, ack),
                     _ => advance(&mut self.acked, ack),
                 }
+                // The client has the answer to this SYN: another SYN was forged.
+                if *pending == PendingFin::Reopening && is_handshake(state) {
+                    (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+                }
                 Heard::flags(flags)
             }
             ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
-            // The last one counts: a client that begins anew has new numbers.
-            SYN if state == FlowState::SynSent && view == View::BothSides => {
-                // Either may be forged. The one that the server answers counts.
-                let next = seq.wrapping_add(1);
-                if next != self.sent {
-                    (*pending, self.answered) = (PendingFin::Reopening, next);
-                }
-                Heard::flags(flags)
-            }
-            SYN if matches!(state, FlowState::SynSent | FlowState::Adopted) => {
+            // A client that begins anew has new numbers.
+            SYN if state == FlowState::Adopted
+                || (state == FlowState::SynSent && view == View::ClientSide) =>
+            {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
             }
             // Anybody may have sent it. Only the server's answer begins anew, or, where that does not pass, the client's next segment.
-            SYN if may_reopen(state) => {
-                (*pending, self.answered) = (PendingFin::Reopening, seq.wrapping_add(1));
+            SYN if is_handshake(state) || may_reopen(state) => {
+                let next = seq.wrapping_add(1);
+                // Until it has the answer, a client repeats its SYN.
+                if !is_handshake(state) || next != self.sent {
+                    (*pending, self.answered) = (PendingFin::Reopening, next);
+                }
                 Heard::flags(0)
             }
             RST | RST_ACK if seq == self.sent => Heard::flags(RST),
@@ -464,15 +467,17 @@ impl TcpSequence {
         let answers_other = *pending == PendingFin::Reopening
             && match state {
                 FlowState::SynSent => is_next(ack, self.answered),
-                _ => may_reopen(state) && ack == self.answered,
+                _ => (is_handshake(state) || may_reopen(state)) && ack == self.answered,
             };
         match flags & (SYN | ACK | RST) {
             ACK if fits && !is_handshake(state) => self.server_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
-                *pending = PendingFin::Nobodys;
                 self.acked = seq.wrapping_add(1);
-                self.answered = self.acked;
+                // The client may still wait for the answer to the other SYN.
+                if *pending != PendingFin::Reopening {
+                    self.answered = self.acked;
+                }
                 Heard::flags(flags)
             }
             // The server has forgotten the connection, and so has the client. Or its handshake has begun anew.

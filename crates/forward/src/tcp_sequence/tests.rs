@@ -79,6 +79,7 @@ fn a_client_that_begins_anew_has_new_numbers_but_not_in_the_middle_of_a_connecti
     for (view, state, flags) in [
         (ClientSide, SynSent, SYN),
         (BothSides, Adopted, SYN),
+        (BothSides, SynSent, 0),
         (BothSides, SynReceived, 0),
         (BothSides, Established, 0),
     ] {
@@ -105,6 +106,51 @@ fn server_decides_which_of_two_syns_begins_the_connection() {
             assert_eq!(numbers.hear(&mut pending, (BothSides, SynReceived), ToServer, ack).flags, ACK);
             assert_eq!((numbers.numbers(), pending), ([answered, 501, 501], PendingFin::Nobodys));
         }
+    }
+}
+
+/// Numbers after a SYN with the number 100, its answer with 500, and a SYN with 3,000,000,000 before or after that.
+fn answered_with_another_syn(is_before: bool) -> (TcpSequence, PendingFin) {
+    let (mut numbers, mut pending) = (TcpSequence::first(segment(SYN, 100, 0)), PendingFin::default());
+    let (other, answer) = (segment(SYN, 3_000_000_000, 0), segment(SYN_ACK, 500, 101));
+    let mut hear = |state, from, segment| numbers.hear(&mut pending, (BothSides, state), from, segment).flags;
+    if is_before {
+        hear(SynSent, ToServer, other);
+    }
+    assert_eq!(hear(SynSent, ToClient, answer), SYN_ACK);
+    if !is_before {
+        hear(SynReceived, ToServer, other);
+    }
+    (numbers, pending)
+}
+
+#[test]
+fn server_that_answers_both_syns_has_begun_the_second_connection() {
+    for is_before in [true, false] {
+        let (mut numbers, mut pending) = answered_with_another_syn(is_before);
+        let mut hear =
+            |from, segment| numbers.hear(&mut pending, (BothSides, SynReceived), from, segment).flags;
+        hear(ToServer, segment(SYN, 3_000_000_000, 0));
+        assert_eq!(hear(ToClient, segment(SYN_ACK, 700, 3_000_000_002)), 0);
+        assert_eq!(hear(ToServer, segment(ACK, 3_000_000_001, 701)), 0, "nobody has answered");
+        assert_eq!(hear(ToClient, segment(SYN_ACK, 700, 3_000_000_001)), SYN_ACK);
+        assert_eq!(hear(ToServer, segment(ACK, 101, 501)), 0);
+        assert_eq!(hear(ToServer, segment(ACK, 3_000_000_001, 701)), ACK, "{is_before}");
+        assert_eq!((numbers.numbers(), pending), ([3_000_000_001, 701, 701], PendingFin::Nobodys));
+    }
+}
+
+#[test]
+fn client_that_completes_its_handshake_has_sent_no_other_syn() {
+    for is_before in [true, false] {
+        let (mut numbers, mut pending) = answered_with_another_syn(is_before);
+        assert_eq!(numbers.reopening_at(pending), Some(3_000_000_001), "{is_before}");
+        let mut hear =
+            |state, from, segment| numbers.hear(&mut pending, (BothSides, state), from, segment).flags;
+        assert_eq!(hear(SynReceived, ToClient, segment(SYN_ACK, 500, 101)), SYN_ACK);
+        assert_eq!(hear(SynReceived, ToServer, segment(ACK, 101, 501)), ACK);
+        assert_eq!(hear(Established, ToClient, segment(SYN_ACK, 700, 3_000_000_001)), 0);
+        assert_eq!((numbers.numbers(), pending), ([101, 501, 501], PendingFin::Nobodys));
     }
 }
 

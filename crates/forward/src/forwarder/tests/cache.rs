@@ -31,6 +31,8 @@ told_with_a_cache! {
     a_handshake_that_the_cache_missed_part_of_is_completed_here,
     a_client_that_begins_anew_before_it_was_answered_is_followed,
     forged_syn_before_the_answer_changes_nothing_of_a_handshake,
+    client_whose_first_syn_was_answered_begins_anew,
+    client_behind_a_forged_syn_that_was_answered_connects,
     a_client_that_finishes_as_soon_as_it_is_answered_is_believed,
     what_has_opened_can_be_reset_before_anybody_told_of_it,
     a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
@@ -130,6 +132,38 @@ mod stories {
         lab.send(syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(1).seq(101).ack(501));
         assert_eq!((state(&lab), kernel(&lab).entries()), (FlowState::Established, 2));
+    }
+
+    pub(super) fn client_whose_first_syn_was_answered_begins_anew(family: Family) {
+        for is_deaf in [true, false] {
+            let mut lab = Lab::passthrough(family);
+            let syn = lab.send(lab.client(1).syn().seq(100));
+            lab.is_deaf = is_deaf;
+            lab.send(syn.reply().syn().seq(500).ack(101));
+            lab.send(lab.client(1).syn().seq(3_000_000_000));
+            lab.hear_cache();
+            assert_eq!((state(&lab), lab.opened), (FlowState::SynReceived, 1));
+            connect_again(&mut lab, &syn);
+        }
+    }
+
+    pub(super) fn client_behind_a_forged_syn_that_was_answered_connects(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.send(lab.client(1).syn().seq(3_000_000_000));
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        connect_again(&mut lab, &syn);
+    }
+
+    /// The server answers the SYN with the number 3,000,000,000, and the client goes on.
+    fn connect_again(lab: &mut Lab, syn: &Seen) {
+        lab.send(syn.reply().syn().seq(700).ack(3_000_000_001));
+        lab.send(lab.client(1).seq(3_000_000_001).ack(701));
+        assert_eq!((state(lab), kernel(lab).entries()), (FlowState::Established, 2));
+        lab.wait(Duration::from_secs(100));
+        let hello = lab.client(1).seq(3_000_000_001).ack(701).payload(b"hello");
+        assert_eq!(lab.send(hello).route(), syn.route());
+        assert_eq!((lab.ended(), forwarded(lab, 1)), (0, (Some(1), Some(0))));
     }
 
     pub(super) fn a_client_that_finishes_as_soon_as_it_is_answered_is_believed(family: Family) {
