@@ -18,6 +18,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Flows that the cache is asked for before one gives way: about 0.2 ms. In DSR it may have forwarded data of all.
 pub(super) const MAX_ASKED: u32 = 256;
 
+const SYN_ACK: u8 = SYN | ACK;
+
 impl Forwarder {
     /// Carries out what the cache was told since the last time. To be called between batches of frames.
     pub fn flush_cache(&mut self) {
@@ -86,15 +88,36 @@ impl Forwarder {
             let before = self.flows.get(id).state();
             let progress = Some(Progress { sent: segment.seq, acked: segment.ack });
             match (segment.flags, direction) {
-                (0, Direction::ToServer) => self.go_on(id, progress, None, now),
+                (0, Direction::ToServer) if !self.shows_answer_alone(id, *segment, now) => {
+                    self.go_on(id, progress, None, now);
+                }
+                (0, Direction::ToServer) => {}
                 (0, Direction::ToClient) => self.go_on(id, None, progress, now),
-                _ => self.on_cached(key, *segment, now),
+                // The cache here need not have the flow.
+                (SYN_ACK, Direction::ToClient) if before.is_handshake() => {
+                    self.hear(id, direction, *segment, now);
+                }
+                _ => {
+                    self.on_cached(key, *segment, now);
+                    continue;
+                }
             }
-            if segment.flags == 0 {
-                self.hear_of_server(id, before);
-            }
+            self.hear_of_server(id, before);
         }
         last.into_iter().for_each(|id| self.put_numbers(id, Numbers::Restored));
+    }
+
+    /// Whether the progress of a client, as another process reports it, shows no more than that the server has answered its SYN. Versions
+    /// before 0.3 report that without the SYN-ACK. The next segment of the client completes the handshake here.
+    fn shows_answer_alone(&mut self, id: FlowId, Segment { seq, ack, .. }: Segment, now: Timestamp) -> bool {
+        let flow = self.flows.get(id);
+        let sent = flow.expected_of_client();
+        if flow.state() != FlowState::SynSent || flow.view() != View::BothSides {
+            return false;
+        }
+        let answer = Segment { flags: SYN_ACK, seq: ack.wrapping_sub(1), ack: sent, len: 1 };
+        self.hear(id, Direction::ToClient, answer, now);
+        seq == sent
     }
 
     fn put_numbers(&mut self, id: FlowId, numbers: Numbers) {
@@ -175,7 +198,7 @@ impl Forwarder {
         match (before.is_handshake(), far) {
             (true, [Some((progress, at)), _]) => self.open(id, progress, at),
             (true, [None, Some((Progress { sent, acked }, at))]) => {
-                let answer = Segment { flags: SYN | ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
+                let answer = Segment { flags: SYN_ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
                 self.flows.on_segment(id, Direction::ToClient, answer, at);
             }
             (true, [None, None]) => {}

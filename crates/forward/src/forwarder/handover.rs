@@ -7,7 +7,7 @@ use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::journal;
 use crate::plan::Plan;
-use crate::{ACK, Direction, FIN, Flow, FlowId, FlowOwners, Progress, Segment, ServerWay, View};
+use crate::{ACK, Direction, FIN, Flow, FlowId, FlowOwners, Progress, SYN, Segment, ServerWay, View};
 use convey_model::{Endpoint, Timestamp};
 use convey_wire::Headers;
 
@@ -41,8 +41,9 @@ impl Forwarder {
         known
     }
 
-    /// How far connections have got in the cache since [`Forwarder::known_flows`]: for each side a segment without flags and length,
-    /// and its FIN if it has finished. Whoever goes on with them takes note of these before other events.
+    /// How far connections have got in the cache since [`Forwarder::known_flows`]: the server's SYN-ACK where it has answered since, for
+    /// each side of an open one a segment without flags and length, and its FIN if it has finished. The next process takes note of
+    /// these before other events.
     pub fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let mut events = Vec::new();
@@ -55,8 +56,19 @@ impl Forwarder {
             let (before, state) = (far(flow), flow.state());
             self.catch_up(id);
             let flow = self.flows.get(id);
-            if far(flow) == before {
+            if (far(flow), flow.state()) == (before, state) {
                 continue;
+            }
+            if state.is_handshake() && flow.view() == View::BothSides {
+                let is_open = !flow.state().is_handshake();
+                let Progress { sent, acked } = flow.progress(Direction::ToServer);
+                // It has to fit the SYN, and the client may have sent much since.
+                let ack = if is_open { before[0].sent } else { sent };
+                let answer = Segment { flags: SYN | ACK, seq: acked.wrapping_sub(1), ack, len: 1 };
+                events.push((flow.server(), answer));
+                if !is_open {
+                    continue;
+                }
             }
             let segments = keys(flow).map(|(direction, key)| {
                 let Progress { sent, acked } = flow.progress(direction);

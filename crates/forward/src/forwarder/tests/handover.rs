@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::lab::{Family, Lab, Seen, run_with_cache};
-use crate::{CacheEvent, KnownFlow, decode, encode};
+use crate::FlowState::{Established, SynReceived};
+use crate::{CacheEvent, KnownFlow, Segment, decode, encode};
 use convey_wire::TestPacket;
 
 told_over_both_families! {
@@ -223,6 +224,70 @@ fn finished_meanwhile(family: Family) {
         let progress = encode(&old.forwarder.progress_in_cache());
         new.forwarder.on_cached_elsewhere(&decode::<CacheEvent>(&progress).unwrap(), new.now);
         assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{family:?}, dsr: {is_dsr}");
+    }
+}
+
+#[test]
+fn handshakes_in_the_cache_during_a_handover_are_handed_over() {
+    for family in Family::BOTH {
+        run_with_cache(|| {
+            for was_answered in [true, false] {
+                for bytes in [None, Some(0), Some(1_000), Some(200_000)] {
+                    answered_meanwhile(family, was_answered, bytes);
+                }
+            }
+        });
+    }
+}
+
+/// The old cache forwards the server's answer, unless the old process knows it, and so many bytes of the client after its ACK.
+fn answered_meanwhile(family: Family, was_answered: bool, bytes: Option<u32>) {
+    let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
+    let syn = old.send(old.client(1).syn().seq(100));
+    if was_answered {
+        old.send(syn.reply().syn().seq(500).ack(101));
+    }
+    let flows = handed(&mut old);
+    assert_eq!(take(&mut new, &flows), 1);
+    old.is_deaf = true;
+    if !was_answered {
+        old.send(syn.reply().syn().seq(500).ack(101));
+    }
+    if let Some(bytes) = bytes {
+        old.send(old.client(1).seq(101).ack(501));
+        for at in (0..bytes).step_by(1_000) {
+            old.send(old.client(1).seq(101 + at).ack(501).payload(&[7; 1_000]));
+        }
+        old.send(syn.reply().seq(501).ack(101 + bytes).payload(&[7; 1_000]));
+    }
+    let events = old.forwarder.progress_in_cache();
+    new.forwarder.on_cached_elsewhere(&decode::<CacheEvent>(&encode(&events)).unwrap(), new.now);
+    new.forwarder.flush_cache();
+    let end = 101 + bytes.unwrap_or_default();
+    let expected = if bytes.is_some() { Established } else { SynReceived };
+    assert_eq!(new.forwarder.flows().count(expected), 1, "{was_answered} {bytes:?}");
+    new.send(new.client(1).seq(end).ack(501));
+    assert_eq!(new.forwarder.flows().count(Established), 1, "{was_answered} {bytes:?}");
+    let more = if bytes.is_some() { 1_000 } else { 0 };
+    new.send(new.client(1).seq(end).ack(501 + more).fin());
+    new.send(syn.reply().seq(501 + more).ack(end + 1).fin());
+    new.hear_cache();
+    assert_eq!((new.ended(), new.frontend_slots()), (1, 0), "{was_answered} {bytes:?}");
+}
+
+#[test]
+fn progress_without_an_answer_does_not_open_a_connection() {
+    for (seq, expected) in [(101, SynReceived), (1_101, Established)] {
+        let mut lab = Lab::passthrough(Family::BOTH[0]);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        let [client, server] = [lab.client(1).bytes(), syn.reply().bytes()];
+        let [client, server] = [client, server].map(|frame| convey_wire::parse(&frame).unwrap().key);
+        let progress = |seq, ack| Segment { flags: 0, seq, ack, len: 0 };
+        let events = [(client, progress(seq, 501)), (server, progress(501, seq))];
+        lab.forwarder.on_cached_elsewhere(&events, lab.now);
+        assert_eq!(lab.forwarder.flows().count(expected), 1, "{seq}");
+        lab.send(lab.client(1).seq(seq).ack(501));
+        assert_eq!(lab.forwarder.flows().count(Established), 1, "{seq}");
     }
 }
 
