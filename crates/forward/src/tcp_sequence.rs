@@ -474,6 +474,8 @@ impl TcpSequence {
             ACK if fits => Heard::flags(flags),
             SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
                 self.acked = seq.wrapping_add(1);
+                // Data that came with the SYN.
+                advance(&mut self.sent, ack);
                 // The client may still wait for the answer to the other SYN.
                 if *pending != PendingFin::Reopening {
                     self.answered = self.acked;

@@ -196,7 +196,12 @@ impl Forwarder {
             both.map(|seen: Option<CachedActivity>| seen.and_then(|seen| Some((seen.progress?, seen.at))));
         // As long ago as the packet: each look at a flow would put its deadline off.
         match (before.is_handshake(), far) {
-            (true, [Some((progress, at)), _]) => self.open(id, progress, at),
+            (true, [Some((progress, at)), server]) => {
+                // The server may have accepted data of the SYN.
+                let confirmed = server.map_or(progress.sent, |(server, _)| server.acked);
+                let progress = progress.furthest(Progress { sent: confirmed, ..progress });
+                self.open(id, progress, at);
+            }
             (true, [None, Some((Progress { sent, acked }, at))]) => {
                 let answer = Segment { flags: SYN_ACK, seq: sent.wrapping_sub(1), ack: acked, len: 1 };
                 self.flows.on_segment(id, Direction::ToClient, answer, at);

@@ -65,6 +65,16 @@ fn in_dsr_a_client_opens_a_connection_if_it_goes_on_from_its_own_syn() {
 }
 
 #[test]
+fn reset_behind_data_of_a_syn_that_the_server_accepted_counts() {
+    for (state, after) in [(SynReceived, None), (Established, Some(segment(ACK, 401, 501)))] {
+        let mut numbers = TcpSequence::first(Segment { len: 301, ..segment(SYN, 100, 0) });
+        assert_eq!(numbers.say(BothSides, SynSent, ToClient, segment(SYN_ACK, 500, 401)), SYN_ACK);
+        after.map(|ack| assert_eq!(numbers.say(BothSides, SynReceived, ToServer, ack), ACK));
+        assert_eq!(numbers.say(BothSides, state, ToServer, segment(RST, 401, 0)), RST, "{state:?}");
+    }
+}
+
+#[test]
 fn data_that_comes_with_a_syn_may_be_accepted_or_not() {
     let syn = Segment { len: 1_001, ..segment(SYN, 100, 0) };
     for accepted in [101, 1_101] {

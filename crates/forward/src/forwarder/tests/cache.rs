@@ -37,6 +37,7 @@ told_with_a_cache! {
     what_has_opened_can_be_reset_before_anybody_told_of_it,
     a_syn_does_not_begin_anew_what_has_opened_and_nobody_told_of,
     an_acknowledgement_of_the_connection_before_does_not_open_the_next,
+    connection_with_data_in_its_syn_opens_without_the_event_of_its_ack,
     datagrams_leave_once_they_are_a_stream,
     a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
     a_connection_that_nobody_told_of_is_not_forgotten_as_half_open,
@@ -218,6 +219,20 @@ mod stories {
             lab.forwarder.on_cached(&client_key(&lab, 1), late, lab.now);
             assert_eq!(state(&lab), FlowState::SynSent);
         }
+    }
+
+    pub(super) fn connection_with_data_in_its_syn_opens_without_the_event_of_its_ack(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100).payload(&[7; 300]));
+        lab.send(syn.reply().syn().seq(500).ack(401));
+        assert_eq!((forwarded(&lab, 1), state(&lab)), ((Some(0), Some(1)), FlowState::SynReceived));
+        lab.is_deaf = true;
+        lab.send(lab.client(1).seq(401).ack(501));
+        kernel(&lab).events();
+        lab.wait(Duration::from_secs(100));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+        lab.send(lab.client(1).seq(401).rst());
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Closed, 1));
     }
 
     pub(super) fn datagrams_leave_once_they_are_a_stream(family: Family) {
