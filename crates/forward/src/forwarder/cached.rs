@@ -39,7 +39,9 @@ impl Forwarder {
             // Or it was forwarded just before the cache had to leave the flow to us.
             if is_fin && !before.is_handshake() {
                 self.hear_fin_event(id, direction, segment, now);
-            } else if !is_fin && (self.withheld.has(flow) || flow.reopening_at().is_some()) {
+            } else if !is_fin
+                && (self.withheld.has(flow) || (before.is_handshake() && flow.reopening_at().is_some()))
+            {
                 self.hear(id, direction, segment, now);
                 self.hear_of_server(id, before);
             }

@@ -14,6 +14,7 @@ told_with_a_cache! {
     connection_ends_by_its_fins_though_all_events_were_lost,
     fin_without_an_event_shortens_the_timeout,
     fin_event_counts_after_its_flow_has_left_the_cache,
+    event_of_an_answer_does_not_reopen_its_own_connection,
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
@@ -170,6 +171,21 @@ mod stories {
         kernel(&lab).events();
         lab.wait(Duration::from_secs(6_500));
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries(), lab.ended()), (0, 0, 1));
+    }
+
+    pub(super) fn event_of_an_answer_does_not_reopen_its_own_connection(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.send(lab.client(1).syn().seq(100));
+        lab.is_deaf = true;
+        lab.send(syn.reply().syn().seq(500).ack(101));
+        lab.send(lab.client(1).seq(101).ack(501));
+        // The network has duplicated it.
+        lab.send(lab.client(1).syn().seq(100));
+        assert_eq!(state(&lab), FlowState::Established);
+        for (key, segment) in kernel(&lab).events() {
+            lab.forwarder.on_cached(&key, segment, lab.now);
+            assert_eq!(state(&lab), FlowState::Established, "{segment:?}");
+        }
     }
 
     pub(super) fn fin_event_counts_after_its_flow_has_left_the_cache(family: Family) {
