@@ -449,8 +449,7 @@ fn put_one(
     };
     let is_unknown = match numbers {
         Numbers::Restored => true,
-        Numbers::OfCache => seen.is_some_and(|seen| seen.progress.is_none()),
-        Numbers::Furthest => false,
+        Numbers::OfCache | Numbers::Furthest => seen.is_some_and(|seen| seen.progress.is_none()),
     };
     let is_restored = is_unknown && !flow.state().is_udp();
     let view = flow.view();

@@ -329,6 +329,33 @@ fn went_on_meanwhile(family: Family, more: u32) {
 }
 
 #[test]
+fn numbers_of_a_worker_leave_the_mark_of_a_restored_entry() {
+    for family in Family::BOTH {
+        run_with_cache(|| mark_stays(family));
+    }
+}
+
+/// The server has sent 50 MB meanwhile, so its first segment here does not end the mark. A worker forwards one of the client.
+fn mark_stays(family: Family) {
+    let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
+    // The client's data passes a multiple of 512 KiB.
+    let begin = 524_000;
+    let syn = old.connect_at(1, begin - 1);
+    let flows = handed(&mut old);
+    assert_eq!(take(&mut new, &flows), 1);
+    new.send(syn.reply().seq(50_000_501).ack(begin));
+    new.send(new.client(1).seq(begin).ack(501));
+    let mut cache = new.kernel.as_ref().unwrap().cache();
+    let keys = [flows[0].client, flows[0].server];
+    let mut numbers = || keys.map(|key| cache.seen(&key).unwrap().progress);
+    assert_eq!(numbers(), [None, None]);
+    let kernel = new.kernel.take();
+    new.send(new.client(1).seq(begin).ack(501).payload(&[7; 1_000]));
+    new.kernel = kernel;
+    assert_eq!(numbers(), [None, None]);
+}
+
+#[test]
 fn connection_that_outran_its_numbers_during_an_upgrade_ends_in_the_new_cache() {
     for family in Family::BOTH {
         for hears in [true, false] {
