@@ -109,8 +109,8 @@ impl Forwarder {
         last.into_iter().for_each(|id| self.put_numbers(id, Numbers::Restored));
     }
 
-    /// Whether the progress of a client, as another process reports it, shows no more than that the server has answered its SYN. Versions
-    /// before 0.3 report that without the SYN-ACK. The next segment of the client completes the handshake here.
+    /// Whether the progress of a client, as another process reports it, shows no more than that the server has answered its SYN. Earlier
+    /// builds report that without the SYN-ACK. The next segment of the client completes the handshake here.
     fn shows_answer_alone(&mut self, id: FlowId, Segment { seq, ack, .. }: Segment, now: Timestamp) -> bool {
         let flow = self.flows.get(id);
         let sent = flow.expected_of_client();
