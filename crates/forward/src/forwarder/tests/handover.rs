@@ -165,11 +165,7 @@ fn a_syn_that_the_other_has_handled_is_not_handled_again(family: Family) {
 fn connection_ends_though_no_process_has_handled_its_first_fin(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
-        let syn = old.send(old.client(1).syn().seq(100));
-        if !is_dsr {
-            old.send(syn.reply().syn().seq(500).ack(101));
-        }
-        old.send(old.client(1).seq(101).ack(501));
+        let syn = old.connect(1);
         old.hear_cache();
         if !is_dsr {
             old.send(old.client(1).fin().seq(101).ack(501));
@@ -209,11 +205,7 @@ fn fins_in_the_cache_during_a_handover_are_handed_over() {
 fn finished_meanwhile(family: Family) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
-        let syn = old.send(old.client(1).syn().seq(100));
-        if !is_dsr {
-            old.send(syn.reply().syn().seq(500).ack(101));
-        }
-        old.send(old.client(1).seq(101).ack(501));
+        let syn = old.connect(1);
         let flows = handed(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
         old.is_deaf = true;
@@ -296,11 +288,7 @@ fn progress_without_an_answer_does_not_open_a_connection() {
 fn went_on_meanwhile(family: Family, more: u32) {
     for (mut old, mut new) in Lab::both_modes(family).into_iter().zip(Lab::both_modes(family)) {
         let is_dsr = !old.world.frontends[0].mode.has_snat();
-        let syn = old.send(old.client(1).syn().seq(100));
-        if !is_dsr {
-            old.send(syn.reply().syn().seq(500).ack(101));
-        }
-        old.send(old.client(1).seq(101).ack(501));
+        let syn = old.connect(1);
         old.hear_cache();
         let flows = handed(&mut old);
         assert_eq!(take(&mut new, &flows), 1);
