@@ -15,8 +15,8 @@ pub use self::tunnels::{own_address, tunnel, tunnels};
 use super::flow::ServerWay;
 use super::state::View;
 use convey_model::{
-    Access, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown, Prefix,
-    Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
+    Access, Addr, DrainingEndpoints, DsrKind, Endpoint, FlowTimeouts, Limits, Listen, NextHops, OnDown,
+    Prefix, Protocol, ServerEndpoints, Slots, Sources, Tunnel, TunnelConfig,
 };
 
 /// All that decides about packets besides their flows. Flows that have begun go on by it, too.
@@ -267,6 +267,12 @@ impl PlannedServer {
             addr.set_port(port);
         }
         addr
+    }
+
+    /// The same as the server's end of a flow.
+    pub(crate) fn endpoint_for(&self, port: u16) -> (Addr, u16) {
+        let addr = self.addr_for(port);
+        (addr.ip().into(), addr.port())
     }
 }
 

@@ -78,12 +78,6 @@ impl<'a> ChosenServer<'a> {
         };
         Ok(ChosenServer { frontend, server, next_hop, hop, envelope, snat: None })
     }
-
-    /// Its address and port for clients that ask for this one.
-    fn endpoint(&self, port: u16) -> (Addr, u16) {
-        let addr = self.server.addr_for(port);
-        (addr.ip().into(), addr.port())
-    }
 }
 
 impl Forwarder {
@@ -230,10 +224,9 @@ impl Forwarder {
             let next_hop = self.find_next_hop(dsr_recipient(server, frontend, key, plan), plan)?;
             return ChosenServer::new(frontend, server, next_hop, packet);
         }
-        let addr = server.addr_for(key.dst_port);
-        let endpoint = (addr.ip().into(), addr.port());
+        let endpoint = server.endpoint_for(key.dst_port);
         let snat = self.find_port(endpoint, packet)?;
-        let way = self.find_next_hop(Recipient::Server(snat.at.0.ip(), addr.ip()), plan);
+        let way = self.find_next_hop(Recipient::Server(snat.at.0.ip(), endpoint.0.ip()), plan);
         let target = way.and_then(|next_hop| ChosenServer::new(frontend, server, next_hop, packet));
         let target = target.map(|target| ChosenServer { snat: Some(snat), ..target });
         target.inspect_err(|_| self.give_port_back(endpoint, snat, key.protocol))
@@ -285,7 +278,7 @@ impl Forwarder {
     fn record(&mut self, packet: PacketContext<'_>, target: ChosenServer<'_>) -> Result<FlowId, Stop> {
         let ChosenServer { frontend, server, next_hop, .. } = target;
         let key = &packet.headers.key;
-        let endpoint = target.endpoint(key.dst_port);
+        let endpoint = server.endpoint_for(key.dst_port);
         let (view, back, to_client) = match target.snat {
             None => (View::ClientSide, (key.src, key.src_port), UNRESOLVED),
             Some(snat) => {
@@ -377,7 +370,7 @@ impl Forwarder {
     /// Gives back the port of a flow that does not begin.
     fn undo_port(&mut self, target: &ChosenServer<'_>, headers: &Headers) {
         if let Some(snat) = target.snat {
-            self.give_port_back(target.endpoint(headers.key.dst_port), snat, headers.key.protocol);
+            self.give_port_back(target.server.endpoint_for(headers.key.dst_port), snat, headers.key.protocol);
         }
     }
 
@@ -469,9 +462,8 @@ fn forward_unrecorded(
 ) -> Verdict {
     let ChosenServer { frontend, server, next_hop, hop, envelope, .. } = target;
     let key = &headers.key;
-    let addr = server.addr_for(key.dst_port);
     let (dst, dst_port) = match frontend.way() {
-        ServerWay::Rewritten => (addr.ip().into(), addr.port()),
+        ServerWay::Rewritten => server.endpoint_for(key.dst_port),
         ServerWay::OnLink | ServerWay::Tunneled => (key.dst, key.dst_port),
     };
     let rewrite = Rewrite { src: key.src, src_port: key.src_port, dst, dst_port, next_hop };

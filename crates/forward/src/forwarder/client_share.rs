@@ -50,8 +50,7 @@ pub struct ClientShare {
 
 impl<'a> Claim<'a> {
     fn of_new(key: &FlowKey, frontend: &'a PlannedFrontend, server: &'a PlannedServer) -> Claim<'a> {
-        let addr = server.addr_for(key.dst_port);
-        let port = (addr.ip().into(), addr.port());
+        let port = server.endpoint_for(key.dst_port);
         let (client, protocol, own, own_at_source) = (key.src, key.protocol, 0, 0);
         Claim { client, protocol, port, frontend, server, own, own_at_source }
     }
