@@ -124,7 +124,8 @@ fn an_upload_passes_a_router_that_takes_less_than_convey_knew(case: Case) {
         let said = format!("reports a path MTU to server {far}: {NARROW} bytes");
         let log = network.log(Role::Balancer);
         assert!(log.contains(&said), "{log}");
-        has_forwarded(&network, 50);
+        // Those of the upload that are super-frames a worker may cut; acknowledgements of the download are few.
+        has_forwarded(&network, 5);
         let client = SocketAddr::new(case.family.address(Role::Client(1)), 4_242);
         let next_hop = explained(&network, client).to_string();
         assert!(next_hop.contains(&format!("MTU {NARROW}")), "{next_hop}");
