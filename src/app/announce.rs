@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use self::seen::SeenAddresses;
 use super::clock;
-use super::stale_addresses::{announcers, name, own, own_all};
+use super::stale_addresses::{announcers, name, own, own_all, own_in_lineage};
 use crate::admin::{
     AcmeState, AnnounceState, AnnouncedAddress, AnnouncedAddresses, CertificateView, ReadinessInput,
     announced_addresses,
@@ -88,15 +88,11 @@ enum End {
 pub(super) struct AnnounceNames(BTreeMap<IpAddr, OwnedName>);
 
 impl AnnounceNames {
-    /// Takes them. In an upgrade another process has them, too, and hands over to this one.
-    pub(super) fn take(snapshot: &Snapshot, is_upgrade: bool) -> AnnounceNames {
-        let take = |ip: IpAddr| {
-            let taken = if is_upgrade { OwnedName::beside(name(ip)) } else { own(ip) };
-            Some((ip, taken.ok()?))
-        };
+    /// Takes those that no process has but the one before this in an upgrade.
+    pub(super) fn take(snapshot: &Snapshot) -> AnnounceNames {
         let frontends = snapshot.announce.iter().flat_map(|_| &snapshot.frontends);
         let addresses = AnnounceConfig::addresses(frontends.map(|frontend| &frontend.config));
-        AnnounceNames(addresses.into_iter().filter_map(take).collect())
+        AnnounceNames(own_in_lineage(addresses.into_iter().collect()))
     }
 }
 

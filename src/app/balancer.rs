@@ -208,7 +208,6 @@ struct Announcing {
     packets: Option<PacketFacts>,
     /// `None` before the first is announced, and at the end.
     announcer: Option<Announcer>,
-    is_upgrade: bool,
     /// Addresses of the process before.
     known: BTreeMap<IpAddr, HandedAnnouncement>,
 }
@@ -289,7 +288,7 @@ impl RunningBalancer {
             }
         };
         // Before another process leaves: what it announces stays announced.
-        let names = AnnounceNames::take(&self.task.snapshot.load(), self.announcing.is_upgrade);
+        let names = AnnounceNames::take(&self.task.snapshot.load());
         // A script that waits for this line finds everything in place.
         if let Some(predecessor) = predecessor {
             let line = format!("convey {} goes on as process {}", env!("CARGO_PKG_VERSION"), process::id());
@@ -561,8 +560,7 @@ fn source(
     let (acme, announce) = (Arc::<AcmeState>::default(), Arc::<AnnounceState>::default());
     let (state, changed) = (announce.clone(), data_path.changed());
     let (announcer, known, view) = (None, BTreeMap::new(), data_path.view(parts.config));
-    let (is_upgrade, packets) = (parts.is_upgrade, view.packets.clone());
-    let announcing = Announcing { state, changed, packets, announcer, is_upgrade, known };
+    let announcing = Announcing { state, changed, packets: view.packets.clone(), announcer, known };
     let source = admin::StatsSource {
         snapshot: parts.snapshot.clone(),
         started: clock::wall_clock_start(),

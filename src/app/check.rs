@@ -248,7 +248,7 @@ fn of_packets(config: &Config, kernel: &Kernel) -> Vec<String> {
     if let Ok(addresses) = &addresses {
         let needs = packet_plan::needs_snat_address(config, &kernel.network, addresses);
         let needed = addresses.iter().copied().filter(|ip| needs(*ip));
-        note(SnatOwnership::take(config, needed, false).map(drop));
+        note(SnatOwnership::take(config, needed).map(drop));
         let settings = &config.passthrough;
         let selection = packet_plan::selection(settings, addresses, packet_plan::with_backends(config));
         if settings.guard

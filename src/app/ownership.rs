@@ -2,44 +2,32 @@
 //! it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use anyhow::Context;
+use anyhow::anyhow;
 
+use super::socket_owner::SocketOwner;
 use crate::config::Config;
 use crate::model::{Endpoint, FrontendConfig, Mode};
-use crate::net::OwnedName;
+use crate::net::{NotOwned, OwnedName, TAKEN};
 
 /// The frontends of packet modes that are ours.
 #[derive(Debug, Default)]
 pub(super) struct Ownership(BTreeMap<Endpoint, OwnedName>);
 
 impl Ownership {
-    /// Takes what is wanted and not ours yet. Errors leave nothing taken.
+    /// Takes what is wanted and not ours yet; in an upgrade the process before has it, too. Errors leave nothing taken.
     pub(super) fn missing(&self, config: &Config) -> anyhow::Result<Ownership> {
         let wanted: BTreeSet<Endpoint> =
             config.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
         let new: Vec<Endpoint> =
             wanted.into_iter().filter(|endpoint| !self.0.contains_key(endpoint)).collect();
-        let names = OwnedName::take_all(&new).map_err(|refused| {
+        let names = OwnedName::take_all_in_lineage(&new).map_err(|refused| {
             let endpoint = new[refused.which];
-            anyhow::Error::from(refused.error).context(format!("cannot forward packets to {endpoint}"))
+            not_ours(refused).context(format!("cannot forward packets to {endpoint}"))
         })?;
         Ok(Ownership(new.into_iter().zip(names).collect()))
-    }
-
-    /// Takes what is wanted, though another process has it: that one hands over to this one.
-    pub(super) fn beside(config: &Config) -> anyhow::Result<Ownership> {
-        let wanted: BTreeSet<Endpoint> =
-            config.frontends_where(Mode::forwards_packets).flat_map(FrontendConfig::endpoints).collect();
-        let own = |endpoint: Endpoint| {
-            let name = OwnedName::beside(endpoint);
-            let name = name.with_context(|| format!("cannot forward packets to {endpoint}"))?;
-            Ok((endpoint, name))
-        };
-        Ok(Ownership(wanted.into_iter().map(own).collect::<anyhow::Result<_>>()?))
     }
 
     /// How many there are: each is a descriptor.
@@ -68,25 +56,31 @@ pub(super) struct SnatOwnership {
     withheld: BTreeMap<IpAddr, String>,
     /// Those that could not be had at the last attempt.
     refused: BTreeSet<IpAddr>,
-    /// Whether another process has some of them, and hands over to this one.
-    is_upgrade: bool,
 }
 
 impl SnatOwnership {
-    /// Takes the SNAT ports of these addresses. In an upgrade another process has them, too, and hands over to this one.
+    /// Takes the SNAT ports of these addresses. In an upgrade the process before has them, too.
     pub(super) fn take(
         config: &Config,
         addresses: impl IntoIterator<Item = IpAddr>,
-        is_upgrade: bool,
     ) -> anyhow::Result<SnatOwnership> {
         let ports = config.passthrough.snat_ports.clone();
         let (names, withheld, refused) = Default::default();
-        let mut ours = SnatOwnership { ports, names, withheld, refused, is_upgrade };
-        for ip in addresses {
-            let name = ours.take_one(ip).with_context(|| ours.refusal(ip))?;
-            ours.names.insert(ip, name);
-        }
+        let mut ours = SnatOwnership { ports, names, withheld, refused };
+        ours.take_all(addresses)?;
         Ok(ours)
+    }
+
+    /// Takes the ports of these addresses, too.
+    pub(super) fn take_all(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> anyhow::Result<()> {
+        for ip in addresses {
+            if !self.names.contains_key(&ip) {
+                let name =
+                    self.take_one(ip).map_err(|refused| not_ours(refused).context(self.refusal(ip)))?;
+                self.names.insert(ip, name);
+            }
+        }
+        Ok(())
     }
 
     /// Takes what is `needed` now, which depends on the addresses that are withheld. Returns the reason for each address that cannot
@@ -104,8 +98,8 @@ impl SnatOwnership {
                         self.refused.remove(&ip);
                         self.names.insert(ip, name);
                     }
-                    Err(error) => {
-                        let reason = format!("{}: {error}", self.refusal(ip));
+                    Err(refused) => {
+                        let reason = format!("{}: {refused}", self.refusal(ip));
                         if self.refused.insert(ip) {
                             refusals.push(reason.clone());
                         }
@@ -117,17 +111,6 @@ impl SnatOwnership {
                 return refusals;
             }
         }
-    }
-
-    /// Takes the ports of addresses that flows of another process have, which hands over to this one.
-    pub(super) fn take_beside(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> anyhow::Result<()> {
-        for ip in addresses {
-            if !self.names.contains_key(&ip) {
-                let name = OwnedName::beside(self.name(ip)).with_context(|| self.refusal(ip))?;
-                self.names.insert(ip, name);
-            }
-        }
-        Ok(())
     }
 
     /// The addresses whose ports are ours.
@@ -150,14 +133,9 @@ impl SnatOwnership {
         self.withheld.clear();
     }
 
-    /// The process before this one has handed over: what is needed from now on may belong to others.
-    pub(super) fn end_upgrade(&mut self) {
-        self.is_upgrade = false;
-    }
-
-    fn take_one(&self, ip: IpAddr) -> io::Result<OwnedName> {
-        let name = self.name(ip);
-        if self.is_upgrade { OwnedName::beside(name) } else { OwnedName::take(name) }
+    fn take_one(&self, ip: IpAddr) -> Result<OwnedName, NotOwned> {
+        let mut names = OwnedName::take_all_in_lineage(&[self.name(ip)])?;
+        Ok(names.pop().unwrap_or_else(|| unreachable!("one was taken")))
     }
 
     fn name(&self, ip: IpAddr) -> String {
@@ -169,9 +147,21 @@ impl SnatOwnership {
     }
 }
 
+/// Why something is not ours, with the process that has it, as far as this user may see.
+fn not_ours(refused: NotOwned) -> anyhow::Error {
+    match refused.holder.and_then(|inode| SocketOwner::of(&[inode])) {
+        Some(holder) => anyhow!("{TAKEN}: {holder}"),
+        None => refused.error.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
     use super::*;
+    use crate::net::lineage;
 
     /// Port ranges are names: one that no other test has.
     fn config(first: u16) -> Config {
@@ -186,12 +176,21 @@ mod tests {
         last.map(|last| IpAddr::from([198, 51, 100, last]))
     }
 
+    /// Another process that has the SNAT ports of an address by the configuration of `first`.
+    fn third(lineage: u64, ip: IpAddr, first: u16) -> UnixDatagram {
+        let name = format!("convey {ip} ports {first}-{} #{lineage:016x}{:016x}", first + 9, 1);
+        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+    }
+
+    fn other_lineage() -> u64 {
+        lineage() ^ 1
+    }
+
     #[test]
     fn spare_address_belongs_to_the_process_that_needs_it_first() {
         let [a, b] = ips([1, 2]);
-        let mut first = SnatOwnership::take(&config(20_000), [a], false).unwrap();
-        let second = SnatOwnership::take(&config(20_000), [b], false).unwrap();
-        assert!(SnatOwnership::take(&config(20_000), [a], false).is_err());
+        let second = third(other_lineage(), b, 20_000);
+        let mut first = SnatOwnership::take(&config(20_000), [a]).unwrap();
         let said = first.take_needed(|_| BTreeSet::from([b]));
         let start = "cannot use the passthrough.snat_ports 20000-20009 of 198.51.100.2: another process";
         assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
@@ -207,12 +206,26 @@ mod tests {
 
     #[test]
     fn withheld_address_makes_the_next_one_needed() {
-        let [a, b, c] = ips([3, 4, 5]);
-        let _other = SnatOwnership::take(&config(20_010), [a], false).unwrap();
-        let mut ours = SnatOwnership::take(&config(20_010), [], false).unwrap();
+        let [a, b] = ips([3, 4]);
+        let _other = third(other_lineage(), a, 20_010);
+        let mut ours = SnatOwnership::take(&config(20_010), []).unwrap();
         ours.take_needed(|withheld| BTreeSet::from([if withheld.contains(&a) { b } else { a }]));
         assert_eq!((ours.addresses(), ours.withheld()), (vec![b], vec![a]));
-        ours.take_beside([a, c]).unwrap();
-        assert_eq!(ours.addresses(), [a, b, c]);
+    }
+
+    #[test]
+    fn successor_shares_snat_ports_with_its_predecessor_alone() {
+        let [a, b, c] = ips([5, 6, 7]);
+        let _predecessor = [third(lineage(), a, 20_020), third(lineage(), b, 20_020)];
+        let _other = third(other_lineage(), b, 20_020);
+        let mut ours = SnatOwnership::take(&config(20_020), [a]).unwrap();
+        ours.take_all([a, c]).unwrap();
+        let own = std::process::id();
+        for refused in [ours.take_all([b]), SnatOwnership::take(&config(20_020), [b]).map(drop)] {
+            let why = format!("{:#}", refused.unwrap_err());
+            let start = "cannot use the passthrough.snat_ports 20020-20029 of 198.51.100.6: another process";
+            assert!(why.starts_with(start) && why.ends_with(&format!(" (process {own})")), "{why}");
+        }
+        assert_eq!(ours.addresses(), [a, c]);
     }
 }

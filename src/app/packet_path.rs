@@ -114,13 +114,10 @@ impl HostResources {
         let interfaces = interfaces(config, network)?;
         let snat_addresses = snat_addresses(config, network)?;
         // Before anything is done that another process would feel.
-        let ownership = match parts.is_upgrade {
-            true => Ownership::beside(config)?,
-            false => Ownership::default().missing(config)?,
-        };
+        let ownership = Ownership::default().missing(config)?;
         let needs = needs_snat_address(config, network, &snat_addresses);
         let needed = snat_addresses.iter().copied().filter(|ip| needs(*ip));
-        let snat = SnatOwnership::take(config, needed, parts.is_upgrade)?;
+        let snat = SnatOwnership::take(config, needed)?;
         let selection = selection(settings, &snat.addresses(), with_backends(config));
         let guard = guard(settings, &selection, &interfaces)?;
         let reserved = reserve_ports(settings, &snat_addresses)?;
@@ -228,7 +225,7 @@ impl PacketPath {
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let mut tasks = JoinSet::new();
         watch_load(&mut tasks, parts, &pipeline, offloader.as_ref(), &stats);
-        let keeps_neighbours = OwnedName::beside(neighbours::NAME).context("cannot look after neighbours")?;
+        let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot look after neighbours")?;
         let kept = KeptNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
         tasks.spawn(neighbours::look_after(netlink.clone(), sight.clone(), hop_uses, kept.clone()));
@@ -271,7 +268,6 @@ impl PacketPath {
     /// Puts our guard of DSR frontends in the place of those that earlier processes have left for the same ones, now that the
     /// start has succeeded: one that fails takes nobody's guard away. Guards of other frontends go when their time is over.
     pub(super) async fn take_over(&mut self, config: &Config) {
-        self.snat.end_upgrade();
         if let Some(lease) = self.lease.take() {
             lease.renew();
             self.tasks.spawn(async move {
@@ -444,7 +440,7 @@ impl PacketPath {
         }
         let seen = flows.iter().filter(|flow| flow.view == View::BothSides).map(|flow| flow.server.dst.ip());
         let known: BTreeSet<IpAddr> = seen.filter(|ip| self.snat_addresses.contains(ip)).collect();
-        self.snat.take_beside(known)?;
+        self.snat.take_all(known)?;
         capture_snat(&mut self.attachments, &self.snat);
         self.attachments.route(&snapshot.network);
         let sight = Arc::new(Sight::new(snapshot.clone()));

@@ -1,11 +1,11 @@
 //! Addresses that a convey has put on an interface to be announced, and whose process is gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
 
 use crate::doctor::Diagnosis;
-use crate::net::{self, HostAddress, HostAddresses, OwnedName, OwnedNames};
+use crate::net::{self, HostAddress, HostAddresses, NotOwned, OwnedName, OwnedNames};
 
 /// Who announces an address has this name in its network namespace.
 pub(super) fn name(ip: IpAddr) -> String {
@@ -22,6 +22,19 @@ pub(super) fn own_all(ips: &[IpAddr]) -> Vec<(IpAddr, OwnedName)> {
     let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
     let owned = OwnedName::take_all(&names).unwrap_or_default();
     ips.iter().copied().zip(owned).collect()
+}
+
+/// Takes the names of these in an upgrade, but for those that another convey has than the one before this.
+pub(super) fn own_in_lineage(mut ips: Vec<IpAddr>) -> BTreeMap<IpAddr, OwnedName> {
+    loop {
+        let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
+        match OwnedName::take_all_in_lineage(&names) {
+            Ok(owned) => return ips.into_iter().zip(owned).collect(),
+            Err(NotOwned { which, holder: Some(_), .. }) => _ = ips.remove(which),
+            // This process may have no more descriptors.
+            Err(NotOwned { which, .. }) => ips.truncate(which),
+        }
+    }
 }
 
 /// Who says that they announce addresses, whichever user they are of: though a stranger's word keeps nobody from announcing the same, the
@@ -119,4 +132,25 @@ pub(super) async fn diagnoses() -> Vec<Diagnosis> {
     let Ok(addresses) = HostAddresses::open() else { return Vec::new() };
     let found = find(&addresses).await.unwrap_or_default();
     found.stale.iter().map(StaleAddress::diagnosis).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    use super::*;
+    use crate::net::lineage;
+
+    #[test]
+    fn address_of_another_convey_is_not_taken_in_an_upgrade() {
+        let ips = [7, 8, 9].map(|last| IpAddr::from([198, 51, 100, last]));
+        let held = [(ips[0], lineage()), (ips[1], lineage() ^ 1)].map(|(ip, lineage)| {
+            let full = format!("convey {} #{lineage:016x}{:016x}", name(ip), 1);
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(full).unwrap()).unwrap()
+        });
+        let owned = own_in_lineage(ips.to_vec());
+        assert_eq!(owned.into_keys().collect::<Vec<_>>(), [ips[0], ips[2]]);
+        drop(held);
+    }
 }

@@ -1,20 +1,23 @@
 //! A second process on the balancer.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::Command;
 
-use convey_lab::Role;
+use convey_lab::{INTERFACE, Role};
 use convey_testkit::{Process, binary, run, wait_for};
 use rustix::process::Signal;
 
-use crate::case::{Case, Story, stories};
+use crate::case::{Case, Family, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::{Network, PORT};
+use crate::upgrade::Program;
 
 pub(crate) fn stories() -> Vec<Story> {
     let mut stories = stories![
         what_one_process_forwards_no_second_one_does[NGINX],
         a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free[NGINX],
+        upgrade_takes_nothing_of_another_process[NGINX],
     ];
     stories.extend(stories![when Case::is_cached =>
         what_an_ordinary_user_binds_keeps_nobody_from_forwarding [NGINX],
@@ -66,6 +69,49 @@ fn a_second_process_forwards_other_addresses_and_takes_one_that_becomes_free(cas
         wait_for("the end of a reload", || (log().len() > before).then_some(()));
         log().contains("frontend f80: added").then_some(())
     });
+    assert_eq!(network.ask(1).unwrap(), "s1");
+}
+
+fn upgrade_takes_nothing_of_another_process(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let program = Program::install(&network);
+    network.balance_by(program.command(&network), &config());
+    let _server = network.nginx(1);
+    let (spare, prefix) = match case.family {
+        Family::V4 => ("10.66.0.1", 24),
+        Family::V6 => ("fd66::1", 64),
+    };
+    let address = format!("{spare}/{prefix}");
+    network.lab.run(Role::Balancer, "ip", &["addr", "add", &address, "dev", INTERFACE, "nodad"]).unwrap();
+    let mut second = Second::new(&network, &[OTHER], "33768-61000");
+    second.set_snat_address(spare);
+    let third = convey_testkit::start(second.command(), &network.path("log"));
+    let holder = format!("another process on this host does already: convey (process {})", third.id());
+    let refused = |text: &str, why: &str| {
+        network.save_with(text);
+        let ran = program.ask(&network);
+        let why = format!("{why}: {holder}");
+        assert!(ran.code == Some(1) && ran.stderr.contains(&why), "{why:?} is not in {ran:?}");
+        assert!(network.log(Role::Balancer).contains("this process goes on"));
+        assert_eq!(network.ask(1).unwrap(), "s1");
+    };
+    let vip = case.family.vip(OTHER);
+    let server = SocketAddr::new(case.family.address(Role::Server(1)), OTHER);
+    let with_frontend = format!(
+        "{}[frontends.other]\nlisten_addr = \"{vip}\"\nbackend = \"other\"\n\
+         [backends.other]\nhealth_check.kind = \"none\"\nservers.s1.addr = \"{server}\"\n",
+        config().text(case)
+    );
+    refused(&with_frontend, &format!("cannot forward packets to {vip}"));
+    if case.is_passthrough() {
+        let with_spare = format!("[passthrough]\nsnat_addresses = [\"{spare}\"]");
+        let text = config().text(case).replace("[passthrough]", &with_spare);
+        refused(&text, &format!("cannot use the passthrough.snat_ports 33768-61000 of {spare}"));
+    }
+    network.save_with(&with_frontend);
+    drop(third);
+    program.upgrade(&network, 1);
+    program.upgrade(&network, 2);
     assert_eq!(network.ask(1).unwrap(), "s1");
 }
 
@@ -141,6 +187,14 @@ impl Second<'_> {
         }
         fs::write(network.path("second.toml"), text).unwrap();
         Second(network)
+    }
+
+    /// Names the address that servers see in passthrough.
+    fn set_snat_address(&mut self, address: &str) {
+        let path = self.0.path("second.toml");
+        let named = format!("[passthrough]\nsnat_addresses = [\"{address}\"]");
+        let text = fs::read_to_string(&path).unwrap().replace("[passthrough]", &named);
+        fs::write(path, text).unwrap();
     }
 
     fn command(&self) -> Command {

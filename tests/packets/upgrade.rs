@@ -310,7 +310,7 @@ impl Program {
     }
 
     /// `convey upgrade`.
-    fn ask(&self, network: &Network) -> Ran {
+    pub(crate) fn ask(&self, network: &Network) -> Ran {
         let mut command = network.lab.command(Role::Balancer, binary().get_program());
         run(command.arg("upgrade").arg("--config").arg(network.path("config.toml")))
     }

@@ -31,6 +31,7 @@ use crate::app::dispatch_seed;
 use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::model::{Endpoint, ServerKey};
+use crate::net::lineage;
 use crate::proxy::{HandedSession, HandedSockets};
 
 /// How long the new process may take to say anything: it is the first thing it does.
@@ -204,8 +205,8 @@ impl Successor {
 
     fn hand_over(&self, offer: &Offer) -> Result<Taken, HandoverFailure> {
         self.patience(START_TIMEOUT)?;
-        let dispatch_seed = dispatch_seed::get(false);
-        self.send(&Message::Clock { start: offer.clock, dispatch_seed }, &[])?;
+        let (dispatch_seed, lineage) = (dispatch_seed::get(false), lineage());
+        self.send(&Message::Clock { start: offer.clock, dispatch_seed, lineage }, &[])?;
         for (at, sockets) in &offer.sockets {
             for some in sockets.chunks(MAX_DESCRIPTORS) {
                 let some: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();

@@ -59,6 +59,9 @@ pub(super) enum Message {
         start: u64,
         #[serde(default)]
         dispatch_seed: u64,
+        /// [`crate::net::lineage`] of the old process; 0 in versions without one.
+        #[serde(default)]
+        lineage: u64,
     },
     /// Listening sockets of a place, which come with it; there may be several such messages of one.
     Listening { place: PlaceMessage },

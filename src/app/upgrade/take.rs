@@ -24,6 +24,7 @@ use crate::control::{Known, LoggedEvent};
 use crate::dataplane::XdpLinks;
 use crate::forward::CacheEvent;
 use crate::model::{Endpoint, ServerKey, Timestamp};
+use crate::net::inherit_lineage;
 use crate::proxy::{HandedSession, HandedSockets};
 
 /// How long the old process may take for a message: it has them all at hand.
@@ -248,9 +249,10 @@ fn receive_through(from: &Predecessor) -> anyhow::Result<Handed> {
     loop {
         let (message, descriptors) = channel.receive().context("cannot read what is handed over")?;
         match message {
-            Message::Clock { start, dispatch_seed } => {
+            Message::Clock { start, dispatch_seed, lineage } => {
                 clock::begin_at(start);
                 dispatch_seed::take_over(dispatch_seed);
+                inherit_lineage(lineage);
             }
             Message::Listening { place } => sockets.entry(place.into()).or_default().extend(descriptors),
             Message::XdpLink { interface } => {

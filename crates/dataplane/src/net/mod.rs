@@ -37,7 +37,7 @@ pub use kernel_route::{KernelRoute, KernelRouteKind, RouteQuery};
 pub use link_probe::{LinkAnswers, who_has};
 pub use neighbours::KernelNeighbour;
 pub use netlink::Netlink;
-pub use owned_name::{OwnedName, OwnedNames};
+pub use owned_name::{NotOwned, OwnedName, OwnedNames, TAKEN, inherit_lineage, lineage};
 pub use port_ranges::PortRanges;
 pub use requests::Error;
 pub use reserved_ports::{NotReserved, ReservedPorts, SnatPorts};

@@ -5,6 +5,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
 
 use log::warn;
 use rustix::process::geteuid;
@@ -29,6 +30,22 @@ pub struct NotOwned {
     pub which: usize,
     /// Why not; `AddrInUse` if another process owns it.
     pub error: io::Error,
+    /// Inode of the socket by which another process owns it, where the kernel lists sockets.
+    pub holder: Option<u64>,
+}
+
+/// Lineage of this process, once it is known.
+static LINEAGE: OnceLock<u64> = OnceLock::new();
+
+/// Number that this process shares with those before and after it in upgrades, and with no other process. The names
+/// that they bind have it. It is 0 after an upgrade from a version without lineages.
+pub fn lineage() -> u64 {
+    *LINEAGE.get_or_init(|| fastrand::u64(1..))
+}
+
+/// Sets the lineage of this process to that of its predecessor in an upgrade. Has no effect once a name is taken.
+pub fn inherit_lineage(lineage: u64) {
+    let _ = LINEAGE.set(lineage);
 }
 
 impl OwnedName {
@@ -44,18 +61,30 @@ impl OwnedName {
 
     /// Takes all of it. Errors leave nothing taken.
     pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
+        OwnedName::take_all_but(names, None)
+    }
+
+    /// Takes all of it, also if processes of the same [`lineage`] own it. Errors leave nothing taken.
+    pub fn take_all_in_lineage(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
+        OwnedName::take_all_but(names, Some(lineage()))
+    }
+
+    /// Takes all of it, unless a process owns some of it that is not of the lineage `but`.
+    fn take_all_but(names: &[impl Display], but: Option<u64>) -> Result<Vec<OwnedName>, NotOwned> {
         let names: Vec<String> = names.iter().map(|name| format!("convey {name}")).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let refused = |which| move |error| NotOwned { which, error };
+        let refused = |which| move |error| NotOwned { which, error, holder: None };
         let mut owned = Vec::new();
         for (which, name) in names.iter().enumerate() {
             owned.push(OwnedName::numbered(name).map_err(refused(which))?);
         }
         let others = match named(b"\0convey ") {
             Ok(others) => others,
-            // A kernel that tells of no sockets: the first process has the name itself.
+            // A kernel that lists no sockets cannot show whose a name is.
+            Err(_) if but.is_some() => Vec::new(),
+            // There the first process has the name itself.
             Err(_) => return alone(&names),
         };
         // There may be tens of thousands: one for each port of a range.
@@ -67,11 +96,14 @@ impl OwnedName {
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
             let Some(&which) = wanted.get(without_number(&socket.name[1..])) else { continue };
+            if but == Some(lineage_of(&socket.name[1..])) {
+                continue;
+            }
             match socket.uid {
                 Some(uid) if is_stranger(uid) && !capturing.contains(&uid) => {
                     strangers.add(uid, &names[which])
                 }
-                _ => return Err(NotOwned { which, error: taken() }),
+                _ => return Err(NotOwned { which, error: taken(), holder: Some(socket.inode) }),
             }
         }
         strangers.tell();
@@ -88,17 +120,17 @@ impl OwnedName {
         users.find(|uid| is_stranger(*uid))
     }
 
-    /// Takes what the name says though another process owns it: that one hands over to this one.
+    /// Takes a name that any number of processes may have.
     ///
     /// # Errors
     /// The kernel lets us have no such name.
-    pub fn beside(name: impl Display) -> io::Result<OwnedName> {
+    pub fn shared(name: impl Display) -> io::Result<OwnedName> {
         OwnedName::numbered(&format!("convey {name}")).map(|(name, _)| name)
     }
 
     /// A name of our own for it, and how it is written.
     fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
-        let full = format!("{name} #{:016x}", fastrand::u64(..));
+        let full = format!("{name} #{:016x}{:016x}", lineage(), fastrand::u64(..));
         Ok((OwnedName::bound(&full)?, full))
     }
 
@@ -146,8 +178,8 @@ impl OwnedNames {
 fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
     let take = |(which, name): (usize, &String)| {
         OwnedName::bound(name).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => NotOwned { which, error: taken() },
-            _ => NotOwned { which, error },
+            io::ErrorKind::AddrInUse => NotOwned { which, error: taken(), holder: None },
+            _ => NotOwned { which, error, holder: None },
         })
     };
     names.iter().enumerate().map(take).collect()
@@ -157,6 +189,13 @@ fn alone(names: &[String]) -> Result<Vec<OwnedName>, NotOwned> {
 fn without_number(socket: &[u8]) -> &[u8] {
     let number = socket.windows(2).position(|two| two == b" #");
     &socket[..number.unwrap_or(socket.len())]
+}
+
+/// Lineage of the process that bound a name; 0 for names of versions without lineages.
+fn lineage_of(socket: &[u8]) -> u64 {
+    let number = socket.get(without_number(socket).len() + 2..).unwrap_or_default();
+    let lineage = number.get(..16).filter(|_| number.len() == 32);
+    lineage.and_then(|hex| u64::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()).unwrap_or(0)
 }
 
 /// Whether the owner of the socket owns what the name says; without a number, as versions did that had none.
@@ -170,10 +209,11 @@ fn is_stranger(uid: u32) -> bool {
 }
 
 fn taken() -> io::Error {
-    io::Error::new(io::ErrorKind::AddrInUse, TAKEN)
+    io::Error::new(io::ErrorKind::AddrInUse, format!("{TAKEN} (`sudo ss -xap | grep @convey` shows which)"))
 }
 
-const TAKEN: &str = "another process on this host does already (`sudo ss -xap | grep @convey` shows which)";
+/// Why something cannot be owned that another process owns.
+pub const TAKEN: &str = "another process on this host does already";
 
 /// Users whose names do not count. They could bind any, and keep convey from starting.
 #[derive(Default)]
@@ -212,7 +252,8 @@ mod tests {
         let name = format!("test {}", std::process::id());
         let owned = OwnedName::take(&name).unwrap();
         let error = OwnedName::take(&name).unwrap_err();
-        assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::AddrInUse, TAKEN));
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().starts_with(TAKEN), "{error}");
         let _other = OwnedName::take(format!("{name} b")).unwrap();
         drop(owned);
         assert!(!OwnedNames::read().unwrap().contains(&name));
@@ -236,5 +277,31 @@ mod tests {
         assert_eq!(OwnedName::take(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(is_of(b"convey 10.0.0.1:80 #12", "convey 10.0.0.1:80"));
         assert!(!is_of(b"convey 10.0.0.1:8080 #12", "convey 10.0.0.1:80"));
+    }
+
+    #[test]
+    fn lineage_shares_its_names_with_no_other_process() {
+        let name = format!("test of a lineage {}", std::process::id());
+        let of_lineage = OwnedName::take(&name).unwrap();
+        let again = OwnedName::take_all_in_lineage(&[&name]).unwrap();
+        assert!(OwnedName::take(&name).is_err());
+        drop((of_lineage, again));
+        for other in [format!("#{:016x}{:016x}", lineage() ^ 1, 7), format!("#{:016x}", 7), String::new()] {
+            let third = OwnedName::bound(format!("convey {name} {other}").trim()).unwrap();
+            let refused = OwnedName::take_all_in_lineage(&[&name]).unwrap_err();
+            assert_eq!(refused.error.kind(), io::ErrorKind::AddrInUse, "{other}");
+            let inodes = OwnedNames::read().unwrap().inodes_of(&name).to_vec();
+            assert_eq!(refused.holder.into_iter().collect::<Vec<_>>(), inodes, "{other}");
+            drop(third);
+        }
+    }
+
+    #[test]
+    fn lineage_of_a_name_is_the_first_half_of_its_number() {
+        let name = "convey 10.0.0.1:80 #00000000000000ff0123456789abcdef";
+        assert_eq!(lineage_of(name.as_bytes()), 0xff);
+        for old in ["convey 10.0.0.1:80 #0123456789abcdef", "convey 10.0.0.1:80", "convey #", ""] {
+            assert_eq!(lineage_of(old.as_bytes()), 0, "{old}");
+        }
     }
 }
