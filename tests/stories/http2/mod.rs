@@ -45,7 +45,11 @@ use malformed::{
 };
 use server::EchoServer;
 use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
-use uploads::unread_uploads_to_an_http2_server_stall_no_other_client;
+use uploads::{
+    small_uploads_of_many_clients_share_connections_to_an_http2_server,
+    unread_uploads_to_an_http2_server_stall_no_open_upload_of_others,
+    unread_uploads_to_an_http2_server_stall_no_other_client,
+};
 
 const H2SPEC: Need = Need::Tool("h2spec", "none: go install github.com/summerwind/h2spec/cmd/h2spec@latest");
 
@@ -76,6 +80,8 @@ stories!("http2":
     streams_of_one_client_leave_an_http2_server_room_for_others,
     unread_responses_of_an_http2_server_stall_no_other_client,
     unread_uploads_to_an_http2_server_stall_no_other_client,
+    unread_uploads_to_an_http2_server_stall_no_open_upload_of_others,
+    small_uploads_of_many_clients_share_connections_to_an_http2_server,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     requests_cancelled_at_once_leave_others_of_their_connection,

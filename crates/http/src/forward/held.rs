@@ -10,7 +10,7 @@ use convey_snapshot::stats::Counter;
 
 use super::{Forwarding, StallLimit};
 use crate::ends::End;
-use crate::http2::StreamClient;
+use crate::http2::{StreamClient, Upload};
 use crate::transfer::Outgoing;
 
 /// A client's streams hold as many servers and files as they may.
@@ -35,10 +35,15 @@ impl Forwarding<'_, '_> {
     /// The client of a stream to a server over HTTP/2.
     pub(super) fn stream_client(&self) -> StreamClient {
         let (ip, head) = (self.request.client().ip(), self.request.head());
-        let has_body = !matches!(head.framing(), BodyFraming::Empty | BodyFraming::Length(0));
+        let length = match head.framing() {
+            BodyFraming::Empty => Some(0),
+            BodyFraming::Length(length) => Some(length),
+            _ => None,
+        };
         let has_share = !self.request.frontend().config.trusts(ip);
         let client = client_of(ip);
-        StreamClient { sharing: has_share.then_some(client), upload_of: has_body.then_some(client) }
+        let upload = (length != Some(0)).then_some(Upload { client, length });
+        StreamClient { sharing: has_share.then_some(client), upload }
     }
 
     /// Has the client's stream take the rest of a response, unless it takes nothing for too long.

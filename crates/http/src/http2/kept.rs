@@ -1,6 +1,5 @@
 //! A connection to a server that speaks HTTP/2, and the places of streams on it.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +10,10 @@ use h2::client::SendRequest;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::placement;
+use super::send_window::SendWindow;
 use super::servers::{self, StreamShare};
+use super::uploads::{Upload, UploadProgress, Uploads};
 use crate::idle::ServerPlace;
 
 /// Most streams at once on a connection; a server may allow less. With more, another connection is opened.
@@ -29,6 +31,8 @@ pub(super) struct KeptConnection {
     state: Arc<KeptState>,
     /// Since when there is no stream.
     unused: Option<Instant>,
+    /// There was no window left for an upload, although no upload was open.
+    has_no_window: bool,
 }
 
 /// What a connection, its streams and the task that moves its frames know of it.
@@ -42,10 +46,8 @@ pub(super) struct KeptState {
     begun: AtomicUsize,
     /// Those that its end in order has refused.
     refused: AtomicUsize,
-    /// Streams whose body waits for the flow control of the server.
-    stalled: AtomicUsize,
-    /// Number of open streams with a body, by client.
-    uploads: Mutex<HashMap<Prefix, usize>>,
+    window: Arc<SendWindow>,
+    uploads: Mutex<Uploads>,
     /// Told when a stream is over.
     freed: Arc<Notify>,
 }
@@ -54,16 +56,29 @@ pub(super) struct KeptState {
 pub(super) struct StreamPlace {
     send: SendRequest<Bytes>,
     state: Arc<KeptState>,
-    share: StreamShare,
-    is_stalled: bool,
+    upload: Option<OpenUpload>,
+    _share: StreamShare,
+}
+
+/// A request with a body on a connection, until its response is over.
+pub(super) struct OpenUpload {
+    state: Arc<KeptState>,
+    client: Prefix,
+    progress: UploadProgress,
 }
 
 impl KeptConnection {
-    pub(super) fn new(server: ServerPlace, send: SendRequest<Bytes>, freed: Arc<Notify>) -> KeptConnection {
-        let [open, begun, refused, stalled] = [(); 4].map(|()| AtomicUsize::new(0));
+    /// `window`: the one that the connection's bytes are counted in.
+    pub(super) fn new(
+        server: ServerPlace,
+        send: SendRequest<Bytes>,
+        window: Arc<SendWindow>,
+        freed: Arc<Notify>,
+    ) -> KeptConnection {
+        let [open, begun, refused] = [(); 3].map(|()| AtomicUsize::new(0));
         let (is_over, uploads) = (AtomicBool::new(false), Mutex::default());
-        let state = KeptState { server, is_over, open, begun, refused, stalled, uploads, freed };
-        KeptConnection { send, state: Arc::new(state), unused: None }
+        let state = Arc::new(KeptState { server, is_over, open, begun, refused, window, uploads, freed });
+        KeptConnection { send, state, unused: None, has_no_window: false }
     }
 
     pub(super) fn state(&self) -> &Arc<KeptState> {
@@ -90,10 +105,8 @@ impl KeptConnection {
         if most.is_some_and(|most| begun >= most) {
             self.state.retire();
         }
-        if let Some(client) = share.upload_of() {
-            *self.state.uploads().entry(client).or_default() += 1;
-        }
-        StreamPlace { send: self.send.clone(), state: self.state.clone(), share, is_stalled: false }
+        let upload = share.upload().map(|upload| OpenUpload::new(self.state.clone(), &upload));
+        StreamPlace { send: self.send.clone(), state: self.state.clone(), upload, _share: share }
     }
 
     /// Whether it is of use at this time.
@@ -103,13 +116,12 @@ impl KeptConnection {
         if !is_unused {
             self.unused = None;
         }
+        // Some servers give back no window for bodies of streams that were reset.
+        let had_no_window = std::mem::replace(&mut self.has_no_window, self.state.is_used_up());
+        if had_no_window && self.has_no_window {
+            self.state.retire();
+        }
         !self.state.is_over() && (!is_unused || now - since < LIFETIME)
-    }
-
-    /// Whether a body waits for the flow control of the server, and a client of the network has one
-    /// on its way.
-    pub(super) fn is_stalled_by(&self, network: &Prefix) -> bool {
-        self.state.is_stalled() && self.state.has_upload_of(network)
     }
 
     /// Streams that the server has served.
@@ -128,19 +140,25 @@ impl KeptState {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the body of a stream waits for the flow control of the server, so that others on this
-    /// connection may have to wait for the same window.
-    pub(super) fn is_stalled(&self) -> bool {
-        self.stalled.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether a client of the network has an open stream with a body.
-    pub(super) fn has_upload_of(&self, network: &Prefix) -> bool {
-        self.uploads().keys().any(|client| network.contains(client.first()))
-    }
-
-    fn uploads(&self) -> MutexGuard<'_, HashMap<Prefix, usize>> {
+    /// Open uploads.
+    pub(super) fn uploads(&self) -> MutexGuard<'_, Uploads> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of bodies that the server takes at once, with these open uploads.
+    pub(super) fn window(&self, uploads: &Uploads) -> u64 {
+        uploads.window(&self.window)
+    }
+
+    #[cfg(test)]
+    pub(super) fn send_window(&self) -> &SendWindow {
+        &self.window
+    }
+
+    /// Whether the server takes no body, although no upload is open.
+    fn is_used_up(&self) -> bool {
+        let uploads = self.uploads();
+        uploads.is_empty() && self.window(&uploads) < placement::MUCH
     }
 
     /// Streams that the server has not refused.
@@ -162,13 +180,9 @@ impl StreamPlace {
         &self.state
     }
 
-    /// Notes whether the body waits for the flow control of the server.
-    pub(super) fn note_stalled(&mut self, is_stalled: bool) {
-        match (std::mem::replace(&mut self.is_stalled, is_stalled), is_stalled) {
-            (false, true) => _ = self.state.stalled.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.state.stalled.fetch_sub(1, Ordering::Relaxed),
-            _ => {}
-        }
+    /// The upload, if the request has a body.
+    pub(super) fn take_upload(&mut self) -> Option<OpenUpload> {
+        self.upload.take()
     }
 
     /// The server has ended the connection in order, and refused this stream.
@@ -180,19 +194,31 @@ impl StreamPlace {
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
-        self.note_stalled(false);
-        if let Some(client) = self.share.upload_of() {
-            let mut uploads = self.state.uploads();
-            if let Some(open) = uploads.get_mut(&client) {
-                *open -= 1;
-            }
-            uploads.retain(|_, open| *open > 0);
-        }
+        self.upload = None;
         let open = self.state.open.fetch_sub(1, Ordering::Relaxed) - 1;
         // With the last stream it is certain how many the server has refused.
         if open == 0 && self.state.refused.load(Ordering::Relaxed) > 0 {
             servers::note_end(self.state.server, self.state.taken().max(1));
         }
         self.state.freed.notify_one();
+    }
+}
+
+impl OpenUpload {
+    fn new(state: Arc<KeptState>, upload: &Upload) -> OpenUpload {
+        let (client, progress) = (upload.client, UploadProgress::new(upload));
+        state.uploads().begin(client, progress);
+        OpenUpload { state, client, progress }
+    }
+
+    /// Notes bytes that the stream has taken; `is_last`: the body is over.
+    pub(super) fn has_sent(&mut self, bytes: usize, is_last: bool) {
+        self.state.uploads().advance(self.client, &mut self.progress, bytes as u64, is_last);
+    }
+}
+
+impl Drop for OpenUpload {
+    fn drop(&mut self) {
+        self.state.uploads().end(self.client, self.progress, &self.state.window);
     }
 }

@@ -6,13 +6,17 @@ mod client;
 mod field_block;
 mod frame_filter;
 mod io;
+mod keep_alive_limit;
 mod kept;
 mod outgoing;
+mod placement;
+mod send_window;
 mod servers;
 mod stream;
 mod stream_shares;
 #[cfg(feature = "test-util")]
 mod testing;
+mod uploads;
 
 #[cfg(feature = "test-util")]
 use convey_http_core::{HeadLimits, Malformed, RequestHead};
@@ -23,6 +27,7 @@ pub(crate) use outgoing::OutgoingStream;
 pub use testing::{ServedResponse, response_from_http2};
 
 pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
+pub(crate) use uploads::Upload;
 
 /// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.
 ///

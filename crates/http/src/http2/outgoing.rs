@@ -8,12 +8,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
 use h2::client::ResponseFuture;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-use super::kept::StreamPlace;
+use super::kept::{OpenUpload, StreamPlace};
 use super::stream::broken;
-use crate::streams::body::{BodyIn, BodyOut, DataSink};
+use crate::streams::body::{BodyIn, BodyOut, DataSink, StreamFault};
 use crate::streams::heads;
 
 /// A stream to a server, as a connection of HTTP/1.1 for one request.
@@ -33,7 +33,7 @@ enum Request {
         received: BytesMut,
     },
     /// Or behind it.
-    Body(BodyOut<SendStream<Bytes>>),
+    Body(BodyOut<UploadSink>),
 }
 
 /// How far the response is.
@@ -49,6 +49,39 @@ enum Answer {
     Over,
     /// The stream could not begin.
     Refused,
+}
+
+/// Data of a request, which is counted in the window of its connection.
+struct UploadSink {
+    stream: SendStream<Bytes>,
+    upload: Option<OpenUpload>,
+}
+
+impl DataSink for UploadSink {
+    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
+        self.stream.poll_room(cx, wanted)
+    }
+
+    fn send(&mut self, data: Bytes, is_last: bool) -> io::Result<()> {
+        let len = data.len();
+        DataSink::send(&mut self.stream, data, is_last)?;
+        self.upload.iter_mut().for_each(|upload| upload.has_sent(len, is_last));
+        Ok(())
+    }
+
+    fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
+        DataSink::send_trailers(&mut self.stream, trailers)?;
+        self.upload.iter_mut().for_each(|upload| upload.has_sent(0, true));
+        Ok(())
+    }
+
+    fn reset(&mut self, fault: StreamFault) {
+        DataSink::reset(&mut self.stream, fault);
+    }
+
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        DataSink::poll_reset(&mut self.stream, cx)
+    }
 }
 
 impl OutgoingStream {
@@ -74,9 +107,7 @@ impl OutgoingStream {
             }
         }
         let Request::Body(body) = &mut self.request else { return Poll::Ready(Ok(taken)) };
-        let written = body.poll_write(cx, &bytes[taken..]);
-        self.place.note_stalled(written.is_pending());
-        match written {
+        match body.poll_write(cx, &bytes[taken..]) {
             Poll::Ready(more) => Poll::Ready(Ok(taken + more?)),
             Poll::Pending if taken > 0 => Poll::Ready(Ok(taken)),
             Poll::Pending => Poll::Pending,
@@ -122,7 +153,7 @@ impl OutgoingStream {
     /// Waits until the server resets the stream.
     pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match &mut self.request {
-            Request::Body(body) => DataSink::poll_reset(body.stream(), cx),
+            Request::Body(body) => body.stream().poll_reset(cx),
             Request::Head { .. } => Poll::Pending,
         }
     }
@@ -144,7 +175,8 @@ impl OutgoingStream {
         let (response, stream) = self.place.send().send_request(request, is_over).map_err(broken)?;
         let (method, is_http11) = (head.method(), head.is_http11());
         self.response = Answer::Awaited { response, method, is_http11 };
-        self.request = Request::Body(BodyOut::new(stream, head.framing(), is_over));
+        let sink = UploadSink { stream, upload: self.place.take_upload() };
+        self.request = Request::Body(BodyOut::new(sink, head.framing(), is_over));
         Ok(())
     }
 }
@@ -155,7 +187,7 @@ impl Drop for OutgoingStream {
         if let Request::Body(body) = &mut self.request
             && !matches!(self.response, Answer::Over)
         {
-            body.stream().send_reset(Reason::CANCEL);
+            body.stream().reset(StreamFault::Cancelled);
         }
     }
 }

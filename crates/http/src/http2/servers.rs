@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use convey_model::{ClientNetwork, Prefix, networks_of};
+use convey_model::Prefix;
 use convey_proxy::{Contained, ServerStream};
 use h2::client::{Builder, SendRequest};
 use log::debug;
@@ -19,10 +19,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::frame_filter::{FieldFilter, Sender};
 use super::io::Connection;
+use super::keep_alive_limit::KeepAliveLimit;
 use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
+use super::placement::{self, ConnectionState, Placement};
+use super::send_window::{SendWindow, WindowMeter};
 use super::stream::broken;
 use super::stream_shares::StreamShares;
+use super::uploads::Upload;
 use crate::idle::ServerPlace;
 
 /// How much of a response a stream may bring before it is taken.
@@ -42,15 +46,6 @@ const MAX_HEAD: u32 = 128 * 1024;
 /// got reaches the server, even if the client no longer waits.
 const MAX_CONNECTIONS: usize = 32;
 
-/// Most connections to one server on which streams of a client with a body wait for the server's
-/// flow control, while other connections can be used or opened. All streams of a connection share its
-/// window, so that a client could use up the windows of all connections otherwise. A network of
-/// several clients has as many shares as [`networks_of`] gives it.
-const MAX_STALLED_OF_CLIENT: usize = 2;
-
-/// How long a [`RequestLimit`] is remembered: the server may be configured anew.
-const MEMORY: Duration = Duration::from_secs(300);
-
 thread_local! {
     static SERVERS: RefCell<HashMap<ServerPlace, Connections>> = RefCell::default();
 }
@@ -62,35 +57,13 @@ struct Connections {
     /// Those that are being opened, until their server has said how many streams it allows.
     opening: usize,
     /// How many requests the server seems to take on a connection.
-    limit: Option<RequestLimit>,
+    limit: Option<KeepAliveLimit>,
     /// Requests that wait for one of these, or for room.
     waiting: usize,
     /// Wakes them: all when a connection has been opened, one when a stream is over.
     changed: Arc<Notify>,
     /// Streams, by client.
     shares: StreamShares,
-}
-
-/// Requests after which a server has ended a connection in order. If two connections end at one count, no further requests begin on
-/// others from there on: the server would refuse them. A single end may have another reason, such as a reload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct RequestLimit {
-    requests: usize,
-    /// Connections that have ended there.
-    ends: u32,
-    seen: Instant,
-}
-
-impl RequestLimit {
-    /// After a connection has ended at this count.
-    fn after_end(before: Option<RequestLimit>, requests: usize, now: Instant) -> RequestLimit {
-        let ends = before.filter(|before| before.requests == requests).map_or(0, |before| before.ends);
-        RequestLimit { requests, ends: ends.saturating_add(1), seen: now }
-    }
-
-    fn is_believed(&self) -> bool {
-        self.ends >= 2
-    }
 }
 
 /// What there is for a request.
@@ -129,8 +102,8 @@ pub(crate) struct OpeningConnection {
 pub(crate) struct StreamClient {
     /// The client in whose share the stream counts; `None`: it has no share.
     pub(crate) sharing: Option<Prefix>,
-    /// The client, if its request has a body.
-    pub(crate) upload_of: Option<Prefix>,
+    /// Its request, if that has a body.
+    pub(crate) upload: Option<Upload>,
 }
 
 /// A stream that counts in its client's share of those to a server, for as long as this lives.
@@ -158,10 +131,10 @@ pub(crate) async fn take(
     left: impl Future<Output = ()>,
 ) -> io::Result<FoundStream> {
     let (until, mut left) = (Instant::now() + within, pin!(left));
-    let mut woken = None::<Arc<Notify>>;
+    let (mut woken, mut has_waited) = (None::<Arc<Notify>>, false);
     loop {
-        let found =
-            SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server, client));
+        let found = SERVERS
+            .with_borrow_mut(|servers| servers.entry(server).or_default().find(server, client, has_waited));
         match found {
             Found::Place(place) => {
                 let state = place.state().clone();
@@ -170,7 +143,11 @@ pub(crate) async fn take(
                 }
                 state.retire();
             }
-            Found::Nothing(opening) => return Ok(FoundStream::Nothing(opening)),
+            Found::Nothing(opening) => {
+                // An upload may leave the room that it was woken for to another request.
+                woken.iter().for_each(|next| next.notify_one());
+                return Ok(FoundStream::Nothing(opening));
+            }
             Found::BeyondShare(changed) => {
                 // The room that this request was woken for is another client's.
                 woken.take().iter().for_each(|next| next.notify_one());
@@ -184,7 +161,7 @@ pub(crate) async fn take(
             Found::Wait(waiting) => tokio::select! {
                 biased;
                 changed = timeout_at(until, waiting.changed.notified()) => match changed {
-                    Ok(()) => woken = Some(waiting.changed.clone()),
+                    Ok(()) => (woken, has_waited) = (Some(waiting.changed.clone()), true),
                     Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
                     Err(late) => return Err(late.into()),
                 },
@@ -204,7 +181,8 @@ pub(crate) async fn connect(
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
     let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize);
-    let io = Connection::new(stream, BytesMut::new(), filter);
+    let window = Arc::<SendWindow>::default();
+    let io = WindowMeter::new(Connection::new(stream, BytesMut::new(), filter), window.clone());
     let mut builder = Builder::new();
     builder
         .enable_push(false)
@@ -218,7 +196,7 @@ pub(crate) async fn connect(
     let share = opening.share.take();
     let (kept, first) = SERVERS.with_borrow_mut(|servers| {
         let connections = servers.entry(server).or_default();
-        let mut kept = KeptConnection::new(server, send.clone(), connections.changed.clone());
+        let mut kept = KeptConnection::new(server, send.clone(), window, connections.changed.clone());
         let share = share.unwrap_or_else(|| connections.share(server, StreamClient::default()));
         let (state, first) = (kept.state().clone(), kept.another(share, None));
         connections.kept.push(kept);
@@ -256,7 +234,7 @@ async fn run(
 pub(super) fn note_end(server: ServerPlace, requests: usize) {
     let _ = SERVERS.try_with(|servers| {
         if let Some(connections) = servers.borrow_mut().get_mut(&server) {
-            connections.limit = Some(RequestLimit::after_end(connections.limit, requests, Instant::now()));
+            connections.limit = Some(KeepAliveLimit::after_end(connections.limit, requests, Instant::now()));
         }
     });
 }
@@ -267,7 +245,7 @@ pub(crate) fn sweep() {
     SERVERS.with_borrow_mut(|servers| {
         servers.retain(|_, connections| {
             connections.kept.retain_mut(|one| one.stays(now));
-            connections.limit.take_if(|limit| now - limit.seen >= MEMORY);
+            connections.limit.take_if(|limit| limit.is_stale(now));
             let is_in_use = connections.opening + connections.waiting > 0 || !connections.shares.is_empty();
             is_in_use || !connections.kept.is_empty()
         });
@@ -281,21 +259,24 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 }
 
 impl Connections {
-    /// What there is for a request of this client to this server.
-    fn find(&mut self, server: ServerPlace, client: StreamClient) -> Found {
+    /// Finds a place for a request of this client to this server. `has_waited`: the request has waited for
+    /// a connection that another request opened.
+    fn find(&mut self, server: ServerPlace, client: StreamClient, has_waited: bool) -> Found {
         self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
-        let most = self.limit.filter(RequestLimit::is_believed).map(|limit| limit.requests);
         if let Some(sharing) = client.sharing
             && !self.shares.has_room(sharing, || most_streams(&self.kept))
         {
             return Found::BeyondShare(self.shares.waiting(sharing));
         }
-        if let Some(at) = self.position(client.upload_of.as_ref()) {
-            let share = self.share(server, client);
-            return Found::Place(self.kept[at].another(share, most));
+        match (self.position(client.upload.as_ref()), client.sharing) {
+            (Placement::On(at), _) => return self.found(at, server, client),
+            (Placement::Beyond, Some(sharing)) => return Found::BeyondShare(self.shares.waiting(sharing)),
+            (Placement::Beyond | Placement::Another, _) => {}
         }
-        // Who opens a connection has a stream of it, too.
-        if self.opening * MAX_STREAMS > self.opening + self.waiting {
+        // The request that opens a connection has a stream of it, too. An upload that found no place there
+        // opens another one.
+        let may_wait = client.upload.is_none() || !has_waited;
+        if may_wait && self.opening * MAX_STREAMS > self.opening + self.waiting {
             return self.wait(server);
         }
         let opened = self.kept.iter().filter(|kept| kept.limit().is_some()).count();
@@ -305,34 +286,42 @@ impl Connections {
             return Found::Nothing(OpeningConnection { server, share });
         }
         // No connection is better.
-        match self.kept.iter().position(KeptConnection::has_room) {
-            Some(at) => {
-                let share = self.share(server, client);
-                Found::Place(self.kept[at].another(share, most))
-            }
+        let anywhere = match &client.upload {
+            Some(upload) => self.with_states(|states| placement::place_anywhere(upload, states)),
+            None => None,
+        };
+        match anywhere {
+            Some(at) => self.found(at, server, client),
             None => self.wait(server),
         }
     }
 
-    /// Index of the connection for a request, if another one would be no better. A request with a
-    /// body takes one whose window is free: rather one with a body of the same client, and once
-    /// bodies of that client wait on several connections, one of these.
-    fn position(&self, upload_of: Option<&Prefix>) -> Option<usize> {
-        let position = |suits: &dyn Fn(&KeptConnection) -> bool| {
-            self.kept.iter().position(|kept| kept.has_room() && suits(kept))
-        };
-        let Some(client) = upload_of else { return position(&|_| true) };
-        let is_free = |kept: &KeptConnection| !kept.state().is_stalled();
-        let stalled = || {
-            let count =
-                |at: &ClientNetwork| self.kept.iter().filter(|kept| kept.is_stalled_by(&at.network)).count();
-            let bound = |at: &ClientNetwork| MAX_STALLED_OF_CLIENT * at.shares as usize;
-            let network = networks_of(*client).find(|at| count(at) >= bound(at))?.network;
-            position(&|kept| kept.is_stalled_by(&network))
-        };
-        position(&|kept| is_free(kept) && kept.state().has_upload_of(client))
-            .or_else(stalled)
-            .or_else(|| position(&is_free))
+    /// A place on the connection of this index.
+    fn found(&mut self, at: usize, server: ServerPlace, client: StreamClient) -> Found {
+        let most = self.limit.filter(KeepAliveLimit::is_believed).map(|limit| limit.requests);
+        let share = self.share(server, client);
+        Found::Place(self.kept[at].another(share, most))
+    }
+
+    /// The connection for a request. Requests without a body share the first ones.
+    fn position(&self, upload: Option<&Upload>) -> Placement {
+        match upload {
+            Some(upload) => self.with_states(|states| placement::place(upload, states)),
+            None => {
+                let first = self.kept.iter().position(KeptConnection::has_room);
+                first.map_or(Placement::Another, Placement::On)
+            }
+        }
+    }
+
+    fn with_states<T>(&self, choose: impl FnOnce(&[ConnectionState<'_>]) -> T) -> T {
+        let uploads: Vec<_> = self.kept.iter().map(|kept| kept.state().uploads()).collect();
+        let states = self.kept.iter().zip(&uploads).map(|(kept, uploads)| ConnectionState {
+            has_room: kept.has_room(),
+            window: kept.state().window(uploads),
+            uploads,
+        });
+        choose(&states.collect::<Vec<_>>())
     }
 
     /// Counts a stream of this client.
@@ -376,9 +365,9 @@ impl StreamShare {
         StreamShare { server, client: StreamClient::default() }
     }
 
-    /// The client, if its request has a body.
-    pub(super) fn upload_of(&self) -> Option<Prefix> {
-        self.client.upload_of
+    /// The request, if it has a body.
+    pub(super) fn upload(&self) -> Option<Upload> {
+        self.client.upload
     }
 }
 
@@ -425,23 +414,9 @@ fn most_streams(kept: &[KeptConnection]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
-    use convey_model::client_of;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
     use super::*;
-
-    #[tokio::test]
-    async fn limit_is_believed_after_two_ends_at_one_count() {
-        let now = Instant::now();
-        let mut limit = None;
-        for (requests, is_believed) in [(1, false), (1_000, false), (1_000, true), (1_000, true), (7, false)]
-        {
-            let next = RequestLimit::after_end(limit, requests, now);
-            assert_eq!((next.requests, next.is_believed()), (requests, is_believed));
-            limit = Some(next);
-        }
-    }
 
     const SERVER: ServerPlace = (0, SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80), 0);
 
@@ -463,46 +438,39 @@ mod tests {
             while send.current_max_send_streams() == UNTOLD {
                 tokio::task::yield_now().await;
             }
-            connections.kept.push(KeptConnection::new(SERVER, send, Arc::default()));
+            connections.kept.push(KeptConnection::new(SERVER, send, Arc::default(), Arc::default()));
         }
         connections
     }
 
     fn upload(n: u8) -> StreamClient {
-        StreamClient { upload_of: Some(Prefix::of([192, 0, 2, n].into(), 32)), sharing: None }
+        let client = Prefix::of([192, 0, 2, n].into(), 32);
+        StreamClient { upload: Some(Upload { client, length: None }), sharing: None }
     }
 
     /// A place, and the index of its connection; `None`: another connection is to be opened.
     fn place(connections: &mut Connections, client: StreamClient) -> Option<(usize, StreamPlace)> {
-        let Found::Place(place) = connections.find(SERVER, client) else { return None };
+        let Found::Place(place) = connections.find(SERVER, client, false) else { return None };
         let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));
         Some((at.unwrap(), place))
     }
 
-    /// A place of an upload that waits for the server's flow control.
-    fn stall(connections: &mut Connections, client: StreamClient) -> (usize, StreamPlace) {
-        let (at, mut place) = place(connections, client).unwrap();
-        place.note_stalled(true);
-        (at, place)
-    }
-
     #[tokio::test]
-    async fn upload_takes_no_connection_on_which_another_upload_waits() {
+    async fn upload_takes_no_connection_of_an_upload_of_another_client() {
         let mut connections = connections(2, 100).await;
-        let stalled = stall(&mut connections, upload(1));
-        assert_eq!(stalled.0, 0);
-        let other = place(&mut connections, upload(2)).unwrap();
-        assert_eq!((other.0, place(&mut connections, StreamClient::default()).unwrap().0), (1, 0));
-        drop(stalled);
-        // It stays with its own, and another one takes the first.
-        let next = [upload(2), upload(3)].map(|client| place(&mut connections, client).unwrap().0);
-        assert_eq!(next, [1, 0]);
+        let first = place(&mut connections, upload(1)).unwrap();
+        assert_eq!(first.0, 0);
+        let second = place(&mut connections, upload(2)).unwrap();
+        assert_eq!((second.0, place(&mut connections, StreamClient::default()).unwrap().0), (1, 0));
+        drop(first);
+        let next = [upload(2), upload(3)].map(|client| place(&mut connections, client).unwrap());
+        assert_eq!(next.map(|(at, _)| at), [1, 0]);
     }
 
     #[tokio::test]
-    async fn upload_has_a_connection_opened_while_others_wait_on_all() {
+    async fn upload_has_a_connection_opened_while_others_use_all() {
         let mut connections = connections(1, 100).await;
-        let _stalled = stall(&mut connections, upload(1));
+        let _first = place(&mut connections, upload(1)).unwrap();
         assert!(place(&mut connections, upload(2)).is_none());
         assert_eq!(place(&mut connections, StreamClient::default()).unwrap().0, 0);
         connections.opening = MAX_CONNECTIONS;
@@ -511,28 +479,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn uploads_of_one_client_stall_few_connections() {
-        let mut connections = connections(4, 10).await;
-        let stalled: Vec<_> = (0..10).map(|_| stall(&mut connections, upload(1))).collect();
-        assert!(stalled.iter().all(|(at, _)| *at < MAX_STALLED_OF_CLIENT));
-        assert_eq!(place(&mut connections, upload(2)).unwrap().0, MAX_STALLED_OF_CLIENT);
-        // None of its bodies waits, but the window may be used up.
-        let silent: Vec<_> = (0..10).map(|_| place(&mut connections, upload(3)).unwrap()).collect();
-        assert!(silent.iter().all(|(at, _)| *at == MAX_STALLED_OF_CLIENT));
+    async fn upload_waits_once_for_a_connection_that_another_request_opens() {
+        let mut connections = connections(0, 100).await;
+        connections.opening = 1;
+        assert!(matches!(connections.find(SERVER, upload(1), false), Found::Wait(_)));
+        assert!(matches!(connections.find(SERVER, upload(1), true), Found::Nothing(_)));
+        assert!(matches!(connections.find(SERVER, StreamClient::default(), true), Found::Wait(_)));
     }
 
     #[tokio::test]
-    async fn uploads_of_a_network_stall_as_many_connections_as_it_has_shares() {
-        for (len, bound) in [(56, 2), (48, 4)] {
-            let mut connections = connections(12, 100).await;
-            let client = |n: u128| {
-                let ip = Ipv6Addr::from((0x2001_0db8 << 96) | (n << (128 - len - 8)));
-                StreamClient { upload_of: Some(client_of(ip.into())), sharing: None }
-            };
-            let stalled: Vec<_> = (1..=40).map(|n| stall(&mut connections, client(n))).collect();
-            let most = MAX_STALLED_OF_CLIENT * bound;
-            assert!(stalled.iter().all(|(at, _)| *at < most), "/{len}");
-            assert_eq!(place(&mut connections, upload(2)).unwrap().0, most);
-        }
+    async fn connection_that_gets_no_window_back_takes_no_further_stream() {
+        let mut connections = connections(1, 100).await;
+        let (_, place) = place(&mut connections, upload(1)).unwrap();
+        connections.kept[0].state().send_window().has_sent(60_000);
+        let now = Instant::now();
+        assert!((0..3).all(|_| connections.kept[0].stays(now)), "an upload is open");
+        drop(place);
+        assert_eq!([(); 2].map(|()| connections.kept[0].stays(now)), [true, false]);
     }
 }

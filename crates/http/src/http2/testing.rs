@@ -38,7 +38,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let mut handshake = std::pin::pin!(Builder::new().enable_push(false).handshake::<_, Bytes>(io));
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
     let place = (0, ([10, 0, 0, 2], 80).into(), 0);
-    let mut kept = KeptConnection::new(place, send, Arc::new(Notify::new()));
+    let mut kept = KeptConnection::new(place, send, Arc::default(), Arc::new(Notify::new()));
     let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));
     if !matches!(stream.poll_write(cx, request), Poll::Ready(Ok(len)) if len == request.len()) {
         return response;

@@ -1,0 +1,53 @@
+//! Requests that a server takes on one connection.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a [`KeepAliveLimit`] is remembered: the server may be configured anew.
+const MEMORY: Duration = Duration::from_secs(300);
+
+/// Requests after which a server has ended a connection in order. If two connections end at one count, no further requests begin on
+/// others from there on: the server would refuse them. A single end may have another reason, such as a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeepAliveLimit {
+    pub(super) requests: usize,
+    /// Connections that have ended there.
+    ends: u32,
+    seen: Instant,
+}
+
+impl KeepAliveLimit {
+    /// After a connection has ended at this count.
+    pub(super) fn after_end(before: Option<KeepAliveLimit>, requests: usize, now: Instant) -> KeepAliveLimit {
+        let ends = before.filter(|before| before.requests == requests).map_or(0, |before| before.ends);
+        KeepAliveLimit { requests, ends: ends.saturating_add(1), seen: now }
+    }
+
+    pub(super) fn is_believed(&self) -> bool {
+        self.ends >= 2
+    }
+
+    /// Whether the limit was seen too long ago.
+    pub(super) fn is_stale(&self, now: Instant) -> bool {
+        now - self.seen >= MEMORY
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any time will do")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_is_believed_after_two_ends_at_one_count() {
+        let now = Instant::now();
+        let mut limit = None;
+        for (requests, is_believed) in [(1, false), (1_000, false), (1_000, true), (1_000, true), (7, false)]
+        {
+            let next = KeepAliveLimit::after_end(limit, requests, now);
+            assert_eq!((next.requests, next.is_believed()), (requests, is_believed));
+            limit = Some(next);
+        }
+    }
+}
