@@ -11,7 +11,9 @@ use convey_wire::Envelope;
 /// finishes one side, which the cache tells of. Packets that the cache cannot forward, or has no room for, come to the
 /// forwarder as before; so nothing here can fail.
 pub trait FlowCache: fmt::Debug + Send {
-    /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the latest.
+    /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the
+    /// latest. Removals that wait are carried out now: from then on [`FlowCache::seen`] returns
+    /// nothing of a flow that had the key before.
     fn put(&mut self, key: &FlowKey, route: &CachedRoute);
 
     /// Packets with this key are no longer to be forwarded, from the next [`FlowCache::flush`] on at the latest. To be called once

@@ -356,12 +356,7 @@ impl Forwarder {
             return false;
         }
         self.catch_up(id);
-        let is_over = self.flows.get(id).is_over();
-        if is_over {
-            // Until then the cache tells of the connection before.
-            self.flush_cache();
-        }
-        is_over
+        self.flows.get(id).is_over()
     }
 
     fn forward(

@@ -182,6 +182,9 @@ struct Writer {
 
 impl FlowCache for Writer {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
+        if self.changes.iter().any(|(_, route)| route.is_none()) {
+            self.flush();
+        }
         self.changes.push((*key, Some(*route)));
     }
 

@@ -166,13 +166,16 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
 impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
         let counter_id = self.hold(route.owners, route.is_new);
-        if route.rewrite.next_hop >= self.sizes.next_hops || self.stale.len() >= MAX_STALE {
+        if self.stale.len() >= MAX_STALE {
             return self.remove_key(key);
         }
-        let Some(counter_id) = counter_id else { return };
         if self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
             self.flush();
         }
+        if route.rewrite.next_hop >= self.sizes.next_hops {
+            return self.remove_key(key);
+        }
+        let Some(counter_id) = counter_id else { return };
         let mut entry =
             FlowEntry::new(key, &route.rewrite, route.direction, counter_id).seen_from(route.view);
         if let Some(envelope) = &route.envelope {
@@ -336,6 +339,25 @@ mod tests {
         let counted = failures.count();
         writer.flush();
         assert_eq!((keys(&map), failures.count()), (vec![2, 4, 6], counted));
+    }
+
+    #[test]
+    fn removed_key_that_is_put_again_shows_nothing_of_before() {
+        let map = Moody::default();
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), Failures::default());
+        let new = CachedRoute { last: None, ..route() };
+        let elsewhere = |next_hop| CachedRoute { rewrite: Rewrite { next_hop, ..new.rewrite }, ..new };
+        let others = |n| CachedRoute { owners: FlowOwners { server: n, frontend: 0 }, ..new };
+        (1..4).for_each(|n| writer.put(&key(9), &others(n)));
+        for next in [new, elsewhere(SIZES.next_hops), others(5)] {
+            writer.put(&key(1), &route());
+            writer.flush();
+            assert!(writer.seen(&key(1)).is_some());
+            writer.remove(&key(1), OWNERS);
+            writer.put(&key(1), &next);
+            assert_eq!(writer.seen(&key(1)), None, "{next:?}");
+            writer.flush();
+        }
     }
 
     #[test]

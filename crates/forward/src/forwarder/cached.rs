@@ -255,8 +255,6 @@ impl Forwarder {
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
             remove(&mut **cache, flow);
             self.flows.set_cached(id, false);
-            // Until then the cache tells of the connection before.
-            self.flush_cache();
         }
         self.update_in_cache(id);
     }

@@ -1,6 +1,7 @@
 //! Connections in the cache that end: who is told, and what a port that is used again begins.
 
 use super::*;
+use crate::{Frame, Verdict};
 
 told_with_a_cache! {
     a_connection_comes_back_when_both_sides_have_finished,
@@ -17,6 +18,8 @@ told_with_a_cache! {
     event_of_an_answer_does_not_reopen_its_own_connection,
     a_reset_of_either_side_takes_the_connection_back,
     a_port_that_is_used_again_begins_a_new_flow_of_its_own,
+    connections_on_used_ports_enter_the_cache_by_one_flush,
+    entry_of_a_finished_connection_does_not_open_the_next,
     a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow,
     a_port_that_is_used_again_after_a_server_has_finished_and_forgotten_opens_its_flow_again,
     a_pair_that_is_used_again_after_an_abort_is_followed,
@@ -230,6 +233,36 @@ mod stories {
         assert_eq!((lab.forwarder.flows().len(), kernel(&lab).entries()), (1, 2));
         lab.send(lab.client(1).seq(101).ack(501).payload(b"hi"));
         assert_eq!(forwarded(&lab, 1), (Some(2), Some(1)));
+    }
+
+    pub(super) fn connections_on_used_ports_enter_the_cache_by_one_flush(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        for n in 1..=3 {
+            let syn = lab.connect(n);
+            lab.close(n, &syn);
+        }
+        (1..=3).for_each(|n| begin_unflushed(&mut lab, n, 3_000_000_000));
+        assert_eq!((lab.forwarder.cached_flows(), kernel(&lab).entries()), (3, 0));
+        lab.forwarder.flush_cache();
+        assert_eq!(kernel(&lab).entries(), 6);
+    }
+
+    pub(super) fn entry_of_a_finished_connection_does_not_open_the_next(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        lab.is_deaf = true;
+        lab.close(1, &syn);
+        // The numbers of the finished connection are ahead of those of the next.
+        (0..2).for_each(|_| begin_unflushed(&mut lab, 1, 50));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::SynSent, 1));
+    }
+
+    /// Has a SYN arrive in a batch of packets that is not over.
+    fn begin_unflushed(lab: &mut Lab, n: u16, seq: u32) {
+        let mut bytes = lab.client(n).syn().seq(seq).bytes();
+        let headers = convey_wire::parse(&bytes);
+        let verdict = lab.forwarder.handle_frame(&mut Frame::new(&mut bytes, &headers), &lab.plan, lab.now);
+        assert!(matches!(verdict, Verdict::Transmit(_)), "{verdict:?}");
     }
 
     pub(super) fn a_port_that_is_used_again_before_anybody_tells_of_the_end_begins_a_new_flow(
