@@ -241,15 +241,19 @@ impl NatPorts {
 
     /// How many there are for a server, those that are left out among them.
     pub fn towards(&self, server: &Addr) -> u32 {
-        self.places(server).all.len() as u32 * self.ports.len() as u32
+        self.ports_of(self.places(server))
+    }
+
+    fn ports_of(&self, places: &Places) -> u32 {
+        places.all.len() as u32 * self.ports.len() as u32
     }
 
     /// How many ports are in use towards a server, and how many are free.
     pub(super) fn occupancy(&self, server: (Addr, u16), protocol: u8) -> Occupancy {
-        let places = &self.places(&server.0).all;
-        let used = places.iter().map(|place| self.pools.in_use((server, protocol, *place))).sum();
-        let left_out = self.left_out_len * places.len() as u32;
-        Occupancy::of(self.towards(&server.0).saturating_sub(left_out), used)
+        let places = self.places(&server.0);
+        let used = places.all.iter().map(|place| self.pools.in_use((server, protocol, *place))).sum();
+        let left_out = self.left_out_len * places.all.len() as u32;
+        Occupancy::of(self.ports_of(places).saturating_sub(left_out), used)
     }
 
     /// Ports in use, over all servers.

@@ -17,8 +17,6 @@ pub(super) struct Routes {
     tables: Vec<Prefixes>,
     /// The MTUs of routes through an interface, and by a router there, that have one.
     mtus: HashMap<(u32, Option<IpAddr>), BTreeSet<u32>>,
-    /// The broadcast addresses that the kernel lists, in whatever table.
-    broadcasts: HashSet<IpAddr>,
     /// The interfaces that lead anywhere else than to link-local addresses, and whether to those of IPv4.
     used: HashSet<(u32, bool)>,
 }
@@ -49,9 +47,7 @@ impl Routes {
         };
         let used = listed.iter().filter(leads).flat_map(of_route).collect();
         let tables = numbers.iter().map(|number| Prefixes::of(&listed, *number)).collect();
-        let broadcasts = listed.iter().filter(|route| route.is_broadcast);
-        let broadcasts = broadcasts.map(|route| route.prefix).collect();
-        Routes { broadcasts, used, v4, v6, tables, mtus, listed, rules }
+        Routes { used, v4, v6, tables, mtus, listed, rules }
     }
 
     /// Whether they were made from these very lists.
@@ -93,9 +89,9 @@ impl Routes {
         self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }
 
-    /// Whether the kernel lists it as a broadcast address.
-    pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
-        self.broadcasts.contains(&ip)
+    /// The broadcast addresses that the kernel lists, in whatever table.
+    pub(super) fn broadcasts(&self) -> impl Iterator<Item = IpAddr> {
+        self.listed.iter().filter(|route| route.is_broadcast).map(|route| route.prefix)
     }
 
     /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.
