@@ -212,7 +212,7 @@ static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 static ALWAYS_INLINE int give_up(const struct packet *packet)
 {
 	bpf_map_delete_elem(&flows, &packet->key);
-	count(UNUSUAL);
+	count(REWRITE_FAILED);
 	return TCX_DROP;
 }
 
@@ -338,7 +338,7 @@ int cache_xdp(struct xdp_md *ctx)
 		rewrite_checksum(&packet, entry);
 		/* To take bytes off the front always succeeds. */
 		if (tag_len && bpf_xdp_adjust_head(ctx, VLAN_HLEN)) {
-			count(UNUSUAL);
+			count(REWRITE_FAILED);
 			return XDP_DROP;
 		}
 	}

@@ -124,6 +124,24 @@ static ALWAYS_INLINE int judge(struct __sk_buff *skb, const struct head *head, i
 	return TCX_NEXT;
 }
 
+/* Frames that were dropped for a second priority tag: no worker gets them. */
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u64);
+} stacked_tags SEC(".maps");
+
+static ALWAYS_INLINE int drop_stacked(void)
+{
+	__u32 only = 0;
+	__u64 *count = bpf_map_lookup_elem(&stacked_tags, &only);
+
+	if (count)
+		*count += 1;
+	return TCX_DROP;
+}
+
 /* Whether a frame has a second priority tag behind its first. The host's stack steps over any number of them. */
 static ALWAYS_INLINE int is_stacked(struct __sk_buff *skb)
 {
@@ -142,7 +160,7 @@ static ALWAYS_INLINE int keep_away(struct __sk_buff *skb, int at_most)
 	int verdict;
 
 	if (is_stacked(skb))
-		return TCX_DROP;
+		return drop_stacked();
 	read_head(skb, &head);
 	if (head.part != WHOLE)
 		fragment = fragment_of(skb, &head);

@@ -18,7 +18,8 @@ static ALWAYS_INLINE __u32 read_v4(const struct __sk_buff *skb, struct head *hea
 {
 	struct ipv4_header ip;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+	/* A packet of another version no worker gets, and the host drops. */
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.version_ihl >> 4 != 4)
 		return 0;
 	head->key.src = v4_mapped(ip.src);
 	head->key.dst = v4_mapped(ip.dst);
@@ -49,7 +50,7 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 	struct extension header;
 	int has_fragment = 0, is_on_its_way = 0;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || !is_version_6(ip.version_class_flow))
 		return 0;
 	head->key.src = ip.src;
 	head->key.dst = ip.dst;
@@ -57,7 +58,8 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		__u8 protocol = head->key.protocol;
 
-		if (!is_extension(protocol))
+		/* Options for every hop come first or are none: the host refuses others, and no worker takes them. */
+		if (!is_extension(protocol) || (protocol == HOP_BY_HOP && i))
 			break;
 		if (bpf_skb_load_bytes(skb, at, &header, sizeof(header)))
 			return 0;
@@ -74,7 +76,7 @@ static ALWAYS_INLINE __u32 read_v6(const struct __sk_buff *skb, struct head *hea
 		at += protocol == FRAGMENT ? 8 : (header.len + 1) * 8;
 		head->key.protocol = header.next;
 	}
-	head->is_beyond = !is_on_its_way && is_extension(head->key.protocol);
+	head->is_beyond = !is_on_its_way && is_extension(head->key.protocol) && head->key.protocol != HOP_BY_HOP;
 	return is_on_its_way || head->is_beyond ? 0 : at;
 }
 

@@ -95,6 +95,8 @@ enum outcome {
 	FIN_QUEUE_FULL,
 	/* A segment with a wrong checksum that would have changed the state of its flow: dropped. */
 	BAD_CHECKSUM,
+	/* A packet that the kernel could not make room in, or take a tag from, as its flow wants it: dropped. */
+	REWRITE_FAILED,
 	OUTCOMES,
 	/* Of no known flow: not counted. */
 	UNKNOWN,

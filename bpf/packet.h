@@ -81,6 +81,12 @@ static ALWAYS_INLINE int is_untagged(const struct __sk_buff *skb)
 	return !skb->vlan_present || !(skb->vlan_tci & VLAN_VID_MASK);
 }
 
+/* Whether the first word of an IPv6 header has that version. */
+static ALWAYS_INLINE int is_version_6(__be32 version_class_flow)
+{
+	return (version_class_flow & htonl(0xf0000000)) == htonl(0x60000000);
+}
+
 static ALWAYS_INLINE struct addr v4_mapped(__be32 address)
 {
 	return (struct addr){ { 0, 0, htonl(0xffff), address } };

@@ -142,7 +142,7 @@ static ALWAYS_INLINE enum shape parse_whole_v6(const struct source *from, struct
 {
 	struct ipv6_header *ip = look(from, 0, sizeof(*ip));
 
-	if (!ip || (ip->version_class_flow & htonl(0xf0000000)) != htonl(0x60000000))
+	if (!ip || !is_version_6(ip->version_class_flow))
 		return OTHER;
 	packet->key = (struct flow_key){ .src = ip->src, .dst = ip->dst, .protocol = ip->next };
 	packet->ip_len = sizeof(*ip);

@@ -1,6 +1,7 @@
 //! The packet modes as the balancer sees them: network tables in, threads, guard and reserved ports up.
 
 mod applied;
+mod load;
 mod snat;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use self::applied::Applied;
+use self::load::{count_stacked_tags, watch_load};
 use self::snat::capture_snat;
 use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
@@ -34,12 +36,12 @@ use super::restart::Snat;
 use super::snat_watch::SnatWatch;
 use super::stale_filters::{self, Kinds, OwnHandle};
 use super::upgrade::OwnedFlows;
-use super::{clock, flood, neighbours, offload, privileges, route_check};
+use super::{clock, neighbours, offload, privileges, route_check};
 use crate::config::Config;
 use crate::control::UnreachableServers;
 use crate::dataplane::{
-    Answers, CaptureFilter, FrameMemory, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader,
-    Overruns, PacketFlows, Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
+    Answers, CaptureFilter, Guard, LastingGuard, Lease, MAX_WANTED_NEIGHBOURS, Offloader, PacketFlows,
+    Pipeline, PipelineParts, Selection, Sight, Terms, WorkerFlows, XdpLinks, causes,
 };
 use crate::doctor::masquerade;
 use crate::explain::PacketFacts;
@@ -58,9 +60,6 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Between two looks at MTUs, of which the kernel does not always tell.
 const MTU_LOOK_EVERY: Duration = Duration::from_secs(5);
-
-/// Between two looks at how much memory frames take.
-const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Everything that forwards packets.
 pub(super) struct PacketPath {
@@ -225,6 +224,9 @@ impl PacketPath {
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let mut tasks = JoinSet::new();
         watch_load(&mut tasks, parts, &pipeline, offloader.as_ref(), &stats);
+        let guards = guard.iter().map(Guard::stacked_tags);
+        let guards = guards.chain(lasting.iter().map(LastingGuard::stacked_tags)).collect();
+        tasks.spawn(count_stacked_tags(guards, stats.clone(), settings.capture_stats_interval));
         let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot look after neighbours")?;
         let kept = KeptNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));
@@ -490,42 +492,6 @@ fn reserve_ports(
 fn writers(offloader: Option<&Offloader>) -> impl FnMut() -> Option<Box<dyn FlowCache>> {
     let epoch = clock::monotonic_start();
     move || offloader.and_then(|offloader| offloader.writer(epoch).ok())
-}
-
-/// Has tasks watch for lost frames, for peaks of memory and for floods.
-fn watch_load(
-    tasks: &mut JoinSet<()>,
-    parts: &Parts<'_>,
-    pipeline: &Pipeline,
-    offloader: Option<&Offloader>,
-    stats: &Arc<PacketStats>,
-) {
-    tasks.spawn(count_overruns(pipeline.overruns(), parts.config.passthrough.capture_stats_interval));
-    tasks.spawn(note_peaks(pipeline.frame_memory()));
-    if let Some(offloader) = offloader {
-        let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
-        tasks.spawn(flood::keep_away(stats.clone(), pipeline.overruns(), gate, events));
-    }
-}
-
-/// Counts the frames that the kernel dropped, this often.
-async fn count_overruns(overruns: Overruns, interval: Duration) {
-    let mut ticks = tokio::time::interval(interval);
-    loop {
-        ticks.tick().await;
-        overruns.count();
-    }
-}
-
-/// Has memory go back to the kernel after many frames have waited.
-async fn note_peaks(frames: FrameMemory) {
-    let mut ticks = tokio::time::interval(PEAK_LOOK_EVERY);
-    loop {
-        ticks.tick().await;
-        if frames.had_peak() {
-            heap::note_peak();
-        }
-    }
 }
 
 /// Reads the kernel's tables when they change, and sends them on with the path MTUs.

@@ -179,14 +179,17 @@ fn a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache() 
         assert_eq!(run(&mut twin, most + 1), left, "too long: {setup:?}");
         let (is_known, unusual) = (|twin: &Twin| twin.flows.get(&key).unwrap().is_some(), Outcome::Unusual);
         let before = twin.cache.count(unusual).unwrap();
+        assert_eq!(twin.cache.rewrites_failed().unwrap(), 0);
         if setup.dsr == DsrKind::Gue && setup.is_v6 != setup.is_mixed {
             // Each of its packets needs a checksum of its own.
             assert_eq!(run(&mut twin, most), left);
             assert!(is_known(&twin));
+            assert_eq!(twin.cache.count(unusual).unwrap(), before + 1);
         } else {
             assert_eq!(run(&mut twin, most).verdict, TCX_DROP);
             assert!(!is_known(&twin), "the next one goes through a worker");
+            assert_eq!(twin.cache.count(unusual).unwrap(), before, "it is not left to a worker");
+            assert_eq!(twin.cache.rewrites_failed().unwrap(), 1);
         }
-        assert_eq!(twin.cache.count(unusual).unwrap(), before + 1);
     }
 }

@@ -14,7 +14,10 @@ use crate::raw::Wire;
 use crate::udp::{ECHO, UdpEcho};
 
 pub(crate) fn stories() -> Vec<Story> {
-    stories![priority_tagged_datagrams_are_forwarded_like_untagged_ones]
+    stories![
+        priority_tagged_datagrams_are_forwarded_like_untagged_ones,
+        frames_with_two_priority_tags_are_dropped_and_counted,
+    ]
 }
 
 /// Datagrams of one client: the first few go through a worker, even where the kernel forwards the others.
@@ -27,6 +30,25 @@ fn priority_tagged_datagrams_are_forwarded_like_untagged_ones(case: Case) {
         let forwarded = || network.stat("/packets/cache/forwarded").as_u64() >= Some(20);
         wait_for("the kernel to forward tagged datagrams", || forwarded().then_some(()));
     }
+}
+
+fn frames_with_two_priority_tags_are_dropped_and_counted(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let passthrough = "capture_stats_interval = 1";
+    network.balance(&Config { health: UNCHECKED, passthrough, ..Config::udp(ECHO, 1) });
+    network.inside(Role::Client(1), || {
+        let socket = UdpSocket::bind((case.family.address(Role::Client(1)), 0)).unwrap();
+        socket.connect(case.family.vip(ECHO)).unwrap();
+        let mut wire = Wire::open();
+        for n in 0..DATAGRAMS {
+            let mut frame = tagged(&socket, [0x81, 0, 0xa0, 0], &[n]);
+            frame.splice(12..12, [0x81, 0, 0, 0]);
+            wire.send(&frame);
+        }
+    });
+    wait_for("the guard's drops to be counted", || {
+        (network.stat("/packets/drops/stacked_tags") == u64::from(DATAGRAMS)).then_some(())
+    });
 }
 
 /// Has the server's answers come back to datagrams with a priority tag, and none to those with other tags.

@@ -258,8 +258,9 @@ mod tests {
             ("FIN_QUEUE_FULL".to_owned(), cache::FIN_QUEUE_FULL),
             // The kernel's alone.
             ("BAD_CHECKSUM".to_owned(), cache::BAD_CHECKSUM),
-            ("OUTCOMES".to_owned(), cache::BAD_CHECKSUM + 1),
-            ("UNKNOWN".to_owned(), cache::BAD_CHECKSUM + 2),
+            ("REWRITE_FAILED".to_owned(), cache::REWRITE_FAILED),
+            ("OUTCOMES".to_owned(), cache::REWRITE_FAILED + 1),
+            ("UNKNOWN".to_owned(), cache::REWRITE_FAILED + 2),
         ]);
         let outcomes: Vec<_> = outcomes.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         btf.assert_enum("outcome", &outcomes);

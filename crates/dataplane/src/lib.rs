@@ -43,7 +43,7 @@ use capture::{Capture, CaptureHandle, Wake};
 pub use causes::causes;
 pub use filter::CaptureFilter;
 pub use flow_desk::{PacketFlow, PacketFlows};
-pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, TcxError, Terms};
+pub use guard::{Guard, GuardError, GuardKind, LastingGuard, Lease, StackedTags, TcxError, Terms};
 pub use handover::{Answers, LostFlows, WorkerFlows};
 pub use kernel_clock::kernel_time;
 pub use objects::possible_cores;

@@ -25,6 +25,8 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
+    /// Frame with two priority tags (802.1Q with VID 0), which the host's stack would step over. Dropped in the kernel by the guard.
+    StackedTags = "stacked_tags",
     /// The frame ends before its headers do.
     Truncated = "truncated",
     /// An IP version other than the EtherType says.
@@ -105,6 +107,9 @@ drop_reasons! {
     /// There was no room to tell a worker of a FIN that the flow cache was to send on. Dropped in the kernel; its sender
     /// repeats it.
     FinQueueFull = "fin_queue_full",
+    /// The kernel could not change a packet as its flow needs it: make room for a tunnel's headers. Dropped in the kernel; the flow's next
+    /// packets go through a worker.
+    RewriteFailed = "rewrite_failed",
     /// The queue to the transmit thread was full.
     TransmitQueueFull = "transmit_queue_full",
     /// As much waits already to be sent by the interface as may wait: it is slow.

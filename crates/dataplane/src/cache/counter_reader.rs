@@ -62,6 +62,9 @@ impl CounterReader {
         if let Ok(n) = cache.bad_checksums() {
             stats.set_kernel_drops(DropReason::BadChecksum, n);
         }
+        if let Ok(n) = cache.rewrites_failed() {
+            stats.set_kernel_drops(DropReason::RewriteFailed, n);
+        }
         stats.set_cache_failures(self.failures.count());
         stats.set_cache_entries_lost(self.failures.entries_lost());
         if let Ok(n) = cache.syns_refused() {

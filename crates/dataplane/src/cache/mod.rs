@@ -63,6 +63,8 @@ pub(crate) const SYN_LIMITED: u32 = Outcome::ALL.len() as u32;
 pub(crate) const FIN_QUEUE_FULL: u32 = SYN_LIMITED + 1;
 /// Index in [`OUTCOMES`] of segments that the cache drops for a wrong checksum.
 pub(crate) const BAD_CHECKSUM: u32 = FIN_QUEUE_FULL + 1;
+/// Index in [`OUTCOMES`] of packets that the cache drops because the kernel cannot rewrite them.
+pub(crate) const REWRITE_FAILED: u32 = BAD_CHECKSUM + 1;
 
 /// How much the cache has room for; at least 1 of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,6 +223,11 @@ impl KernelCache {
     /// Segments with SYN or FIN that the cache has dropped for a wrong checksum since it was loaded.
     pub fn bad_checksums(&self) -> Result<u64, CacheError> {
         self.outcomes(BAD_CHECKSUM)
+    }
+
+    /// Packets that the cache has dropped since it was loaded because the kernel could not rewrite them.
+    pub fn rewrites_failed(&self) -> Result<u64, CacheError> {
+        self.outcomes(REWRITE_FAILED)
     }
 
     /// The ring of events. There is one, for the first who asks.

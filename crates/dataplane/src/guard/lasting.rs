@@ -22,6 +22,7 @@ use super::super::kernel_clock::kernel_time;
 use super::super::kernel_types::LeaseEntry;
 use super::super::{Selection, objects, selection_maps};
 use super::label::{self, Renaming};
+use super::stacked_tags::StackedTags;
 use super::tcx::{OBJECT, TcxError};
 use convey_model::{Endpoint, Interface};
 
@@ -38,6 +39,7 @@ pub struct LastingGuard {
     handle: u32,
     made: Option<LoadedGuard>,
     lease: Lease,
+    stacked_tags: StackedTags,
 }
 
 /// The program and where it is attached.
@@ -75,7 +77,12 @@ impl LastingGuard {
     /// One that guards nothing. Its filters will have this handle.
     pub fn new(handle: u32, terms: Terms) -> LastingGuard {
         let lease = Lease { terms, held: Arc::default() };
-        LastingGuard { handle, made: None, lease }
+        LastingGuard { handle, made: None, lease, stacked_tags: StackedTags::default() }
+    }
+
+    /// Counter of the frames that it drops for a second priority tag.
+    pub fn stacked_tags(&self) -> StackedTags {
+        self.stacked_tags.clone()
     }
 
     /// What keeps it in force.
@@ -94,7 +101,7 @@ impl LastingGuard {
         let made = match &mut self.made {
             Some(made) => made,
             None if frontends.is_empty() => return Ok(()),
-            none => none.insert(LoadedGuard::load(&self.lease)?),
+            none => none.insert(LoadedGuard::load(&self.lease, &self.stacked_tags)?),
         };
         made.select(frontends, draining)?;
         made.attach_to(interfaces, self.handle)?;
@@ -128,11 +135,12 @@ impl Drop for LastingGuard {
 }
 
 impl LoadedGuard {
-    fn load(lease: &Lease) -> Result<LoadedGuard, TcxError> {
+    fn load(lease: &Lease, stacked_tags: &StackedTags) -> Result<LoadedGuard, TcxError> {
         let mut guard = objects::loader().load(OBJECT)?;
         program(&mut guard)?.load()?;
         let map = guard.take_map(LEASE).ok_or(TcxError::Missing(LEASE))?;
         lease.begin(Array::try_from(map)?);
+        stacked_tags.read(&mut guard)?;
         let selection = Selection { frontends: BTreeSet::new(), draining: BTreeSet::new(), replies: None };
         Ok(LoadedGuard { guard, selection, attached: Vec::new() })
     }

@@ -6,6 +6,7 @@
 
 mod label;
 mod lasting;
+mod stacked_tags;
 mod tcx;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::fmt;
 use thiserror::Error;
 
 pub use lasting::{LastingGuard, Lease, Terms};
+pub use stacked_tags::StackedTags;
 #[cfg(test)]
 pub(crate) use tcx::OBJECT;
 pub use tcx::TcxError;
@@ -95,6 +97,14 @@ impl Guard {
         match &mut self.made {
             ActiveGuard::Tcx(tcx) => Ok(tcx.cover(interfaces)?),
             ActiveGuard::Nftables(nftables) => Ok(nftables.cover(selection, interfaces)?),
+        }
+    }
+
+    /// Counter of the frames that it drops for a second priority tag. By nftables it stays 0: there the table has a counter.
+    pub fn stacked_tags(&self) -> StackedTags {
+        match &self.made {
+            ActiveGuard::Tcx(tcx) => tcx.stacked_tags(),
+            ActiveGuard::Nftables(_) => StackedTags::default(),
         }
     }
 

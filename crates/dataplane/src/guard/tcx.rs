@@ -8,6 +8,7 @@ use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 
 use super::super::{Selection, objects, selection_maps};
+use super::stacked_tags::StackedTags;
 use convey_model::Interface;
 
 pub(crate) static OBJECT: &[u8] =
@@ -22,6 +23,7 @@ pub(super) struct Tcx {
     guard: Ebpf,
     /// Each with the index of its interface.
     links: Vec<(u32, SchedClassifierLinkId)>,
+    stacked_tags: StackedTags,
 }
 
 /// Why tcx does not guard.
@@ -44,7 +46,9 @@ pub enum TcxError {
 impl Tcx {
     /// Guards the interfaces, in the thread's network namespace.
     pub(super) fn new(selection: &Selection, interfaces: &[Interface]) -> Result<Tcx, TcxError> {
-        let mut guard = Tcx { guard: objects::loader().load(OBJECT)?, links: Vec::new() };
+        let stacked_tags = StackedTags::default();
+        let mut guard = Tcx { guard: objects::loader().load(OBJECT)?, links: Vec::new(), stacked_tags };
+        guard.stacked_tags.read(&mut guard.guard)?;
         guard.program()?.load()?;
         guard.select(selection)?;
         guard.cover(interfaces)?;
@@ -78,6 +82,11 @@ impl Tcx {
             selection_maps::fill(name, map, selection)?;
         }
         Ok(())
+    }
+
+    /// Counter of the frames that it drops for a second priority tag.
+    pub(super) fn stacked_tags(&self) -> StackedTags {
+        self.stacked_tags.clone()
     }
 
     fn program(&mut self) -> Result<&mut SchedClassifier, TcxError> {

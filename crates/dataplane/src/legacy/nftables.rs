@@ -115,7 +115,7 @@ fn table(table: &str, interfaces: &[Interface]) -> String {
     let mut text = format!(
         "add table netdev {table} {{ flags owner; }}; add chain netdev {table} forwarded \
          {{ type filter hook ingress devices = {{ {} }} priority 0; policy accept; }}; \
-         add chain netdev {table} ours; add chain netdev {table} draining",
+         add chain netdev {table} ours; add chain netdev {table} draining; add counter netdev {table} stacked_tags",
         names.join(", ")
     );
     for FragmentRules { set, key, first, .. } in FRAGMENTS {
@@ -151,7 +151,7 @@ fn rules(table: &str, selection: &Selection) -> String {
     let mut text = format!(
         "flush chain netdev {table} forwarded{rule} meta pkttype != host accept\
          {rule} ether type {{ 8021q, 8021ad }} @ll,116,12 != 0 accept\
-         {rule} meta protocol {{ 8021q, 8021ad }} @nh,4,12 0 drop{rule} rt seg-left > 0 accept"
+         {rule} meta protocol {{ 8021q, 8021ad }} @nh,4,12 0 counter name stacked_tags drop{rule} rt seg-left > 0 accept"
     );
     // A first fragment that is not dropped may have the number of an older packet whose was.
     for FragmentRules { set, key, first, later } in FRAGMENTS {

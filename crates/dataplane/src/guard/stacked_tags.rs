@@ -1,0 +1,42 @@
+//! How many frames a guard has dropped for a second priority tag.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aya::Ebpf;
+use aya::maps::{MapData, PerCpuArray};
+
+use super::tcx::TcxError;
+
+/// The counters, one for each core.
+const MAP: &str = "stacked_tags";
+
+/// Counter of the frames that a guard has dropped for a second priority tag: no worker gets them. Clones share it. It
+/// stays 0 while the guard is no program of the kernel.
+#[derive(Clone, Default)]
+pub struct StackedTags(Arc<Mutex<Option<PerCpuArray<MapData, u64>>>>);
+
+impl StackedTags {
+    /// Frames since the guard was loaded.
+    pub fn count(&self) -> u64 {
+        let cores = self.map().as_ref().and_then(|map| map.get(&0, 0).ok());
+        cores.map_or(0, |cores| cores.iter().sum())
+    }
+
+    /// Reads the counter of this program from now on.
+    pub(super) fn read(&self, guard: &mut Ebpf) -> Result<(), TcxError> {
+        let map = guard.take_map(MAP).ok_or(TcxError::Missing(MAP))?;
+        *self.map() = Some(PerCpuArray::try_from(map)?);
+        Ok(())
+    }
+
+    fn map(&self) -> MutexGuard<'_, Option<PerCpuArray<MapData, u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for StackedTags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StackedTags").field(&self.count()).finish()
+    }
+}

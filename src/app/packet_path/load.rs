@@ -1,0 +1,65 @@
+//! What is counted beside the workers: lost frames, frames that a guard drops, memory, floods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::app::flood;
+use crate::app::paths::Parts;
+use crate::dataplane::{FrameMemory, Offloader, Overruns, Pipeline, StackedTags};
+use crate::heap;
+use crate::model::DropReason;
+use crate::stats::PacketStats;
+
+/// Between two looks at how much memory frames take.
+const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Has tasks watch for lost frames, for peaks of memory and for floods.
+pub(super) fn watch_load(
+    tasks: &mut JoinSet<()>,
+    parts: &Parts<'_>,
+    pipeline: &Pipeline,
+    offloader: Option<&Offloader>,
+    stats: &Arc<PacketStats>,
+) {
+    tasks.spawn(count_overruns(pipeline.overruns(), parts.config.passthrough.capture_stats_interval));
+    tasks.spawn(note_peaks(pipeline.frame_memory()));
+    if let Some(offloader) = offloader {
+        let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
+        tasks.spawn(flood::keep_away(stats.clone(), pipeline.overruns(), gate, events));
+    }
+}
+
+/// Counts the frames that the kernel dropped, this often.
+async fn count_overruns(overruns: Overruns, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    loop {
+        ticks.tick().await;
+        overruns.count();
+    }
+}
+
+/// Counts the frames that these guards dropped for a second priority tag, this often.
+pub(super) async fn count_stacked_tags(
+    guards: Vec<StackedTags>,
+    stats: Arc<PacketStats>,
+    interval: Duration,
+) {
+    let mut ticks = tokio::time::interval(interval);
+    loop {
+        ticks.tick().await;
+        stats.set_kernel_drops(DropReason::StackedTags, guards.iter().map(StackedTags::count).sum());
+    }
+}
+
+/// Has memory go back to the kernel after many frames have waited.
+async fn note_peaks(frames: FrameMemory) {
+    let mut ticks = tokio::time::interval(PEAK_LOOK_EVERY);
+    loop {
+        ticks.tick().await;
+        if frames.had_peak() {
+            heap::note_peak();
+        }
+    }
+}
