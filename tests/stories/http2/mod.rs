@@ -6,6 +6,7 @@ mod from_proxies;
 mod held;
 mod malformed;
 pub(crate) mod server;
+mod short_frames;
 pub(crate) mod unread;
 mod uploads;
 
@@ -44,6 +45,10 @@ use malformed::{
     malformed_request_ends_its_stream_alone, malformed_response_leaves_the_connection_to_its_server,
 };
 use server::EchoServer;
+use short_frames::{
+    short_frames_of_an_unread_response_end_no_connection_of_a_server,
+    short_frames_of_an_unread_upload_leave_other_streams,
+};
 use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
 use uploads::{
     small_uploads_of_many_clients_share_connections_to_an_http2_server,
@@ -82,6 +87,8 @@ stories!("http2":
     unread_uploads_to_an_http2_server_stall_no_other_client,
     unread_uploads_to_an_http2_server_stall_no_open_upload_of_others,
     small_uploads_of_many_clients_share_connections_to_an_http2_server,
+    short_frames_of_an_unread_response_end_no_connection_of_a_server,
+    short_frames_of_an_unread_upload_leave_other_streams,
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     requests_cancelled_at_once_leave_others_of_their_connection,

@@ -1,6 +1,8 @@
 //! A client's connection: its streams, each a request, and its end.
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
+use std::future::poll_fn;
+
 use bytes::{Bytes, BytesMut};
 use convey_model::HttpLimits;
 use convey_proxy::{ByteStream, ClientStream, StreamEnd};
@@ -13,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::frame_filter::{FieldFilter, Sender};
 use super::io::{Connection, CountedStream};
+use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
 use super::stream;
 use crate::answer::ANSWER_TIME;
 use crate::linger;
@@ -60,8 +63,9 @@ pub(crate) async fn serve<S: DecideRequest>(
     let limits = newest();
     let counted = CountedStream { client, stream: &mut *bytes };
     let filter = FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize);
+    let queue = ReceiveQueue::new(STREAM_WINDOW as usize);
     let handshake = builder(&limits, client.is_trusted_proxy(&client.newest()))
-        .handshake::<_, Bytes>(Connection::new(counted, received, filter));
+        .handshake::<_, Bytes>(Connection::new(counted, received, filter, queue.clone()));
     let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
@@ -86,10 +90,10 @@ pub(crate) async fn serve<S: DecideRequest>(
                     ResetVerdict::EndInOrder | ResetVerdict::Fine => {}
                 }
             }
-            accepted = connection.accept() => match accepted {
+            accepted = poll_fn(|cx| queue.poll(|| connection.poll_accept(cx))) => match accepted {
                 Some(Ok((request, respond))) => {
                     counts.begun += 1;
-                    streams.push(stream::serve(client, stack.clone(), request, respond));
+                    streams.push(stream::serve(client, stack.clone(), request, respond, queue.clone()));
                     // A frontend that is gone takes those that are on their way.
                     if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !is_ending {
                         is_ending = true;
@@ -128,6 +132,7 @@ fn builder(limits: &HttpLimits, is_trusted_proxy: bool) -> Builder {
         .max_concurrent_streams(limits.streams)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(window)
+        .data_frame_budget(DATA_FRAME_BUDGET)
         .max_pending_accept_reset_streams(RESETS_AT_ONCE * limits.streams as usize)
         .max_header_list_size(limits.head.bytes as u32 + HEAD_ROOM)
         .max_send_buffer_size(SEND_BUFFER);

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
@@ -11,6 +12,7 @@ use convey_proxy::{ByteStream, ClientStream, More, ServerStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frame_filter::FieldFilter;
+use super::receive::ReceiveQueue;
 use crate::answer::AnswerReason;
 use crate::record::RequestRecord;
 
@@ -28,6 +30,8 @@ pub(super) struct Connection<T> {
     /// Bytes for the library that have come before, or that the filter has changed.
     early: BytesMut,
     filter: FieldFilter,
+    /// Bounds how much the library reads before convey takes its data.
+    queue: Arc<ReceiveQueue>,
     /// Frames that are still to go, from `sent` on.
     gathered: Vec<u8>,
     sent: usize,
@@ -75,9 +79,14 @@ impl HasStream for ServerStream {
 
 impl<T> Connection<T> {
     /// One on which so much has come already.
-    pub(super) fn new(stream: T, early: BytesMut, mut filter: FieldFilter) -> Connection<T> {
+    pub(super) fn new(
+        stream: T,
+        early: BytesMut,
+        mut filter: FieldFilter,
+        queue: Arc<ReceiveQueue>,
+    ) -> Connection<T> {
         let early = filter.pass(&early).unwrap_or(early);
-        Connection { stream, early, filter, gathered: Vec::new(), sent: 0, flushes_again: false }
+        Connection { stream, early, filter, queue, gathered: Vec::new(), sent: 0, flushes_again: false }
     }
 }
 
@@ -108,16 +117,22 @@ impl<T: HasStream> AsyncRead for Connection<T> {
             for fault in this.filter.take_faults() {
                 this.stream.note_refused(fault);
             }
+            let most = this.queue.allowance().min(buffer.remaining());
+            if most == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if !this.early.is_empty() {
-                let len = this.early.len().min(buffer.remaining());
+                let len = this.early.len().min(most);
                 buffer.put_slice(&this.early[..len]);
+                this.queue.has_read(len);
                 this.early.advance(len);
                 if this.early.is_empty() {
                     this.early = BytesMut::new();
                 }
                 return Poll::Ready(Ok(()));
             }
-            let room = buffer.initialize_unfilled();
+            let room = buffer.initialize_unfilled_to(most);
             let n = ready!(this.stream.stream().poll_read(cx, room))?;
             this.stream.count(n, 0);
             let passed = if n == 0 { Some(this.filter.end()) } else { this.filter.pass(&room[..n]) };
@@ -125,6 +140,7 @@ impl<T: HasStream> AsyncRead for Connection<T> {
                 Some(passed) if n > 0 || !passed.is_empty() => this.early = passed,
                 _ => {
                     buffer.advance(n);
+                    this.queue.has_read(n);
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -187,19 +203,18 @@ mod tests {
     use super::super::frame_filter::Sender;
     use super::*;
 
-    struct Held(ByteStream);
-
-    impl HasStream for Held {
+    impl HasStream for ByteStream {
         fn stream(&mut self) -> &mut ByteStream {
-            &mut self.0
+            self
         }
     }
 
-    async fn pair() -> (Connection<Held>, TcpStream) {
+    async fn pair() -> (Connection<ByteStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let filter = FieldFilter::new(Sender::Server, 1_000);
-        (Connection::new(Held(listener.accept().await.unwrap().0.into()), BytesMut::new(), filter), other)
+        let stream = listener.accept().await.unwrap().0.into();
+        (Connection::new(stream, BytesMut::new(), filter, ReceiveQueue::new(1_000)), other)
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::placement;
+use super::receive::ReceiveQueue;
 use super::send_window::SendWindow;
 use super::servers::{self, StreamShare};
 use super::uploads::{Upload, UploadProgress, Uploads};
@@ -48,6 +49,8 @@ pub(super) struct KeptState {
     refused: AtomicUsize,
     window: Arc<SendWindow>,
     uploads: Mutex<Uploads>,
+    /// Streams that have received data.
+    receive_queue: Arc<ReceiveQueue>,
     /// Told when a stream is over.
     freed: Arc<Notify>,
 }
@@ -73,12 +76,14 @@ impl KeptConnection {
         server: ServerPlace,
         send: SendRequest<Bytes>,
         window: Arc<SendWindow>,
+        receive_queue: Arc<ReceiveQueue>,
         freed: Arc<Notify>,
     ) -> KeptConnection {
         let [open, begun, refused] = [(); 3].map(|()| AtomicUsize::new(0));
         let (is_over, uploads) = (AtomicBool::new(false), Mutex::default());
-        let state = Arc::new(KeptState { server, is_over, open, begun, refused, window, uploads, freed });
-        KeptConnection { send, state, unused: None, has_no_window: false }
+        let state =
+            KeptState { server, is_over, open, begun, refused, window, uploads, receive_queue, freed };
+        KeptConnection { send, state: Arc::new(state), unused: None, has_no_window: false }
     }
 
     pub(super) fn state(&self) -> &Arc<KeptState> {
@@ -135,6 +140,11 @@ impl KeptConnection {
 }
 
 impl KeptState {
+    /// Streams that have received data.
+    pub(super) fn receive_queue(&self) -> &Arc<ReceiveQueue> {
+        &self.receive_queue
+    }
+
     /// Has no other stream begin on this connection. Those that have begun go on.
     pub(super) fn retire(&self) {
         self.is_over.store(true, Ordering::Relaxed);

@@ -10,6 +10,7 @@ mod keep_alive_limit;
 mod kept;
 mod outgoing;
 mod placement;
+mod receive;
 mod send_window;
 mod servers;
 mod stream;

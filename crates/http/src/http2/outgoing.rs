@@ -1,17 +1,16 @@
 //! A stream to a server.
 
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::mem;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use convey_http_core::{BodyFraming, HeadReader, HttpMethod, RequestHead};
-use h2::client::ResponseFuture;
-use h2::{RecvStream, SendStream};
+use h2::SendStream;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::kept::{OpenUpload, StreamPlace};
+use super::receive::{ReceivedHead, ReceivedStream};
 use super::stream::broken;
 use crate::streams::body::{BodyIn, BodyOut, DataSink, StreamFault};
 use crate::streams::heads;
@@ -41,11 +40,11 @@ enum Answer {
     /// Nothing was asked.
     Unasked,
     Awaited {
-        response: ResponseFuture,
+        stream: ReceivedStream,
         method: HttpMethod,
         is_http11: bool,
     },
-    Body(BodyIn<RecvStream>),
+    Body(BodyIn<ReceivedStream>),
     Over,
     /// The stream could not begin.
     Refused,
@@ -129,21 +128,26 @@ impl OutgoingStream {
                 Answer::Over => return Poll::Ready(Ok(0)),
                 Answer::Refused => return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
                 Answer::Body(body) => return body.poll_read(cx, buffer),
-                Answer::Awaited { response, method, is_http11 } => {
+                Answer::Awaited { stream, method, is_http11 } => {
+                    let head = ready!(stream.poll_head(cx))?;
                     (self.head, self.read) = (Vec::with_capacity(512), 0);
-                    if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
-                        heads::write_response(&interim.map_err(broken)?, "", &mut self.head);
-                        continue;
-                    }
-                    let mut response = ready!(Pin::new(response).poll(cx)).map_err(broken)?;
-                    let framing = framing(&response, *method, *is_http11);
+                    let (mut response, is_over) = match head {
+                        ReceivedHead::Last { response, is_over } => (response, is_over),
+                        ReceivedHead::Interim(interim) => {
+                            heads::write_response(&interim, "", &mut self.head);
+                            continue;
+                        }
+                    };
+                    let framing = framing(&response, is_over, *method, *is_http11);
                     if framing == Framing::Chunked {
                         response.headers_mut().remove(header::CONTENT_LENGTH);
                     }
                     heads::write_response(&response, framing.line(), &mut self.head);
-                    self.response = match framing {
-                        Framing::None | Framing::NoBody => Answer::Over,
-                        other => Answer::Body(BodyIn::new(response.into_body(), other.of_body())),
+                    self.response = match mem::replace(&mut self.response, Answer::Over) {
+                        Answer::Awaited { stream, .. } if framing.has_body() => {
+                            Answer::Body(BodyIn::new(stream, framing.of_body()))
+                        }
+                        _ => Answer::Over,
                     };
                 }
             }
@@ -174,7 +178,8 @@ impl OutgoingStream {
         let request = heads::request_to(head)?;
         let (response, stream) = self.place.send().send_request(request, is_over).map_err(broken)?;
         let (method, is_http11) = (head.method(), head.is_http11());
-        self.response = Answer::Awaited { response, method, is_http11 };
+        let stream_in = ReceivedStream::of_response(response, self.place.state().receive_queue().clone());
+        self.response = Answer::Awaited { stream: stream_in, method, is_http11 };
         let sink = UploadSink { stream, upload: self.place.take_upload() };
         self.request = Request::Body(BodyOut::new(sink, head.framing(), is_over));
         Ok(())
@@ -205,11 +210,12 @@ enum Framing {
     UntilClose,
 }
 
-fn framing(response: &Response<RecvStream>, method: HttpMethod, is_http11: bool) -> Framing {
+/// `is_over`: nothing follows the head.
+fn framing(response: &Response<()>, is_over: bool, method: HttpMethod, is_http11: bool) -> Framing {
     let status = response.status();
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let has_length = response.headers().contains_key(header::CONTENT_LENGTH);
-    match response.body().is_end_stream() {
+    match is_over {
         _ if has_none || method == HttpMethod::Head => Framing::None,
         // A body of a length has no trailers in HTTP/1.1.
         false if has_length && is_http11 && announces_trailers(response.headers()) => Framing::Chunked,
@@ -228,6 +234,10 @@ fn announces_trailers(fields: &HeaderMap) -> bool {
 }
 
 impl Framing {
+    fn has_body(self) -> bool {
+        !matches!(self, Framing::None | Framing::NoBody)
+    }
+
     /// Of a length nobody asks: the library has looked at it.
     fn of_body(self) -> BodyFraming {
         if self == Framing::Chunked { BodyFraming::Chunked } else { BodyFraming::UntilClose }

@@ -23,6 +23,7 @@ use super::keep_alive_limit::KeepAliveLimit;
 use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
 use super::placement::{self, ConnectionState, Placement};
+use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
 use super::send_window::{SendWindow, WindowMeter};
 use super::stream::broken;
 use super::stream_shares::StreamShares;
@@ -181,14 +182,16 @@ pub(crate) async fn connect(
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
     let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize);
-    let window = Arc::<SendWindow>::default();
-    let io = WindowMeter::new(Connection::new(stream, BytesMut::new(), filter), window.clone());
+    let (window, queue) = (Arc::<SendWindow>::default(), ReceiveQueue::new(STREAM_WINDOW as usize));
+    let io = Connection::new(stream, BytesMut::new(), filter, queue.clone());
+    let io = WindowMeter::new(io, window.clone());
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_max_send_streams(UNTOLD)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .data_frame_budget(DATA_FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEAD);
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
@@ -196,7 +199,8 @@ pub(crate) async fn connect(
     let share = opening.share.take();
     let (kept, first) = SERVERS.with_borrow_mut(|servers| {
         let connections = servers.entry(server).or_default();
-        let mut kept = KeptConnection::new(server, send.clone(), window, connections.changed.clone());
+        let changed = connections.changed.clone();
+        let mut kept = KeptConnection::new(server, send.clone(), window, queue, changed);
         let share = share.unwrap_or_else(|| connections.share(server, StreamClient::default()));
         let (state, first) = (kept.state().clone(), kept.another(share, None));
         connections.kept.push(kept);
@@ -216,7 +220,7 @@ async fn run(
 ) {
     let (mut connection, mut opening, mut time) = (pin!(connection), Some(opening), pin!(sleep(within)));
     let ended = poll_fn(|cx| {
-        let polled = connection.as_mut().poll(cx);
+        let polled = kept.receive_queue().poll(|| connection.as_mut().poll(cx));
         drop(opening.take_if(|(_, send)| send.current_max_send_streams() != UNTOLD));
         if opening.is_some() && time.as_mut().poll(cx).is_ready() {
             kept.retire();
@@ -438,7 +442,8 @@ mod tests {
             while send.current_max_send_streams() == UNTOLD {
                 tokio::task::yield_now().await;
             }
-            connections.kept.push(KeptConnection::new(SERVER, send, Arc::default(), Arc::default()));
+            let (queue, changed) = (ReceiveQueue::new(1), Arc::default());
+            connections.kept.push(KeptConnection::new(SERVER, send, Arc::default(), queue, changed));
         }
         connections
     }

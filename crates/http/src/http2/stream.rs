@@ -10,9 +10,10 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
 
+use super::receive::{ReceiveQueue, ReceivedStream};
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
-use crate::streams::body::{DataSink, DataSource, StreamFault};
+use crate::streams::body::{DataSink, StreamFault};
 use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
 /// Serves a client's stream. Returns whether the client has reset it early.
@@ -21,17 +22,19 @@ pub(super) async fn serve<S: DecideRequest>(
     stack: S,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
+    queue: Arc<ReceiveQueue>,
 ) -> bool {
     let record = RequestRecord::begin(client, "2");
     let (parts, body) = request.into_parts();
     let limits = client.newest().config.http_limits();
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
+    let body = ReceivedStream::of_body(body, queue);
     let mut stream = StreamAsConnection::new(head.as_deref().ok(), body, respond);
     streams::serve(client, stack, head, &mut stream, record).await
 }
 
 impl StreamOfClient for SendResponse<Bytes> {
-    type Source = RecvStream;
+    type Source = ReceivedStream;
     type Sink = SendStream<Bytes>;
 
     fn send_interim(&mut self, response: Response<()>) -> io::Result<()> {
@@ -48,20 +51,6 @@ impl StreamOfClient for SendResponse<Bytes> {
 
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         SendResponse::poll_reset(self, cx).map(reset_with)
-    }
-}
-
-impl DataSource for RecvStream {
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        RecvStream::poll_data(self, cx).map(|data| data.map(|data| data.map_err(broken)))
-    }
-
-    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
-        RecvStream::poll_trailers(self, cx).map_err(broken)
-    }
-
-    fn has_gone_on(&mut self, len: usize) -> io::Result<()> {
-        self.flow_control().release_capacity(len).map_err(broken)
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::kept::KeptConnection;
 use super::outgoing::OutgoingStream;
+use super::receive::ReceiveQueue;
 use super::servers::StreamShare;
 
 /// Polls of one stream. A server that sends a few kilobytes needs far fewer.
@@ -38,7 +39,8 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
     let mut handshake = std::pin::pin!(Builder::new().enable_push(false).handshake::<_, Bytes>(io));
     let Poll::Ready(Ok((send, mut connection))) = handshake.as_mut().poll(cx) else { return response };
     let place = (0, ([10, 0, 0, 2], 80).into(), 0);
-    let mut kept = KeptConnection::new(place, send, Arc::default(), Arc::new(Notify::new()));
+    let queue = ReceiveQueue::new(arrive);
+    let mut kept = KeptConnection::new(place, send, Arc::default(), queue.clone(), Arc::new(Notify::new()));
     let mut stream = OutgoingStream::new(kept.another(StreamShare::uncounted(place), None));
     if !matches!(stream.poll_write(cx, request), Poll::Ready(Ok(len)) if len == request.len()) {
         return response;
@@ -53,7 +55,7 @@ pub fn response_from_http2(request: &[u8], server: &[u8], arrive: usize, read: u
             Poll::Ready(Ok(len)) => response.bytes.extend_from_slice(&buffer[..len]),
             Poll::Ready(Err(_)) => return response,
             Poll::Pending if is_over => panic!("the connection is over and its stream waits"),
-            Poll::Pending => is_over = Pin::new(&mut connection).poll(cx).is_ready(),
+            Poll::Pending => is_over = queue.poll(|| Pin::new(&mut connection).poll(cx)).is_ready(),
         }
     }
     panic!("the response has no end");

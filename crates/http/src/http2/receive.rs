@@ -1,0 +1,279 @@
+//! Data that streams receive. The library keeps each frame by itself, and ends a connection on which it
+//! keeps many short ones. So convey takes what readers leave there before the library reads on.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::task::AtomicWaker;
+use h2::RecvStream;
+use h2::client::ResponseFuture;
+use http::{HeaderMap, Response};
+
+use super::stream::broken;
+use crate::streams::body::DataSource;
+
+/// The library's own limit for frames that it keeps: none, since a [`ReceiveQueue`] bounds them. The
+/// library counts frames of reset streams for ever, and any limit would end a long connection.
+pub(super) const DATA_FRAME_BUDGET: usize = usize::MAX;
+
+/// Length of data that waits as the library has read it. Shorter data is copied: it would hold the
+/// memory of all that was read with it.
+const LONG: usize = 8 * 1024;
+
+/// Most interim responses that wait for their reader. The others are dropped.
+const MAX_INTERIM: usize = 4;
+
+/// Streams of a connection that have received something, and how much the library may read of it.
+pub(super) struct ReceiveQueue {
+    arrived: Mutex<VecDeque<Weak<StreamReceiver>>>,
+    /// Most bytes that the library reads before convey takes the data.
+    at_once: usize,
+    /// Bytes of these that the library may still read.
+    allowance: AtomicUsize,
+}
+
+impl ReceiveQueue {
+    /// The library reads `at_once` bytes before convey takes the data. A frame with data has at least
+    /// 10 bytes, and the library needs up to 300 bytes of memory for it.
+    pub(super) fn new(at_once: usize) -> Arc<ReceiveQueue> {
+        Arc::new(ReceiveQueue { arrived: Mutex::default(), at_once, allowance: at_once.into() })
+    }
+
+    /// Polls the library's connection, after taking the data that it keeps. Streams that the connection
+    /// returns may have data, too: their reading shares one allowance, until none of them is left.
+    pub(super) fn poll<T>(&self, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+        self.take_unread();
+        let polled = poll();
+        if polled.is_pending() {
+            self.allowance.store(self.at_once, Ordering::Relaxed);
+        }
+        polled
+    }
+
+    /// How many bytes the library may read now.
+    pub(super) fn allowance(&self) -> usize {
+        self.allowance.load(Ordering::Relaxed)
+    }
+
+    /// The library has read some bytes of its allowance.
+    pub(super) fn has_read(&self, len: usize) {
+        self.allowance.fetch_sub(len, Ordering::Relaxed);
+    }
+
+    fn take_unread(&self) {
+        let count = lock(&self.arrived).len();
+        for _ in 0..count {
+            let next = lock(&self.arrived).pop_front();
+            if let Some(stream) = next.and_then(|stream| stream.upgrade()) {
+                stream.has_arrived.store(false, Ordering::Relaxed);
+                stream.take_unread();
+            }
+        }
+    }
+}
+
+/// A stream's response or body. Dropped, the library drops what it still receives.
+pub(crate) struct ReceivedStream(Arc<StreamReceiver>);
+
+/// The waker that the library has for a stream.
+struct StreamReceiver {
+    received: Mutex<Received>,
+    /// Whether the stream is in the queue.
+    has_arrived: AtomicBool,
+    reader: AtomicWaker,
+    queue: Arc<ReceiveQueue>,
+}
+
+/// Heads and data of a stream that nobody has read.
+#[derive(Default)]
+struct Received {
+    heads: VecDeque<ReceivedHead>,
+    data: UnreadData,
+    library: LibraryStream,
+}
+
+/// The library's stream.
+#[derive(Default)]
+enum LibraryStream {
+    Response(ResponseFuture),
+    Body(RecvStream),
+    #[default]
+    Dropped,
+}
+
+/// Head of a response.
+pub(super) enum ReceivedHead {
+    Interim(Response<()>),
+    /// `is_over`: nothing follows.
+    Last {
+        response: Response<()>,
+        is_over: bool,
+    },
+}
+
+impl ReceivedStream {
+    /// The response of a stream to a server.
+    pub(super) fn of_response(response: ResponseFuture, queue: Arc<ReceiveQueue>) -> ReceivedStream {
+        ReceivedStream::new(LibraryStream::Response(response), queue)
+    }
+
+    /// The body of a client's request.
+    pub(super) fn of_body(body: RecvStream, queue: Arc<ReceiveQueue>) -> ReceivedStream {
+        ReceivedStream::new(LibraryStream::Body(body), queue)
+    }
+
+    fn new(library: LibraryStream, queue: Arc<ReceiveQueue>) -> ReceivedStream {
+        let received = Mutex::new(Received { library, ..Received::default() });
+        let (has_arrived, reader) = (AtomicBool::new(false), AtomicWaker::new());
+        let receiver = Arc::new(StreamReceiver { received, has_arrived, reader, queue });
+        // The library gets its waker with the next turn of the queue.
+        receiver.wake_by_ref();
+        ReceivedStream(receiver)
+    }
+
+    /// The next head of a response.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ReceivedHead>> {
+        self.poll(cx, |received, cx| match received.heads.pop_front() {
+            Some(head) => Poll::Ready(Ok(head)),
+            None => received.library.poll_head(cx),
+        })
+    }
+
+    fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Received, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        self.0.reader.register(cx.waker());
+        self.0.with(poll)
+    }
+}
+
+impl DataSource for ReceivedStream {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        self.poll(cx, |received, cx| match (received.data.take(), &mut received.library) {
+            (Some(data), _) => Poll::Ready(Some(Ok(data))),
+            (None, LibraryStream::Body(body)) => {
+                body.poll_data(cx).map(|data| data.map(|data| data.map_err(broken)))
+            }
+            (None, _) => Poll::Pending,
+        })
+    }
+
+    fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<HeaderMap>>> {
+        self.poll(cx, |received, cx| match &mut received.library {
+            LibraryStream::Body(body) => body.poll_trailers(cx).map_err(broken),
+            _ => Poll::Pending,
+        })
+    }
+
+    fn has_gone_on(&mut self, len: usize) -> io::Result<()> {
+        match &mut lock(&self.0.received).library {
+            LibraryStream::Body(body) => body.flow_control().release_capacity(len).map_err(broken),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for ReceivedStream {
+    fn drop(&mut self) {
+        // The library holds the receiver as a waker, and the receiver holds the library.
+        let received = mem::take(&mut *lock(&self.0.received));
+        drop(received);
+    }
+}
+
+impl StreamReceiver {
+    fn take_unread(self: &Arc<Self>) {
+        self.with(Received::take_unread);
+    }
+
+    fn with<T>(self: &Arc<Self>, poll: impl FnOnce(&mut Received, &mut Context<'_>) -> T) -> T {
+        let waker = Waker::from(self.clone());
+        poll(&mut lock(&self.received), &mut Context::from_waker(&waker))
+    }
+}
+
+impl Wake for StreamReceiver {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    /// The library wakes within a lock of its own: nothing here may call it.
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.has_arrived.swap(true, Ordering::Relaxed) {
+            lock(&self.queue.arrived).push_back(Arc::downgrade(self));
+        }
+        self.reader.wake();
+    }
+}
+
+impl Received {
+    /// Takes all that the library keeps. It returns an error, or the end, to the reader as well.
+    fn take_unread(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Ok(head)) = self.library.poll_head(cx) {
+            if matches!(head, ReceivedHead::Last { .. }) || self.heads.len() < MAX_INTERIM {
+                self.heads.push_back(head);
+            }
+        }
+        if let LibraryStream::Body(body) = &mut self.library {
+            while let Poll::Ready(Some(Ok(data))) = body.poll_data(cx) {
+                self.data.put(data);
+            }
+        }
+    }
+}
+
+impl LibraryStream {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ReceivedHead>> {
+        let LibraryStream::Response(response) = self else { return Poll::Pending };
+        if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
+            return Poll::Ready(interim.map(ReceivedHead::Interim).map_err(broken));
+        }
+        let (head, body) = ready!(Pin::new(response).poll(cx)).map_err(broken)?.into_parts();
+        let (response, is_over) = (Response::from_parts(head, ()), body.is_end_stream());
+        *self = LibraryStream::Body(body);
+        Poll::Ready(Ok(ReceivedHead::Last { response, is_over }))
+    }
+}
+
+/// Data of a stream that nobody has read yet. The stream's window bounds it.
+#[derive(Default)]
+struct UnreadData {
+    /// Parts before `last`.
+    parts: VecDeque<Bytes>,
+    /// Copies of short data.
+    last: BytesMut,
+}
+
+impl UnreadData {
+    fn put(&mut self, data: Bytes) {
+        if data.len() < LONG {
+            return self.last.extend_from_slice(&data);
+        }
+        if !self.last.is_empty() {
+            self.parts.push_back(mem::take(&mut self.last).freeze());
+        }
+        self.parts.push_back(data);
+    }
+
+    /// The first part.
+    fn take(&mut self) -> Option<Bytes> {
+        let last = || Some(mem::take(&mut self.last).freeze()).filter(|last| !last.is_empty());
+        self.parts.pop_front().or_else(last)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
