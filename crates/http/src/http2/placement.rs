@@ -66,6 +66,13 @@ pub(super) fn place(upload: &Upload, connections: &[ConnectionState<'_>]) -> Pla
     }
 }
 
+/// Number of uploads like this one, each of another client, that may share a connection. A body of unknown
+/// length may be over soon, as those of most gRPC calls are.
+pub(super) fn together(upload: &Upload) -> usize {
+    let most = INITIAL_WINDOW / upload.length.unwrap_or(MUCH).max(1);
+    (most as usize).clamp(1, MAX_STREAMS)
+}
+
 /// Index of the connection for an upload where no connection suits it and none may be opened.
 pub(super) fn place_anywhere(upload: &Upload, connections: &[ConnectionState<'_>]) -> Option<usize> {
     let bounds = bounds(upload, connections);

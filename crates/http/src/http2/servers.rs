@@ -132,10 +132,10 @@ pub(crate) async fn take(
     left: impl Future<Output = ()>,
 ) -> io::Result<FoundStream> {
     let (until, mut left) = (Instant::now() + within, pin!(left));
-    let (mut woken, mut has_waited) = (None::<Arc<Notify>>, false);
+    let mut woken = None::<Arc<Notify>>;
     loop {
-        let found = SERVERS
-            .with_borrow_mut(|servers| servers.entry(server).or_default().find(server, client, has_waited));
+        let found =
+            SERVERS.with_borrow_mut(|servers| servers.entry(server).or_default().find(server, client));
         match found {
             Found::Place(place) => {
                 let state = place.state().clone();
@@ -162,7 +162,7 @@ pub(crate) async fn take(
             Found::Wait(waiting) => tokio::select! {
                 biased;
                 changed = timeout_at(until, waiting.changed.notified()) => match changed {
-                    Ok(()) => (woken, has_waited) = (Some(waiting.changed.clone()), true),
+                    Ok(()) => woken = Some(waiting.changed.clone()),
                     Err(_) if waiting.is_for_room() => return Ok(FoundStream::Full),
                     Err(late) => return Err(late.into()),
                 },
@@ -263,9 +263,8 @@ async fn begin(mut place: StreamPlace) -> io::Result<Box<OutgoingStream>> {
 }
 
 impl Connections {
-    /// Finds a place for a request of this client to this server. `has_waited`: the request has waited for
-    /// a connection that another request opened.
-    fn find(&mut self, server: ServerPlace, client: StreamClient, has_waited: bool) -> Found {
+    /// Finds a place for a request of this client to this server.
+    fn find(&mut self, server: ServerPlace, client: StreamClient) -> Found {
         self.limit.take_if(|limit| self.kept.iter().any(|kept| kept.served() > limit.requests));
         if let Some(sharing) = client.sharing
             && !self.shares.has_room(sharing, || most_streams(&self.kept))
@@ -277,10 +276,9 @@ impl Connections {
             (Placement::Beyond, Some(sharing)) => return Found::BeyondShare(self.shares.waiting(sharing)),
             (Placement::Beyond | Placement::Another, _) => {}
         }
-        // The request that opens a connection has a stream of it, too. An upload that found no place there
-        // opens another one.
-        let may_wait = client.upload.is_none() || !has_waited;
-        if may_wait && self.opening * MAX_STREAMS > self.opening + self.waiting {
+        // The request that opens a connection has a stream of it, too.
+        let together = client.upload.map_or(MAX_STREAMS, |upload| placement::together(&upload));
+        if self.opening * together > self.opening + self.waiting {
             return self.wait(server);
         }
         let opened = self.kept.iter().filter(|kept| kept.limit().is_some()).count();
@@ -290,11 +288,8 @@ impl Connections {
             return Found::Nothing(OpeningConnection { server, share });
         }
         // No connection is better.
-        let anywhere = match &client.upload {
-            Some(upload) => self.with_states(|states| placement::place_anywhere(upload, states)),
-            None => None,
-        };
-        match anywhere {
+        let place = |upload| self.with_states(|states| placement::place_anywhere(&upload, states));
+        match client.upload.and_then(place) {
             Some(at) => self.found(at, server, client),
             None => self.wait(server),
         }
@@ -455,7 +450,7 @@ mod tests {
 
     /// A place, and the index of its connection; `None`: another connection is to be opened.
     fn place(connections: &mut Connections, client: StreamClient) -> Option<(usize, StreamPlace)> {
-        let Found::Place(place) = connections.find(SERVER, client, false) else { return None };
+        let Found::Place(place) = connections.find(SERVER, client) else { return None };
         let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));
         Some((at.unwrap(), place))
     }
@@ -484,12 +479,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn upload_waits_once_for_a_connection_that_another_request_opens() {
-        let mut connections = connections(0, 100).await;
-        connections.opening = 1;
-        assert!(matches!(connections.find(SERVER, upload(1), false), Found::Wait(_)));
-        assert!(matches!(connections.find(SERVER, upload(1), true), Found::Nothing(_)));
-        assert!(matches!(connections.find(SERVER, StreamClient::default(), true), Found::Wait(_)));
+    async fn upload_waits_for_an_opening_connection_that_it_may_fit_on() {
+        for (length, waits) in [(Some(300), true), (Some(30_000), true), (None, true), (Some(1 << 20), false)]
+        {
+            let mut connections = connections(0, 100).await;
+            connections.opening = 1;
+            let client = Prefix::of([192, 0, 2, 1].into(), 32);
+            let upload = StreamClient { upload: Some(Upload { client, length }), sharing: None };
+            assert_eq!(matches!(connections.find(SERVER, upload), Found::Wait(_)), waits, "{length:?}");
+        }
     }
 
     #[tokio::test]
