@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use convey_http_core::Malformed;
 use convey_proxy::ClientStream;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
+use tokio::time::timeout;
 
 use super::receive::{ReceiveQueue, ReceivedStream};
+use crate::answer::AnswerReason;
 use crate::record::RequestRecord;
 use crate::stack::DecideRequest;
-use crate::streams::body::{DataSink, StreamFault};
+use crate::streams::body::{BodyFault, DataSink, StreamFault};
 use crate::streams::{self, StreamAsConnection, StreamOfClient, heads};
 
 /// Serves a client's stream. Returns whether the client has reset it early.
@@ -25,12 +28,40 @@ pub(super) async fn serve<S: DecideRequest>(
     queue: Arc<ReceiveQueue>,
 ) -> bool {
     let record = RequestRecord::begin(client, "2");
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let limits = client.newest().config.http_limits();
+    if heads::says_no_body(&parts.headers) && !body.is_end_stream() {
+        let refused = match timeout(limits.head_timeout, ends_empty(&mut body)).await {
+            Ok(true) => None,
+            Ok(false) => Some(AnswerReason::Malformed(Malformed::ContentLength)),
+            Err(_) => Some(AnswerReason::RequestTimeout),
+        };
+        if let Some(reason) = refused {
+            record.end_refused(client, reason);
+            return false;
+        }
+    }
     let head = heads::request_from(&parts, !body.is_end_stream(), &limits.head).map(Arc::new);
     let body = ReceivedStream::of_body(body, queue);
     let mut stream = StreamAsConnection::new(head.as_deref().ok(), body, respond);
     streams::serve(client, stack, head, &mut stream, record).await
+}
+
+/// Waits for the end of a body whose head announces that it is empty. Returns whether it is.
+async fn ends_empty(body: &mut RecvStream) -> bool {
+    loop {
+        match body.data().await {
+            Some(Ok(_)) => {}
+            // Other errors are found where the request is served.
+            Some(Err(error)) => return !is_malformed(&error),
+            None => return true,
+        }
+    }
+}
+
+/// Whether the library has reset the stream for what the other side sent on it behind the head.
+fn is_malformed(error: &h2::Error) -> bool {
+    error.is_library() && error.is_reset() && error.reason() == Some(Reason::PROTOCOL_ERROR)
 }
 
 impl StreamOfClient for SendResponse<Bytes> {
@@ -100,6 +131,9 @@ fn reset_with(reason: Result<Reason, h2::Error>) -> io::Error {
 /// What a fault of a stream is for those who move bytes. With `ConnectionRefused` and `ResourceBusy` the other side has done nothing of
 /// what was asked (RFC 9113, section 8.7): it ends the connection, or has too much to do on it.
 pub(super) fn broken(error: h2::Error) -> io::Error {
+    if is_malformed(&error) {
+        return BodyFault::new(Malformed::Trailers).into();
+    }
     // Of a connection that ends in order, the library tells only streams that the other side has not taken.
     let kind = match error.is_remote() {
         true if error.is_go_away() => io::ErrorKind::ConnectionRefused,

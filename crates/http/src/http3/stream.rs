@@ -121,13 +121,7 @@ fn malformed(request: &Request<()>, has_body: bool) -> Option<Malformed> {
     if request.method() != Method::CONNECT && (uri.scheme().is_none() || uri.path_and_query().is_none()) {
         return Some(Malformed::PseudoField);
     }
-    (has_body && says_no_body(request)).then_some(Malformed::ContentLength)
-}
-
-/// Whether the head says that there is no body, by a length.
-fn says_no_body(request: &Request<()>) -> bool {
-    let length = request.headers().get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
-    length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
+    (has_body && heads::says_no_body(request.headers())).then_some(Malformed::ContentLength)
 }
 
 /// Waits for the handshake, unless the request may be repeated by anybody and comes from an address that is proved. Returns whether it is
@@ -156,7 +150,7 @@ impl ClientData {
     /// Whether there is a body. Of methods that have none usually nothing else says so than the stream's end, which comes with the head. It
     /// comes so, too, of a body whose length is said to be zero.
     async fn has_body(&mut self, request: &Request<()>) -> bool {
-        let says_none = says_no_body(request);
+        let says_none = heads::says_no_body(request.headers());
         if request.headers().contains_key(CONTENT_LENGTH) && !says_none {
             return true;
         }

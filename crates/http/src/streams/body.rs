@@ -144,6 +144,10 @@ impl<S: DataSource> BodyIn<S> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == State::Data {
             match ready!(self.stream.poll_data(cx)) {
+                // The library has counted the bytes.
+                Some(Err(fault)) if self.left.is_some() && BodyFault::within(&fault).is_some() => {
+                    return Poll::Ready(Err(BodyFault(Malformed::ContentLength).into()));
+                }
                 Some(data) => self.takes(data?)?,
                 // It is shorter than its head has said (RFC 9114, section 4.1.2).
                 None if self.left.is_some_and(|left| left > 0) => {

@@ -88,6 +88,12 @@ pub(crate) fn request_from(
     read.filter(|_| head.is_empty()).ok_or(Malformed::FieldValue)
 }
 
+/// Whether a head announces by a length that there is no body.
+pub(crate) fn says_no_body(fields: &HeaderMap) -> bool {
+    let length = fields.get(CONTENT_LENGTH).map(HeaderValue::as_bytes);
+    length.is_some_and(|length| !length.is_empty() && length.iter().all(|digit| *digit == b'0'))
+}
+
 /// A host with its port, unless that is the default one of the scheme (RFC 9110, section 4.2.3).
 fn host_name<'a>(host: &'a [u8], scheme: Option<&Scheme>) -> &'a [u8] {
     let default_port: &[u8] = match scheme {

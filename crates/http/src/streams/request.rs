@@ -43,7 +43,12 @@ pub(crate) async fn serve<S: DecideRequest>(
     let mut broken = match end {
         RequestEnd::Answered { .. } => None,
         RequestEnd::Broken(reason) => Some(reason),
-        RequestEnd::Unanswered(answer) => write(client, &answer, head, stream, &mut record).await.err(),
+        RequestEnd::Unanswered(answer) => {
+            let written = write(client, &answer, head, stream, &mut record).await;
+            // The library of HTTP/2 has reset the stream of a malformed body.
+            let is_refused = matches!(answer.reason(), AnswerReason::Malformed(_));
+            written.err().filter(|reason| !is_refused || *reason != Counter::ClientReset)
+        }
     };
     if broken.is_none() {
         broken = deliver(client, |cx| stream.poll_finish(cx)).await.err();
