@@ -10,9 +10,15 @@ use super::unread::frame;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// A GET and a POST for the path `/` of the host `a`.
+const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
+const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
+
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
 /// Reads frames up to one of this kind for this stream; its payload.
@@ -43,6 +49,62 @@ pub(super) fn requests_cancelled_at_once_leave_others_of_their_connection() {
     proxy.write_all(&first.into_iter().chain(cancelled).collect::<Vec<u8>>()).unwrap();
     assert_eq!(read_until(&mut proxy, HEADERS, 1)[0], 0x88, "200");
     balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// convey in front of a server, and a connection of a proxy that it trusts, on which nothing was asked.
+fn connect_proxy(lab: &Loopback, http: &str) -> (BalancerProcess, TcpStream) {
+    let proxies = format!("mode = \"http\"\ntrusted_proxies = \"{}\"\n{http}", lab.ip(99));
+    let setup = setup(lab, "h1").frontend(&proxies).server("a", lab.server(1), "");
+    let balancer = BalancerProcess::start(lab, &setup);
+    let mut proxy = connect_from(lab.ip(99), lab.vip()).unwrap();
+    proxy.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
+    (balancer, proxy)
+}
+
+pub(super) fn many_requests_cancelled_at_once_leave_others_of_a_proxy() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let (balancer, mut proxy) = connect_proxy(&lab, "");
+    let cancelled = (1..=1_000).flat_map(|n| {
+        let id = 2 * n + 1;
+        [frame(HEADERS, 5, id, GET), frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
+    });
+    proxy.write_all(&frame(HEADERS, 5, 1, GET).into_iter().chain(cancelled).collect::<Vec<u8>>()).unwrap();
+    for id in [1, 2_003] {
+        if id > 1 {
+            proxy.write_all(&frame(HEADERS, 5, id, GET)).unwrap();
+        }
+        assert_eq!(read_until(&mut proxy, HEADERS, id)[0], 0x88, "200");
+    }
+    balancer.wait_for_stat("/backends/pool/current_connections", 0);
+}
+
+/// A GET with a field whose name is none.
+fn malformed(id: u32) -> Vec<u8> {
+    frame(HEADERS, 5, id, &[GET, b"\0\x01X\x01y"].concat())
+}
+
+pub(super) fn many_malformed_requests_leave_others_of_a_proxy() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let (balancer, mut proxy) = connect_proxy(&lab, "");
+    proxy.write_all(&frame(HEADERS, 4, 1, POST)).unwrap();
+    proxy.write_all(&(1..=1_500).flat_map(|n| malformed(2 * n + 1)).collect::<Vec<u8>>()).unwrap();
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 1_500);
+    proxy.write_all(&frame(DATA, 1, 1, b"abc")).unwrap();
+    assert_eq!(read_until(&mut proxy, HEADERS, 1)[0], 0x88, "200");
+}
+
+pub(super) fn malformed_requests_count_as_requests_of_their_connection() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let (balancer, mut proxy) = connect_proxy(&lab, "http.max_requests = 10");
+    proxy.write_all(&(0..10).flat_map(|n| malformed(2 * n + 1)).collect::<Vec<u8>>()).unwrap();
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 10);
+    proxy.write_all(&frame(HEADERS, 5, 21, GET)).unwrap();
+    let farewell = read_until(&mut proxy, GOAWAY, 0);
+    assert_eq!(farewell[4..8], [0; 4], "in order");
+    assert_eq!(read_until(&mut proxy, HEADERS, 21)[0], 0x88, "200");
 }
 
 pub(super) fn trusted_proxy_has_a_window_for_all_its_streams() {

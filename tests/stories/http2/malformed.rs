@@ -1,7 +1,7 @@
 //! Malformed messages (RFC 9113, section 8.1.1): they end their stream, and the others on the connection go on.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,34 +11,35 @@ use super::setup;
 use crate::access_log::{log, path};
 use crate::http::client::Client;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Types of frames.
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(super) const SETTINGS: u8 = 4;
+const PING: u8 = 6;
 
 /// Flags of frames.
-const END_STREAM: u8 = 1;
+pub(super) const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const END_HEADERS: u8 = 4;
 
 const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
 
 /// A GET for the path `/` of the host `a`.
-const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
+pub(super) const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
 
 /// A frame: its type, flags, stream and payload.
-type Frame = (u8, u8, u32, Vec<u8>);
+pub(super) type Frame = (u8, u8, u32, Vec<u8>);
 
-fn send(stream: &mut TcpStream, (kind, flags, id, payload): (u8, u8, u32, &[u8])) {
+pub(super) fn send(stream: &mut TcpStream, (kind, flags, id, payload): (u8, u8, u32, &[u8])) {
     let len = (payload.len() as u32).to_be_bytes();
     let frame = [&len[1..], &[kind, flags], &id.to_be_bytes(), payload].concat();
     stream.write_all(&frame).unwrap();
 }
 
-fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
+pub(super) fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
     let mut head = [0; 9];
     stream.read_exact(&mut head)?;
     let [a, b, c, kind, flags, id @ ..] = head;
@@ -48,7 +49,7 @@ fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
 }
 
 /// The end of a stream: a reset with its code, or the first byte of its response's head.
-fn end_of(stream: &mut TcpStream, id: u32) -> Result<u8, Vec<u8>> {
+pub(super) fn end_of(stream: &mut TcpStream, id: u32) -> Result<u8, Vec<u8>> {
     loop {
         match receive(stream).unwrap() {
             (RST_STREAM, _, of, code) if of == id => return Err(code),
@@ -93,7 +94,7 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
     send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id + 2, GET));
     assert_eq!(end_of(&mut client, id + 2), Ok(0x88));
     // The stream of the line by its place was reset by the library, which has got another line there.
-    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 6);
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 7);
     let lines = wait_for("the lines of the refused requests", || {
         Some(whole_lines(&path(&lab))).filter(|text| text.matches("target").count() == 2)
     });
@@ -103,33 +104,117 @@ pub(super) fn malformed_request_ends_its_stream_alone() {
     assert!(server.seen().iter().all(|seen| !seen.line.contains("/x")));
 }
 
-pub(super) fn malformed_response_leaves_the_connection_to_its_server() {
-    let lab = Loopback::new();
-    let connections = Arc::new(AtomicUsize::new(0));
-    let count = connections.clone();
-    // It answers a POST with a field that is none.
-    let _server = TcpServer::start(lab.server(1), move |mut stream| {
-        count.fetch_add(1, Ordering::Relaxed);
+/// A server of HTTP/2 that counts its connections, and responds like this to the block of a request on a stream.
+pub(super) fn raw_server(
+    addr: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    respond: impl Fn(&mut TcpStream, u32, &[u8]) + Send + Sync + 'static,
+) -> TcpServer {
+    TcpServer::start(addr, move |mut stream| {
+        connections.fetch_add(1, Ordering::Relaxed);
         stream.read_exact(&mut [0; PREFACE.len()])?;
         send(&mut stream, (SETTINGS, 0, 0, b""));
         loop {
             match receive(&mut stream)? {
                 (SETTINGS, flags, ..) if flags & ACK == 0 => send(&mut stream, (SETTINGS, ACK, 0, b"")),
-                (HEADERS, _, id, block) => {
-                    let head: &[u8] = if block[0] == 0x83 { b"\x88\0\x01X\x01y" } else { b"\x88" };
-                    send(&mut stream, (HEADERS, END_STREAM | END_HEADERS, id, head));
-                }
+                (HEADERS, _, id, block) => respond(&mut stream, id, &block),
                 _ => {}
             }
         }
+    })
+}
+
+/// The library of HTTP/2 ends a connection after 1,024 errors of streams, unless it has another limit.
+pub(super) fn malformed_response_leaves_the_connection_to_its_server() {
+    let lab = Loopback::new();
+    let connections = Arc::new(AtomicUsize::new(0));
+    // It answers a POST with a field that is none.
+    let _server = raw_server(lab.server(1), connections.clone(), |stream, id, block| {
+        let head: &[u8] = if block[0] == 0x83 { b"\x88\0\x01X\x01y" } else { b"\x88" };
+        send(stream, (HEADERS, END_STREAM | END_HEADERS, id, head));
     });
     let setup = setup(&lab, "h2").server("a", lab.server(1), "");
     let _balancer = BalancerProcess::start(&lab, &setup);
     let mut client = Client::new(lab.vip());
-    for _ in 0..3 {
+    for n in 0..1_200 {
         let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(client.send(post).status, 502);
-        assert_eq!(client.get("a", "/").status, 200);
+        assert_eq!(client.send(post).status, 502, "{n}");
+        if n % 100 == 0 {
+            assert_eq!(client.get("a", "/").status, 200, "{n}");
+        }
     }
     assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
+/// A POST whose body has so many bytes by its head.
+fn post_with(length: &str) -> Vec<u8> {
+    let name_of_length = b"\x0f\x0d";
+    [b"\x83", &GET[1..], name_of_length, &[length.len() as u8], length.as_bytes()].concat()
+}
+
+pub(super) fn body_of_another_length_than_announced_ends_its_stream() {
+    let lab = Loopback::new();
+    let server = TestHttpServer::named("a", lab.server(1));
+    let setup = setup(&lab, "h1").server("a", lab.server(1), "").and(&log(&lab, "format = '{reason}'"));
+    let balancer = BalancerProcess::start(&lab, &setup);
+    let mut client = connect(lab.vip());
+    client.write_all(PREFACE).unwrap();
+    send(&mut client, (SETTINGS, 0, 0, b""));
+    let (trailers, bad) = (b"\0\x01a\x01b", Err(PROTOCOL_ERROR.to_vec()));
+    let cases: [(&str, &[u8], bool, Result<u8, Vec<u8>>); 10] = [
+        ("0", b"abc", false, bad.clone()),
+        ("00", b"abc", true, bad.clone()),
+        ("2", b"abc", false, bad.clone()),
+        ("5", b"abc", false, bad.clone()),
+        ("5", b"abc", true, bad.clone()),
+        ("5", b"", false, bad),
+        ("0", b"", false, Ok(0x88)),
+        ("00", b"", true, Ok(0x88)),
+        ("3", b"abc", false, Ok(0x88)),
+        ("3", b"abc", true, Ok(0x88)),
+    ];
+    for (n, (length, body, has_trailers, expected)) in cases.into_iter().enumerate() {
+        let id = 2 * n as u32 + 1;
+        send(&mut client, (HEADERS, END_HEADERS, id, &post_with(length)));
+        // convey has the head alone.
+        send(&mut client, (PING, 0, 0, &[n as u8; 8]));
+        while receive(&mut client).unwrap().0 != PING {}
+        let flags = if has_trailers { 0 } else { END_STREAM };
+        send(&mut client, (DATA, flags, id, body));
+        if has_trailers {
+            send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, trailers));
+        }
+        assert_eq!(end_of(&mut client, id), expected, "{length} {body:?} {has_trailers}");
+    }
+    balancer.wait_for_stat("/frontends/web/requests/answered/malformed", 6);
+    let lines = wait_for("the lines of the requests", || {
+        Some(whole_lines(&path(&lab))).filter(|text| text.lines().count() == 10)
+    });
+    assert_eq!(lines.matches("content_length").count(), 6, "{lines}");
+    // A head whose length nothing follows.
+    let id = 101;
+    send(&mut client, (HEADERS, END_STREAM | END_HEADERS, id, &post_with("5")));
+    assert_eq!(end_of(&mut client, id), Err(PROTOCOL_ERROR.to_vec()));
+    assert!(server.seen().len() <= 4, "no server has a request of another length");
+}
+
+pub(super) fn response_of_another_length_than_announced_is_not_whole() {
+    let lab = Loopback::new();
+    // The path is the length.
+    let _server = raw_server(lab.server(1), Arc::default(), |stream, id, block| {
+        let length = if block.windows(2).any(|path| path == b"/5") { b'5' } else { b'2' };
+        send(stream, (HEADERS, END_HEADERS, id, &[b"\x88\x0f\x0d\x01", &[length][..]].concat()));
+        send(stream, (DATA, END_STREAM, id, b"abc"));
+    });
+    let _balancer = BalancerProcess::start(&lab, &setup(&lab, "h2").server("a", lab.server(1), ""));
+    for length in [2, 5] {
+        let mut client = connect(lab.vip());
+        write!(client, "GET /{length} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut response = Vec::new();
+        let _ = client.read_to_end(&mut response);
+        let response = String::from_utf8(response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap_or_default();
+        let is_whole = head.starts_with("HTTP/1.1 200 ") && body.len() >= length;
+        assert!(!is_whole, "{length}: {response}");
+    }
 }

@@ -2,6 +2,7 @@
 
 mod checked;
 pub(crate) mod client;
+mod empty_frames;
 mod from_proxies;
 mod held;
 mod malformed;
@@ -23,7 +24,13 @@ use rustix::process::Signal;
 use super::curl::curl;
 use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
+use empty_frames::{
+    empty_data_frames_end_no_connection, empty_data_frames_of_a_server_end_no_connection,
+    flood_of_empty_data_frames_ends_the_connection,
+};
 use from_proxies::{
+    malformed_requests_count_as_requests_of_their_connection,
+    many_malformed_requests_leave_others_of_a_proxy, many_requests_cancelled_at_once_leave_others_of_a_proxy,
     requests_cancelled_at_once_leave_others_of_their_connection,
     trusted_proxy_has_a_window_for_all_its_streams,
 };
@@ -42,14 +49,19 @@ use held::{
     upload_does_not_hold_the_server_of_an_unread_response,
 };
 use malformed::{
-    malformed_request_ends_its_stream_alone, malformed_response_leaves_the_connection_to_its_server,
+    body_of_another_length_than_announced_ends_its_stream, malformed_request_ends_its_stream_alone,
+    malformed_response_leaves_the_connection_to_its_server,
+    response_of_another_length_than_announced_is_not_whole,
 };
 use server::EchoServer;
 use short_frames::{
     short_frames_of_an_unread_response_end_no_connection_of_a_server,
     short_frames_of_an_unread_upload_leave_other_streams,
 };
-use unread::a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory;
+use unread::{
+    a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memory,
+    client_that_reads_no_answers_to_its_pings_holds_little_memory,
+};
 use uploads::{
     small_uploads_of_many_clients_share_connections_to_an_http2_server,
     unread_uploads_to_an_http2_server_stall_no_open_upload_of_others,
@@ -92,10 +104,19 @@ stories!("http2":
     http_check_speaks_http2_where_requests_do,
     early_resets_end_the_connection,
     requests_cancelled_at_once_leave_others_of_their_connection,
+    many_requests_cancelled_at_once_leave_others_of_a_proxy,
+    many_malformed_requests_leave_others_of_a_proxy,
+    malformed_requests_count_as_requests_of_their_connection,
+    empty_data_frames_end_no_connection,
+    empty_data_frames_of_a_server_end_no_connection,
+    flood_of_empty_data_frames_ends_the_connection,
+    client_that_reads_no_answers_to_its_pings_holds_little_memory,
     trusted_proxy_has_a_window_for_all_its_streams,
     cancelled_responses_end_no_connection,
     malformed_request_ends_its_stream_alone,
     malformed_response_leaves_the_connection_to_its_server,
+    body_of_another_length_than_announced_ends_its_stream,
+    response_of_another_length_than_announced_is_not_whole,
     a_convey_that_stops_lets_streams_end,
     a_connection_ends_after_so_many_streams,
     the_suite_of_conformance_finds_nothing_but_our_answer_to_http1 [H2SPEC],
@@ -477,7 +498,7 @@ fn early_resets_end_the_connection() {
             tokio::task::yield_now().await;
             send.send_reset(h2::Reason::CANCEL);
         }
-        client.ended().await.err().and_then(|error| error.reason())
+        client.ended().await.map_or_else(|error| error.reason(), |()| Some(h2::Reason::NO_ERROR))
     });
     // A client that goes on before it has read the end in order is cut off.
     assert!(matches!(reason, Some(h2::Reason::NO_ERROR | h2::Reason::ENHANCE_YOUR_CALM)), "{reason:?}");

@@ -5,9 +5,10 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use convey_testkit::{BalancerProcess, Loopback, TcpServer, connect};
+use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect};
 
 use super::setup;
+use crate::http::client::Client;
 
 const CONNECTIONS: usize = 8;
 
@@ -65,4 +66,23 @@ pub(super) fn a_client_that_reads_nothing_of_a_hundred_streams_holds_little_memo
     assert!(each < MOST, "{each} bytes for each connection");
     drop(clients);
     balancer.wait_for_stat("/current_connections", 0);
+}
+
+pub(super) fn client_that_reads_no_answers_to_its_pings_holds_little_memory() {
+    let lab = Loopback::new();
+    let _server = TestHttpServer::named("a", lab.server(1));
+    let balancer = BalancerProcess::start(&lab, &setup(&lab, "h1").server("a", lab.server(1), ""));
+    let before = balancer.memory();
+    // PING, and SETTINGS with one window and another.
+    let settings = |window: u32| frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    for flood in [frame(6, 0, 0, &[0; 8]).repeat(1_000), [settings(1), settings(2)].concat().repeat(500)] {
+        let mut client = connect(lab.vip());
+        client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        ask(&mut client);
+        let written = (0..10_000).take_while(|_| client.write_all(&flood).is_ok()).count();
+        assert!(written < 10_000, "convey reads what it cannot answer");
+        let held = balancer.memory().saturating_sub(before);
+        assert!(held < MOST, "{held} bytes");
+        assert_eq!(Client::new(lab.vip()).get("a", "/").status, 200);
+    }
 }

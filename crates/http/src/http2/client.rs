@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use convey_model::HttpLimits;
@@ -13,14 +14,14 @@ use h2::Reason;
 use h2::server::Builder;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::frame_filter::{FieldFilter, Sender};
+use super::frame_filter::{EmptyFrames, FieldFilter, Sender};
 use super::io::{Connection, CountedStream};
 use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
-use super::stream;
+use super::{RESET_STREAMS, RESET_TIME, stream};
 use crate::answer::ANSWER_TIME;
 use crate::linger;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, drains};
+use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
 use crate::time_limit::TimeLimit;
 
 /// What a client begins with that speaks HTTP/2 (RFC 9113, section 3.4).
@@ -34,10 +35,6 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Largest window (RFC 9113, section 6.9.1).
 const MAX_WINDOW: u32 = (1 << 31) - 1;
-
-/// Most streams that a client resets before they are looked at, for each that it may have open: a proxy passes on what its
-/// clients give up.
-const RESETS_AT_ONCE: usize = 2;
 
 /// Most bytes that a stream keeps on their way to the client.
 const SEND_BUFFER: usize = 16 * 1024;
@@ -61,18 +58,29 @@ pub(crate) async fn serve<S: DecideRequest>(
 ) -> StreamEnd {
     let newest = || client.newest().config.http_limits();
     let limits = newest();
-    let counted = CountedStream { client, stream: &mut *bytes };
-    let filter = FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize);
+    let (malformed, is_shared) = (AtomicU64::new(0), client.is_trusted_proxy(&client.newest()));
+    let counted = CountedStream { client, stream: &mut *bytes, malformed: &malformed };
+    let empty_frames = if is_shared { EmptyFrames::SHARED } else { EmptyFrames::OF_CLIENT };
+    let filter = FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize, empty_frames);
     let queue = ReceiveQueue::new(STREAM_WINDOW as usize);
-    let handshake = builder(&limits, client.is_trusted_proxy(&client.newest()))
-        .handshake::<_, Bytes>(Connection::new(counted, received, filter, queue.clone()));
+    let handshake = builder(&limits, is_shared).handshake::<_, Bytes>(Connection::new(
+        counted,
+        received,
+        filter,
+        queue.clone(),
+    ));
     let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
         Err(_) => return StreamEnd::Early(Counter::FirstByteTimeout),
     };
     let (mut streams, mut is_ending) = (FuturesUnordered::new(), false);
-    let mut counts = StreamCounts::default();
+    let mut counts = StreamCounts::new(is_shared);
+    let mut max_requests = limits.requests;
+    let is_last = |counts: &StreamCounts, max: u32| {
+        let begun = counts.begun + malformed.load(Ordering::Relaxed);
+        begun >= max.into() || counts.verdict() != ResetVerdict::Fine || client.is_draining()
+    };
     // Of a connection without streams.
     let mut until = Instant::now() + limits.keep_alive;
     loop {
@@ -81,31 +89,23 @@ pub(crate) async fn serve<S: DecideRequest>(
             Some(was_reset) = streams.next(), if !streams.is_empty() => {
                 until = Instant::now() + if is_ending { ANSWER_TIME } else { newest().keep_alive };
                 counts.reset += u64::from(was_reset);
-                match counts.verdict() {
-                    ResetVerdict::EndInOrder if !is_ending => {
-                        is_ending = true;
-                        connection.graceful_shutdown();
-                    }
-                    ResetVerdict::EndAtOnce => connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM),
-                    ResetVerdict::EndInOrder | ResetVerdict::Fine => {}
+                if counts.verdict() == ResetVerdict::EndAtOnce {
+                    connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 }
+            }
+            () = until_true(|| is_last(&counts, max_requests)), if !is_ending => {
+                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
+                connection.graceful_shutdown();
             }
             accepted = poll_fn(|cx| queue.poll(|| connection.poll_accept(cx))) => match accepted {
                 Some(Ok((request, respond))) => {
                     counts.begun += 1;
-                    streams.push(stream::serve(client, stack.clone(), request, respond, queue.clone()));
                     // A frontend that is gone takes those that are on their way.
-                    if (counts.begun >= u64::from(newest().requests) || !client.is_served()) && !is_ending {
-                        is_ending = true;
-                        connection.graceful_shutdown();
-                    }
+                    max_requests = if client.is_served() { newest().requests } else { 0 };
+                    streams.push(stream::serve(client, stack.clone(), request, respond, queue.clone()));
                 }
                 Some(Err(_)) | None => break,
             },
-            () = drains(client), if !is_ending => {
-                (is_ending, until) = (true, Instant::now() + ANSWER_TIME);
-                connection.graceful_shutdown();
-            }
             () = sleep_until(until), if streams.is_empty() => {
                 // One that does not answer to that is not waited for twice.
                 if is_ending {
@@ -123,17 +123,27 @@ pub(crate) async fn serve<S: DecideRequest>(
     StreamEnd::Closed
 }
 
-fn builder(limits: &HttpLimits, is_trusted_proxy: bool) -> Builder {
-    // The streams of a proxy belong to many clients: bodies that nobody takes yet hold up no other's.
-    let all_streams = limits.streams.saturating_mul(STREAM_WINDOW).min(MAX_WINDOW);
-    let window = if is_trusted_proxy { all_streams.max(CONNECTION_WINDOW) } else { CONNECTION_WINDOW };
+/// `is_shared`: the streams belong to many clients of a proxy.
+fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
     let mut builder = Builder::new();
+    let mut window = CONNECTION_WINDOW;
+    if is_shared {
+        // Bodies that nobody takes yet hold up no other's.
+        window = limits.streams.saturating_mul(STREAM_WINDOW).min(MAX_WINDOW).max(CONNECTION_WINDOW);
+        // Each request is at most one error, and the connection ends in order after so many requests.
+        let errors = (limits.requests as usize).saturating_add(RESET_STREAMS);
+        builder
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .reset_stream_duration(RESET_TIME)
+            .max_local_error_reset_streams(Some(errors));
+    }
     builder
         .max_concurrent_streams(limits.streams)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(window)
         .data_frame_budget(DATA_FRAME_BUDGET)
-        .max_pending_accept_reset_streams(RESETS_AT_ONCE * limits.streams as usize)
+        // `ReceiveQueue` bounds them.
+        .max_pending_accept_reset_streams(usize::MAX)
         .max_header_list_size(limits.head.bytes as u32 + HEAD_ROOM)
         .max_send_buffer_size(SEND_BUFFER);
     builder

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use convey_http_core::Malformed;
@@ -22,6 +23,9 @@ const PREFACE: usize = 24;
 
 /// Most streams whose bodies are still to end. Of more, the first one's trailers are left to the library.
 const MAX_BODIES: usize = 256;
+
+/// Period of [`EmptyFrames`].
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Types of frames.
 const DATA: u8 = 0;
@@ -46,8 +50,41 @@ pub(super) enum Sender {
     Server,
 }
 
-/// Looks at the fields of a connection, before the library does: a malformed section ends its stream, and not the connection (RFC 9113,
-/// section 8.1.1). All else passes as it came. Sections wait here until they are whole.
+/// Upper bound for the empty DATA frames per second that a [`FieldFilter`] drops.
+#[derive(Debug)]
+pub(super) struct EmptyFrames {
+    most: u32,
+    dropped: u32,
+    /// Start of the current period, since the connection began.
+    since: Duration,
+}
+
+impl EmptyFrames {
+    /// For connections of one client.
+    pub(super) const OF_CLIENT: EmptyFrames = EmptyFrames::per_second(1_000);
+
+    /// For connections that streams of many clients share.
+    pub(super) const SHARED: EmptyFrames = EmptyFrames::per_second(100_000);
+
+    const fn per_second(most: u32) -> EmptyFrames {
+        EmptyFrames { most, dropped: 0, since: Duration::ZERO }
+    }
+
+    /// Counts a frame. Returns whether the filter may drop it.
+    fn may_drop(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.since) >= PERIOD {
+            (self.since, self.dropped) = (now, 0);
+        }
+        self.dropped = self.dropped.saturating_add(1);
+        self.dropped <= self.most
+    }
+}
+
+/// Looks at the frames of a connection, before the library does: a malformed section ends its stream, and not the connection (RFC 9113,
+/// section 8.1.1). Sections wait here until they are whole.
+///
+/// The filter drops empty DATA frames: the library ends a connection at the 101st of its life. Padded ones pass, since their padding
+/// counts in the windows. All else passes as it came.
 #[derive(Debug)]
 pub(super) struct FieldFilter {
     sender: Sender,
@@ -59,8 +96,11 @@ pub(super) struct FieldFilter {
     max_section: usize,
     /// The last stream that the client has begun.
     last_stream: u32,
-    /// Streams of the client that trailers may come on.
+    /// Streams whose body has not ended.
     bodies: VecDeque<u32>,
+    /// Greatest stream that has left `bodies` for want of room.
+    forgotten: u32,
+    empty_frames: EmptyFrames,
     /// Why requests are malformed, since somebody has asked last.
     faults: Vec<Malformed>,
 }
@@ -122,23 +162,33 @@ impl FrameHead {
 
 impl FieldFilter {
     /// Of a connection whose sections have so many bytes at most. Longer ones are left to the library.
-    pub(super) fn new(sender: Sender, max_section: usize) -> FieldFilter {
+    pub(super) fn new(sender: Sender, max_section: usize, empty_frames: EmptyFrames) -> FieldFilter {
         let state = if sender == Sender::Client { State::Other(PREFACE) } else { State::Frame };
         let (held, table, faults) = (BytesMut::new(), FieldTable::default(), Vec::new());
-        let (last_stream, bodies) = (0, VecDeque::new());
-        FieldFilter { sender, state, held, table, max_section, last_stream, bodies, faults }
+        FieldFilter {
+            sender,
+            state,
+            held,
+            table,
+            max_section,
+            last_stream: 0,
+            bodies: VecDeque::new(),
+            forgotten: 0,
+            empty_frames,
+            faults,
+        }
     }
 
-    /// What the library gets of these bytes; `None`: them, as they are.
-    pub(super) fn pass(&mut self, bytes: &[u8]) -> Option<BytesMut> {
+    /// What the library gets of these bytes; `None`: them, as they are. `now`: since the connection began.
+    pub(super) fn pass(&mut self, bytes: &[u8], now: Duration) -> Option<BytesMut> {
         if self.held.is_empty() {
-            let (waits, passed) = self.walk(bytes);
+            let (waits, passed) = self.walk(bytes, now);
             self.held.extend_from_slice(&bytes[waits..]);
             return passed.or_else(|| (waits < bytes.len()).then(|| bytes[..waits].into()));
         }
         let mut all = std::mem::take(&mut self.held);
         all.extend_from_slice(bytes);
-        let (waits, passed) = self.walk(&all);
+        let (waits, passed) = self.walk(&all, now);
         self.held = all.split_off(waits);
         Some(passed.unwrap_or(all))
     }
@@ -154,11 +204,11 @@ impl FieldFilter {
     }
 
     /// Looks at bytes. Returns from where on they wait, and what the library gets of those before; `None`: them, as they are.
-    fn walk(&mut self, bytes: &[u8]) -> (usize, Option<BytesMut>) {
+    fn walk(&mut self, bytes: &[u8], now: Duration) -> (usize, Option<BytesMut>) {
         let (mut at, mut passed) = (0, None::<BytesMut>);
         while at < bytes.len() {
             let left = &bytes[at..];
-            let (len, others) = match self.next(left) {
+            let (len, others) = match self.next(left, now) {
                 Piece::Wait => break,
                 Piece::Pass(len) => (len, None),
                 Piece::Replace(len, others) => (len, Some(others)),
@@ -175,7 +225,7 @@ impl FieldFilter {
         (at, passed)
     }
 
-    fn next(&mut self, left: &[u8]) -> Piece {
+    fn next(&mut self, left: &[u8], now: Duration) -> Piece {
         match self.state {
             State::Off => Piece::Pass(left.len()),
             State::Other(len) if left.len() < len => {
@@ -190,15 +240,26 @@ impl FieldFilter {
                 None => Piece::Wait,
                 Some(head) if head.kind == HEADERS => self.section(left),
                 Some(head) if head.kind == PUSH_PROMISE => self.give_up(left),
+                Some(head) if self.is_empty_data(&head) && self.empty_frames.may_drop(now) => {
+                    Piece::Replace(FRAME_HEAD, Vec::new())
+                }
                 Some(head) => {
                     if head.kind == RST_STREAM || head.kind == DATA && head.flags & END_STREAM != 0 {
                         self.ends_body(head.stream);
                     }
                     self.state = State::Other(FRAME_HEAD + head.len);
-                    self.next(left)
+                    self.next(left, now)
                 }
             },
         }
+    }
+
+    /// Whether the frame is an empty DATA frame that means nothing. The library judges frames on other streams than those whose
+    /// body goes on.
+    fn is_empty_data(&self, head: &FrameHead) -> bool {
+        let is_empty = head.kind == DATA && head.len == 0 && head.flags & (END_STREAM | PADDED) == 0;
+        let has_body = || self.bodies.contains(&head.stream) || head.stream <= self.forgotten;
+        is_empty && head.stream % 2 == 1 && has_body()
     }
 
     /// Leaves this and all that follows to the library.
@@ -250,6 +311,11 @@ impl FieldFilter {
 
     fn kind_of(&mut self, stream: u32, ends_stream: bool) -> BlockKind {
         if self.sender == Sender::Server {
+            // Interim responses come before the one with a body.
+            self.ends_body(stream);
+            if !ends_stream {
+                self.begins_body(stream);
+            }
             return BlockKind::Other;
         }
         if stream <= self.last_stream {
@@ -257,13 +323,19 @@ impl FieldFilter {
         }
         self.last_stream = stream;
         if !ends_stream {
-            self.bodies.truncate(MAX_BODIES - 1);
-            self.bodies.push_front(stream);
+            self.begins_body(stream);
         }
         BlockKind::Request
     }
 
-    /// The client sends nothing more on a stream. Returns whether its body was still to end.
+    fn begins_body(&mut self, stream: u32) {
+        for left in self.bodies.drain(self.bodies.len().min(MAX_BODIES - 1)..) {
+            self.forgotten = self.forgotten.max(left);
+        }
+        self.bodies.push_front(stream);
+    }
+
+    /// The sender sends nothing more on a stream. Returns whether its body was still to end.
     fn ends_body(&mut self, stream: u32) -> bool {
         let place = self.bodies.iter().position(|body| *body == stream);
         place.and_then(|place| self.bodies.remove(place)).is_some()
@@ -287,139 +359,4 @@ fn frames_of(stream: u32, flags: u8, MalformedBlock { block, .. }: &MalformedBlo
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::field_coding::put_string;
-
-    const MAX_SECTION: usize = 40_000;
-
-    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-        let mut frame = Vec::new();
-        FrameHead { len: payload.len(), kind, flags, stream }.write(&mut frame);
-        [&frame, payload].concat()
-    }
-
-    /// What a filter lets through of a client's connection that comes in pieces, and why requests are malformed.
-    fn through(stream: &[u8], piece: usize) -> (Vec<u8>, Vec<Malformed>) {
-        let mut filter = FieldFilter::new(Sender::Client, MAX_SECTION);
-        let mut all = Vec::new();
-        for piece in stream.chunks(piece) {
-            match filter.pass(piece) {
-                Some(passed) => all.extend_from_slice(&passed),
-                None => all.extend_from_slice(piece),
-            }
-        }
-        all.extend_from_slice(&filter.end());
-        (all, filter.take_faults())
-    }
-
-    const GET: &[u8] = b"\x82\x87\x84\x41\x01a";
-
-    #[test]
-    fn frames_pass_as_they_are_but_for_malformed_sections() {
-        let bad = [GET, b"\x40\x02Xy\x01z"].concat();
-        let padded = [b"\x02\0\0\0\0\x10", &bad[..], b"\0\0"].concat();
-        let (rest, mark) = (b"\x40\x02te\x01x", b"\0\x02te\0");
-        let other = [GET, rest, mark].concat();
-        let before = [
-            vec![b'P'; PREFACE],
-            frame(4, 0, 0, &[0; 6]),
-            frame(HEADERS, END_HEADERS, 1, GET),
-            frame(DATA, 0, 1, &[7; 300]),
-        ]
-        .concat();
-        let after =
-            [frame(6, 0, 0, &[1; 8]), frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\0\x01a\x01b")].concat();
-        let padding = END_STREAM | END_HEADERS | PADDED | PRIORITY;
-        let stream = [&before[..], &frame(HEADERS, padding, 3, &padded), &after].concat();
-        let expected = [&before[..], &frame(HEADERS, END_STREAM | END_HEADERS, 3, &other), &after].concat();
-        for piece in 1..=stream.len() {
-            let (passed, faults) = through(&stream, piece);
-            assert!(passed == expected, "{piece}");
-            assert_eq!(faults, [Malformed::FieldName]);
-        }
-    }
-
-    #[test]
-    fn section_in_several_frames_is_read_as_one() {
-        let mut path = b"\x82\x87\x41\x01a\x44".to_vec();
-        put_string(&[b"/", &[b'x'; 19_999][..], b"#"].concat(), &mut path);
-        let (first, rest) = path.split_at(16_000);
-        let stream =
-            [vec![0; PREFACE], frame(HEADERS, 0, 1, first), frame(CONTINUATION, END_HEADERS, 1, rest)]
-                .concat();
-        for piece in [1_000, 7_777, stream.len()] {
-            let (passed, faults) = through(&stream, piece);
-            assert_eq!(faults, [Malformed::Target]);
-            let sections = &passed[PREFACE..];
-            let head = FrameHead::read(sections).unwrap();
-            assert_eq!((head.kind, head.flags, head.len), (HEADERS, 0, MAX_FRAME));
-            let head = FrameHead::read(&sections[FRAME_HEAD + MAX_FRAME..]).unwrap();
-            assert_eq!((head.kind, head.flags, head.stream), (CONTINUATION, END_HEADERS, 1));
-        }
-    }
-
-    #[test]
-    fn trailers_with_a_pseudo_field_are_replaced_and_no_request_of_their_own() {
-        let request = [vec![0; PREFACE], frame(HEADERS, END_HEADERS, 1, GET)].concat();
-        let stream = [&request[..], &frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x84")].concat();
-        let (passed, faults) = through(&stream, stream.len());
-        let other = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x84\0\x02te\0");
-        assert_eq!((passed, faults), ([request, other].concat(), vec![]));
-    }
-
-    #[test]
-    fn section_on_a_stream_that_is_over_is_left_to_the_library() {
-        let stream = [
-            vec![0; PREFACE],
-            frame(HEADERS, END_HEADERS | END_STREAM, 5, GET),
-            frame(HEADERS, END_HEADERS, 5, GET),
-            frame(HEADERS, END_HEADERS, 3, GET),
-            frame(HEADERS, END_HEADERS, 7, GET),
-            frame(RST_STREAM, 0, 7, &[0; 4]),
-            frame(HEADERS, END_HEADERS, 7, GET),
-            frame(HEADERS, END_HEADERS, 9, GET),
-            frame(DATA, END_STREAM, 9, b"x"),
-            frame(HEADERS, END_HEADERS, 9, GET),
-        ]
-        .concat();
-        assert_eq!(through(&stream, stream.len()), (stream.clone(), vec![]));
-        let mut filter = FieldFilter::new(Sender::Client, MAX_SECTION);
-        let _ = filter.pass(&[0; PREFACE]);
-        for stream in 0..1_000 {
-            let _ = filter.pass(&frame(HEADERS, END_HEADERS, 2 * stream + 1, GET));
-        }
-        assert_eq!((filter.bodies.len(), filter.bodies[0]), (MAX_BODIES, 1_999));
-    }
-
-    #[test]
-    fn connection_that_the_library_ends_passes_as_it_is_and_little_is_held() {
-        let preface = [0; PREFACE];
-        let long = frame(HEADERS, 0, 1, &[0x82; 16_384]);
-        for frames in [
-            vec![frame(HEADERS, END_HEADERS, 1, b"\x80")],
-            vec![frame(HEADERS, END_HEADERS | PADDED, 1, b"\x09a")],
-            vec![frame(HEADERS, 0, 1, GET), frame(DATA, 0, 1, b"x")],
-            vec![frame(PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\x02\x82")],
-            vec![
-                long.clone(),
-                frame(CONTINUATION, 0, 1, &[0x82; 16_384]),
-                frame(CONTINUATION, 0, 1, &[0x82; 16_384]),
-            ],
-            [vec![frame(HEADERS, 0, 1, GET)], vec![frame(CONTINUATION, 0, 1, b""); MAX_FRAMES]].concat(),
-        ] {
-            let bad = frame(HEADERS, END_HEADERS, 3, b"\0\x01A\x01b");
-            let stream = [&preface[..], &frames.concat(), &bad].concat();
-            assert!(
-                through(&stream, 100) == (stream.clone(), vec![]),
-                "{:x?}",
-                &frames[0][..20.min(frames[0].len())]
-            );
-        }
-        let mut filter = FieldFilter::new(Sender::Server, MAX_SECTION);
-        for piece in long.chunks(1_000).cycle().take(100) {
-            let _ = filter.pass(piece);
-            assert!(filter.held.len() <= MAX_SECTION);
-        }
-    }
-}
+mod tests;

@@ -1,15 +1,19 @@
 //! The bytes of a connection that speaks HTTP/2.
+#![expect(clippy::disallowed_methods, reason = "a shell: it goes by tokio's clock")]
 
 use std::io::{self, IoSlice};
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use convey_http_core::Malformed;
 use convey_proxy::{ByteStream, ClientStream, More, ServerStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::frame_filter::FieldFilter;
 use super::receive::ReceiveQueue;
@@ -32,6 +36,7 @@ pub(super) struct Connection<T> {
     filter: FieldFilter,
     /// Bounds how much the library reads before convey takes its data.
     queue: Arc<ReceiveQueue>,
+    began: Instant,
     /// Frames that are still to go, from `sent` on.
     gathered: Vec<u8>,
     sent: usize,
@@ -55,6 +60,8 @@ pub(super) trait HasStream: Unpin {
 pub(super) struct CountedStream<'a> {
     pub(super) client: &'a ClientStream,
     pub(super) stream: &'a mut ByteStream,
+    /// Number of malformed requests, which the library resets.
+    pub(super) malformed: &'a AtomicU64,
 }
 
 impl HasStream for CountedStream<'_> {
@@ -67,6 +74,7 @@ impl HasStream for CountedStream<'_> {
     }
 
     fn note_refused(&self, fault: Malformed) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
         RequestRecord::begin(self.client, "2").end_refused(self.client, AnswerReason::Malformed(fault));
     }
 }
@@ -85,8 +93,9 @@ impl<T> Connection<T> {
         mut filter: FieldFilter,
         queue: Arc<ReceiveQueue>,
     ) -> Connection<T> {
-        let early = filter.pass(&early).unwrap_or(early);
-        Connection { stream, early, filter, queue, gathered: Vec::new(), sent: 0, flushes_again: false }
+        let early = filter.pass(&early, Duration::ZERO).unwrap_or(early);
+        let (began, gathered) = (Instant::now(), Vec::new());
+        Connection { stream, early, filter, queue, began, gathered, sent: 0, flushes_again: false }
     }
 }
 
@@ -135,7 +144,10 @@ impl<T: HasStream> AsyncRead for Connection<T> {
             let room = buffer.initialize_unfilled_to(most);
             let n = ready!(this.stream.stream().poll_read(cx, room))?;
             this.stream.count(n, 0);
-            let passed = if n == 0 { Some(this.filter.end()) } else { this.filter.pass(&room[..n]) };
+            let passed = match n {
+                0 => Some(this.filter.end()),
+                n => this.filter.pass(&room[..n], this.began.elapsed()),
+            };
             match passed {
                 Some(passed) if n > 0 || !passed.is_empty() => this.early = passed,
                 _ => {
@@ -200,7 +212,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::frame_filter::Sender;
+    use super::super::frame_filter::{EmptyFrames, Sender};
     use super::*;
 
     impl HasStream for ByteStream {
@@ -212,7 +224,7 @@ mod tests {
     async fn pair() -> (Connection<ByteStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let filter = FieldFilter::new(Sender::Server, 1_000);
+        let filter = FieldFilter::new(Sender::Server, 1_000, EmptyFrames::SHARED);
         let stream = listener.accept().await.unwrap().0.into();
         (Connection::new(stream, BytesMut::new(), filter, ReceiveQueue::new(1_000)), other)
     }

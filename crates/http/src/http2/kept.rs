@@ -20,6 +20,10 @@ use crate::idle::ServerPlace;
 /// Most streams at once on a connection; a server may allow less. With more, another connection is opened.
 pub(super) const MAX_STREAMS: usize = 100;
 
+/// Requests of a connection, after which it takes no further ones. The library ends a connection after so many errors, and the
+/// streams of all clients with it.
+pub(super) const MAX_REQUESTS: usize = 16_384;
+
 /// What the library says of how many streams a server allows, until the server has said it.
 pub(super) const UNTOLD: usize = usize::MAX - 1;
 
@@ -107,7 +111,7 @@ impl KeptConnection {
         self.unused = None;
         self.state.open.fetch_add(1, Ordering::Relaxed);
         let begun = self.state.begun.fetch_add(1, Ordering::Relaxed) + 1;
-        if most.is_some_and(|most| begun >= most) {
+        if begun >= most.map_or(MAX_REQUESTS, |most| most.min(MAX_REQUESTS)) {
             self.state.retire();
         }
         let upload = share.upload().map(|upload| OpenUpload::new(self.state.clone(), &upload));

@@ -19,6 +19,8 @@ mod stream_shares;
 mod testing;
 mod uploads;
 
+use std::time::Duration;
+
 #[cfg(feature = "test-util")]
 use convey_http_core::{HeadLimits, Malformed, RequestHead};
 
@@ -29,6 +31,13 @@ pub use testing::{ServedResponse, response_from_http2};
 
 pub(crate) use servers::{FoundStream, OpeningConnection, StreamClient, connect, sweep, take};
 pub(crate) use uploads::Upload;
+
+/// Most streams of a shared connection that convey has reset and whose late frames it ignores, about 0.5 KiB each. Of further
+/// ones each late frame is an error, and the library ends a connection after so many errors.
+const RESET_STREAMS: usize = 16_384;
+
+/// How long convey ignores late frames of a stream of a shared connection that it has reset.
+const RESET_TIME: Duration = Duration::from_secs(30);
 
 /// What a head of HTTP/2 is within convey. `has_body`: its stream goes on.
 ///

@@ -17,10 +17,10 @@ use log::debug;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::frame_filter::{FieldFilter, Sender};
+use super::frame_filter::{EmptyFrames, FieldFilter, Sender};
 use super::io::Connection;
 use super::keep_alive_limit::KeepAliveLimit;
-use super::kept::{KeptConnection, KeptState, MAX_STREAMS, StreamPlace, UNTOLD};
+use super::kept::{KeptConnection, KeptState, MAX_REQUESTS, MAX_STREAMS, StreamPlace, UNTOLD};
 use super::outgoing::OutgoingStream;
 use super::placement::{self, ConnectionState, Placement};
 use super::receive::{DATA_FRAME_BUDGET, ReceiveQueue};
@@ -28,6 +28,7 @@ use super::send_window::{SendWindow, WindowMeter};
 use super::stream::broken;
 use super::stream_shares::StreamShares;
 use super::uploads::Upload;
+use super::{RESET_STREAMS, RESET_TIME};
 use crate::idle::ServerPlace;
 
 /// How much of a response a stream may bring before it is taken.
@@ -42,6 +43,10 @@ const SEND_BUFFER: usize = 64 * 1024;
 
 /// Most bytes of a response's head for the library, which counts 32 bytes more for each field. The frontend's limits hold beside it.
 const MAX_HEAD: u32 = 128 * 1024;
+
+/// Upper bound for the errors of streams that the library meets on a connection before it ends the
+/// connection. Each request is at most one.
+const MAX_ERRORS: usize = 2 * MAX_REQUESTS;
 
 /// Most connections to one server that take streams. Once all have as many as they may, further requests wait here: what the library has
 /// got reaches the server, even if the client no longer waits.
@@ -181,7 +186,7 @@ pub(crate) async fn connect(
     stream: ServerStream,
     within: Duration,
 ) -> io::Result<Box<OutgoingStream>> {
-    let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize);
+    let filter = FieldFilter::new(Sender::Server, MAX_HEAD as usize, EmptyFrames::SHARED);
     let (window, queue) = (Arc::<SendWindow>::default(), ReceiveQueue::new(STREAM_WINDOW as usize));
     let io = Connection::new(stream, BytesMut::new(), filter, queue.clone());
     let io = WindowMeter::new(io, window.clone());
@@ -193,7 +198,10 @@ pub(crate) async fn connect(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .data_frame_budget(DATA_FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER)
-        .max_header_list_size(MAX_HEAD);
+        .max_header_list_size(MAX_HEAD)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .reset_stream_duration(RESET_TIME)
+        .max_local_error_reset_streams(Some(MAX_ERRORS));
     let (send, connection) = timeout(within, builder.handshake(io)).await?.map_err(broken)?;
     let server = opening.server;
     let share = opening.share.take();
@@ -453,6 +461,17 @@ mod tests {
         let Found::Place(place) = connections.find(SERVER, client) else { return None };
         let at = connections.kept.iter().position(|kept| Arc::ptr_eq(kept.state(), place.state()));
         Some((at.unwrap(), place))
+    }
+
+    #[tokio::test]
+    async fn connection_takes_so_many_requests() {
+        let mut connections = connections(1, 100).await;
+        let client = StreamClient::default();
+        let long = place(&mut connections, client).unwrap();
+        assert!((1..MAX_REQUESTS).all(|_| place(&mut connections, client).is_some()));
+        assert!(place(&mut connections, client).is_none());
+        drop(long);
+        assert!(place(&mut connections, client).is_none());
     }
 
     #[tokio::test]

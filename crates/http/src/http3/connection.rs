@@ -22,7 +22,7 @@ use super::quic::{QuicConnection, StreamNotes, number};
 use super::stream::{self, HandshakeState};
 use crate::answer::ANSWER_TIME;
 use crate::stack::DecideRequest;
-use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, drains};
+use crate::streams::connection::{ENDING, HEAD_ROOM, ResetVerdict, StreamCounts, until_true};
 
 /// Time between two looks at a connection that is in use: what has moved, and where the client is.
 const LOOKS: Duration = Duration::from_secs(1);
@@ -60,7 +60,8 @@ async fn serve_streams<S: DecideRequest>(
     let mut handshaking = pin!(shake_hands(handshake, &established));
     let mut looks = interval(LOOKS);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut streams, mut counts) = (FuturesUnordered::new(), StreamCounts::default());
+    let mut counts = StreamCounts::new(client.is_trusted_proxy(&client.newest()));
+    let mut streams = FuturesUnordered::new();
     // Of a connection without streams.
     let mut until = Instant::now() + newest().keep_alive;
     loop {
@@ -87,7 +88,7 @@ async fn serve_streams<S: DecideRequest>(
             false = &mut handshaking, if !*is_established.borrow() => {
                 return StreamEnd::Early(Counter::TlsHandshakeTimeout);
             }
-            () = drains(client), if !http3.is_ending() => {
+            () = until_true(|| client.is_draining()), if !http3.is_ending() => {
                 until = Instant::now() + ANSWER_TIME;
                 http3.say_farewell().await;
             }

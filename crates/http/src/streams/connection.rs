@@ -4,8 +4,6 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use convey_proxy::ClientStream;
-
 /// How long streams may take to end once their connection is over.
 pub(crate) const ENDING: Duration = Duration::from_secs(2);
 
@@ -24,8 +22,10 @@ pub(crate) fn is_early_reset(has_response: bool, age: Duration) -> bool {
 }
 
 /// The streams of a connection so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StreamCounts {
+    /// Whether the streams belong to many clients of a proxy.
+    is_shared: bool,
     /// Those that the client has begun.
     pub(crate) begun: u64,
     /// Streams of these that it has reset early.
@@ -43,19 +43,25 @@ pub(crate) enum ResetVerdict {
 }
 
 impl StreamCounts {
+    /// Of a new connection. `is_shared`: its streams belong to many clients of a proxy.
+    pub(crate) fn new(is_shared: bool) -> StreamCounts {
+        StreamCounts { is_shared, begun: 0, reset: 0 }
+    }
+
     /// Judges how often the client resets streams early.
     pub(crate) fn verdict(&self) -> ResetVerdict {
         match self.reset.saturating_sub(MAX_RESETS + self.begun / 2) {
             0 => ResetVerdict::Fine,
+            _ if self.is_shared => ResetVerdict::EndInOrder,
             1..=MAX_RESETS => ResetVerdict::EndInOrder,
             _ => ResetVerdict::EndAtOnce,
         }
     }
 }
 
-/// Waits until the worker drains, which wakes the task.
-pub(crate) async fn drains(client: &ClientStream) {
-    poll_fn(|_| if client.is_draining() { Poll::Ready(()) } else { Poll::Pending }).await;
+/// Waits for a condition, such as a drain of the worker, that wakes the task.
+pub(crate) async fn until_true(condition: impl Fn() -> bool) {
+    poll_fn(|_| if condition() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 #[cfg(test)]
@@ -71,10 +77,17 @@ mod tests {
 
     #[test]
     fn connection_ends_in_order_before_it_ends_at_once() {
-        let verdict = |begun, reset| StreamCounts { begun, reset }.verdict();
+        let verdict = |begun, reset| StreamCounts { begun, reset, ..StreamCounts::new(false) }.verdict();
         assert_eq!(verdict(100, 150), ResetVerdict::Fine);
         assert_eq!(verdict(100, 151), ResetVerdict::EndInOrder);
         assert_eq!(verdict(100, 250), ResetVerdict::EndInOrder);
         assert_eq!(verdict(100, 251), ResetVerdict::EndAtOnce);
+    }
+
+    #[test]
+    fn connection_of_a_proxy_never_ends_at_once() {
+        let verdict = |begun, reset| StreamCounts { begun, reset, ..StreamCounts::new(true) }.verdict();
+        assert_eq!(verdict(100, 150), ResetVerdict::Fine);
+        assert_eq!(verdict(10_000, 10_000), ResetVerdict::EndInOrder);
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::frame_filter::{FieldFilter, Sender};
+use super::super::frame_filter::{EmptyFrames, FieldFilter, Sender};
 use super::super::io::Connection;
 use super::*;
 
@@ -53,7 +53,7 @@ async fn connection(
     });
     let queue = ReceiveQueue::new(AT_ONCE);
     let stream = listener.accept().await.unwrap().0.into();
-    let filter = FieldFilter::new(sender, 10_000);
+    let filter = FieldFilter::new(sender, 10_000, EmptyFrames::SHARED);
     (Connection::new(stream, BytesMut::new(), filter, queue.clone()), queue)
 }
 
