@@ -466,12 +466,16 @@ impl Forwarder {
         let flow = self.flows.get(id);
         let (was_over, owners) = (flow.is_over(), owners(flow));
         let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
-        let reopening = flow.reopening_at().filter(|_| flow.view() == View::ClientSide);
+        let is_followed = flow.view() == View::ClientSide || before.is_handshake();
+        let reopening = flow.reopening_at().filter(|_| is_followed);
         note(&mut self.flows);
         if let (Some(at), Some(journal)) = (reopening, &mut self.journal)
             && self.flows.get(id).is_reopened(at)
         {
-            journal.lose_count(id);
+            match before.is_handshake() {
+                true => journal.begin_anew(id, at),
+                false => journal.lose_count(id),
+            }
         }
         let flow = self.flows.get(id);
         match flow.state() {

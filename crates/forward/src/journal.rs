@@ -174,6 +174,11 @@ impl Journal {
         }
     }
 
+    /// The handshake of a flow is that of another SYN, with this number after it.
+    pub(super) fn begin_anew(&mut self, id: FlowId, client_base: u32) {
+        self.set(id, Note { client_base, server_base: None, ..self.get(id) });
+    }
+
     /// Packets of a flow pass uncounted from now on.
     pub(super) fn lose_count(&mut self, id: FlowId) {
         self.set(id, Note { is_partial: true, ..self.get(id) });

@@ -34,8 +34,8 @@ pub(super) enum PendingFin {
     Nobodys,
     Clients,
     Servers,
-    /// Nobody's, but the client of an open connection has sent a SYN; or in passthrough that of a handshake a SYN with another number,
-    /// before or after the server has answered the first.
+    /// Nobody's, but the client of an open connection has sent a SYN; or that of a handshake a SYN with another number, before or after
+    /// the server has answered the first.
     /// The next connection between the same ends has begun if the server answers that SYN (passthrough), or the client follows up on
     /// it (DSR).
     Reopening,
@@ -324,13 +324,15 @@ impl TcpSequence {
             FlowState::SynReceived => is_next(seq, self.sent) && is_next(ack, self.acked),
             _ => is_near(seq, self.sent) && (self.acked == 0 || is_near(ack, self.acked)),
         };
+        let follows_other = view == View::ClientSide
+            && *pending == PendingFin::Reopening
+            && match state {
+                FlowState::SynSent => !fits && is_next(seq, self.answered),
+                _ => flags & FIN == 0 && seq == self.answered,
+            };
         match flags & (SYN | ACK | RST) {
             // The client goes on from its SYN: a connection of other numbers between the same ends (RFC 9293, section 3.6.1).
-            ACK if view == View::ClientSide
-                && *pending == PendingFin::Reopening
-                && flags & FIN == 0
-                && seq == self.answered =>
-            {
+            ACK if follows_other => {
                 *pending = PendingFin::Nobodys;
                 *self = TcpSequence { sent: seq.wrapping_add(len), acked: ack, answered: ack };
                 Heard::flags(flags | SYN)
@@ -344,7 +346,7 @@ impl TcpSequence {
                     0 => (self.acked, self.answered) = (ack, ack),
                     _ => advance(&mut self.acked, ack),
                 }
-                // The client has the answer to this SYN: another SYN was forged.
+                // The client goes on from this SYN: another SYN was forged.
                 if *pending == PendingFin::Reopening && is_handshake(state) {
                     (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
                 }
@@ -353,9 +355,7 @@ impl TcpSequence {
             ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
             ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
             // A client that begins anew has new numbers.
-            SYN if state == FlowState::Adopted
-                || (state == FlowState::SynSent && view == View::ClientSide) =>
-            {
+            SYN if state == FlowState::Adopted => {
                 (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
                 Heard::flags(flags)
             }

@@ -89,7 +89,8 @@ fn data_that_comes_with_a_syn_may_be_accepted_or_not() {
 #[test]
 fn a_client_that_begins_anew_has_new_numbers_but_not_in_the_middle_of_a_connection() {
     for (view, state, flags) in [
-        (ClientSide, SynSent, SYN),
+        (ClientSide, SynSent, 0),
+        (ClientSide, Adopted, SYN),
         (BothSides, Adopted, SYN),
         (BothSides, SynSent, 0),
         (BothSides, SynReceived, 0),
@@ -117,6 +118,28 @@ fn server_decides_which_of_two_syns_begins_the_connection() {
             let ack = segment(ACK, answered, 501);
             assert_eq!(numbers.hear(&mut pending, (BothSides, SynReceived), ToServer, ack).flags, ACK);
             assert_eq!((numbers.numbers(), pending), ([answered, 501, 501], PendingFin::Nobodys));
+        }
+    }
+}
+
+#[test]
+fn client_in_dsr_completes_the_handshake_of_any_of_its_syns() {
+    let forged = 3_000_000_000;
+    // Data may come instead of a lost ACK, and the next segment may overtake it.
+    for (seq, len) in [(1_001, 0), (1_001, 100), (1_101, 100), (5_001, 0), (5_001, 100), (5_101, 100)] {
+        for syns in [vec![1_000, 5_000], vec![1_000, forged, 1_000], vec![1_000, 5_000, forged, 5_000]] {
+            if !syns.contains(&(seq / 1_000 * 1_000)) {
+                continue;
+            }
+            let (mut numbers, mut pending) =
+                (TcpSequence::first(segment(SYN, syns[0], 0)), PendingFin::default());
+            let mut hear =
+                |segment| numbers.hear(&mut pending, (ClientSide, SynSent), ToServer, segment).flags;
+            syns[1..].iter().for_each(|seq| assert_eq!(hear(segment(SYN, *seq, 0)), 0));
+            assert_eq!(hear(Segment { len, ..segment(ACK, 2_000_000_000, 501) }), 0);
+            let flags = hear(Segment { len, ..segment(ACK, seq, 501) });
+            assert_eq!(flags & !SYN, ACK, "{syns:?} {seq}");
+            assert_eq!((numbers.numbers(), pending), ([seq + len, 501, 501], PendingFin::Nobodys));
         }
     }
 }

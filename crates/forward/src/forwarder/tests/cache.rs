@@ -32,6 +32,7 @@ told_with_a_cache! {
     a_client_that_begins_anew_before_it_was_answered_is_followed,
     forged_syn_before_the_answer_changes_nothing_of_a_handshake,
     client_whose_first_syn_was_answered_begins_anew,
+    dsr_client_completes_the_handshake_of_either_syn,
     client_behind_a_forged_syn_that_was_answered_connects,
     a_client_that_finishes_as_soon_as_it_is_answered_is_believed,
     what_has_opened_can_be_reset_before_anybody_told_of_it,
@@ -145,6 +146,20 @@ mod stories {
             lab.hear_cache();
             assert_eq!((state(&lab), lab.opened), (FlowState::SynReceived, 1));
             connect_again(&mut lab, &syn);
+        }
+    }
+
+    pub(super) fn dsr_client_completes_the_handshake_of_either_syn(family: Family) {
+        for begins in [100, 3_000_000_000] {
+            let mut lab = Lab::dsr(family);
+            lab.send(lab.client(1).syn().seq(100));
+            lab.send(lab.client(1).syn().seq(3_000_000_000));
+            assert_eq!(kernel(&lab).entries(), 0, "the next segment decides");
+            lab.send(lab.client(1).seq(begins + 1).ack(501));
+            assert_eq!((kernel(&lab).entries(), state(&lab)), (1, FlowState::HandshakeOnly), "{begins}");
+            lab.send(lab.client(1).seq(begins + 1).ack(501).payload(b"hi"));
+            lab.send(lab.client(1).seq(begins + 3).rst());
+            assert_eq!((state(&lab), lab.ended()), (FlowState::Closed, 1), "{begins}");
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{FlowEnd, FlowRecord, View};
 
 told_over_both_families! {
     a_connection_is_told_of_once_with_the_bytes_of_both_sides,
+    bytes_count_from_the_syn_that_began_the_connection,
     a_reset_is_counted_as_its_sides_once_the_connection_is_open,
     who_has_reset_refused_or_gone_silent_is_told,
     handshakes_that_nobody_finishes_are_not_told_of,
@@ -51,6 +52,26 @@ fn a_connection_is_told_of_once_with_the_bytes_of_both_sides(family: Family) {
         assert_eq!(told, (FlowEnd::Finished, Some(2), sent), "{record:?}");
         assert_eq!(record.client.source().to_string(), family.client_addr(1));
         assert_eq!(record.ended.since(record.began), Duration::from_secs(1));
+    }
+}
+
+fn bytes_count_from_the_syn_that_began_the_connection(family: Family) {
+    for (begins, other) in [(100, 3_000_000_000), (3_000_000_000, 100)] {
+        for lab in Lab::both_modes(family) {
+            let mut lab = listened(lab);
+            lab.send(lab.client(1).syn().seq(100));
+            let syn = lab.send(lab.client(1).syn().seq(3_000_000_000));
+            lab.handle(&syn.reply().syn().seq(500).ack(begins + 1));
+            lab.send(lab.client(1).syn().seq(other));
+            lab.send(lab.client(1).seq(begins + 1).ack(501).payload(b"hi"));
+            lab.handle(&syn.reply().seq(501).ack(begins + 3).payload(b"hello"));
+            lab.send(lab.client(1).seq(begins + 3).ack(506).fin());
+            lab.handle(&syn.reply().seq(506).ack(begins + 4).fin());
+            lab.send(lab.client(1).seq(begins + 4).ack(507));
+            let (end, [rx, tx]) = only(&mut lab);
+            let is_dsr = lab.forwarder.snat_ports_in_use() == 0;
+            assert_eq!((end, rx, tx), (FlowEnd::Finished, Some(2), (!is_dsr).then_some(5)), "{begins}");
+        }
     }
 }
 
