@@ -492,11 +492,6 @@ impl Flow {
         self.sequence.has_sent(seq)
     }
 
-    /// Whether the client may have got so far since its SYN.
-    pub(super) fn may_have_got(&self, sent: u32) -> bool {
-        self.sequence.may_have_got(sent)
-    }
-
     /// Takes note of how far client and server have got without us, as far as is known; the handshake is complete if the
     /// client has. Returns the state after it.
     pub(super) fn catch_up(&mut self, client: Option<Progress>, server: Option<Progress>) -> FlowState {

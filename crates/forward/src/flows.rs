@@ -331,13 +331,9 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
-    /// Notes that the flow cache has forwarded the rest of a flow's handshake by `at`, and how far its client had got then:
-    /// that of another connection does not fit, and changes nothing.
+    /// Opens a flow whose handshake the flow cache has completed by `at`, with the numbers of its client then.
     pub(super) fn open_by(&mut self, id: FlowId, progress: Progress, at: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];
-        if !flow.may_have_got(progress.sent) {
-            return;
-        }
         let state = flow.catch_up(Some(progress), None);
         flow.deadline = tick_from(at) + self.timeouts[state as usize];
         self.set_state(id, state, at);

@@ -123,11 +123,6 @@ impl TcpSequence {
         is_behind(seq.wrapping_add(1), self.sent)
     }
 
-    /// Whether the client may have sent as much as this since.
-    pub(super) fn may_have_got(&self, sent: u32) -> bool {
-        !is_after(self.sent, sent)
-    }
-
     /// Number after the SYN that waits to be followed up.
     pub(super) fn reopening_at(&self, pending: PendingFin) -> Option<u32> {
         (pending == PendingFin::Reopening).then_some(self.answered)

@@ -152,9 +152,7 @@ fn seen(cache: &mut dyn FlowCache, flow: &Flow) -> BothSeen {
 /// How far a flow is by what the cache has seen.
 fn state(flow: &Flow, seen: BothSeen) -> FlowState {
     match (flow.state().is_handshake(), seen.map(|seen| seen?.progress)) {
-        (true, [Some(client), _]) if flow.may_have_got(client.sent) => {
-            flow.clone().catch_up(Some(client), None)
-        }
+        (true, [Some(client), _]) => flow.clone().catch_up(Some(client), None),
         (true, _) => flow.state(),
         (false, [client, server]) => flow.clone().catch_up(client, server),
     }

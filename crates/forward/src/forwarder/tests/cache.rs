@@ -43,6 +43,8 @@ told_with_a_cache! {
     a_connection_that_only_the_cache_sees_is_not_forgotten_before_it_is_silent,
     a_connection_that_nobody_told_of_is_not_forgotten_as_half_open,
     upload_whose_handshake_events_were_lost_is_not_forgotten,
+    upload_of_gigabytes_whose_handshake_events_were_lost_is_not_forgotten,
+    upload_of_gigabytes_whose_handshake_events_were_lost_is_not_evicted,
     a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table,
     a_connection_goes_on_where_the_cache_has_no_room_or_has_lost_it,
 }
@@ -305,6 +307,23 @@ mod stories {
         assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
     }
 
+    pub(super) fn upload_of_gigabytes_whose_handshake_events_were_lost_is_not_forgotten(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        upload_gigabytes_untold(&mut lab);
+        let key = client_key(&lab, 1);
+        assert_eq!(lab.forwarder.find_flow(&key, lab.now).unwrap().0.state, FlowState::Established);
+        lab.wait(Duration::from_secs(61));
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+    }
+
+    pub(super) fn upload_of_gigabytes_whose_handshake_events_were_lost_is_not_evicted(family: Family) {
+        let mut lab = Lab::passthrough_of(family, Size { capacity: 1, ..ENOUGH });
+        upload_gigabytes_untold(&mut lab);
+        lab.handle(&lab.client(2).syn().seq(100));
+        assert!(lab.forwarder.flows().lookup(&client_key(&lab, 1)).is_some());
+        assert_eq!((state(&lab), lab.ended()), (FlowState::Established, 0));
+    }
+
     pub(super) fn a_connection_that_nobody_told_of_does_not_give_way_in_a_full_table(family: Family) {
         let mut lab = Lab::passthrough_of(family, Size { capacity: 3, ..ENOUGH });
         for n in 1..3 {
@@ -339,6 +358,18 @@ fn open_untold(lab: &mut Lab, n: u16, syn: &Seen) {
     lab.send(lab.client(n).seq(101).ack(501));
     kernel(lab).events();
     lab.is_deaf = false;
+}
+
+/// Client 1 uploads 3 GB that only the cache sees, and its handshake was not reported.
+fn upload_gigabytes_untold(lab: &mut Lab) {
+    let syn = lab.send(lab.client(1).syn().seq(100));
+    open_untold(lab, 1, &syn);
+    let mut client = 101_u32;
+    for _ in 0..300 {
+        client = client.wrapping_add(10_000_000);
+        lab.send(syn.reply().seq(501).ack(client));
+        lab.send(lab.client(1).seq(client).ack(501));
+    }
 }
 
 fn kernel(lab: &Lab) -> &MockKernel {
