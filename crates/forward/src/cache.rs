@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::tcp_sequence::WINDOW;
 use super::{Direction, FlowOwners, View};
 use convey_model::{FlowKey, Rewrite, Timestamp};
 use convey_wire::Envelope;
@@ -22,6 +23,10 @@ pub trait FlowCache: fmt::Debug + Send {
 
     /// The packets that were seen with this key since it was put in; `None` if there were none.
     fn seen(&mut self, key: &FlowKey) -> Option<CachedActivity>;
+
+    /// The sender of packets with this key has got so far. Their entry, if there is one, goes on from there; the rest of it stays. To be
+    /// called after [`FlowCache::flush`], or after it for other keys.
+    fn advance(&mut self, key: &FlowKey, progress: Progress);
 
     /// Carries out what is still to be done.
     fn flush(&mut self);
@@ -85,6 +90,14 @@ impl Progress {
     #[inline]
     pub(crate) fn is_stride_behind(self, other: Progress) -> bool {
         ((self.sent ^ other.sent) | (self.acked ^ other.acked)) >> 19 != 0
+    }
+
+    /// Numbers of a worker that are ahead of these, by no more than [`WINDOW`]; these where they are not.
+    pub(crate) fn or_ahead(self, known: Progress) -> Progress {
+        let later =
+            |number: u32, known: u32| if known.wrapping_sub(number) <= WINDOW { known } else { number };
+        let acked = if known.acked == 0 { self.acked } else { later(self.acked, known.acked) };
+        Progress { sent: later(self.sent, known.sent), acked }
     }
 
     /// As far as either says. Neither is 2 GiB behind the other.

@@ -1,6 +1,7 @@
 //! The one door of the forwarding core: a frame in, a verdict out.
 
 mod adopt;
+mod ahead;
 mod begin;
 mod black_hole;
 mod cached;
@@ -25,6 +26,7 @@ mod withheld;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use self::ahead::AheadOfCache;
 use self::black_hole::ASKED_PER_SECOND;
 pub use self::client_share::ClientShare;
 use self::expiry::ACKNOWLEDGED_AFTER;
@@ -129,6 +131,8 @@ pub struct Forwarder {
     sweep: Option<u32>,
     /// Whether another has to follow, for a plan that came meanwhile.
     sweep_again: bool,
+    /// Flows whose numbers in the cache are behind those here.
+    ahead: AheadOfCache,
     /// When entries in the cache of a flow that begins were last replaced.
     handshakes_replaced: Option<Timestamp>,
     /// Flows whose packets are cut.
@@ -207,6 +211,7 @@ impl Forwarder {
             network: Arc::default(),
             sweep: None,
             sweep_again: false,
+            ahead: AheadOfCache::default(),
             handshakes_replaced: None,
             narrowed: Narrowed::default(),
             withheld: Withheld::default(),

@@ -4,7 +4,7 @@
 mod numbers;
 
 use self::numbers::{
-    advance, follows, is_behind, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen, reach,
+    advance, follows, is_behind, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen,
 };
 use super::cache::Progress;
 use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
@@ -139,8 +139,7 @@ impl TcpSequence {
         self.sent != before.sent || (before.acked != 0 && self.acked != before.acked)
     }
 
-    /// Client and server have got so far by the flow cache. Numbers that are a little further stay: segments of the same side came
-    /// here meanwhile.
+    /// Takes the numbers of client and server from the flow cache: however much has passed, they are as far as these.
     pub(super) fn catch_up(
         &mut self,
         pending: PendingFin,
@@ -148,22 +147,17 @@ impl TcpSequence {
         server: Option<Progress>,
     ) {
         if let Some(Progress { sent, acked }) = client {
-            reach(&mut self.sent, sent);
-            if self.acked == 0 {
-                self.acked = acked;
-            }
-            reach(&mut self.acked, acked);
+            (self.sent, self.acked) = (sent, acked);
         }
         if let Some(server) = server {
             advance(&mut self.sent, server.acked);
         }
         if pending == PendingFin::Nobodys {
-            match (client, server) {
-                (_, Some(server)) => reach(&mut self.answered, server.sent),
-                (Some(_), None) if self.answered == 0 => self.answered = self.acked,
-                (Some(client), None) => reach(&mut self.answered, client.acked),
-                (None, None) => {}
-            }
+            self.answered = match (client, server) {
+                (_, Some(server)) => server.sent,
+                (Some(client), None) => client.acked,
+                (None, None) => self.answered,
+            };
             advance(&mut self.answered, self.acked);
         }
     }

@@ -219,6 +219,16 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         })
     }
 
+    fn advance(&mut self, key: &FlowKey, progress: Progress) {
+        let Some(mut entry) = self.flows.get(key).ok().flatten() else { return };
+        (entry.sent, entry.ack) = (progress.sent, progress.acked);
+        if self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
+            self.flush();
+        }
+        self.changes.keys.push(*key);
+        self.changes.entries.push(entry);
+    }
+
     fn flush(&mut self) {
         if !self.stale.is_empty() {
             self.remove_stale();
@@ -358,6 +368,24 @@ mod tests {
             assert_eq!(writer.seen(&key(1)), None, "{next:?}");
             writer.flush();
         }
+    }
+
+    #[test]
+    fn numbers_of_a_worker_leave_the_rest_of_an_entry() {
+        let map = Moody::default();
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), Failures::default());
+        let from = CachedRoute { from: Some(7), is_restored: true, ..route() };
+        let opening = CachedRoute { opening: Some(View::BothSides), ..from };
+        writer.put(&key(1), &from);
+        writer.put(&key(2), &opening);
+        writer.flush();
+        let entry = |n| map.0.lock().unwrap().0.get(&key(n)).copied();
+        let mut expected = entry(1).unwrap();
+        (expected.sent, expected.ack) = (5, 6);
+        (1..=3).for_each(|n| writer.advance(&key(n), Progress { sent: 5, acked: 6 }));
+        writer.flush();
+        assert_eq!(entry(1), Some(expected));
+        assert_eq!(entry(3), None, "nothing is put in");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Forwarder;
+use super::ahead::progress_of;
 use super::give_way::MAX_LOOKED_AT;
 use super::tunnels::Tunnels;
 use crate::{
@@ -131,28 +132,6 @@ impl Forwarder {
         }
     }
 
-    /// Takes note of a packet that a worker forwards. If the cache has its flow, it may have forwarded much since the flow's numbers
-    /// were taken from there; and it gets the numbers of this worker before its own fall too far behind.
-    #[inline]
-    pub(super) fn hear_beside_cache(
-        &mut self,
-        id: FlowId,
-        direction: Direction,
-        segment: Segment,
-        now: Timestamp,
-    ) {
-        let flow = self.flows.get(id);
-        let is_open = flow.is_cached() && !flow.state().is_udp() && !flow.state().is_handshake();
-        if is_open && !flow.is_followed_by(direction, segment) {
-            self.catch_up(id);
-        }
-        let before = self.flows.get(id).progress(direction);
-        self.hear(id, direction, segment, now);
-        if is_open && self.flows.get(id).progress(direction).is_stride_behind(before) {
-            self.put_numbers(id, Numbers::Furthest);
-        }
-    }
-
     /// After a packet of a flow: those that begin and those that are open are in the cache, others are not.
     #[inline]
     pub(super) fn update_in_cache(&mut self, id: FlowId) {
@@ -211,7 +190,7 @@ impl Forwarder {
             (true, [None, None]) => {}
             (false, _) => {
                 if let Some(at) = far.iter().flatten().map(|(_, at)| *at).max() {
-                    let [client, server] = far.map(|seen| seen.map(|(progress, _)| progress));
+                    let [client, server] = progress_of(self.flows.get(id), self.ahead.has(id), both);
                     self.go_on(id, client, server, at);
                 }
             }
@@ -407,8 +386,6 @@ impl Ways<'_> {
 enum Numbers {
     /// As far as the entry says; where it has seen no packet, as the flow knows.
     OfCache,
-    /// As far as the entry or the flow says.
-    Furthest,
     /// As another process has told of the flow. An entry that has taken up the numbers of packets stays: they are newer.
     Restored,
 }
@@ -442,12 +419,11 @@ fn put_one(
     let progress = match (numbers, seen.and_then(|seen| seen.progress)) {
         (Numbers::Restored, Some(_)) => return,
         (Numbers::OfCache, Some(seen)) => seen,
-        (Numbers::Furthest, Some(seen)) => seen.furthest(known),
         (_, None) => known,
     };
     let is_unknown = match numbers {
         Numbers::Restored => true,
-        Numbers::OfCache | Numbers::Furthest => seen.is_some_and(|seen| seen.progress.is_none()),
+        Numbers::OfCache => seen.is_some_and(|seen| seen.progress.is_none()),
     };
     let is_restored = is_unknown && !flow.state().is_udp();
     let view = flow.view();
@@ -469,11 +445,11 @@ fn put_one(
     cache.put(key, &route);
 }
 
-/// Learns of the packets that the cache forwarded how far a flow's sides have got.
-pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow) {
-    let mut progress = |key: FlowKey| cache.seen(&key).and_then(|seen| seen.progress);
-    let client = progress(flow.client());
-    let server = if flow.view() == View::BothSides { progress(flow.server()) } else { None };
+/// Takes the numbers of a flow from the cache; `is_ahead` where a worker may know later ones.
+pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow, is_ahead: bool) {
+    let mut seen = [None; 2];
+    keys(flow).for_each(|(direction, key)| seen[direction as usize] = cache.seen(&key));
+    let [client, server] = progress_of(flow, is_ahead, seen);
     flow.catch_up(client, server);
 }
 

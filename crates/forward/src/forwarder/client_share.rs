@@ -178,7 +178,7 @@ impl Forwarder {
         reset: &mut impl FnMut(&[u8], u32),
     ) {
         let mut flow = self.flows.remove(id);
-        self.take_leave((&mut flow, end), plan, now, reset);
+        self.take_leave((id, &mut flow, end), plan, now, reset);
         self.note_gone(id, &flow, end, now);
         self.let_go(&flow, end);
     }

@@ -26,6 +26,7 @@ impl Forwarder {
     /// frame, and about as often as batches of frames come. Returns whether there is more to be done that need not wait.
     pub fn handle_timeout(&mut self, plan: &Plan, now: Timestamp, mut reset: impl FnMut(&[u8], u32)) -> bool {
         self.adopt(plan);
+        self.write_numbers(now);
         self.widen(now);
         self.black_holes.forget_old(now);
         self.give_way_to_others(plan, now);
@@ -33,8 +34,8 @@ impl Forwarder {
         self.withdraw_watched();
         let mut gone = Vec::new();
         let expired_all = self.expire(now, &mut gone);
-        for (_, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == FlowEnd::Silent) {
-            self.take_leave((flow, *end), plan, now, &mut reset);
+        for (id, flow, end) in gone.iter_mut().filter(|(_, _, end)| *end == FlowEnd::Silent) {
+            self.take_leave((*id, flow, *end), plan, now, &mut reset);
         }
         if let Some(from) = self.sweep {
             self.look_at_flows(from, (plan, now), &mut gone, &mut reset);
@@ -52,6 +53,7 @@ impl Forwarder {
             || self.sweep.is_some()
             || has_more_pools
             || self.withheld.is_behind()
+            || self.ahead.is_behind(now)
     }
 
     /// Looks at a slice of the flows after a new plan: those that end are `gone`, others go where it has them go.
@@ -62,14 +64,14 @@ impl Forwarder {
         gone: &mut Vec<(FlowId, Flow, FlowEnd)>,
         reset: &mut impl FnMut(&[u8], u32),
     ) {
-        let (served, answer) = (&self.served, &mut self.answer);
+        let (served, answer, ahead) = (&self.served, &mut self.answer, &self.ahead);
         let ways = Ways { network: &plan.network, tunnels: &self.tunnels };
         let (mut cache, mut is_replaced, mut lost) = (self.cache.as_deref_mut(), false, Vec::new());
         self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
             let end = served.end_of(flow);
             let is_rerouted = reroute(flow, plan) || ways.tunnels.is_changed(flow);
             match cache.as_deref_mut().filter(|_| flow.is_cached()) {
-                Some(cache) if end.is_some() => cached::catch_up(cache, flow),
+                Some(cache) if end.is_some() => cached::catch_up(cache, flow, ahead.has(id)),
                 Some(_) if !ways.tunnels.know(flow) => lost.push(id),
                 Some(cache) if is_rerouted => {
                     cached::put(cache, flow, ways);
@@ -135,7 +137,7 @@ impl Forwarder {
     /// nobody is told of silence, as another balancer may forward it, or this one again by hash.
     pub(super) fn take_leave(
         &mut self,
-        (flow, end): (&mut Flow, FlowEnd),
+        (id, flow, end): (FlowId, &mut Flow, FlowEnd),
         plan: &Plan,
         now: Timestamp,
         reset: &mut impl FnMut(&[u8], u32),
@@ -145,7 +147,7 @@ impl Forwarder {
             return;
         }
         if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {
-            cached::catch_up(cache, flow);
+            cached::catch_up(cache, flow, self.ahead.has(id));
         }
         for tell in [refuse::farewell, refuse::farewell_to_server] {
             if let Some(interface) = tell(flow, plan, &mut self.answer) {

@@ -72,7 +72,7 @@ impl Forwarder {
         }
         let mut flow = flow.clone();
         if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached() && !flow.is_over()) {
-            cached::catch_up(cache, &mut flow);
+            cached::catch_up(cache, &mut flow, self.ahead.has(id));
         }
         let state = flow.state();
         let is_worth_it = !flow.is_over() && !is_mere_beginning(state);

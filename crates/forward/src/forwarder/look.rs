@@ -1,11 +1,12 @@
 //! Looks at flows for an operator, a slice at a time, and ends one.
 
+use super::ahead::progress_of;
 use super::cached::keys;
 use super::{Forwarder, owners, refuse};
 use crate::ServerWay;
+use crate::journal::Journal;
 use crate::plan::Plan;
 use crate::{Direction, Flow, FlowCache, FlowEnd, FlowId, FlowOwners, FlowState, FlowTable, Progress, View};
-use crate::{cache::CachedActivity, journal::Journal};
 use convey_model::{FlowActivity, FlowKey, Timestamp};
 
 /// How much one look may cost.
@@ -75,7 +76,7 @@ impl Forwarder {
         now: Timestamp,
         mut see: impl FnMut(&FlowSight, &mut dyn FnMut() -> FlowActivity),
     ) -> Option<u32> {
-        let Forwarder { flows, cache, journal, .. } = self;
+        let Forwarder { flows, cache, journal, ahead, .. } = self;
         let (end, mut left) = (from.saturating_add(budget.places).min(flows.places()), budget.asked);
         for place in from..end {
             let Some((id, flow)) = flows.at(place) else { continue };
@@ -83,7 +84,7 @@ impl Forwarder {
             let mut ask = || {
                 let cache = cache.as_deref_mut().filter(|_| flow.is_cached())?;
                 left = left.saturating_sub(1);
-                Some(seen(cache, flow))
+                Some(seen(cache, flow, ahead.has(id)))
             };
             // Else the cache knows nothing of its state that is not known here.
             let known = if flow.state().may_lag() { ask() } else { None };
@@ -103,12 +104,12 @@ impl Forwarder {
 
     /// Shows the flow that packets with this key belong to, if there is one. Changes nothing.
     pub fn find_flow(&mut self, key: &FlowKey, now: Timestamp) -> Option<(FlowSight, FlowActivity)> {
-        let Forwarder { flows, cache, journal, .. } = self;
+        let Forwarder { flows, cache, journal, ahead, .. } = self;
         let (id, _) = flows.lookup(key)?;
         let (mut sight, flow) = (FlowSight::new(flows, id), flows.get(id));
         let seen = match cache.as_deref_mut().filter(|_| flow.is_cached()) {
-            Some(cache) => seen(cache, flow),
-            None => [None; 2],
+            Some(cache) => seen(cache, flow, ahead.has(id)),
+            None => BothSeen::default(),
         };
         sight.state = state(flow, seen);
         Some((sight, activity(flows, (id, flow), seen, journal.as_ref(), now)))
@@ -140,18 +141,25 @@ impl Forwarder {
     }
 }
 
-/// What the cache has seen of a flow's client and server.
-type BothSeen = [Option<CachedActivity>; 2];
+/// How far a flow's client and server have got, and when the cache has last forwarded a packet of theirs.
+#[derive(Debug, Clone, Copy, Default)]
+struct BothSeen {
+    progress: [Option<Progress>; 2],
+    at: Option<Timestamp>,
+}
 
-fn seen(cache: &mut dyn FlowCache, flow: &Flow) -> BothSeen {
+fn seen(cache: &mut dyn FlowCache, flow: &Flow, is_ahead: bool) -> BothSeen {
     let mut both = [None; 2];
     keys(flow).for_each(|(direction, key)| both[direction as usize] = cache.seen(&key));
-    both
+    BothSeen {
+        progress: progress_of(flow, is_ahead, both),
+        at: both.iter().flatten().map(|seen| seen.at).max(),
+    }
 }
 
 /// How far a flow is by what the cache has seen.
 fn state(flow: &Flow, seen: BothSeen) -> FlowState {
-    match (flow.state().is_handshake(), seen.map(|seen| seen?.progress)) {
+    match (flow.state().is_handshake(), seen.progress) {
         (true, [Some(client), _]) => flow.clone().catch_up(Some(client), None),
         (true, _) => flow.state(),
         (false, [client, server]) => flow.clone().catch_up(client, server),
@@ -165,10 +173,8 @@ fn activity(
     journal: Option<&Journal>,
     now: Timestamp,
 ) -> FlowActivity {
-    let last = seen.iter().flatten().map(|seen| seen.at).max();
-    let last = last.unwrap_or_default().max(flows.last_kept(flow));
-    let [bytes_rx, bytes_tx] =
-        journal.map_or([None; 2], |journal| bytes(journal, id, flow, seen.map(|seen| seen?.progress)));
+    let last = seen.at.unwrap_or_default().max(flows.last_kept(flow));
+    let [bytes_rx, bytes_tx] = journal.map_or([None; 2], |journal| bytes(journal, id, flow, seen.progress));
     FlowActivity { age: Some(now.since(flows.began(id))), idle: Some(now.since(last)), bytes_rx, bytes_tx }
 }
 

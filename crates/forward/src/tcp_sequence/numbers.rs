@@ -57,11 +57,3 @@ pub(super) fn advance(known: &mut u32, number: u32) {
         *known = number;
     }
 }
-
-/// Takes a number of the flow cache, unless the known one is ahead by no more than [`WINDOW`]. So much may pass between two looks at
-/// the cache that the number which is further cannot be recognized by comparison alone.
-pub(super) fn reach(known: &mut u32, number: u32) {
-    if known.wrapping_sub(number) > WINDOW {
-        *known = number;
-    }
-}

@@ -35,6 +35,19 @@ fn believed(from: Direction, segment: Segment) -> u8 {
 }
 
 #[test]
+fn numbers_of_the_cache_count_however_much_has_passed() {
+    for passed in [1_u32 << 20, 3 << 30, u32::MAX - (8 << 20)] {
+        let mut numbers = established();
+        let sent = 1_000_u32.wrapping_add(passed);
+        let (client, server) = (Progress { sent, acked: 5_000 }, Progress { sent: 5_000, acked: sent });
+        numbers.catch_up(PendingFin::Nobodys, Some(client), Some(server));
+        assert_eq!(numbers.sent, sent, "{passed}");
+        let fin = Segment { flags: FIN_ACK, seq: sent, ack: 5_000, len: 1 };
+        assert_eq!(numbers.finish(&mut PendingFin::default(), ToServer, fin), FIN_ACK);
+    }
+}
+
+#[test]
 fn a_handshake_is_believed_if_each_side_has_heard_the_other() {
     for off in [u32::MAX, 65 << 10, 1 << 31] {
         let far = |number: u32| number.wrapping_add(off);

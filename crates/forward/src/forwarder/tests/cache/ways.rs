@@ -110,11 +110,12 @@ mod stories {
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
-        let packet = syn.reply().seq(501).ack(101).bytes();
+        let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
         // The first goes through a worker, which puts the entry in anew.
         for by_cache in [0, 1, 2] {
             assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
             assert_eq!(forwarded(&lab, 1).1, Some(by_cache));
+            lab.wait(Duration::from_secs(1));
         }
     }
 
