@@ -28,6 +28,9 @@ pub trait FlowCache: fmt::Debug + Send {
     /// called after [`FlowCache::flush`], or after it for other keys.
     fn advance(&mut self, key: &FlowKey, progress: Progress);
 
+    /// Whether an entry with this key still has the mark of [`CachedRoute::is_restored`].
+    fn is_restored(&mut self, key: &FlowKey) -> bool;
+
     /// Carries out what is still to be done.
     fn flush(&mut self);
 }

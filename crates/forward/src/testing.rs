@@ -208,6 +208,11 @@ impl FlowCache for Writer {
         }
     }
 
+    fn is_restored(&mut self, key: &FlowKey) -> bool {
+        let entries = self.kernel.entries.lock().unwrap();
+        entries.get(key).is_some_and(|entry| entry.route.is_restored && entry.route.opening.is_none())
+    }
+
     fn flush(&mut self) {
         let mut entries = self.kernel.entries.lock().unwrap();
         for (key, route) in self.changes.drain(..) {

@@ -229,6 +229,11 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         self.changes.entries.push(entry);
     }
 
+    fn is_restored(&mut self, key: &FlowKey) -> bool {
+        let entry = self.flows.get(key).ok().flatten();
+        entry.is_some_and(|entry| entry.is_restored() && !entry.is_opening())
+    }
+
     fn flush(&mut self) {
         if !self.stale.is_empty() {
             self.remove_stale();
@@ -386,6 +391,7 @@ mod tests {
         writer.flush();
         assert_eq!(entry(1), Some(expected));
         assert_eq!(entry(3), None, "nothing is put in");
+        assert_eq!([1, 2, 3].map(|n| writer.is_restored(&key(n))), [true, false, false]);
     }
 
     #[test]

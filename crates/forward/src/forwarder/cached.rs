@@ -423,7 +423,8 @@ fn put_one(
     };
     let is_unknown = match numbers {
         Numbers::Restored => true,
-        Numbers::OfCache => seen.is_some_and(|seen| seen.progress.is_none()),
+        _ if flow.state().is_udp() || !flow.is_cached() => false,
+        _ => seen.map_or_else(|| cache.is_restored(key), |seen| seen.progress.is_none()),
     };
     let is_restored = is_unknown && !flow.state().is_udp();
     let view = flow.view();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lab::{Family, Lab, Seen, run_with_cache};
+use super::lab::{Family, Lab, Seen, WAN, neighbour, run_with_cache};
 use crate::FlowState::{Established, SynReceived};
 use crate::{CacheEvent, KnownFlow, Segment, decode, encode};
 use convey_wire::TestPacket;
@@ -317,30 +317,50 @@ fn went_on_meanwhile(family: Family, more: u32) {
 }
 
 #[test]
-fn numbers_of_a_worker_leave_the_mark_of_a_restored_entry() {
+fn changes_of_a_restored_entry_leave_its_mark() {
     for family in Family::BOTH {
-        run_with_cache(|| mark_stays(family));
+        for has_seen in [true, false] {
+            run_with_cache(|| mark_stays(family, has_seen, a_worker_forwards_data));
+            run_with_cache(|| mark_stays(family, has_seen, a_route_changes));
+        }
     }
 }
 
-/// The server has sent 50 MB meanwhile, so its first segment here does not end the mark. A worker forwards one of the client.
-fn mark_stays(family: Family) {
+/// The first byte of a client, which passes a multiple of 512 KiB with the next 1,000.
+const BEGIN: u32 = 524_000;
+
+fn a_worker_forwards_data(lab: &mut Lab) {
+    let kernel = lab.kernel.take();
+    lab.send(lab.client(1).seq(BEGIN).ack(501).payload(&[7; 1_000]));
+    lab.kernel = kernel;
+}
+
+fn a_route_changes(lab: &mut Lab) {
+    let router = lab.family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+    lab.change(|world| {
+        world.neighbours.push(neighbour(WAN, router, 0xfd));
+        world.router = Some(router);
+    });
+}
+
+/// The server has sent 50 MB meanwhile, so its first segment here does not end the mark. The entries change after or before the cache
+/// has seen it.
+fn mark_stays(family: Family, has_seen: bool, change: fn(&mut Lab)) {
     let (mut old, mut new) = (Lab::passthrough(family), Lab::passthrough(family));
-    // The client's data passes a multiple of 512 KiB.
-    let begin = 524_000;
-    let syn = old.connect_at(1, begin - 1);
+    let syn = old.connect_at(1, BEGIN - 1);
     let flows = handed(&mut old);
     assert_eq!(take(&mut new, &flows), 1);
-    new.send(syn.reply().seq(50_000_501).ack(begin));
-    new.send(new.client(1).seq(begin).ack(501));
+    if !has_seen {
+        change(&mut new);
+    }
+    new.send(syn.reply().seq(50_000_501).ack(BEGIN));
+    new.send(new.client(1).seq(BEGIN).ack(501));
+    if has_seen {
+        change(&mut new);
+    }
     let mut cache = new.kernel.as_ref().unwrap().cache();
-    let keys = [flows[0].client, flows[0].server];
-    let mut numbers = || keys.map(|key| cache.seen(&key).unwrap().progress);
-    assert_eq!(numbers(), [None, None]);
-    let kernel = new.kernel.take();
-    new.send(new.client(1).seq(begin).ack(501).payload(&[7; 1_000]));
-    new.kernel = kernel;
-    assert_eq!(numbers(), [None, None]);
+    let numbers = [flows[0].client, flows[0].server].map(|key| cache.seen(&key).unwrap().progress);
+    assert_eq!(numbers, [None, None], "{has_seen}");
 }
 
 #[test]
