@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use super::kept::{OpenUpload, StreamPlace};
 use super::receive::{ReceivedHead, ReceivedStream};
 use super::stream::broken;
-use crate::streams::body::{BodyIn, BodyOut, DataSink, StreamFault};
+use crate::streams::body::{BodyIn, BodyOut, DataSink, DataSource, StreamFault};
 use crate::streams::heads;
 
 /// A stream to a server, as a connection of HTTP/1.1 for one request.
@@ -44,6 +44,8 @@ enum Answer {
         method: HttpMethod,
         is_http11: bool,
     },
+    /// The head announces an empty body. It is read once the body has ended.
+    Ending(ReceivedStream),
     Body(BodyIn<ReceivedStream>),
     Over,
     /// The stream could not begin.
@@ -128,6 +130,14 @@ impl OutgoingStream {
                 Answer::Over => return Poll::Ready(Ok(0)),
                 Answer::Refused => return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into())),
                 Answer::Body(body) => return body.poll_read(cx, buffer),
+                Answer::Ending(stream) => {
+                    // The library takes no data.
+                    if let Some(data) = ready!(stream.poll_data(cx)) {
+                        data?;
+                        continue;
+                    }
+                    (self.response, self.read) = (Answer::Over, 0);
+                }
                 Answer::Awaited { stream, method, is_http11 } => {
                     let head = ready!(stream.poll_head(cx))?;
                     (self.head, self.read) = (Vec::with_capacity(512), 0);
@@ -143,7 +153,12 @@ impl OutgoingStream {
                         response.headers_mut().remove(header::CONTENT_LENGTH);
                     }
                     heads::write_response(&response, framing.line(), &mut self.head);
+                    let has_ended = is_over || !heads::says_no_body(response.headers());
                     self.response = match mem::replace(&mut self.response, Answer::Over) {
+                        Answer::Awaited { stream, .. } if framing == Framing::Length && !has_ended => {
+                            self.read = self.head.len();
+                            Answer::Ending(stream)
+                        }
                         Answer::Awaited { stream, .. } if framing.has_body() => {
                             Answer::Body(BodyIn::new(stream, framing.of_body()))
                         }
