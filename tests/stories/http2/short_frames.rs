@@ -17,6 +17,7 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 
+const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
@@ -76,7 +77,9 @@ fn server_of_short_frames(lab: &Loopback, frames: usize) -> TcpServer {
             }
         }
         let head = |stream| frame(HEADERS, END_HEADERS, stream, OK);
-        stream.write_all(&[head(requests[0]), head(requests[1])].concat())?;
+        // The window of convey's settings counts once the server has acknowledged them.
+        let ack = frame(SETTINGS, ACK, 0, &[]);
+        stream.write_all(&[ack, head(requests[0]), head(requests[1])].concat())?;
         stream.write_all(&frame(DATA, 0, requests[1], b"x").repeat(frames))?;
         stream.write_all(&frame(DATA, END_STREAM, requests[0], b"the other"))?;
         std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
