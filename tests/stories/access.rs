@@ -1,13 +1,12 @@
 //! Who may come in.
 
+use convey_testkit::{
+    BalancerProcess, Loopback, Setup, TcpServer, UdpServer, connect_from, is_refused_with_reset_from, ping,
+    stories, wait_for, was_reset,
+};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{ErrorKind, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-
-use convey_testkit::{
-    BalancerProcess, Loopback, Setup, TcpServer, UdpServer, connect_from, ping, stories, wait_for, was_reset,
-};
+use std::io::Write as _;
 
 use crate::proxy_protocol::{PROXY, datagram, line, open, trusting};
 use crate::shares::{is_answered_at_last, udp_client};
@@ -27,13 +26,13 @@ fn who_is_denied_is_reset_and_takes_no_slot_and_no_server() {
     let _server = TcpServer::echo(lab.server(1));
     let setup = of(&lab, &format!("allow = [\"{}\"]", lab.ip(50)));
     let balancer = BalancerProcess::start(&lab, &setup.frontend("max_connections = 1"));
-    assert!((0..5).all(|_| is_reset(lab.ip(66), lab.vip())));
+    assert!((0..5).all(|_| is_refused_with_reset_from(lab.ip(66), lab.vip())));
     balancer.wait_for_stat("/frontends/web/refused/access_denied", 5);
     assert_eq!((balancer.given_to("a"), balancer.stat("/frontends/web/total_connections")), (0, 0.into()));
     let mut let_in = connect_from(lab.ip(50), lab.vip()).unwrap();
     ping(&mut let_in).unwrap();
     // Also while the frontend is full of others.
-    assert!(is_reset(lab.ip(66), lab.vip()));
+    assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
     ping(&mut let_in).unwrap();
 }
 
@@ -56,7 +55,7 @@ fn a_saved_list_of_a_hundred_thousand_ends_the_connections_of_who_is_denied_and_
     assert!(was_reset(&mut denied));
     balancer.wait_for_log("reload: frontend web: access + 1 - 0 networks");
     assert_eq!(balancer.stat("/frontends/web/ended/access_denied"), 1);
-    assert!(is_reset(lab.ip(66), lab.vip()));
+    assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
     ping(&mut let_in).unwrap();
     // An empty list keeps nobody out; that is told, for it may be a mistake.
     fs::write(lab.directory().join("blocked.txt"), "# nobody\n").unwrap();
@@ -100,7 +99,7 @@ fn a_list_with_a_mistake_changes_nothing_and_its_line_is_told() {
     );
     balancer.wait_for_log("config.toml not reloaded: the running configuration stays");
     ping(&mut connect_from(lab.ip(50), lab.vip()).unwrap()).unwrap();
-    assert!(is_reset(lab.ip(66), lab.vip()));
+    assert!(is_refused_with_reset_from(lab.ip(66), lab.vip()));
     // Once it is mended, nobody has to say so.
     fs::write(&list, format!("{}\n10.0.0.0/8\n", lab.ip(66))).unwrap();
     wait_for("the list to be read again", || ping(&mut connect_from(lab.ip(66), lab.vip()).ok()?).ok());
@@ -168,10 +167,4 @@ fn datagrams_behind_a_proxy_are_let_in_by_the_address_in_their_header() {
 
 fn of(lab: &Loopback, access: &str) -> Setup {
     Setup::new(lab).server("a", lab.server(1), "").and(&format!("[frontends.web.access]\n{access}\n"))
-}
-
-/// Whether a connection from there is reset; perhaps before we know of it.
-fn is_reset(from: IpAddr, to: SocketAddr) -> bool {
-    let read = |mut stream: TcpStream| was_reset(&mut stream);
-    connect_from(from, to).map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, read)
 }

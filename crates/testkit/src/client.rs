@@ -67,7 +67,16 @@ pub fn was_reset(stream: &mut TcpStream) -> bool {
 
 /// Whether a connection is reset without a byte sent, perhaps before we know that it was established.
 pub fn is_refused_with_reset(addr: SocketAddr) -> bool {
-    match try_connect(None, addr) {
+    is_reset_at_once(None, addr)
+}
+
+/// The same from a certain address.
+pub fn is_refused_with_reset_from(source: IpAddr, addr: SocketAddr) -> bool {
+    is_reset_at_once(Some(source), addr)
+}
+
+fn is_reset_at_once(source: Option<IpAddr>, addr: SocketAddr) -> bool {
+    match try_connect(source, addr) {
         Ok(mut stream) => was_reset(&mut stream),
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
     }

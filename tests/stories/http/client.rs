@@ -53,11 +53,6 @@ impl<S: Read + Write> Client<S> {
         Response { status, head, body: String::from_utf8(body).unwrap() }
     }
 
-    /// Whether convey has reset the connection.
-    pub(crate) fn is_reset(&mut self) -> bool {
-        matches!(self.0.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
-    }
-
     /// Whether convey has closed the connection.
     pub(crate) fn is_closed(&mut self) -> bool {
         matches!(self.0.read(&mut [0]), Ok(0))
