@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use self::applied::Applied;
-use self::load::{count_stacked_tags, watch_load};
+use self::load::{stacked_tags, watch_load};
 use self::snat::capture_snat;
 use super::attachments::{Attachments, Drivers};
 use super::explain::without_kernel;
@@ -223,10 +223,8 @@ impl PacketPath {
         let netlink = Arc::new(netlink);
         let lease = lasting.as_ref().map(LastingGuard::lease);
         let mut tasks = JoinSet::new();
-        watch_load(&mut tasks, parts, &pipeline, offloader.as_ref(), &stats);
-        let guards = guard.iter().map(Guard::stacked_tags);
-        let guards = guards.chain(lasting.iter().map(LastingGuard::stacked_tags)).collect();
-        tasks.spawn(count_stacked_tags(guards, stats.clone(), settings.capture_stats_interval));
+        let guards = stacked_tags(guard.as_ref(), lasting.as_ref());
+        watch_load(&mut tasks, parts, (&pipeline, offloader.as_ref()), guards, &stats);
         let keeps_neighbours = OwnedName::shared(neighbours::NAME).context("cannot look after neighbours")?;
         let kept = KeptNeighbours::default();
         tasks.spawn(neighbours::resolve(netlink.clone(), asked, kept.clone()));

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::app::flood;
 use crate::app::paths::Parts;
-use crate::dataplane::{FrameMemory, Offloader, Overruns, Pipeline, StackedTags};
+use crate::dataplane::{FrameMemory, Guard, LastingGuard, Offloader, Overruns, Pipeline, StackedTags};
 use crate::heap;
 use crate::model::DropReason;
 use crate::stats::PacketStats;
@@ -15,15 +15,17 @@ use crate::stats::PacketStats;
 /// Between two looks at how much memory frames take.
 const PEAK_LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Has tasks watch for lost frames, for peaks of memory and for floods.
+/// Has tasks watch for lost frames, for frames that guards drop, for peaks of memory and for floods.
 pub(super) fn watch_load(
     tasks: &mut JoinSet<()>,
     parts: &Parts<'_>,
-    pipeline: &Pipeline,
-    offloader: Option<&Offloader>,
+    (pipeline, offloader): (&Pipeline, Option<&Offloader>),
+    guards: Vec<StackedTags>,
     stats: &Arc<PacketStats>,
 ) {
-    tasks.spawn(count_overruns(pipeline.overruns(), parts.config.passthrough.capture_stats_interval));
+    let interval = parts.config.passthrough.capture_stats_interval;
+    tasks.spawn(count_overruns(pipeline.overruns(), interval));
+    tasks.spawn(count_stacked_tags(guards, stats.clone(), interval));
     tasks.spawn(note_peaks(pipeline.frame_memory()));
     if let Some(offloader) = offloader {
         let (gate, events) = (offloader.syn_gate(), parts.event_log.clone());
@@ -40,12 +42,14 @@ async fn count_overruns(overruns: Overruns, interval: Duration) {
     }
 }
 
+/// Counters of the guards that there are.
+pub(super) fn stacked_tags(guard: Option<&Guard>, lasting: Option<&LastingGuard>) -> Vec<StackedTags> {
+    let (guard, lasting) = (guard.map(Guard::stacked_tags), lasting.map(LastingGuard::stacked_tags));
+    guard.into_iter().chain(lasting).collect()
+}
+
 /// Counts the frames that these guards dropped for a second priority tag, this often.
-pub(super) async fn count_stacked_tags(
-    guards: Vec<StackedTags>,
-    stats: Arc<PacketStats>,
-    interval: Duration,
-) {
+async fn count_stacked_tags(guards: Vec<StackedTags>, stats: Arc<PacketStats>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval);
     loop {
         ticks.tick().await;

@@ -60,15 +60,9 @@ pub(crate) async fn serve<S: DecideRequest>(
     let limits = newest();
     let (malformed, is_shared) = (AtomicU64::new(0), client.is_trusted_proxy(&client.newest()));
     let counted = CountedStream { client, stream: &mut *bytes, malformed: &malformed };
-    let empty_frames = if is_shared { EmptyFrames::SHARED } else { EmptyFrames::OF_CLIENT };
-    let filter = FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize, empty_frames);
     let queue = ReceiveQueue::new(STREAM_WINDOW as usize);
-    let handshake = builder(&limits, is_shared).handshake::<_, Bytes>(Connection::new(
-        counted,
-        received,
-        filter,
-        queue.clone(),
-    ));
+    let filtered = Connection::new(counted, received, filter(&limits, is_shared), queue.clone());
+    let handshake = builder(&limits, is_shared).handshake::<_, Bytes>(filtered);
     let mut connection = match timeout(limits.head_timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(_)) => return StreamEnd::Early(Counter::ClientReset),
@@ -123,13 +117,18 @@ pub(crate) async fn serve<S: DecideRequest>(
     StreamEnd::Closed
 }
 
+fn filter(limits: &HttpLimits, is_shared: bool) -> FieldFilter {
+    let empty_frames = if is_shared { EmptyFrames::SHARED } else { EmptyFrames::OF_CLIENT };
+    FieldFilter::new(Sender::Client, limits.head.bytes + HEAD_ROOM as usize, empty_frames)
+}
+
 /// `is_shared`: the streams belong to many clients of a proxy.
 fn builder(limits: &HttpLimits, is_shared: bool) -> Builder {
     let mut builder = Builder::new();
     let mut window = CONNECTION_WINDOW;
     if is_shared {
         // Bodies that nobody takes yet hold up no other's.
-        window = limits.streams.saturating_mul(STREAM_WINDOW).min(MAX_WINDOW).max(CONNECTION_WINDOW);
+        window = limits.streams.saturating_mul(STREAM_WINDOW).clamp(CONNECTION_WINDOW, MAX_WINDOW);
         // Each request is at most one error, and the connection ends in order after so many requests.
         let errors = (limits.requests as usize).saturating_add(RESET_STREAMS);
         builder
