@@ -19,7 +19,7 @@ static HANDED: OnceLock<u64> = OnceLock::new();
 pub(super) fn get(workers_own_ports: bool) -> u64 {
     *SEED.get_or_init(|| {
         let handed = HANDED.get().copied();
-        let seed = choose(handed, workers_own_ports, || fastrand::u64(KNOWN + 1..));
+        let seed = choose(handed, workers_own_ports, || convey_random::secret_u64().max(KNOWN + 1));
         if seed == KNOWN {
             warn!(
                 "clients spread over the workers without a secret, as in the version that was upgraded, so that open connections go \

@@ -162,7 +162,9 @@ impl Running {
         let stats = Arc::new(PacketStats::new(PipelineParts::threads(workers)));
         let sight = Arc::new(ArcSwap::from_pointee(Sight::new(parts.snapshot.load_full())));
         let (wanted, asked) = mpsc::channel::<WantedNeighbour>(MAX_WANTED_NEIGHBOURS);
-        let forwarders = forwarders((config, memory.flows), workers, addresses, writers(offloader));
+        let writers = writers(offloader);
+        let forwarders =
+            forwarders((config, memory.flows), workers, addresses, writers, convey_random::secret_u64);
         let hop_uses = forwarders.iter().map(Forwarder::hop_use).collect();
         let pipeline = Pipeline::start(PipelineParts {
             filter: CaptureFilter::new(&host.selection),

@@ -214,24 +214,25 @@ pub(super) fn dispatch(config: &Config, workers: usize, snat_addresses: &[IpAddr
     Dispatch::new(workers as u16, replies).with_seed(dispatch_seed::get(workers_own_ports))
 }
 
-/// One for each worker, with its part of the flows and of the SNAT ports.
+/// One for each worker, with its part of the flows and of the SNAT ports. `secret` returns seeds that nobody can predict.
 pub(super) fn forwarders(
     (config, max_flows): (&Config, u32),
     workers: usize,
     snat_addresses: &[IpAddr],
     mut cache: impl FnMut() -> Option<Box<dyn FlowCache>>,
+    secret: fn() -> u64,
 ) -> Vec<Forwarder> {
     let addresses: Vec<Addr> = snat_addresses.iter().map(|ip| (*ip).into()).collect();
     let choice = snat_choice(config);
-    let (split, loops) = (split(config, workers, snat_addresses), Loops::new(fastrand::u64(..)));
+    let (split, loops) = (split(config, workers, snat_addresses), Loops::new(secret()));
     let together = WorkerPeers::together(workers).into_iter().enumerate();
     let settings = together.map(|(worker, others)| Settings {
         ports: (!addresses.is_empty())
-            .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, fastrand::u64(..)))
+            .then(|| NatPorts::of_worker(addresses.clone(), &split, worker as u16, secret()))
             .map(|ports| ports.choosing(choice)),
         capacity: max_flows.div_ceil(workers as u32),
         workers: others,
-        seed: fastrand::u64(..),
+        seed: secret(),
         cache: cache(),
         loops: loops.clone(),
     });

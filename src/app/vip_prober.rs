@@ -71,7 +71,8 @@ impl VipProber {
         let port = self.own_address(path).and_then(|own| reserve_port(path, own)).map_err(ours)?;
         let client = port.local_addr().map_err(ours)?;
         let VipPath { vip, server, dsr, .. } = path;
-        let probe = VipProbe { client, vip, server, dsr, seq: fastrand::u32(..) };
+        let seq = u32::from_ne_bytes(convey_random::secret());
+        let probe = VipProbe { client, vip, server, dsr, seq };
         let tunnel = self.tunnel(path).map_err(ours)?;
         let socket = ProbeSocket::open(hop.interface, client.port()).map_err(ours)?;
         match tokio::time::timeout(timeout, exchange(socket, &probe, (&hop, tunnel.as_ref()))).await {

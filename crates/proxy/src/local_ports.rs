@@ -73,7 +73,9 @@ impl LocalPorts {
 
     /// One of the later ports, at random.
     fn any(&self) -> Option<u16> {
-        let mut at = (self.count > 0).then(|| fastrand::u32(self.count / PART..self.count))?;
+        let first = self.count / PART;
+        let offset = convey_random::secret_u64().checked_rem(u64::from(self.count - first))?;
+        let mut at = first + offset as u32;
         for range in &self.ranges {
             let len = range.len() as u32;
             if at < len {

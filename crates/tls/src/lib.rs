@@ -31,7 +31,7 @@ pub use connector::{SpokenWithin, TlsConnector, server_name};
 pub use expiry::{Expiry, ExpiryWatch};
 pub use facts::SessionFacts;
 pub use fault::handshake_fault;
-pub use quic::{fill_random, initial_suite};
+pub use quic::initial_suite;
 pub use records::OutgoingRecords;
 pub use rustls::Error as TlsError;
 pub use rustls::pki_types::CertificateDer;

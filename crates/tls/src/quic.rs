@@ -52,12 +52,6 @@ pub fn initial_suite() -> Option<rustls::quic::Suite> {
     suites.copied().find(|suite| is_initial(&suite))?.tls13()?.quic_suite()
 }
 
-/// Fills these bytes with what nobody can guess. `None`: the host has no randomness.
-pub fn fill_random(bytes: &mut [u8]) -> Option<()> {
-    use ring::rand::{SecureRandom, SystemRandom};
-    SystemRandom::new().fill(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

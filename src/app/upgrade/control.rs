@@ -91,7 +91,7 @@ impl Control {
 }
 
 fn listen(statistics: SocketAddr, requests: mpsc::Sender<Request>) -> io::Result<AbortHandle> {
-    let name = format!("{PREFIX}{statistics} #{:016x}", fastrand::u64(..));
+    let name = format!("{PREFIX}{statistics} #{:016x}", convey_random::secret_u64());
     let listener = unix::UnixListener::bind_addr(&unix::SocketAddr::from_abstract_name(name)?)?;
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;

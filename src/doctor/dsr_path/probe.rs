@@ -73,7 +73,8 @@ fn begin(at: usize, way: &PathToServer) -> Option<Probing<'_>> {
     port.bind(&SocketAddr::new(way.client, 0).into()).ok()?;
     let client = port.local_addr().ok()?.as_socket()?;
     let PathTarget { vip, server, dsr, .. } = way.target;
-    let probe = VipProbe { client, vip, server, dsr, seq: fastrand::u32(..) };
+    let seq = u32::from_ne_bytes(convey_random::secret());
+    let probe = VipProbe { client, vip, server, dsr, seq };
     Some(Probing { at, way, hop: way.hop?, probe, _port: port })
 }
 

@@ -199,7 +199,7 @@ async fn run(probing: Probing, outcomes: mpsc::Sender<ProbeOutcome>, budget: Arc
         let is_signed = signature.is_some();
         // While nobody listens nobody sees it.
         let is_down = result.as_ref().is_err_and(|error| !error.is_ours());
-        signature = is_down.then(|| fastrand::u128(..).to_ne_bytes());
+        signature = is_down.then(convey_random::secret);
         let outcome = match result {
             Ok(seen) => Some(seen),
             Err(error) if error.is_ours() => {
@@ -284,8 +284,7 @@ async fn confirm(
 
 /// Probes `from` an address with random bytes that a refusal has to quote.
 async fn probe_signed(addr: SocketAddr, check: &HealthCheck, from: Option<IpAddr>) -> ProbeAnswer {
-    let signature = fastrand::u128(..).to_ne_bytes();
-    match probe(addr, check, Some(signature), from).await {
+    match probe(addr, check, Some(convey_random::secret()), from).await {
         Ok(seen) => seen,
         // We may not have that address, or have it where the server is not.
         Err(error) if error.is_ours() || (from.is_some() && !error.is_refusal()) => {

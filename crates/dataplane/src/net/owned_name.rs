@@ -40,7 +40,7 @@ static LINEAGE: OnceLock<u64> = OnceLock::new();
 /// Number that this process shares with those before and after it in upgrades, and with no other process. The names
 /// that they bind have it. It is 0 after an upgrade from a version without lineages.
 pub fn lineage() -> u64 {
-    *LINEAGE.get_or_init(|| fastrand::u64(1..))
+    *LINEAGE.get_or_init(|| convey_random::secret_u64().max(1))
 }
 
 /// Sets the lineage of this process to that of its predecessor in an upgrade. Has no effect once a name is taken.
@@ -130,7 +130,7 @@ impl OwnedName {
 
     /// A name of our own for it, and how it is written.
     fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
-        let full = format!("{name} #{:016x}{:016x}", lineage(), fastrand::u64(..));
+        let full = format!("{name} #{:016x}{:016x}", lineage(), convey_random::secret_u64());
         Ok((OwnedName::bound(&full)?, full))
     }
 

@@ -128,7 +128,7 @@ fn parts_of(file: &LoadedFile, found: &Found, head: &RequestHead) -> Result<Part
             ..Parts::none(206, range.end - range.start)
         }),
         RangeSelection::Many(ranges) => {
-            let boundary = format!("{:032x}", fastrand::u128(..));
+            let boundary = format!("{:032x}", u128::from_ne_bytes(convey_random::secret()));
             let body = MultipartBody::new(&ranges, found.content_type, len, &boundary);
             let of_part = |part: convey_files::PartOfFile| {
                 [ReplyPiece::Bytes(part.before.into()), ReplyPiece::OfFile(part.range)]

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use quinn::crypto::HandshakeTokenKey;
 use quinn::{ServerConfig, TokenLog, TokenReuseError, ValidationTokenConfig};
 use ring::hkdf::{HKDF_SHA256, Salt};
-use ring::rand::{SecureRandom, SystemRandom};
 
 /// How long a token is valid: as long as sessions with early data.
 const LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
@@ -19,11 +18,10 @@ const SENT: u32 = 2;
 const MAX_USED: usize = 16 * 1024;
 
 /// Key and used tokens of all workers: a client's next connection may be another worker's.
-static TOKENS: LazyLock<Option<Tokens>> = LazyLock::new(|| {
-    let mut secret = [0; 32];
-    SystemRandom::new().fill(&mut secret).ok()?;
+static TOKENS: LazyLock<Tokens> = LazyLock::new(|| {
+    let secret: [u8; 32] = convey_random::secret();
     let key = Arc::new(Salt::new(HKDF_SHA256, &[]).extract(&secret));
-    Some(Tokens { key, used: Arc::new(UsedTokens::default()) })
+    Tokens { key, used: Arc::new(UsedTokens::default()) }
 });
 
 struct Tokens {
@@ -33,11 +31,10 @@ struct Tokens {
 
 /// Has connections give out tokens and take those of all workers.
 pub(super) fn apply(config: &mut ServerConfig) {
-    if let Some(Tokens { key, used }) = &*TOKENS {
-        let mut tokens = ValidationTokenConfig::default();
-        tokens.lifetime(LIFETIME).log(used.clone()).sent(SENT);
-        config.token_key(key.clone()).validation_token_config(tokens);
-    }
+    let Tokens { key, used } = &*TOKENS;
+    let mut tokens = ValidationTokenConfig::default();
+    tokens.lifetime(LIFETIME).log(used.clone()).sent(SENT);
+    config.token_key(key.clone()).validation_token_config(tokens);
 }
 
 /// Log of used tokens: each is good for one connection.

@@ -19,12 +19,7 @@ impl WorkerIds {
 
 impl ConnectionIdGenerator for WorkerIds {
     fn generate_cid(&mut self) -> ConnectionId {
-        let mut random = [0; ID_LEN];
-        if convey_tls::fill_random(&mut random).is_none() {
-            // Ids have to differ; who shakes hands without randomness fails by itself.
-            fastrand::fill(&mut random);
-        }
-        ConnectionId::new(&self.0.id(random))
+        ConnectionId::new(&self.0.id(convey_random::secret()))
     }
 
     fn cid_len(&self) -> usize {

@@ -101,8 +101,7 @@ impl QuicSockets {
         if places.len() > MAX_WORKERS {
             return Err(io::Error::other(format!("HTTP/3 needs {MAX_WORKERS} worker threads at most")));
         }
-        let mut tag = ProcessTag::default();
-        convey_tls::fill_random(&mut tag).ok_or_else(|| io::Error::other("this host has no randomness"))?;
+        let tag: ProcessTag = convey_random::secret();
         if let Some(first) = places.first() {
             steer(&first.socket, places.len() as u32)?;
         }
