@@ -30,7 +30,9 @@ pub(super) fn own_in_lineage(mut ips: Vec<IpAddr>) -> BTreeMap<IpAddr, OwnedName
         let names: Vec<String> = ips.iter().map(|ip| name(*ip)).collect();
         match OwnedName::take_all_in_lineage(&names) {
             Ok(owned) => return ips.into_iter().zip(owned).collect(),
-            Err(NotOwned { which, holder: Some(_), .. }) => _ = ips.remove(which),
+            Err(NotOwned { which, error, .. }) if error.kind() == io::ErrorKind::AddrInUse => {
+                ips.remove(which);
+            }
             // This process may have no more descriptors.
             Err(NotOwned { which, .. }) => ips.truncate(which),
         }

@@ -11,7 +11,7 @@ use log::warn;
 use rustix::process::geteuid;
 
 use super::packet_sockets::capturing;
-use super::unix_sockets::named;
+use super::unix_sockets::{UnixSocket, named};
 
 /// Something that this process has for itself in its network namespace. Given up when dropped, or with the process,
 /// however that ends: it is the name of an abstract Unix socket (unix(7)), in front of a number that nobody else has.
@@ -61,16 +61,21 @@ impl OwnedName {
 
     /// Takes all of it. Errors leave nothing taken.
     pub fn take_all(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
-        OwnedName::take_all_but(names, None)
+        OwnedName::take_all_but(names, None, named)
     }
 
     /// Takes all of it, also if processes of the same [`lineage`] own it. Errors leave nothing taken.
     pub fn take_all_in_lineage(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
-        OwnedName::take_all_but(names, Some(lineage()))
+        OwnedName::take_all_but(names, Some(lineage()), named)
     }
 
-    /// Takes all of it, unless a process owns some of it that is not of the lineage `but`.
-    fn take_all_but(names: &[impl Display], but: Option<u64>) -> Result<Vec<OwnedName>, NotOwned> {
+    /// Takes all of it, unless a process owns some of it that is not of the lineage `but`. `list` returns the sockets whose
+    /// name begins with a prefix.
+    fn take_all_but(
+        names: &[impl Display],
+        but: Option<u64>,
+        list: fn(&[u8]) -> io::Result<Vec<UnixSocket>>,
+    ) -> Result<Vec<OwnedName>, NotOwned> {
         let names: Vec<String> = names.iter().map(|name| format!("convey {name}")).collect();
         if names.is_empty() {
             return Ok(Vec::new());
@@ -80,13 +85,8 @@ impl OwnedName {
         for (which, name) in names.iter().enumerate() {
             owned.push(OwnedName::numbered(name).map_err(refused(which))?);
         }
-        let others = match named(b"\0convey ") {
-            Ok(others) => others,
-            // A kernel that lists no sockets cannot show whose a name is.
-            Err(_) if but.is_some() => Vec::new(),
-            // There the first process has the name itself.
-            Err(_) => return alone(&names),
-        };
+        // Without a list the first process has the name itself, also in an upgrade.
+        let Ok(others) = list(b"\0convey ") else { return alone(&names) };
         // There may be tens of thousands: one for each port of a range.
         let ours: HashSet<&[u8]> = owned.iter().map(|(_, full)| full.as_bytes()).collect();
         let wanted: HashMap<&[u8], usize> =
@@ -245,6 +245,7 @@ impl std::error::Error for NotOwned {}
 
 #[cfg(test)]
 mod tests {
+    use super::super::unix_sockets::by_file;
     use super::*;
 
     #[test]
@@ -294,6 +295,36 @@ mod tests {
             assert_eq!(refused.holder.into_iter().collect::<Vec<_>>(), inodes, "{other}");
             drop(third);
         }
+    }
+
+    #[test]
+    fn second_process_is_refused_where_no_list_of_sockets_can_be_read() {
+        let [a, b] = ["a", "b"].map(|name| format!("test without a list {} {name}", std::process::id()));
+        let no_list = |_: &[u8]| Err(io::ErrorKind::NotFound.into());
+        for lineage in [None, Some(lineage())] {
+            let take = |names: &[&String]| OwnedName::take_all_but(names, lineage, no_list);
+            let first = take(&[&b]).unwrap();
+            let refused = take(&[&a, &b]).unwrap_err();
+            assert_eq!((refused.which, refused.error.kind()), (1, io::ErrorKind::AddrInUse));
+            assert!(OwnedName::take(&b).is_err(), "the name counts for processes that can read a list");
+            drop(first);
+            assert_eq!(take(&[&a, &b]).unwrap().len(), 2);
+        }
+    }
+
+    #[test]
+    fn names_of_other_lineages_are_refused_without_sock_diag() {
+        let name = format!("test without sock_diag {}", std::process::id());
+        let take = |lineage| OwnedName::take_all_but(&[&name], lineage, by_file);
+        let first = take(None).unwrap();
+        let inodes = OwnedNames::read().unwrap().inodes_of(&name).to_vec();
+        for other in [None, Some(lineage() ^ 1)] {
+            let refused = take(other).unwrap_err();
+            assert_eq!(refused.error.kind(), io::ErrorKind::AddrInUse);
+            assert_eq!(refused.holder.into_iter().collect::<Vec<_>>(), inodes);
+        }
+        let _successor = take(Some(lineage())).unwrap();
+        drop(first);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Which Unix sockets there are in the network namespace, and whose: sock_diag(7).
+//! Which Unix sockets there are in the network namespace, and whose: sock_diag(7), or `/proc/net/unix`.
 
+use std::fs;
 use std::io;
 
 use rustix::net::netlink;
@@ -13,7 +14,7 @@ pub struct UnixSocket {
     pub name: Vec<u8>,
     /// Its inode, which `/proc/PID/fd` has as well.
     pub inode: u64,
-    /// Whose it is, as numbered in our user namespace; `None` before Linux 5.3.
+    /// Whose it is, as numbered in our user namespace; `None` before Linux 5.3, and without sock_diag.
     pub uid: Option<u32>,
 }
 
@@ -25,11 +26,39 @@ const UNIX_DIAG_UID: u16 = 7;
 const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 
+/// List of all Unix sockets of the thread's network namespace. It has names and inodes, but no users.
+const LIST: &str = "/proc/thread-self/net/unix";
+
 /// Unix sockets whose name begins with this prefix.
 ///
 /// # Errors
 /// The kernel does not list sockets.
 pub fn named(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
+    // The kernel may be built without CONFIG_UNIX_DIAG.
+    by_diag(prefix).or_else(|error| by_file(prefix).map_err(|_| error))
+}
+
+/// Abstract sockets of [`LIST`] whose name begins with this prefix.
+pub(super) fn by_file(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
+    let list = fs::read(LIST)?;
+    let sockets = list.split(|byte| *byte == b'\n').filter_map(listed_socket);
+    Ok(sockets.filter(|socket| socket.name.starts_with(prefix)).collect())
+}
+
+/// Abstract socket of a line of [`LIST`]: six fields, the inode, and the name with `@` in place of its zero.
+fn listed_socket(line: &[u8]) -> Option<UnixSocket> {
+    let mut rest = line;
+    let mut inode: &[u8] = b"";
+    for _ in 0..7 {
+        rest = rest.trim_ascii_start();
+        (inode, rest) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
+    }
+    let name = rest.strip_prefix(b" @")?;
+    let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
+    Some(UnixSocket { name: [b"\0", name].concat(), inode, uid: None })
+}
+
+fn by_diag(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
     let mut found = Vec::new();
     dump(Some(netlink::SOCK_DIAG), SOCK_DIAG_BY_FAMILY, &question(), |body| {
         found.extend(unix_socket(body).filter(|socket| socket.name.starts_with(prefix)));
@@ -78,8 +107,32 @@ mod tests {
         let inode = found[0].inode;
         assert_eq!(link.to_str(), Some(&*format!("socket:[{inode}]")));
         assert_eq!(found, [UnixSocket { name: name.clone(), inode, uid }]);
+        let listed = by_file(&name).unwrap();
+        assert_eq!(listed, [UnixSocket { name: name.clone(), inode, uid: None }]);
         drop(socket);
         assert_eq!(named(&name).unwrap(), []);
+        assert_eq!(by_file(&name).unwrap(), []);
+    }
+
+    #[test]
+    fn line_of_the_list_is_an_abstract_socket_or_none() {
+        let fields = "0000000000000000: 00000002 00000000 00000000 0002 01";
+        let socket = |line: String| listed_socket(line.as_bytes());
+        for (inode, name) in [("12345", "convey a b #1"), ("   17", " two  spaces "), ("18", "")] {
+            let found = socket(format!("{fields} {inode} @{name}")).unwrap();
+            assert_eq!(found.name, format!("\0{name}").as_bytes());
+            assert_eq!((found.inode, found.uid), (inode.trim().parse().unwrap(), None));
+        }
+        for line in [
+            format!("{fields} 12345"),
+            format!("{fields} 12345 "),
+            format!("{fields} 12345 /run/a @convey"),
+            format!("{fields} x @convey"),
+            "Num       RefCount Protocol Flags    Type St Inode Path".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(socket(line.clone()), None, "{line}");
+        }
     }
 
     #[test]
