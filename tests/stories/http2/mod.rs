@@ -26,7 +26,8 @@ use checked::http_check_speaks_http2_where_requests_do;
 use client::{Call, Client, read};
 use empty_frames::{
     empty_data_frames_end_no_connection, empty_data_frames_of_a_server_end_no_connection,
-    flood_of_empty_data_frames_ends_the_connection,
+    flood_of_empty_data_frames_ends_the_connection, padded_empty_data_frames_end_no_connection,
+    padded_empty_data_frames_of_a_server_end_no_connection,
 };
 use from_proxies::{
     malformed_requests_count_as_requests_of_their_connection,
@@ -110,6 +111,8 @@ stories!("http2":
     empty_data_frames_end_no_connection,
     empty_data_frames_of_a_server_end_no_connection,
     flood_of_empty_data_frames_ends_the_connection,
+    padded_empty_data_frames_end_no_connection,
+    padded_empty_data_frames_of_a_server_end_no_connection,
     client_that_reads_no_answers_to_its_pings_holds_little_memory,
     trusted_proxy_has_a_window_for_all_its_streams,
     cancelled_responses_end_no_connection,

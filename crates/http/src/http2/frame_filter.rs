@@ -1,5 +1,7 @@
 //! Frames of HTTP/2 (RFC 9113, section 4), as they go by on their way to the library. Pure.
 
+mod padding;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use convey_http_core::Malformed;
 
+use self::padding::DroppedPadding;
 use super::field_block::{BlockKind, FieldTable, MalformedBlock};
 
 /// Length of the head of a frame.
@@ -32,6 +35,7 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const PUSH_PROMISE: u8 = 5;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 /// Flags of frames.
@@ -83,8 +87,8 @@ impl EmptyFrames {
 /// Looks at the frames of a connection, before the library does: a malformed section ends its stream, and not the connection (RFC 9113,
 /// section 8.1.1). Sections wait here until they are whole.
 ///
-/// The filter drops empty DATA frames: the library ends a connection at the 101st of its life. Padded ones pass, since their padding
-/// counts in the windows. All else passes as it came.
+/// The filter drops empty DATA frames: the library ends a connection at the 101st of its life. Padding counts in the windows of the
+/// sender, so [`FieldFilter::put_updates`] releases it. All else passes as it came.
 #[derive(Debug)]
 pub(super) struct FieldFilter {
     sender: Sender,
@@ -101,6 +105,7 @@ pub(super) struct FieldFilter {
     /// Greatest stream that has left `bodies` for want of room.
     forgotten: u32,
     empty_frames: EmptyFrames,
+    padding: DroppedPadding,
     /// Why requests are malformed, since somebody has asked last.
     faults: Vec<Malformed>,
 }
@@ -175,6 +180,7 @@ impl FieldFilter {
             bodies: VecDeque::new(),
             forgotten: 0,
             empty_frames,
+            padding: DroppedPadding::default(),
             faults,
         }
     }
@@ -201,6 +207,11 @@ impl FieldFilter {
     /// Why requests are malformed that have come since the last call.
     pub(super) fn take_faults(&mut self) -> Vec<Malformed> {
         std::mem::take(&mut self.faults)
+    }
+
+    /// Appends the WINDOW_UPDATE frames that the sender needs for dropped frames.
+    pub(super) fn put_updates(&mut self, out: &mut Vec<u8>) {
+        self.padding.put_updates(out);
     }
 
     /// Looks at bytes. Returns from where on they wait, and what the library gets of those before; `None`: them, as they are.
@@ -240,26 +251,38 @@ impl FieldFilter {
                 None => Piece::Wait,
                 Some(head) if head.kind == HEADERS => self.section(left),
                 Some(head) if head.kind == PUSH_PROMISE => self.give_up(left),
-                Some(head) if self.is_empty_data(&head) && self.empty_frames.may_drop(now) => {
-                    Piece::Replace(FRAME_HEAD, Vec::new())
-                }
-                Some(head) => {
-                    if head.kind == RST_STREAM || head.kind == DATA && head.flags & END_STREAM != 0 {
-                        self.ends_body(head.stream);
+                Some(head) => match self.is_empty_data(&head, left) {
+                    None => Piece::Wait,
+                    Some(true) if self.may_drop(&head, now) => {
+                        Piece::Replace(FRAME_HEAD + head.len, Vec::new())
                     }
-                    self.state = State::Other(FRAME_HEAD + head.len);
-                    self.next(left, now)
-                }
+                    Some(_) => {
+                        if head.kind == RST_STREAM || head.kind == DATA && head.flags & END_STREAM != 0 {
+                            self.ends_body(head.stream);
+                        }
+                        self.state = State::Other(FRAME_HEAD + head.len);
+                        self.next(left, now)
+                    }
+                },
             },
         }
     }
 
-    /// Whether the frame is an empty DATA frame that means nothing. The library judges frames on other streams than those whose
-    /// body goes on.
-    fn is_empty_data(&self, head: &FrameHead) -> bool {
-        let is_empty = head.kind == DATA && head.len == 0 && head.flags & (END_STREAM | PADDED) == 0;
+    /// Whether a frame is an empty DATA frame that means nothing; `None`: more has to come. The library judges frames on other
+    /// streams than those whose body goes on.
+    fn is_empty_data(&self, head: &FrameHead, bytes: &[u8]) -> Option<bool> {
         let has_body = || self.bodies.contains(&head.stream) || head.stream <= self.forgotten;
-        is_empty && head.stream % 2 == 1 && has_body()
+        let is_padded = head.flags & PADDED != 0;
+        let is_empty = match head.kind == DATA && head.flags & END_STREAM == 0 {
+            true if is_padded => padding::is_padding(head, bytes)?,
+            is_data => is_data && head.len == 0,
+        };
+        Some(is_empty && head.stream % 2 == 1 && has_body())
+    }
+
+    /// Counts an empty DATA frame. Returns whether the filter may drop it.
+    fn may_drop(&mut self, head: &FrameHead, now: Duration) -> bool {
+        self.empty_frames.may_drop(now) && (head.len == 0 || self.padding.add(head.stream, head.len as u32))
     }
 
     /// Leaves this and all that follows to the library.
@@ -337,6 +360,7 @@ impl FieldFilter {
 
     /// The sender sends nothing more on a stream. Returns whether its body was still to end.
     fn ends_body(&mut self, stream: u32) -> bool {
+        self.padding.end(stream);
         let place = self.bodies.iter().position(|body| *body == stream);
         place.and_then(|place| self.bodies.remove(place)).is_some()
     }

@@ -192,9 +192,15 @@ impl<T: HasStream> AsyncWrite for Connection<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match mem::take(&mut self.flushes_again) {
+        let this = &mut *self;
+        if this.gathered.len() >= GATHERED {
+            ready!(this.poll_send(cx))?;
+        }
+        // The library flushes behind whole frames.
+        this.filter.put_updates(&mut this.gathered);
+        match mem::take(&mut this.flushes_again) {
             true => Poll::Ready(Ok(())),
-            false => self.poll_send(cx),
+            false => this.poll_send(cx),
         }
     }
 
@@ -244,6 +250,30 @@ mod tests {
         other.read_exact(&mut came).await.unwrap();
         assert_eq!(&came, b"head-onehead-two");
         assert!(connection.gathered.capacity() == 0, "it holds no bytes");
+    }
+
+    #[tokio::test]
+    async fn window_updates_follow_whole_frames() {
+        let (mut connection, mut other) = pair().await;
+        let padded = [&[0, 1, 0, 0, 8, 0, 0, 0, 1, 255][..], &[0; 255]].concat();
+        let (begin, ping) = (b"\0\0\x01\x01\x04\0\0\0\x01\x88", b"\0\0\0\x06\0\0\0\0\0");
+        let update = |stream: u8| [0, 0, 4, 8, 0, 0, 0, 0, stream, 0, 0, 0x40, 0];
+        for n in 0..2 {
+            let begin = if n == 0 { &begin[..] } else { b"" };
+            other.write_all(&[begin, &padded.repeat(64), ping].concat()).await.unwrap();
+            let mut passed = vec![0; begin.len() + ping.len()];
+            connection.read_exact(&mut passed).await.unwrap();
+            assert_eq!(passed, [begin, ping].concat());
+            let slices = [IoSlice::new(b"head-"), IoSlice::new(b"one")];
+            let written = poll_fn(|cx| Pin::new(&mut connection).poll_write_vectored(cx, &slices)).await;
+            assert_eq!(written.unwrap(), 8);
+            for _ in 0..2 {
+                poll_fn(|cx| Pin::new(&mut connection).poll_flush(cx)).await.unwrap();
+            }
+            let mut came = [0; 8 + 26];
+            other.read_exact(&mut came).await.unwrap();
+            assert_eq!(came[..], [&b"head-one"[..], &update(0), &update(1)].concat());
+        }
     }
 
     #[tokio::test]

@@ -141,6 +141,7 @@ fn connection_that_the_library_ends_passes_as_it_is_and_little_is_held() {
 #[test]
 fn empty_data_frames_of_open_bodies_are_dropped() {
     let empty = |stream| frame(DATA, 0, stream, b"");
+    let padded = |len: u8| frame(DATA, PADDED, 1, &[&[len][..], &vec![0; len.into()]].concat());
     let data = |flags, stream| frame(DATA, flags, stream, b"abc");
     let begin = |flags, stream| frame(HEADERS, END_HEADERS | flags, stream, GET);
     for (sender, begins) in [(Sender::Client, vec![1, 3, 7, 9]), (Sender::Server, vec![7, 1, 9, 3])] {
@@ -153,10 +154,18 @@ fn empty_data_frames_of_open_bodies_are_dropped() {
             (data(0, 1), true),
             (empty(1), false),
             (empty(7), false),
-            // Padding counts in the windows, and the others mean something.
-            (frame(DATA, PADDED, 1, b"\x02\0\0"), true),
+            (frame(DATA, PADDED, 1, b"\x02\0\0"), false),
+            (frame(DATA, PADDED, 7, b"\0"), false),
+            (padded(255), false),
+            // Others have data, or mean something. The library judges wrong lengths of padding.
+            (frame(DATA, PADDED, 1, b"\x02a\0\0"), true),
+            (frame(DATA, PADDED, 1, &[255; 257]), true),
+            (frame(DATA, PADDED, 1, &[2; 2]), true),
             (frame(DATA, PADDED, 1, b""), true),
-            (frame(DATA, END_STREAM, 3, b""), true),
+            (frame(DATA, PADDED | END_STREAM, 3, b"\x01\0"), true),
+            (frame(DATA, PADDED, 3, b"\x01\0"), true),
+            (frame(DATA, PADDED, 5, b"\x01\0"), true),
+            (frame(DATA, PADDED, 0, b"\x01\0"), true),
             (frame(6, 0, 0, &[0; 8]), true),
             // The library judges frames on streams that are over, idle, of the server or none.
             (data(END_STREAM, 9), true),
@@ -177,8 +186,10 @@ fn empty_data_frames_of_open_bodies_are_dropped() {
         let expected: Vec<u8> =
             frames.into_iter().filter(|(_, passes)| *passes).flat_map(|(frame, _)| frame).collect();
         for piece in 1..=all.len() {
-            let passed = pass(&mut filter_of(sender), &all, piece, Duration::ZERO);
+            let mut filter = filter_of(sender);
+            let passed = pass(&mut filter, &all, piece, Duration::ZERO);
             assert!(passed == expected, "{sender:?} {piece}");
+            assert!(filter.held.is_empty());
         }
     }
 }
@@ -186,15 +197,40 @@ fn empty_data_frames_of_open_bodies_are_dropped() {
 #[test]
 fn empty_data_frames_beyond_the_rate_pass() {
     let preface = [vec![0; PREFACE], frame(HEADERS, END_HEADERS, 1, GET)].concat();
-    let flood = frame(DATA, 0, 1, b"").repeat(1_500);
-    for (empty_frames, passed) in [(EmptyFrames::OF_CLIENT, [500, 1_500]), (EmptyFrames::SHARED, [0, 0])] {
-        let (mut filter, now) = (FieldFilter::new(Sender::Client, MAX_SECTION, empty_frames), Duration::ZERO);
-        let _ = filter.pass(&preface, now);
-        for second in 0..3 {
-            let now = now + second * PERIOD;
-            assert_eq!(pass(&mut filter, &flood, 10_000, now).len(), passed[0] * FRAME_HEAD);
-            let later = now + PERIOD / 2;
-            assert_eq!(pass(&mut filter, &flood, 10_000, later).len(), passed[1] * FRAME_HEAD);
+    for frame in [frame(DATA, 0, 1, b""), frame(DATA, PADDED, 1, b"\x02\0\0")] {
+        let (flood, len) = (frame.repeat(1_500), frame.len());
+        for (of_client, passed) in [(true, [500, 1_500]), (false, [0, 0])] {
+            let empty_frames = if of_client { EmptyFrames::OF_CLIENT } else { EmptyFrames::SHARED };
+            let (mut filter, now) =
+                (FieldFilter::new(Sender::Client, MAX_SECTION, empty_frames), Duration::ZERO);
+            let _ = filter.pass(&preface, now);
+            for second in 0..3 {
+                let now = now + second * PERIOD;
+                assert_eq!(pass(&mut filter, &flood, 10_000, now).len(), passed[0] * len);
+                let later = now + PERIOD / 2;
+                assert_eq!(pass(&mut filter, &flood, 10_000, later).len(), passed[1] * len);
+            }
+        }
+    }
+}
+
+#[test]
+fn padding_of_dropped_frames_alone_is_released() {
+    let begin = |stream| frame(HEADERS, END_HEADERS, stream, GET);
+    let padded = |stream| frame(DATA, PADDED, stream, &[&[255][..], &[0; 255]].concat());
+    let update = |stream, increment: u32| frame(WINDOW_UPDATE, 0, stream, &increment.to_be_bytes());
+    let with_data = frame(DATA, PADDED, 1, &[&[100][..], &[0; 101]].concat());
+    let ended = |end| [padded(3).repeat(4), end].concat();
+    let trailers = frame(HEADERS, END_HEADERS | END_STREAM, 3, b"\0\x01a\x01b");
+    for end in [frame(DATA, END_STREAM, 3, b""), frame(RST_STREAM, 0, 3, &[0; 4]), trailers] {
+        for piece in [1, 100, 300, 100_000] {
+            let mut filter = filter_of(Sender::Server);
+            let frames = [begin(1), begin(3), with_data.clone(), padded(1).repeat(60), ended(end.clone())];
+            let passed = pass(&mut filter, &frames.concat(), piece, Duration::ZERO);
+            assert!(passed == [begin(1), begin(3), with_data.clone(), end.clone()].concat());
+            let mut updates = Vec::new();
+            filter.put_updates(&mut updates);
+            assert_eq!(updates, [update(0, 64 * 256), update(1, 60 * 256)].concat());
         }
     }
 }
@@ -208,6 +244,8 @@ fn long_body_behind_many_others_is_not_forgotten() {
         for stream in 0..1_000 {
             let _ = filter.pass(&frame(HEADERS, END_HEADERS, 2 * stream + 1, GET), now);
         }
-        assert!(pass(&mut filter, &frame(DATA, 0, 1, b"").repeat(500), 1_000, now).is_empty());
+        for empty in [frame(DATA, 0, 1, b""), frame(DATA, PADDED, 1, b"\0")] {
+            assert!(pass(&mut filter, &empty.repeat(400), 1_000, now).is_empty());
+        }
     }
 }
