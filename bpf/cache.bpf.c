@@ -206,12 +206,12 @@ static ALWAYS_INLINE int pull(struct __sk_buff *skb)
 }
 
 /*
- * Leaves to workers a flow whose packet the kernel could not put into its tunnel. This one is lost: the filter of the packet
- * sockets has said that it would be sent on.
+ * Leaves to workers a flow whose packet the kernel could not put into its tunnel. The entry keeps
+ * the numbers of the connection. This packet is lost: no packet socket has a copy.
  */
-static ALWAYS_INLINE int give_up(const struct packet *packet)
+static ALWAYS_INLINE int give_up(struct flow_entry *entry)
 {
-	bpf_map_delete_elem(&flows, &packet->key);
+	entry->next_hop = NOWHERE;
 	count(REWRITE_FAILED);
 	return TCX_DROP;
 }
@@ -251,7 +251,7 @@ int cache_tc(struct __sk_buff *skb)
 	note(&packet, entry, skb->len);
 	if (entry->flags & FLOW_TUNNELED) {
 		if (enclose_in_kernel(skb, &packet, entry, hop))
-			return give_up(&packet);
+			return give_up(entry);
 	} else {
 		rewrite_headers(ethernet, &packet, entry, hop);
 		rewrite_checksum_in_kernel(skb, &packet, entry);

@@ -21,13 +21,16 @@ enum flow_flag {
 	FLOW_RESTORED = 64,
 };
 
+/* Index of no next hop: there are fewer. */
+enum { NOWHERE = 0xffff };
+
 /* What is done to the packets of a flow that go one way, in a cache line. Mirrors `cache::FlowEntry`. */
 struct flow_entry {
 	struct addr src;
 	struct addr dst;
 	__u16 src_port; /* in the machine's order, as in the key. With FLOW_TUNNELED 0 if there is no UDP */
 	__u16 dst_port;
-	__u16 next_hop; /* index into next_hops */
+	__u16 next_hop; /* index into next_hops; NOWHERE: its packets are left to userspace */
 	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */
 	/* What the new addresses change in a checksum, and the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
 	__u16 address_sum;

@@ -14,7 +14,8 @@ use convey_wire::Envelope;
 pub trait FlowCache: fmt::Debug + Send {
     /// Packets with this key are to be forwarded so, from the next [`FlowCache::flush`] on at the
     /// latest. Removals that wait are carried out now: from then on [`FlowCache::seen`] returns
-    /// nothing of a flow that had the key before.
+    /// nothing of a flow that had the key before. An entry whose next hop is not there keeps its
+    /// numbers, and leaves packets to the forwarder.
     fn put(&mut self, key: &FlowKey, route: &CachedRoute);
 
     /// Packets with this key are no longer to be forwarded, from the next [`FlowCache::flush`] on at the latest. To be called once

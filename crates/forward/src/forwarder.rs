@@ -486,7 +486,7 @@ impl Forwarder {
         match flow.state() {
             // It begins anew, or its handshake was completed here: the cache knows nothing of that.
             FlowState::SynSent if flow.progress(Direction::ToServer) != progress => {
-                self.reroute_in_cache(id, now);
+                self.replace_in_cache(id, now);
             }
             FlowState::SynReceived if !before.is_handshake() => self.reopen(id),
             state
@@ -495,7 +495,7 @@ impl Forwarder {
                     && flow.may_be_cached()
                     && flow.is_cached() =>
             {
-                self.reroute_in_cache(id, now);
+                self.replace_in_cache(id, now);
             }
             _ => self.update_in_cache(id),
         }

@@ -38,7 +38,17 @@ const ALONE: u16 = 16;
 const TUNNELED: u16 = 32;
 const RESTORED: u16 = 64;
 
+/// Index of no next hop: there are fewer (`NextHops::MAX_COUNT`). The kernel leaves packets of the
+/// entry to userspace. `NOWHERE` of `bpf/maps.h`.
+const NO_NEXT_HOP: u16 = u16::MAX;
+
 impl FlowEntry {
+    /// Whether its packets go to a next hop.
+    #[cfg(test)]
+    pub(super) fn has_next_hop(&self) -> bool {
+        self.next_hop != NO_NEXT_HOP
+    }
+
     /// Whether a FIN went this way.
     pub fn is_finished(&self) -> bool {
         self.flags & FINISHED != 0
@@ -103,8 +113,7 @@ impl FlowEntry {
             dst: to.dst,
             src_port: to.src_port,
             dst_port: to.dst_port,
-            // There are no more: `NextHops::MAX_COUNT`.
-            next_hop: to.next_hop as u16,
+            next_hop: u16::try_from(to.next_hop).unwrap_or(NO_NEXT_HOP),
             from: 0,
             address_sum: addresses.to_be_bytes(),
             port_sum: ports.to_be_bytes(),

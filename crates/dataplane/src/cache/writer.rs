@@ -172,9 +172,6 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         if self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
             self.flush();
         }
-        if route.rewrite.next_hop >= self.sizes.next_hops {
-            return self.remove_key(key);
-        }
         let Some(counter_id) = counter_id else { return };
         let mut entry =
             FlowEntry::new(key, &route.rewrite, route.direction, counter_id).seen_from(route.view);
@@ -373,6 +370,21 @@ mod tests {
             assert_eq!(writer.seen(&key(1)), None, "{next:?}");
             writer.flush();
         }
+    }
+
+    #[test]
+    fn entry_without_a_way_keeps_its_numbers_and_has_no_next_hop() {
+        let map = Moody::default();
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), Failures::default());
+        writer.put(&key(1), &CachedRoute { is_restored: true, ..route() });
+        writer.flush();
+        let rewrite = Rewrite { next_hop: u32::MAX, ..route().rewrite };
+        let progress = Progress { sent: 5, acked: 6 };
+        writer.put(&key(1), &CachedRoute { rewrite, progress, is_new: false, ..route() });
+        writer.flush();
+        let activity = writer.seen(&key(1)).unwrap();
+        assert_eq!((activity.at, activity.progress), (Timestamp(1), Some(progress)));
+        assert!(!map.0.lock().unwrap().0[&key(1)].has_next_hop());
     }
 
     #[test]

@@ -246,14 +246,31 @@ impl Forwarder {
         }
     }
 
-    /// Tells the cache that a flow goes another way, or has got further.
+    /// Has the cache forward a flow another way. Its numbers are taken from there before: the cache
+    /// may have no memory for the new entries.
     pub(super) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
+        self.catch_up_open(id);
+        self.replace_in_cache(id, now);
+    }
+
+    /// Like `catch_up`, before the entries of a flow are replaced. Of a handshake the cache may have
+    /// seen less than this worker.
+    fn catch_up_open(&mut self, id: FlowId) {
+        let state = self.flows.get(id).state();
+        if !state.is_udp() && !state.is_handshake() {
+            self.catch_up(id);
+        }
+    }
+
+    /// Replaces the entries of a flow that goes another way, or of whose handshake the cache has missed a part.
+    pub(super) fn replace_in_cache(&mut self, id: FlowId, now: Timestamp) {
         if !self.tunnels.know(self.flows.get(id)) {
             self.update_in_cache(id);
         } else if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
             if flow.is_cached() {
-                put(&mut **cache, flow, Ways { network: &self.network, tunnels: &self.tunnels });
+                let ways = Ways { network: &self.network, tunnels: &self.tunnels };
+                put_as(&mut **cache, flow, ways, Numbers::OfCache);
                 if flow.state().is_handshake() {
                     self.handshakes_replaced = Some(now);
                 }
@@ -264,6 +281,7 @@ impl Forwarder {
     /// After a packet of a flow's server that was believed, and came in on another interface than the usual one: routes that are as
     /// good lead there. From now on the cache takes the server's packets from that one.
     pub(super) fn accept_server_from(&mut self, id: FlowId, interface: u32) {
+        self.catch_up_open(id);
         let flow = self.flows.get(id);
         // A handshake goes in when it ends.
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
@@ -340,7 +358,7 @@ impl Forwarder {
         let flow = self.flows.get(id);
         let knows = |cache: &mut Box<dyn FlowCache>| cache.seen(&flow.client()).is_some();
         if !flow.state().is_handshake() && !self.cache.as_mut().is_some_and(knows) {
-            self.reroute_in_cache(id, at);
+            self.replace_in_cache(id, at);
         }
     }
 
@@ -390,12 +408,8 @@ enum Numbers {
     Restored,
 }
 
-/// Has the cache forward a flow's packets, those of its server from one interface alone. Its tunnel is known.
-pub(super) fn put(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>) {
-    put_as(cache, flow, ways, Numbers::OfCache);
-}
-
-/// Like [`put`], with these numbers. The server's packets go first: the client's make it answer.
+/// Has the cache forward a flow's packets with these numbers, those of its server from one interface
+/// alone. Its tunnel is known. The server's packets go first: the client's make it answer.
 fn put_as(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>, numbers: Numbers) {
     debug_assert!(ways.tunnels.know(flow), "{flow:?} would go without its tunnel");
     for (direction, key) in keys(flow).rev() {

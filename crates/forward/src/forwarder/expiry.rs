@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::adopt::reroute;
-use super::cached::{self, Ways};
+use super::cached;
 use super::journal::silenced;
+use super::withheld::AT_ONCE;
 use super::{Forwarder, refuse};
 use crate::plan::Plan;
 use crate::{Flow, FlowEnd, FlowId, View};
@@ -18,6 +19,13 @@ const BUDGET: u32 = 4_096;
 
 /// Pools of SNAT ports looked at in one call.
 const POOLS: usize = 1_024;
+
+/// Cached flows whose entries change by a new plan.
+#[derive(Default)]
+struct Moved {
+    rerouted: Vec<FlowId>,
+    without_tunnel: Vec<FlowId>,
+}
 
 impl Forwarder {
     /// Lets time pass: expires flows, and after a new plan looks at every flow once, a slice at a time. `reset` is given
@@ -65,18 +73,15 @@ impl Forwarder {
         reset: &mut impl FnMut(&[u8], u32),
     ) {
         let (served, answer, ahead) = (&self.served, &mut self.answer, &self.ahead);
-        let ways = Ways { network: &plan.network, tunnels: &self.tunnels };
-        let (mut cache, mut is_replaced, mut lost) = (self.cache.as_deref_mut(), false, Vec::new());
+        let tunnels = &self.tunnels;
+        let (mut cache, mut moved) = (self.cache.as_deref_mut(), Moved::default());
         self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
             let end = served.end_of(flow);
-            let is_rerouted = reroute(flow, plan) || ways.tunnels.is_changed(flow);
+            let is_rerouted = reroute(flow, plan) || tunnels.is_changed(flow);
             match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                 Some(cache) if end.is_some() => cached::catch_up(cache, flow, ahead.has(id)),
-                Some(_) if !ways.tunnels.know(flow) => lost.push(id),
-                Some(cache) if is_rerouted => {
-                    cached::put(cache, flow, ways);
-                    is_replaced |= flow.state().is_handshake();
-                }
+                Some(_) if !tunnels.know(flow) => moved.without_tunnel.push(id),
+                Some(_) if is_rerouted => moved.rerouted.push(id),
                 _ => {}
             }
             if let Some(end) = end {
@@ -96,10 +101,11 @@ impl Forwarder {
             }
             end.is_none()
         });
-        if is_replaced {
-            self.handshakes_replaced = Some(now);
+        moved.without_tunnel.into_iter().for_each(|id| self.withdraw(id));
+        for some in moved.rerouted.chunks(AT_ONCE) {
+            self.flush_cache();
+            some.iter().for_each(|id| self.reroute_in_cache(*id, now));
         }
-        lost.into_iter().for_each(|id| self.withdraw(id));
         if self.sweep.is_none() {
             match std::mem::take(&mut self.sweep_again) {
                 true => self.sweep = Some(0),

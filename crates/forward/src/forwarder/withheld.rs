@@ -15,8 +15,9 @@ const MAX_WITHHELD: usize = 1_024;
 /// Flows looked at in one call of [`Forwarder::handle_timeout`].
 const BUDGET: u32 = 4_096;
 
-/// Flows taken from the cache before it carries that out: it has not forwarded much more of them by then.
-const AT_ONCE: usize = 32;
+/// Flows taken from the cache, or written anew, before it carries that out: it has not forwarded
+/// much more of them by then.
+pub(super) const AT_ONCE: usize = 32;
 
 /// Who watches, and the flows that they may be shown.
 #[derive(Debug, Default)]

@@ -6,6 +6,9 @@ told_with_a_cache! {
     a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
     a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
     packets_in_the_cache_follow_the_routes,
+    flow_whose_way_was_gone_for_a_moment_still_ends,
+    flow_whose_entries_are_lost_while_its_way_changes_still_ends,
+    flow_whose_fin_event_is_lost_while_its_way_changes_still_ends,
     what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
     a_server_that_another_route_leads_to_is_believed_there_from_then_on,
     a_server_that_answers_by_another_way_that_is_as_good_is_followed,
@@ -66,6 +69,62 @@ mod stories {
         });
         assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
         assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
+    }
+
+    pub(super) fn flow_whose_way_was_gone_for_a_moment_still_ends(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let (client, server) = go_far(&mut lab, &syn);
+        let mut kept = Vec::new();
+        let other = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+        lab.change(|world| {
+            kept = std::mem::take(&mut world.neighbours);
+            world.router = Some(other);
+        });
+        lab.change(|world| {
+            world.neighbours = kept;
+            world.router = None;
+        });
+        finish(&mut lab, &syn, (client, server));
+    }
+
+    pub(super) fn flow_whose_entries_are_lost_while_its_way_changes_still_ends(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let (client, server) = go_far(&mut lab, &syn);
+        let other: std::net::IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+        lab.change(|world| {
+            world.neighbours.push(neighbour(WAN, other, 0xfd));
+            world.router = Some(other);
+        });
+        // The map has no memory for the entries that replace others.
+        kernel(&lab).lose_all();
+        finish(&mut lab, &syn, (client, server));
+    }
+
+    pub(super) fn flow_whose_fin_event_is_lost_while_its_way_changes_still_ends(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let (client, server) = go_far(&mut lab, &syn);
+        lab.is_deaf = true;
+        lab.send(syn.reply().seq(server).ack(client).fin());
+        kernel(&lab).events();
+        let other: std::net::IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+        lab.change(|world| {
+            world.neighbours.push(neighbour(WAN, other, 0xfd));
+            world.router = Some(other);
+        });
+        lab.is_deaf = false;
+        assert_eq!(state(&lab), FlowState::HalfClosedByServer);
+        lab.send(lab.client(1).seq(client).ack(server + 1).fin());
+        assert_eq!(lab.ended(), 1);
+    }
+
+    /// Both sides finish a connection that is so far.
+    fn finish(lab: &mut Lab, syn: &Seen, (client, server): (u32, u32)) {
+        lab.send(syn.reply().seq(server).ack(client).fin());
+        lab.send(lab.client(1).seq(client).ack(server + 1).fin());
+        assert_eq!(lab.ended(), 1);
     }
 
     pub(super) fn what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing(
