@@ -570,12 +570,12 @@ impl Flow {
         let was_reopening = self.flags.pending_fin() == PendingFin::Reopening;
         self.flags.set_pending_fin(pending);
         let is_another = view == View::ClientSide && was_reopening && flags & (SYN | ACK) == SYN | ACK;
+        if is_another {
+            self.flags.set(FlowFlags::REOPENED, true);
+        }
         // It completes the handshake of another SYN than the first.
         if is_another && self.state.is_handshake() {
             return self.state.next(view, direction, flags & !SYN);
-        }
-        if is_another {
-            self.flags.set(FlowFlags::REOPENED, true);
         }
         let state = match ends_other {
             true => self.state.next(view, direction.opposite(), FIN | ACK),
