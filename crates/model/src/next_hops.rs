@@ -27,7 +27,7 @@ pub struct NextHops {
     hops: Vec<Option<NextHop>>,
     indices: Indices,
     interfaces: Vec<Interface>,
-    /// The broadcast addresses of the interfaces' networks, and those that the kernel lists.
+    /// The broadcast addresses of the interfaces' networks.
     broadcasts: HashSet<IpAddr>,
     routes: Arc<Routes>,
     policies: Arc<[IpsecPolicy]>,
@@ -149,8 +149,7 @@ impl NextHops {
         }
         let policies = policies.clone();
         let addresses = links.values().flat_map(|link| &link.details);
-        let of_interfaces = addresses.filter_map(InterfaceAddress::broadcast).map(IpAddr::V4);
-        let broadcasts = of_interfaces.chain(routes.broadcasts()).collect();
+        let broadcasts = addresses.filter_map(InterfaceAddress::broadcast).map(IpAddr::V4).collect();
         let interfaces = interfaces.to_vec();
         NextHops { hops, indices, interfaces, broadcasts, routes, policies, path_mtus }
     }
@@ -374,7 +373,7 @@ impl NextHops {
 
     /// Whether it is a broadcast address of a network on a link, which no host has.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
-        ip.is_ipv4() && self.broadcasts.contains(&ip)
+        ip.is_ipv4() && (self.broadcasts.contains(&ip) || self.routes.is_broadcast(ip))
     }
 
     /// Indices of the Ethernet interfaces that traffic passes: those that hold a VIP, and those that lead to a

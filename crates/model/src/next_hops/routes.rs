@@ -19,6 +19,8 @@ pub(super) struct Routes {
     mtus: HashMap<(u32, Option<IpAddr>), BTreeSet<u32>>,
     /// The interfaces that lead anywhere else than to link-local addresses, and whether to those of IPv4.
     used: HashSet<(u32, bool)>,
+    /// The broadcast addresses of all tables.
+    broadcasts: HashSet<IpAddr>,
 }
 
 impl Routes {
@@ -47,7 +49,8 @@ impl Routes {
         };
         let used = listed.iter().filter(leads).flat_map(of_route).collect();
         let tables = numbers.iter().map(|number| Prefixes::of(&listed, *number)).collect();
-        Routes { used, v4, v6, tables, mtus, listed, rules }
+        let broadcasts = listed.iter().filter(|route| route.is_broadcast).map(|route| route.prefix).collect();
+        Routes { used, broadcasts, v4, v6, tables, mtus, listed, rules }
     }
 
     /// Whether they were made from these very lists.
@@ -89,9 +92,9 @@ impl Routes {
         self.tables.iter().filter_map(move |table| table.find(src, dst)).flat_map(|(_, hops)| hops)
     }
 
-    /// The broadcast addresses that the kernel lists, in whatever table.
-    pub(super) fn broadcasts(&self) -> impl Iterator<Item = IpAddr> {
-        self.listed.iter().filter(|route| route.is_broadcast).map(|route| route.prefix)
+    /// Whether the kernel lists it as a broadcast address, in any table.
+    pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
+        self.broadcasts.contains(&ip)
     }
 
     /// Whether a route leads by this interface to addresses of this family that others than its neighbours may have.
