@@ -225,6 +225,7 @@ int cache_tc(struct __sk_buff *skb)
 	struct next_hop *hop;
 	enum shape shape;
 	void *ethernet;
+	__u32 len;
 
 	if (skb->pkt_type != PACKET_HOST || !is_untagged(skb) || pull(skb))
 		return TCX_NEXT;
@@ -244,11 +245,8 @@ int cache_tc(struct __sk_buff *skb)
 		count(BAD_CHECKSUM);
 		return TCX_DROP;
 	}
-	if (makes_event(&packet, entry) && push_event(&packet)) {
-		count(FIN_QUEUE_FULL);
-		return TCX_DROP;
-	}
-	note(&packet, entry, skb->len);
+	len = skb->len;
+	/* First: a packet that the kernel cannot put into its tunnel is not forwarded. */
 	if (entry->flags & FLOW_TUNNELED) {
 		if (enclose_in_kernel(skb, &packet, entry, hop))
 			return give_up(entry);
@@ -256,6 +254,11 @@ int cache_tc(struct __sk_buff *skb)
 		rewrite_headers(ethernet, &packet, entry, hop);
 		rewrite_checksum_in_kernel(skb, &packet, entry);
 	}
+	if (makes_event(&packet, entry) && push_event(&packet)) {
+		count(FIN_QUEUE_FULL);
+		return TCX_DROP;
+	}
+	note(&packet, entry, len);
 	/* A priority tag is not part of the bytes, but would go out with them. */
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);

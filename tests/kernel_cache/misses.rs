@@ -19,7 +19,7 @@ pub(crate) fn stories() -> Vec<Story> {
         packets_between_mapped_addresses_are_left_to_userspace_and_counted,
         the_filter_lets_in_what_the_cache_will_leave_a_tick_later,
         a_super_frame_counts_by_the_packets_it_is_cut_into,
-        a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache,
+        flow_whose_packet_fits_no_tunnel_is_left_to_workers,
     ]
 }
 
@@ -167,7 +167,7 @@ fn a_super_frame_counts_by_the_packets_it_is_cut_into() {
 }
 
 /// The kernel refuses a super-frame that is neither TCP's nor UDP's, as one is that is tried.
-fn a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache() {
+fn flow_whose_packet_fits_no_tunnel_is_left_to_workers() {
     for setup in tunnels() {
         let mut twin = Twin::new(setup);
         let packet = twin.establish(client(&setup)).to_server().ack(1);
@@ -177,17 +177,23 @@ fn a_flow_whose_packet_the_kernel_cannot_put_into_its_tunnel_leaves_the_cache() 
         let left = Run { verdict: TCX_NEXT, frame: frame.clone() };
         let run = |twin: &mut Twin, size| kernel::run_super_frame(twin.cache.tc().unwrap(), &frame, size);
         assert_eq!(run(&mut twin, most + 1), left, "too long: {setup:?}");
-        let (is_known, unusual) = (|twin: &Twin| twin.flows.get(&key).unwrap().is_some(), Outcome::Unusual);
+        let numbers = |twin: &Twin| twin.flows.get(&key).unwrap().map(|entry| (entry.sent, entry.ack));
+        let known = numbers(&twin);
+        let (unusual, no_next_hop) = (Outcome::Unusual, Outcome::NoNextHop);
         let before = twin.cache.count(unusual).unwrap();
+        let forwarded = twin.cache.count(Outcome::Forwarded).unwrap();
         assert_eq!(twin.cache.rewrites_failed().unwrap(), 0);
         if setup.dsr == DsrKind::Gue && setup.is_v6 != setup.is_mixed {
             // Each of its packets needs a checksum of its own.
             assert_eq!(run(&mut twin, most), left);
-            assert!(is_known(&twin));
+            assert!(known.is_some());
             assert_eq!(twin.cache.count(unusual).unwrap(), before + 1);
         } else {
             assert_eq!(run(&mut twin, most).verdict, TCX_DROP);
-            assert!(!is_known(&twin), "the next one goes through a worker");
+            assert_eq!(run(&mut twin, most), left, "the next one goes through a worker");
+            assert_eq!(twin.cache.count(no_next_hop).unwrap(), 1);
+            assert_eq!(numbers(&twin), known, "the entry keeps the numbers before the lost packet");
+            assert_eq!(twin.cache.count(Outcome::Forwarded).unwrap(), forwarded);
             assert_eq!(twin.cache.count(unusual).unwrap(), before, "it is not left to a worker");
             assert_eq!(twin.cache.rewrites_failed().unwrap(), 1);
         }
