@@ -166,11 +166,12 @@ impl<M: Flows + Debug + Send> CacheWriter<M> {
 impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
     fn put(&mut self, key: &FlowKey, route: &CachedRoute) {
         let counter_id = self.hold(route.owners, route.is_new);
-        if self.stale.len() >= MAX_STALE {
-            return self.remove_key(key);
-        }
+        let takes_new = self.stale.len() < MAX_STALE;
         if self.changes.entries.is_empty() || self.changes.keys.len() >= MAX_WAITING {
             self.flush();
+        }
+        if !takes_new {
+            return self.remove_key(key);
         }
         let Some(counter_id) = counter_id else { return };
         let mut entry =
@@ -385,6 +386,19 @@ mod tests {
         let activity = writer.seen(&key(1)).unwrap();
         assert_eq!((activity.at, activity.progress), (Timestamp(1), Some(progress)));
         assert!(!map.0.lock().unwrap().0[&key(1)].has_next_hop());
+    }
+
+    #[test]
+    fn key_put_again_while_too_many_are_stale_shows_nothing_of_before() {
+        let map = Moody::default();
+        let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), Failures::default());
+        writer.put(&key(1), &route());
+        writer.flush();
+        writer.remove(&key(1), OWNERS);
+        let stale = |n: u32| FlowKey { dst: Addr::v4((0x0a00_0000 + n).to_be_bytes()), ..key(2) };
+        writer.stale.extend((0..MAX_STALE as u32).map(stale));
+        writer.put(&key(1), &route());
+        assert_eq!(writer.seen(&key(1)), None);
     }
 
     #[test]
