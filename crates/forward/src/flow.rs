@@ -386,7 +386,7 @@ impl Flow {
         self.sequence.note_answer(tick);
     }
 
-    /// The tick of the last one that passed here.
+    /// The tick of the server's last datagram, as far as is known here.
     pub(super) fn last_answer(&self) -> u32 {
         self.sequence.last_answer()
     }

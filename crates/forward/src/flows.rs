@@ -290,6 +290,12 @@ impl FlowTable {
         self.keep_in_time(id);
     }
 
+    /// Notes that the server of a UDP flow has sent in this tick. The flow's deadline stays.
+    pub(super) fn note_answer(&mut self, id: FlowId, tick: u32) {
+        let flow = &mut self.flows[id.0 as usize];
+        flow.note_answer(tick.max(flow.last_answer()));
+    }
+
     /// Puts a flow's deadline off, if one more packet is known to have come at `last`, which is later than the last one.
     pub(super) fn put_off(&mut self, id: FlowId, last: Timestamp) {
         let flow = &mut self.flows[id.0 as usize];

@@ -75,7 +75,7 @@ pub enum Unreadable {
 }
 
 /// A segment that the flow cache has forwarded, by the key of its packet: of a handshake, or a FIN. Without flags it says how far the
-/// sender of such packets has got.
+/// sender of such packets has got. For a UDP stream, `seq` is the tick in which the server last sent: a quarter of a second.
 pub type CacheEvent = (FlowKey, Segment);
 
 /// The format. Another number for whatever an older version would read wrongly.

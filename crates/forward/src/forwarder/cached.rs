@@ -84,6 +84,10 @@ impl Forwarder {
         let mut last = None;
         for (key, segment) in events {
             let Some((id, direction)) = self.flows.lookup(key) else { continue };
+            if self.flows.get(id).state().is_udp() {
+                self.flows.note_answer(id, segment.seq);
+                continue;
+            }
             // Those of one flow come in a row.
             if let Some(other) = last.replace(id).filter(|other| *other != id) {
                 self.put_numbers(other, Numbers::Restored);

@@ -7,6 +7,7 @@ use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::journal;
 use crate::plan::Plan;
+use crate::wheel::tick;
 use crate::{ACK, Direction, FIN, Flow, FlowId, FlowOwners, Progress, SYN, Segment, ServerWay, View};
 use convey_model::{Endpoint, Timestamp};
 use convey_wire::Headers;
@@ -26,7 +27,7 @@ impl Forwarder {
     pub fn known_flows(&mut self) -> Vec<KnownFlow> {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let known = ids.into_iter().map(|id| {
-            self.catch_up(id);
+            self.learn_from_cache(id);
             let noted = self.journal.as_ref().map(|journal| journal.words(id));
             let is_over = self.flows.get(id).is_over();
             let journal = match noted {
@@ -42,21 +43,26 @@ impl Forwarder {
     }
 
     /// How far connections have got in the cache since [`Forwarder::known_flows`]: the server's SYN-ACK where it has answered since, for
-    /// each side of an open one a segment without flags and length, and its FIN if it has finished. The next process takes note of
-    /// these before other events.
+    /// each side of an open one a segment without flags and length, and its FIN if it has finished. For a UDP stream, the time of its
+    /// server's last datagram. The next process takes note of these before other events.
     pub fn progress_in_cache(&mut self) -> Vec<CacheEvent> {
         let ids: Vec<FlowId> = self.flows.ids().collect();
         let mut events = Vec::new();
         for id in ids {
             let flow = self.flows.get(id);
-            if !flow.is_cached() || flow.state().is_udp() {
+            if !flow.is_cached() {
                 continue;
             }
             let far = |flow: &Flow| [Direction::ToServer, Direction::ToClient].map(|way| flow.progress(way));
             let (before, state) = (far(flow), flow.state());
-            self.catch_up(id);
+            self.learn_from_cache(id);
             let flow = self.flows.get(id);
             if (far(flow), flow.state()) == (before, state) {
+                continue;
+            }
+            if state.is_udp() {
+                let Progress { sent, acked } = flow.progress(Direction::ToClient);
+                events.push((flow.server(), Segment { flags: 0, seq: sent, ack: acked, len: 0 }));
                 continue;
             }
             if state.is_handshake() && flow.view() == View::BothSides {
@@ -82,6 +88,17 @@ impl Forwarder {
             }));
         }
         events
+    }
+
+    /// Learns from the cache how far a connection has got, or when the server of a UDP stream last sent.
+    fn learn_from_cache(&mut self, id: FlowId) {
+        let flow = self.flows.get(id);
+        if !flow.state().is_udp() {
+            self.catch_up(id);
+        } else if flow.view() == View::BothSides {
+            let last = self.last_use(id);
+            self.flows.note_answer(id, tick(last));
+        }
     }
 
     /// Goes on with a flow of another forwarder, whose frontend and server have the numbers of this plan. Its slots are taken.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::lab::{Family, Lab, Seen, WAN, neighbour, run_with_cache};
+use super::lab::{ENOUGH, Family, Lab, Outcome, Seen, Size, WAN, neighbour, run_with_cache};
 use crate::FlowState::{Established, SynReceived};
 use crate::{CacheEvent, KnownFlow, Segment, decode, encode};
+use convey_model::DropReason;
 use convey_wire::TestPacket;
 
 told_over_both_families! {
@@ -123,6 +124,50 @@ fn a_stream_that_was_in_use_until_now_goes_on_for_its_whole_time(family: Family)
     assert_eq!(new.forwarder.flows().len(), 1, "silent for 290 seconds of 300");
     new.wait(Duration::from_secs(30));
     assert_eq!(new.forwarder.flows().len(), 0);
+}
+
+#[test]
+fn answers_in_the_old_cache_keep_a_stream_from_eviction() {
+    for family in Family::BOTH {
+        for is_slow in [false, true] {
+            run_with_cache(|| kept_by_answers(family, is_slow));
+        }
+    }
+}
+
+/// The old cache alone forwards a stream for a minute before the handover, and for another one during it if that `is_slow`.
+fn kept_by_answers(family: Family, is_slow: bool) {
+    let [mut old, mut new] = [(); 2].map(|()| {
+        let mut lab = Lab::passthrough_of(family, Size { ports: 1, ..ENOUGH }).udp();
+        lab.change(|world| world.servers.truncate(1));
+        lab
+    });
+    let question = old.send(old.client(1).udp().payload(b"?"));
+    old.send(question.reply().udp().payload(b"!"));
+    old.send(old.client(1).udp().payload(b"?"));
+    assert_eq!(old.forwarder.cached_flows(), 1);
+    let answer = |lab: &mut Lab| {
+        for _ in 0..60 {
+            lab.wait(Duration::from_secs(1));
+            lab.send(question.reply().udp().payload(b"!"));
+        }
+    };
+    answer(&mut old);
+    let flows = handed(&mut old);
+    new.now = old.now;
+    assert_eq!(take(&mut new, &flows), 1);
+    if is_slow {
+        answer(&mut old);
+        new.now = old.now;
+        let events = decode::<CacheEvent>(&encode(&old.forwarder.progress_in_cache())).unwrap();
+        assert_eq!(events.len(), 1);
+        new.forwarder.on_cached_elsewhere(&events, new.now);
+    }
+    let ask = |lab: &mut Lab| lab.handle(&lab.client(2).udp().payload(b"?"));
+    let Outcome::Answered(_, reason) = ask(&mut new) else { panic!("the stream was evicted: {is_slow}") };
+    assert_eq!(reason, DropReason::SnatExhausted);
+    new.wait(Duration::from_secs(2));
+    assert!(matches!(ask(&mut new), Outcome::Sent(_)), "its server has been silent for 2 s");
 }
 
 fn a_flow_of_a_server_that_is_gone_does_not_come_along(family: Family) {
