@@ -119,9 +119,14 @@ impl NatPorts {
         self.chosen.clear();
     }
 
+    /// Whether these are the addresses that no flow begins with.
+    pub(super) fn withholds(&self, withheld: &Arc<[IpAddr]>) -> bool {
+        self.withheld == *withheld
+    }
+
     /// Begins no flow with the addresses that another process has.
     pub(super) fn withhold(&mut self, withheld: &Arc<[IpAddr]>) {
-        if self.withheld != *withheld {
+        if !self.withholds(withheld) {
             self.withheld = withheld.clone();
             self.choose_anew();
         }

@@ -8,13 +8,15 @@ use super::begin::UNRESOLVED;
 use super::recipient::{Recipient, unspecified};
 use super::served::Served;
 use crate::plan::{Plan, PlannedFrontend};
-use crate::{Flow, Share};
+use crate::{Flow, NatPorts, Share};
 use convey_model::Unreachable;
 
 impl Forwarder {
-    /// Derives what the plan implies, if it is a new one.
+    /// Derives what the plan implies, if it is a new one. After an upgrade, a plan of the same
+    /// generation may withhold other SNAT addresses.
     pub(super) fn adopt(&mut self, plan: &Plan) {
-        if self.generation == Some(plan.generation) {
+        let withholds = |ports: &NatPorts| ports.withholds(&plan.snat_withheld);
+        if self.generation == Some(plan.generation) && self.ports.as_ref().is_none_or(withholds) {
             return;
         }
         self.generation = Some(plan.generation);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::handover::{handed, take};
 use super::lab::{Family, LAN, Lab, Outcome, WAN};
 use crate::FlowState;
 use convey_model::{DropReason, Prefix, Route, RouteHop, RoutingRule, RuleAction, Shortage};
@@ -11,6 +12,7 @@ told_over_both_families! {
     port_is_taken_from_a_flow_with_an_address_that_the_server_sees,
     flows_with_ports_of_another_address_are_not_ended_in_vain,
     withheld_address_begins_no_flow,
+    address_withheld_after_a_restore_begins_no_flow,
     refused_syn_leaves_its_port_to_the_next_one,
 }
 
@@ -102,6 +104,19 @@ fn withheld_address_begins_no_flow(family: Family) {
     assert_eq!(lab.answer(lab.client(3).syn()).1, DropReason::SnatExhausted);
     withhold(&mut lab, &[]);
     assert_eq!(lab.send(lab.client(4).syn()).from.ip().to_string(), first);
+}
+
+/// Flows are restored before the addresses of other processes are known, by a plan of the same generation.
+fn address_withheld_after_a_restore_begins_no_flow(family: Family) {
+    let [first, second] = addresses(family);
+    let [mut old, mut new] = [(); 2].map(|()| lab(family, &[first, second], PORTS));
+    old.connect(1);
+    let flows = handed(&mut old);
+    new.publish(|_| {});
+    assert_eq!(take(&mut new, &flows), 1);
+    new.plan.snat_withheld = Arc::from([first.parse().unwrap()]);
+    new.tick();
+    assert_eq!(new.send(new.client(2).syn()).from.ip().to_string(), second);
 }
 
 fn refused_syn_leaves_its_port_to_the_next_one(family: Family) {
