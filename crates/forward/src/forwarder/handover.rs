@@ -2,7 +2,7 @@
 
 use super::begin::UNRESOLVED;
 use super::cached::keys;
-use super::recipient::{Recipient, unspecified};
+use super::recipient::{Recipient, outer_source};
 use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::journal;
@@ -165,9 +165,8 @@ impl Forwarder {
     /// Where packets of such a flow go here: to the server, and to the client.
     fn next_hops_of(&mut self, known: &KnownFlow, plan: &Plan) -> [u32; 2] {
         let server = known.server.src.ip();
-        // The plan has no tunnel of a flow that another process knew.
         let source = match known.way {
-            ServerWay::Tunneled => unspecified(server),
+            ServerWay::Tunneled => outer_source(plan, known.server_id, server),
             ServerWay::Rewritten | ServerWay::OnLink => known.server.dst.ip(),
         };
         let to_server = Recipient::server(source, server, known.way);

@@ -23,7 +23,7 @@ fn anywhere(family: Family) -> IpAddr {
 }
 
 /// Packets with this source take table 200, which leads to the router on the LAN.
-fn add_rule(lab: &mut Lab, family: Family, from: IpAddr) {
+pub(super) fn add_rule(lab: &mut Lab, family: Family, from: IpAddr) {
     lab.change(|world| {
         world.neighbours.push(neighbour(LAN, router(family), 0xfd));
         let default = Route::of_main(anywhere(family), 0, vec![RouteHop::by(LAN, Some(router(family)))]);

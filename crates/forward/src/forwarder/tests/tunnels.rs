@@ -1,6 +1,8 @@
 //! Direct server return through a tunnel: packets go to the server whole, each in another one.
 
+use super::handover::{handed, take};
 use super::lab::{Family, LAN, Lab, Outcome, error_about, neighbour, run_with_cache};
+use super::rules::add_rule;
 use convey_model::{DropReason, DsrKind, Encapsulation, TunnelConfig};
 use convey_wire::{IcmpError, TestPacket};
 
@@ -12,6 +14,7 @@ told_over_both_families! {
     super_frames_go_in_packet_by_packet,
     errors_about_answers_go_through_it_too,
     a_full_table_forwards_through_it,
+    restored_flow_takes_the_route_of_its_tunnels_source,
     the_cache_puts_packets_into_the_tunnel_that_workers_would,
     packets_whose_outer_checksum_needs_all_of_them_are_left_to_workers,
     a_reload_that_changes_a_tunnel_reaches_flows_in_the_cache,
@@ -159,6 +162,23 @@ fn a_full_table_forwards_through_it(family: Family) {
         assert_eq!(lab.envelope, unlimited.envelope);
     }
     assert_eq!(lab.unrecorded, 18);
+}
+
+fn restored_flow_takes_the_route_of_its_tunnels_source(family: Family) {
+    for dsr in KINDS {
+        let [mut old, mut new] = [(); 2].map(|()| {
+            let mut lab = lab(family, dsr);
+            let source = lab.plan.tunnels.values().next().unwrap().source.first();
+            add_rule(&mut lab, family, source);
+            lab
+        });
+        let syn = old.send(old.client(1).syn());
+        let flows = handed(&mut old);
+        assert_eq!(take(&mut new, &flows), 1);
+        let [before, after] = [&mut old, &mut new].map(|lab| lab.send(lab.client(1).seq(1).ack(1)).mac);
+        assert_eq!([before, after], [syn.mac; 2]);
+        assert_eq!(syn.mac, 0xfd, "the rule leads to the router");
+    }
 }
 
 /// With a cache that forwards an open flow.
