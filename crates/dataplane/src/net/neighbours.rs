@@ -109,15 +109,7 @@ impl Netlink {
     }
 
     async fn ask(&self, wanted: WantedNeighbour, managed: bool) -> Result<(), Error> {
-        let mut neighbour = neighbour(wanted.interface, wanted.ip);
-        if managed {
-            let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
-            let mark = NeighbourAttribute::Protocol(RouteProtocol::from(HostAddresses::PROTOCOL));
-            neighbour.attributes.extend([keep, mark]);
-        } else {
-            neighbour.header.flags = NeighbourFlags::Use;
-        }
-        let order = RouteNetlinkMessage::NewNeighbour(neighbour);
+        let order = RouteNetlinkMessage::NewNeighbour(question(wanted, managed));
         self.asks.order("resolve a neighbour", order, NLM_F_CREATE | NLM_F_REPLACE).await
     }
 
@@ -138,6 +130,19 @@ impl Netlink {
     }
 }
 
+/// A request that has the kernel find a neighbour's Ethernet address, and keep it fresh if it is to be `managed`. Linux before 5.16
+/// overlooks that part. Without the other flag it would take the request for an update to an entry without a state.
+fn question(wanted: WantedNeighbour, managed: bool) -> NeighbourMessage {
+    let mut message = neighbour(wanted.interface, wanted.ip);
+    message.header.flags = NeighbourFlags::Use;
+    if managed {
+        let keep = NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed);
+        let mark = NeighbourAttribute::Protocol(RouteProtocol::from(HostAddresses::PROTOCOL));
+        message.attributes.extend([keep, mark]);
+    }
+    message
+}
+
 /// A request about a neighbour.
 fn neighbour(interface: u32, ip: IpAddr) -> NeighbourMessage {
     let (family, ip) = match ip {
@@ -149,4 +154,20 @@ fn neighbour(interface: u32, ip: IpAddr) -> NeighbourMessage {
     message.header.family = family;
     message.attributes.push(NeighbourAttribute::Destination(ip));
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn question_is_one_to_kernels_that_keep_no_neighbour_fresh() {
+        for (is_ours, managed) in [(true, true), (true, false), (false, false)] {
+            let ip = "192.0.2.1".parse().unwrap();
+            let wanted = WantedNeighbour { interface: 1, ip, is_ours, is_repeated: false };
+            let message = question(wanted, managed);
+            assert!(message.header.flags.contains(NeighbourFlags::Use));
+            assert_eq!(is_managed(&message), managed);
+        }
+    }
 }
