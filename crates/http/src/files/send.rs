@@ -283,6 +283,10 @@ fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u6
         (Some(0), _) => Err(Counter::FileChanged),
         (Some(n), _) => Ok(n as u64),
         (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        // The file has lost pages while the kernel read them. A socket fails otherwise.
+        (None, Err(error)) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODATA)) => {
+            Err(Counter::FileChanged)
+        }
         (None, _) => Err(Counter::ClientReset),
     }
 }
