@@ -216,7 +216,9 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
     let refused = |why: &str| {
         let ran = program.ask(network);
         assert!(ran.code == Some(1) && ran.stderr.contains(why), "{why:?} is not in {ran:?}");
-        assert!(network.log(Role::Balancer).contains("this process goes on"));
+        wait_for("the log to name it", || {
+            network.log(Role::Balancer).contains("this process goes on").then_some(())
+        });
         ping(&mut begin()).unwrap();
     };
     go_on();
