@@ -18,6 +18,7 @@ pub(crate) fn stories() -> Vec<Story> {
         neighbour_that_has_moved_is_followed_though_it_is_checked,
         tables_are_read_while_neighbours_are_asked_for,
         notifications_that_find_no_room_keep_no_neighbour_from_being_resolved,
+        nexthop_object_that_follows_lost_notifications_is_noticed,
     ]
 }
 
@@ -229,6 +230,29 @@ fn notifications_that_find_no_room_keep_no_neighbour_from_being_resolved() {
                 balancer.ip("neigh flush to 10.79.0.2");
                 wait(&netlink, &mut hops, |hops| hops.lookup(ip("10.79.0.2")).is_err()).await;
             }
+        });
+    });
+}
+
+/// A change of routes says nothing of an object that no route uses.
+fn nexthop_object_that_follows_lost_notifications_is_noticed() {
+    let (balancer, _server) = pair();
+    let batch = tempfile::NamedTempFile::new().unwrap();
+    let lines = (1..=4_000).map(|id| format!("nexthop add id {id} blackhole\n"));
+    std::fs::write(&batch, lines.collect::<String>()).unwrap();
+    balancer.enter(|| {
+        block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let mut table = netlink.table().await.unwrap();
+            // Nobody reads meanwhile: this thread does.
+            balancer.exec(&format!("ip -batch {}", batch.path().display()));
+            let changed = async |table: &mut _| {
+                tokio::time::timeout(PATIENCE, netlink.changed()).await.expect("a change is noticed");
+                netlink.update(table).await.unwrap();
+            };
+            changed(&mut table).await;
+            balancer.exec("ip nexthop add id 4001 blackhole");
+            changed(&mut table).await;
         });
     });
 }

@@ -158,18 +158,21 @@ async fn listen_to(
 ) {
     loop {
         match subscribed {
-            Ok(socket) => {
-                while socket.recv_from_full().await.is_ok() {
-                    notifications.anything();
-                }
-                // Some were lost.
+            Ok(socket) => loop {
+                let received = socket.recv_from_full().await;
                 notifications.anything();
-            }
+                // Where some were lost, the socket has the next ones.
+                if received.is_err_and(|error| error.raw_os_error() != Some(libc::ENOBUFS)) {
+                    break;
+                }
+            },
             Err(error) if is_without(&error) => return,
             Err(error) => warn!("cannot hear of changes to routes and IPsec policies: {error}"),
         }
         tokio::time::sleep(RETRY).await;
         subscribed = subscribe(protocol, groups);
+        // Nobody has listened meanwhile.
+        notifications.anything();
     }
 }
 
