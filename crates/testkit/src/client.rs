@@ -70,7 +70,7 @@ pub fn is_refused_with_reset(addr: SocketAddr) -> bool {
     is_reset_at_once(None, addr)
 }
 
-/// The same from a certain address.
+/// Whether a connection from a certain address is reset without a byte sent.
 pub fn is_refused_with_reset_from(source: IpAddr, addr: SocketAddr) -> bool {
     is_reset_at_once(Some(source), addr)
 }

@@ -8,19 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, connect_from, wait_for};
 
-use super::malformed::{
-    DATA, END_HEADERS, END_STREAM, Frame, GET, HEADERS, PREFACE, SETTINGS, end_of, raw_server, receive, send,
+use super::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, Frame, GET, GOAWAY, HEADERS, PADDED, PREFACE, SETTINGS,
+    WINDOW_UPDATE, frame, receive, send,
 };
+use super::malformed::{end_of, raw_server};
 use super::setup;
-use super::unread::frame;
 use crate::http::client::Client;
-
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-
-/// Flags of frames.
-const ACK: u8 = 1;
-const PADDED: u8 = 8;
 
 /// Payload of a padded DATA frame without data: the length of the padding, and zeros.
 const PADDING: &[u8] = &{

@@ -1,35 +1,21 @@
 //! Connections of proxies, which carry requests of many clients.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 
 use convey_testkit::{BalancerProcess, Loopback, PATIENCE, TestHttpServer, connect, connect_from};
 
+use super::frames::{
+    DATA, GET, GOAWAY, HEADERS, POST, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, receive,
+};
 use super::setup;
-use super::unread::frame;
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// A GET and a POST for the path `/` of the host `a`.
-const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
-const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
 
 /// Reads frames up to one of this kind for this stream; its payload.
 fn read_until(stream: &mut TcpStream, kind: u8, id: u32) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     loop {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).unwrap();
-        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-        stream.read_exact(&mut payload).unwrap();
-        if (head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]])) == (kind, id) {
+        let (of_kind, _, of, payload) = receive(stream).unwrap();
+        if (of_kind, of) == (kind, id) {
             return payload;
         }
     }

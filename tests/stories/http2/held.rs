@@ -10,14 +10,13 @@ use http::Request;
 
 use super::super::http::client::Client as Http1Client;
 use super::client::Client;
+use super::frames::{PREFACE, frame};
 use super::server::EchoServer;
-use super::unread::{self, frame};
+use super::unread;
 use super::{block_on, narrow_server, setup};
 use crate::shares::limited;
 
 const STREAMS: u32 = 20;
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Asks for a page on each of so many streams, none of which takes a byte of a body.
 fn ask_with_closed_windows(lab: &Loopback, streams: u32) -> TcpStream {

@@ -7,46 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect, wait_for, whole_lines};
 
+use super::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, GET, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, receive, send,
+};
 use super::setup;
 use crate::access_log::{log, path};
 use crate::http::client::Client;
 
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Types of frames.
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-
-/// Flags of frames.
-pub(super) const END_STREAM: u8 = 1;
-const ACK: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
-
 const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
-
-/// A GET for the path `/` of the host `a`.
-pub(super) const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
-
-/// A frame: its type, flags, stream and payload.
-pub(super) type Frame = (u8, u8, u32, Vec<u8>);
-
-pub(super) fn send(stream: &mut TcpStream, (kind, flags, id, payload): (u8, u8, u32, &[u8])) {
-    let len = (payload.len() as u32).to_be_bytes();
-    let frame = [&len[1..], &[kind, flags], &id.to_be_bytes(), payload].concat();
-    stream.write_all(&frame).unwrap();
-}
-
-pub(super) fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head)?;
-    let [a, b, c, kind, flags, id @ ..] = head;
-    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-    stream.read_exact(&mut payload)?;
-    Ok((kind, flags, u32::from_be_bytes(id), payload))
-}
 
 /// The end of a stream: a reset with its code, or the first byte of its response's head.
 pub(super) fn end_of(stream: &mut TcpStream, id: u32) -> Result<u8, Vec<u8>> {

@@ -3,12 +3,13 @@
 mod checked;
 pub(crate) mod client;
 mod empty_frames;
+pub(crate) mod frames;
 mod from_proxies;
 mod held;
 mod malformed;
 pub(crate) mod server;
 mod short_frames;
-pub(crate) mod unread;
+mod unread;
 mod uploads;
 
 use std::collections::BTreeMap;

@@ -6,24 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use convey_testkit::{BalancerProcess, Loopback, PATIENCE, TcpServer, TestHttpServer, connect, connect_from};
 
+use super::frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, GET, HEADERS, PING, POST, PREFACE, SETTINGS, WINDOW_UPDATE, frame,
+    receive,
+};
 use super::setup;
-use super::unread::frame;
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-
-const ACK: u8 = 1;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// `:method: GET` and `:method: POST`, `:scheme: http`, `:path: /`, `:authority: a`.
-const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
-const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
 
 /// `:status: 200`.
 const OK: &[u8] = b"\x88";
@@ -36,12 +23,8 @@ struct Frame {
 }
 
 fn read_frame(stream: &mut TcpStream) -> std::io::Result<Frame> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head)?;
-    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-    stream.read_exact(&mut payload)?;
-    let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-    Ok(Frame { kind: head[3], flags: head[4], stream: id, payload })
+    let (kind, flags, stream, payload) = receive(stream)?;
+    Ok(Frame { kind, flags, stream, payload })
 }
 
 /// Reads frames up to one that `is_it`.

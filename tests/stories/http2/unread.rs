@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use convey_testkit::{BalancerProcess, Loopback, TcpServer, TestHttpServer, connect};
 
+use super::frames::frame;
 use super::setup;
 use crate::http::client::Client;
 
@@ -17,11 +18,6 @@ const STREAMS: u32 = 100;
 
 /// Most bytes of memory that such a connection may hold.
 const MOST: u64 = 12 << 20;
-
-pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let len = (payload.len() as u32).to_be_bytes();
-    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
 
 /// Asks for a body on each stream, and lets the server send as much of all as HTTP/2 can say.
 pub(super) fn ask(stream: &mut TcpStream) {

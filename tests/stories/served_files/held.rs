@@ -9,7 +9,7 @@ use convey_testkit::{BalancerProcess, connect_from, wait_for};
 use super::Site;
 use crate::http2::block_on;
 use crate::http2::client::Client;
-use crate::http2::unread::frame;
+use crate::http2::frames::frame;
 use crate::shares::limited;
 
 const CONNECTIONS: u32 = 11;

@@ -8,7 +8,7 @@ use convey_testkit::{BalancerProcess, connect};
 
 use super::Site;
 use crate::curl::curl;
-use crate::http2::unread::frame;
+use crate::http2::frames::frame;
 
 const NAMES: usize = 10_000;
 const CONNECTIONS: usize = 4;

@@ -161,7 +161,7 @@ async fn listen_to(
             Ok(socket) => loop {
                 let received = socket.recv_from_full().await;
                 notifications.anything();
-                // Where some were lost, the socket has the next ones.
+                // After a loss the socket still receives the next messages.
                 if received.is_err_and(|error| error.raw_os_error() != Some(libc::ENOBUFS)) {
                     break;
                 }
