@@ -54,7 +54,8 @@ pub struct CachedRoute {
     pub owners: FlowOwners,
     /// Whether the key is not in yet; else this replaces what is there.
     pub is_new: bool,
-    /// When the last one came that the cache has seen, if they only go another way from now on.
+    /// When the last one came that the cache has seen, if they only go another way from now on. Where a
+    /// worker forwards a packet that came in elsewhere, the time of that packet.
     pub last: Option<Timestamp>,
     /// How far their sender has got, if it is TCP.
     pub progress: Progress,
@@ -72,6 +73,8 @@ pub struct CachedRoute {
 pub struct CachedActivity {
     /// When the last one came.
     pub at: Timestamp,
+    /// The lower 16 bits of the interface that they have to come in by.
+    pub from: Option<u16>,
     /// How far their sender has got, if it is TCP; `None` while the numbers of a flow that another process had are not taken up.
     pub progress: Option<Progress>,
     /// Whether the handshake was not complete by then.

@@ -19,6 +19,7 @@ mod narrow;
 mod recipient;
 mod refuse;
 mod served;
+mod server_way;
 mod source_limits;
 mod tunnels;
 mod withheld;
@@ -41,6 +42,7 @@ use self::narrow::Narrowed;
 use self::recipient::Recipient;
 use self::refuse::Stop;
 use self::served::Served;
+use self::server_way::ServerWayChecks;
 use self::tunnels::Tunnels;
 use self::withheld::Withheld;
 use super::black_hole::{BlackHoles, PathMtuSuspicion, UnansweredSegment};
@@ -133,6 +135,7 @@ pub struct Forwarder {
     sweep_again: bool,
     /// Flows whose numbers in the cache are behind those here.
     ahead: AheadOfCache,
+    server_way_checks: ServerWayChecks,
     /// When entries in the cache of a flow that begins were last replaced.
     handshakes_replaced: Option<Timestamp>,
     /// Flows whose packets are cut.
@@ -212,6 +215,7 @@ impl Forwarder {
             sweep: None,
             sweep_again: false,
             ahead: AheadOfCache::default(),
+            server_way_checks: ServerWayChecks::default(),
             handshakes_replaced: None,
             narrowed: Narrowed::default(),
             withheld: Withheld::default(),
@@ -251,13 +255,9 @@ impl Forwarder {
         let found = self.flows.lookup(&headers.key);
         if let Some((id, Direction::ToClient)) = found
             && let Some(interface) = self.unusual_way(id, frame, plan)
+            && plan.network.is_spoofed((headers.key.src.ip(), headers.key.dst.ip()), interface)
         {
-            if plan.network.is_spoofed((headers.key.src.ip(), headers.key.dst.ip()), interface) {
-                return Verdict::Drop(DropReason::WrongInterface);
-            }
-            if !headers.is_error() {
-                self.accept_server_from(id, interface);
-            }
+            return Verdict::Drop(DropReason::WrongInterface);
         }
         let verdict = match found {
             Some((id, direction)) if headers.is_error() => self.forward_error(id, direction, frame, packet),
@@ -343,13 +343,6 @@ impl Forwarder {
         self.ports.as_ref().map_or(0, NatPorts::in_use)
     }
 
-    /// Where a packet of a flow's server, or an ICMP error about one to it, came in, if packets to that server go out elsewhere.
-    #[inline]
-    fn unusual_way(&self, id: FlowId, frame: &Frame<'_>, plan: &Plan) -> Option<u32> {
-        let usual = plan.network.get(self.flows.get(id).next_hop(Direction::ToServer));
-        frame.interface.filter(|interface| usual.is_none_or(|hop| hop.interface != *interface))
-    }
-
     /// Whether a SYN begins a new flow in place of one that is over.
     fn is_replaced(
         &mut self,
@@ -417,7 +410,7 @@ impl Forwarder {
         } else if self.is_stream_beyond(id, direction, packet) {
             self.flows.keep(id, packet.now);
         } else {
-            self.hear_beside_cache(id, direction, segment(headers), packet.now);
+            self.apply_packet((id, direction), frame, packet);
             role = match self.flows.get(id).state() {
                 FlowState::SynReceived if was_asking => PacketRole::Answer,
                 FlowState::Closed if was_asking => PacketRole::Refusal,

@@ -198,7 +198,8 @@ impl FlowCache for Writer {
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP && !entry.route.is_restored).then_some(entry.progress);
         let (is_opening, is_finished) = (entry.route.opening.is_some(), entry.is_finished);
-        entry.last.map(|at| CachedActivity { at, progress, is_opening, is_finished })
+        let from = entry.route.from.map(|interface| interface as u16);
+        entry.last.map(|at| CachedActivity { at, from, progress, is_opening, is_finished })
     }
 
     fn advance(&mut self, key: &FlowKey, progress: Progress) {

@@ -90,6 +90,11 @@ impl FlowEntry {
         self
     }
 
+    /// The lower 16 bits of the interface that packets have to come in on, if there is one.
+    pub(super) fn source_interface(&self) -> Option<u16> {
+        (self.from != 0).then_some(self.from)
+    }
+
     /// The same of packets that go through a tunnel, as they are: its addresses and ports are those of outer packets.
     pub fn within(mut self, envelope: &Envelope) -> FlowEntry {
         debug_assert!(self.flags & L2_DSR != 0, "{envelope:?}");

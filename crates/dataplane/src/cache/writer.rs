@@ -211,6 +211,7 @@ impl<M: Flows + Debug + Send> FlowCache for CacheWriter<M> {
         let progress = Progress { sent: entry.sent, acked: entry.ack };
         Some(CachedActivity {
             at,
+            from: entry.source_interface(),
             progress: (key.protocol == TCP && !entry.is_restored()).then_some(progress),
             is_opening: entry.is_opening(),
             is_finished: entry.is_finished(),
@@ -416,6 +417,7 @@ mod tests {
         (1..=3).for_each(|n| writer.advance(&key(n), Progress { sent: 5, acked: 6 }));
         writer.flush();
         assert_eq!(entry(1), Some(expected));
+        assert_eq!(writer.seen(&key(1)).map(|seen| seen.from), Some(Some(7)));
         assert_eq!(entry(3), None, "nothing is put in");
         assert_eq!([1, 2, 3].map(|n| writer.is_restored(&key(n))), [true, false, false]);
     }

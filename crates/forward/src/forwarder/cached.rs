@@ -259,7 +259,7 @@ impl Forwarder {
 
     /// Like `catch_up`, before the entries of a flow are replaced. Of a handshake the cache may have
     /// seen less than this worker.
-    fn catch_up_open(&mut self, id: FlowId) {
+    pub(super) fn catch_up_open(&mut self, id: FlowId) {
         let state = self.flows.get(id).state();
         if !state.is_udp() && !state.is_handshake() {
             self.catch_up(id);
@@ -279,19 +279,6 @@ impl Forwarder {
                     self.handshakes_replaced = Some(now);
                 }
             }
-        }
-    }
-
-    /// After a packet of a flow's server that was believed, and came in on another interface than the usual one: routes that are as
-    /// good lead there. From now on the cache takes the server's packets from that one.
-    pub(super) fn accept_server_from(&mut self, id: FlowId, interface: u32) {
-        self.catch_up_open(id);
-        let flow = self.flows.get(id);
-        // A handshake goes in when it ends.
-        if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())
-        {
-            let way = Way { from: Some(interface), envelope: None };
-            put_one(&mut **cache, flow, (Direction::ToClient, &flow.server()), way, Numbers::OfCache);
         }
     }
 
@@ -386,13 +373,15 @@ pub(super) struct Ways<'a> {
 struct Way {
     from: Option<u32>,
     envelope: Option<Envelope>,
+    /// When one came in there that a worker forwards.
+    came: Option<Timestamp>,
 }
 
 impl Ways<'_> {
     fn of(self, flow: &Flow, direction: Direction) -> Way {
         match direction {
-            Direction::ToServer => Way { from: None, envelope: self.tunnels.envelope(flow) },
-            Direction::ToClient => Way { from: self.server_side(flow), envelope: None },
+            Direction::ToServer => Way { from: None, envelope: self.tunnels.envelope(flow), came: None },
+            Direction::ToClient => Way { from: self.server_side(flow), envelope: None, came: None },
         }
     }
 
@@ -421,12 +410,18 @@ fn put_as(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>, numbers: Numbe
     }
 }
 
+/// Has the cache take packets of a flow's server from this interface alone, where a worker has met one at `now`.
+pub(super) fn accept_server_from(cache: &mut dyn FlowCache, flow: &Flow, interface: u32, now: Timestamp) {
+    let way = Way { from: Some(interface), envelope: None, came: Some(now) };
+    put_one(cache, flow, (Direction::ToClient, &flow.server()), way, Numbers::OfCache);
+}
+
 /// Like [`put_as`], for the packets that go one way.
 fn put_one(
     cache: &mut dyn FlowCache,
     flow: &Flow,
     (direction, key): (Direction, &FlowKey),
-    Way { from, envelope }: Way,
+    Way { from, envelope, came }: Way,
     numbers: Numbers,
 ) {
     let rewrite = flow.rewrite(direction);
@@ -447,7 +442,7 @@ fn put_one(
     let is_restored = is_unknown && !flow.state().is_udp();
     let view = flow.view();
     let opening = (flow.state().is_handshake() && seen.is_none()).then_some(view);
-    let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), seen.map(|seen| seen.at));
+    let (owners, is_new, last) = (super::owners(flow), !flow.is_cached(), came.or(seen.map(|seen| seen.at)));
     let route = CachedRoute {
         rewrite,
         envelope,

@@ -1,6 +1,8 @@
 //! Routes, servers and interfaces change while the cache forwards; what it cannot do is done here.
 
 use super::*;
+use crate::{Frame, Verdict};
+use convey_wire as wire;
 
 told_with_a_cache! {
     a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
@@ -12,6 +14,8 @@ told_with_a_cache! {
     what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
     a_server_that_another_route_leads_to_is_believed_there_from_then_on,
     a_server_that_answers_by_another_way_that_is_as_good_is_followed,
+    packet_that_is_not_believed_does_not_move_the_way_of_a_server,
+    server_that_sends_by_two_ways_at_once_keeps_its_entry,
     an_error_is_held_against_what_the_cache_has_seen,
     what_the_cache_cannot_do_is_done_here_as_before,
 }
@@ -170,11 +174,75 @@ mod stories {
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
         let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
+        lab.wait(Duration::from_secs(1));
         // The first goes through a worker, which puts the entry in anew.
         for by_cache in [0, 1, 2] {
             assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
             assert_eq!(forwarded(&lab, 1).1, Some(by_cache));
             lab.wait(Duration::from_secs(1));
+        }
+        for by_cache in [0, 1, 2] {
+            assert!(matches!(lab.handle_from(LAN, &packet), Outcome::Sent(_)));
+            assert_eq!(forwarded(&lab, 1).1, Some(by_cache), "by its usual way again");
+        }
+
+        let mut lab = Lab::passthrough(family).udp();
+        lab.change(|world| world.servers_by_both = true);
+        let question = lab.send(lab.client(1).udp());
+        lab.send(question.reply());
+        lab.send(lab.client(1).udp());
+        for way in [WAN, LAN] {
+            lab.wait(Duration::from_secs(1));
+            for by_cache in [0, 1, 2] {
+                assert!(matches!(lab.handle_from(way, &question.reply().bytes()), Outcome::Sent(_)));
+                assert_eq!(kernel(&lab).forwarded(&datagram_key(&lab)), Some(by_cache));
+            }
+        }
+    }
+
+    pub(super) fn packet_that_is_not_believed_does_not_move_the_way_of_a_server(family: Family) {
+        const PORT_OF_A_BRIDGE: u32 = 77;
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| world.servers_by_both = true);
+        let syn = lab.connect(1);
+        let before = forwarded(&lab, 1);
+        let truth = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
+        let mut damaged = truth.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        let others = [
+            syn.reply().seq(3_000_000_000).ack(101).payload(b"a lie").bytes(),
+            syn.reply().seq(501).ack(3_000_000_000).payload(b"a lie").bytes(),
+            syn.reply().seq(3_000_000_000).ack(101).fin().bytes(),
+            syn.reply().seq(502).rst().bytes(),
+        ];
+        for packet in others {
+            for way in [WAN, PORT_OF_A_BRIDGE] {
+                lab.wait(Duration::from_secs(1));
+                assert!(matches!(lab.handle_from(way, &packet), Outcome::Sent(_)));
+                assert_eq!((forwarded(&lab, 1), state(&lab)), (before, FlowState::Established));
+            }
+        }
+        let headers = wire::parse(&damaged);
+        let mut frame = Frame { interface: Some(WAN), ..Frame::new(&mut damaged, &headers) };
+        assert!(matches!(lab.forwarder.handle_frame(&mut frame, &lab.plan, lab.now), Verdict::Transmit(_)));
+        lab.forwarder.flush_cache();
+        assert_eq!(forwarded(&lab, 1), before);
+        lab.handle_from(LAN, &truth);
+        assert_eq!(forwarded(&lab, 1).1, before.1.map(|packets| packets + 1));
+    }
+
+    pub(super) fn server_that_sends_by_two_ways_at_once_keeps_its_entry(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| world.servers_by_both = true);
+        let syn = lab.connect(1);
+        let before = forwarded(&lab, 1).1.unwrap();
+        for n in 1..=200 {
+            let packet = syn.reply().seq(500 + n).ack(101).payload(b"!").bytes();
+            for way in [WAN, LAN] {
+                assert!(matches!(lab.handle_from(way, &packet), Outcome::Sent(_)));
+            }
+            assert_eq!(forwarded(&lab, 1).1, Some(before + n), "none is written anew");
+            lab.wait(Duration::from_millis(10));
         }
     }
 
