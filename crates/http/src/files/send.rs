@@ -270,23 +270,48 @@ async fn read_aside(file: Arc<OwnedFd>, at: u64, most: usize) -> Result<Vec<u8>,
 
 /// Has the kernel send some of a file. Returns how much; 0: the socket takes nothing now.
 fn send_some(socket: &TcpStream, file: &OwnedFd, range: Range<u64>) -> Result<u64, Counter> {
-    let (mut at, most) = (range.start, usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
-    let mut moved = None;
+    let (mut at, mut moved) = (range.start, None);
     let outcome = socket.try_io(Interest::WRITABLE, || {
-        let n = sendfile(socket, file, Some(&mut at), most)?;
-        moved = Some(n);
-        // One that takes less is full: the runtime is told so.
-        if 0 < n && n < most { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        // A short count means a full socket or the end of a file that has shrunk: the next call
+        // returns an error for the first, 0 for the second.
+        while at < range.end {
+            let most = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let n = sendfile(socket, file, Some(&mut at), most)?;
+            *moved.get_or_insert(0) += n as u64;
+            if n == 0 {
+                break;
+            }
+        }
+        Ok(())
     });
     match (moved, outcome) {
         // The file has become shorter.
         (Some(0), _) => Err(Counter::FileChanged),
-        (Some(n), _) => Ok(n as u64),
+        (Some(n), _) => Ok(n),
         (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         // The file has lost pages while the kernel read them. A socket fails otherwise.
         (None, Err(error)) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODATA)) => {
             Err(Counter::FileChanged)
         }
         (None, _) => Err(Counter::ClientReset),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn file_that_has_shrunk_is_found_although_the_socket_has_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let file = memfd_create("shrunk", MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&file, &[b'x'; 4096]).unwrap();
+        socket.writable().await.unwrap();
+        assert_eq!(send_some(&socket, &file, 0..65_536), Ok(4096));
+        assert_eq!(send_some(&socket, &file, 4096..65_536), Err(Counter::FileChanged));
     }
 }
