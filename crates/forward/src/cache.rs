@@ -48,7 +48,8 @@ pub struct CachedRoute {
     pub direction: Direction,
     /// Whose packets pass.
     pub view: View,
-    /// Where they come in, if they have to come in there: anybody can send in a server's name.
+    /// The interface that a server's packets have to come in by: anybody can send in its name. `None` for
+    /// packets of clients, and where the cache leaves a server's packets to the forwarder.
     pub from: Option<u32>,
     /// The frontend and server that they are counted for.
     pub owners: FlowOwners,

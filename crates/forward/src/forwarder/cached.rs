@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Forwarder;
 use super::ahead::progress_of;
+use super::begin::UNRESOLVED;
 use super::give_way::MAX_LOOKED_AT;
 use super::tunnels::Tunnels;
 use crate::{
@@ -386,6 +387,7 @@ impl Ways<'_> {
     }
 
     /// The interface that packets of a flow's server come in by: the one that packets to it go out by.
+    /// `None` while no route leads to the server.
     fn server_side(self, flow: &Flow) -> Option<u32> {
         let hop = self.network.get(flow.next_hop(Direction::ToServer)).map(|hop| hop.interface);
         hop.or_else(|| Some(self.network.hop_from(flow.server().dst.ip(), flow.server().src.ip())?.interface))
@@ -424,7 +426,11 @@ fn put_one(
     Way { from, envelope, came }: Way,
     numbers: Numbers,
 ) {
-    let rewrite = flow.rewrite(direction);
+    let mut rewrite = flow.rewrite(direction);
+    if direction == Direction::ToClient && from.is_none() {
+        // No route leads to the server: a worker judges packets in its name by their interfaces.
+        rewrite.next_hop = UNRESOLVED;
+    }
     let seen = if flow.is_cached() { cache.seen(key) } else { None };
     // The cache has seen less of a handshake than this worker.
     let seen = seen.filter(|seen| !seen.is_opening);

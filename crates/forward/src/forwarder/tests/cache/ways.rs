@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Frame, Verdict};
+use convey_model::{Route, fixture};
 use convey_wire as wire;
 
 told_with_a_cache! {
@@ -12,6 +13,7 @@ told_with_a_cache! {
     flow_whose_entries_are_lost_while_its_way_changes_still_ends,
     flow_whose_fin_event_is_lost_while_its_way_changes_still_ends,
     what_comes_in_a_servers_name_from_the_clients_side_is_not_forwarded_and_changes_nothing,
+    packets_of_a_server_without_a_route_are_left_to_workers,
     a_server_that_another_route_leads_to_is_believed_there_from_then_on,
     a_server_that_answers_by_another_way_that_is_as_good_is_followed,
     packet_that_is_not_believed_does_not_move_the_way_of_a_server,
@@ -19,6 +21,9 @@ told_with_a_cache! {
     an_error_is_held_against_what_the_cache_has_seen,
     what_the_cache_cannot_do_is_done_here_as_before,
 }
+
+/// An interface that no route leads by.
+const PORT_OF_A_BRIDGE: u32 = 77;
 
 mod stories {
     use super::*;
@@ -156,6 +161,24 @@ mod stories {
         assert_eq!(kernel(&lab).forwarded(&datagram_key(&lab)), before.map(|packets| packets + 1));
     }
 
+    pub(super) fn packets_of_a_server_without_a_route_are_left_to_workers(family: Family) {
+        let prefix = family.pick("10.0.0.0/25", "fd00::/65");
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
+        let refused = Route { hops: vec![], ..fixture::route(prefix, LAN, None) };
+        lab.change(|world| world.more_routes.push(refused));
+        for interface in [WAN, LAN] {
+            assert_eq!(lab.handle_from(interface, &packet), SPOOFED);
+        }
+        assert!(matches!(lab.handle_from(PORT_OF_A_BRIDGE, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(0), "by a worker");
+        lab.change(|world| world.more_routes.clear());
+        assert_eq!(lab.handle_from(WAN, &packet), SPOOFED);
+        assert!(matches!(lab.handle_from(LAN, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
+    }
+
     pub(super) fn a_server_that_another_route_leads_to_is_believed_there_from_then_on(family: Family) {
         let mut lab = Lab::passthrough(family);
         let syn = lab.connect(1);
@@ -201,7 +224,6 @@ mod stories {
     }
 
     pub(super) fn packet_that_is_not_believed_does_not_move_the_way_of_a_server(family: Family) {
-        const PORT_OF_A_BRIDGE: u32 = 77;
         let mut lab = Lab::passthrough(family);
         lab.change(|world| world.servers_by_both = true);
         let syn = lab.connect(1);
