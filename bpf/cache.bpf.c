@@ -61,12 +61,12 @@ static ALWAYS_INLINE int changes_state(const struct packet *packet, const struct
 }
 
 /*
- * Whether it came in where packets like it do. Anybody can send in a server's name; from elsewhere it may be forged, or come by a way
- * that is as good: a worker knows.
+ * Whether it came in where packets like it do; clients' may come in anywhere. Anybody can send in a server's name; from elsewhere it
+ * may be forged, or come by a way that is as good: a worker knows.
  */
 static ALWAYS_INLINE int comes_as_usual(const struct packet *packet, const struct flow_entry *entry)
 {
-	return !entry->from || entry->from == (__u16)packet->interface;
+	return !(entry->flags & FLOW_TO_CLIENT) || entry->from == (__u16)packet->interface;
 }
 
 /*

@@ -31,7 +31,7 @@ struct flow_entry {
 	__u16 src_port; /* in the machine's order, as in the key. With FLOW_TUNNELED 0 if there is no UDP */
 	__u16 dst_port;
 	__u16 next_hop; /* index into next_hops; NOWHERE: its packets are left to userspace */
-	__u16 from;	/* what its packets come in on: the lower half of that interface's index. 0: any */
+	__u16 from;	/* what packets of a server come in on: the lower half of that interface's index */
 	/* What the new addresses change in a checksum, and the new ports: see checksum.h. With FLOW_TUNNELED the halves of the flow label. */
 	__u16 address_sum;
 	__u16 port_sum;

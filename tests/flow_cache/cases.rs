@@ -12,6 +12,9 @@ use super::tunnels::{envelope, tunnels, within};
 pub(crate) const HERE: u32 = 1;
 const ELSEWHERE: u32 = 2;
 
+/// An interface whose index has 0 in its lower 16 bits.
+const ROUND_INDEX: u32 = 1 << 16;
+
 /// A cache that knows no flow yet, before a balancer.
 pub(crate) trait Cache {
     fn new(setup: &BalancerSetup, balancer: &TestBalancer) -> Self;
@@ -84,6 +87,9 @@ enum Begin {
     Open,
     /// The same, and its server is at another interface.
     OpenElsewhere,
+    OpenOnRoundIndex,
+    /// Like `Open`, and no route leads to its server.
+    OpenWithoutRoute,
     /// Only the SYN is known, with the number 0.
     Opening,
     OpeningElsewhere,
@@ -112,15 +118,19 @@ const CASES: &[Case] = &[
         name: "a server's name from elsewhere",
         is_for: is_passthrough,
         begin: Begin::OpenElsewhere,
-        steps: |_, ends| {
-            let of_server = || ends.to_client().seq(1).ack(1);
-            vec![
-                left(of_server().payload(b"a lie")),
-                left(of_server().fin()),
-                left(of_server().ack(9)),
-                sent(ends.to_server().ack(1)),
-            ]
-        },
+        steps: in_a_servers_name,
+    },
+    Case {
+        name: "a server's name, and its interface has a round index",
+        is_for: is_passthrough,
+        begin: Begin::OpenOnRoundIndex,
+        steps: in_a_servers_name,
+    },
+    Case {
+        name: "a server's name, and no route leads to it",
+        is_for: is_passthrough,
+        begin: Begin::OpenWithoutRoute,
+        steps: in_a_servers_name,
     },
     Case {
         name: "a FIN",
@@ -292,6 +302,16 @@ fn ways(setup: &BalancerSetup, ends: Ends) -> Vec<TestPacket> {
     ways
 }
 
+fn in_a_servers_name(_: &BalancerSetup, ends: Ends) -> Vec<Step> {
+    let of_server = || ends.to_client().seq(1).ack(1);
+    vec![
+        left(of_server().payload(b"a lie")),
+        left(of_server().fin()),
+        left(of_server().ack(9)),
+        sent(ends.to_server().ack(1)),
+    ]
+}
+
 fn packets_of_every_kind(setup: &BalancerSetup, ends: Ends) -> Vec<Step> {
     let (mut packets, mut steps) = (Vec::new(), Vec::new());
     for packet in ways(setup, ends).into_iter().map(|packet| packet.seq(7).ack(9)) {
@@ -440,8 +460,12 @@ impl<C: Cache> Twins<C> {
             }
             core.handle(&mut ends.to_server().ack(1).bytes());
         }
-        let server_side =
-            if matches!(begin, Begin::Open | Begin::Opening | Begin::Restored) { HERE } else { ELSEWHERE };
+        let server_side = match begin {
+            Begin::Open | Begin::Opening | Begin::Restored => Some(HERE),
+            Begin::OpenElsewhere | Begin::OpeningElsewhere => Some(ELSEWHERE),
+            Begin::OpenOnRoundIndex => Some(ROUND_INDEX),
+            Begin::OpenWithoutRoute => None,
+        };
         let table = core.forwarder.flows();
         let (id, _) = table.lookup(&wire::parse(&ends.to_server().bytes()).unwrap().key).unwrap();
         let flow = table.get(id);
@@ -456,12 +480,16 @@ impl<C: Cache> Twins<C> {
                 (true, true) => Progress { sent: 1, acked: 0 },
                 (true, false) => Progress { sent: 0, acked: 1 },
             };
+            let mut rewrite = flow.rewrite(direction);
+            if !to_server && begin == Begin::OpenWithoutRoute {
+                rewrite.next_hop = u32::MAX;
+            }
             let route = CachedRoute {
-                rewrite: flow.rewrite(direction),
+                rewrite,
                 envelope: envelope(&core, flow),
                 direction,
                 view: flow.view(),
-                from: (!to_server).then_some(server_side),
+                from: server_side.filter(|_| !to_server),
                 owners: convey::forward::FlowOwners {
                     server: flow.server_id(),
                     frontend: flow.frontend_id(),

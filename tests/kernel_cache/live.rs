@@ -84,7 +84,10 @@ impl Line {
             {
                 let FlowKey { src, dst, src_port, dst_port, .. } = new;
                 let to = Rewrite { src, dst, src_port, dst_port, next_hop };
-                let entry = FlowEntry::new(&key, &to, direction, 0);
+                let mut entry = FlowEntry::new(&key, &to, direction, 0);
+                if direction == Direction::ToClient {
+                    entry = entry.coming_from(balancer.index("back"));
+                }
                 assert_eq!(cache.flows().unwrap().put(&[key], &[entry]).unwrap(), 1);
             }
         }

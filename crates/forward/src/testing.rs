@@ -198,7 +198,8 @@ impl FlowCache for Writer {
         let entry = entries.get(key)?;
         let progress = (key.protocol == TCP && !entry.route.is_restored).then_some(entry.progress);
         let (is_opening, is_finished) = (entry.route.opening.is_some(), entry.is_finished);
-        let from = entry.route.from.map(|interface| interface as u16);
+        let is_to_client = entry.route.direction == Direction::ToClient;
+        let from = is_to_client.then(|| entry.route.from.unwrap_or_default() as u16);
         entry.last.map(|at| CachedActivity { at, from, progress, is_opening, is_finished })
     }
 

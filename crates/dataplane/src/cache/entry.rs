@@ -13,7 +13,7 @@ pub struct FlowEntry {
     src_port: u16,
     dst_port: u16,
     next_hop: u16,
-    /// The lower half of an interface's index; 0: any.
+    /// Of packets to clients: the lower half of the index of the interface that they come in on.
     from: u16,
     /// In the order of the bytes on the wire, like a checksum. Of outer packets the halves of the flow label, as numbers.
     address_sum: [u8; 2],
@@ -83,16 +83,17 @@ impl FlowEntry {
         self
     }
 
-    /// The same of packets that come in on one interface. The kernel leaves packets that come in on another to userspace;
+    /// The same of packets to a client that come in on this interface. The kernel leaves packets that come in on another to userspace;
     /// unless its index is 65,536 higher: the entry has no room for more of it.
     pub fn coming_from(mut self, interface: u32) -> FlowEntry {
         self.from = interface as u16;
         self
     }
 
-    /// The lower 16 bits of the interface that packets have to come in on, if there is one.
+    /// The lower 16 bits of the interface that packets have to come in on. `None`: packets to servers
+    /// come in on any.
     pub(super) fn source_interface(&self) -> Option<u16> {
-        (self.from != 0).then_some(self.from)
+        (self.flags & TO_CLIENT != 0).then_some(self.from)
     }
 
     /// The same of packets that go through a tunnel, as they are: its addresses and ports are those of outer packets.

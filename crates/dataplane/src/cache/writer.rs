@@ -406,7 +406,8 @@ mod tests {
     fn numbers_of_a_worker_leave_the_rest_of_an_entry() {
         let map = Moody::default();
         let mut writer = CacheWriter::new(&map, SIZES, 0, CounterIds::default(), Failures::default());
-        let from = CachedRoute { from: Some(7), is_restored: true, ..route() };
+        let from =
+            CachedRoute { from: Some(1 << 16), direction: Direction::ToClient, is_restored: true, ..route() };
         let opening = CachedRoute { opening: Some(View::BothSides), ..from };
         writer.put(&key(1), &from);
         writer.put(&key(2), &opening);
@@ -417,7 +418,7 @@ mod tests {
         (1..=3).for_each(|n| writer.advance(&key(n), Progress { sent: 5, acked: 6 }));
         writer.flush();
         assert_eq!(entry(1), Some(expected));
-        assert_eq!(writer.seen(&key(1)).map(|seen| seen.from), Some(Some(7)));
+        assert_eq!(writer.seen(&key(1)).map(|seen| seen.from), Some(Some(0)));
         assert_eq!(entry(3), None, "nothing is put in");
         assert_eq!([1, 2, 3].map(|n| writer.is_restored(&key(n))), [true, false, false]);
     }
