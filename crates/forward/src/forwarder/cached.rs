@@ -22,6 +22,9 @@ pub(super) const MAX_ASKED: u32 = 256;
 
 const SYN_ACK: u8 = SYN | ACK;
 
+/// Entries of a flow that have seen packets, by [`Direction`].
+pub(super) type ActivityByDirection = [Option<CachedActivity>; 2];
+
 impl Forwarder {
     /// Carries out what the cache was told since the last time. To be called between batches of frames.
     pub fn flush_cache(&mut self) {
@@ -172,14 +175,14 @@ impl Forwarder {
 
     /// Learns from the cache how far a flow's sides have got, and which have finished. To be called before a packet is held against
     /// the flow's state or sequence numbers: the cache may not have told of it yet, and its events may be lost.
-    pub(super) fn catch_up(&mut self, id: FlowId) {
+    ///
+    /// Returns the entries, unless the cache does not have the flow.
+    pub(super) fn catch_up(&mut self, id: FlowId) -> Option<ActivityByDirection> {
         let flow = self.flows.get(id);
         let before = flow.state();
-        let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) else { return };
-        let mut both = [None; 2];
-        keys(flow).for_each(|(direction, key)| both[direction as usize] = cache.seen(&key));
-        let far =
-            both.map(|seen: Option<CachedActivity>| seen.and_then(|seen| Some((seen.progress?, seen.at))));
+        let cache = self.cache.as_mut().filter(|_| flow.is_cached())?;
+        let both = lookup(&mut **cache, flow);
+        let far = both.map(|seen| seen.and_then(|seen| Some((seen.progress?, seen.at))));
         // As long ago as the packet: each look at a flow would put its deadline off.
         match (before.is_handshake(), far) {
             (true, [Some((progress, at)), server]) => {
@@ -204,6 +207,7 @@ impl Forwarder {
             self.catch_up_with_fin(id, direction, both[direction as usize]);
         }
         self.hear_of_server(id, before);
+        Some(both)
     }
 
     fn catch_up_with_fin(&mut self, id: FlowId, direction: Direction, seen: Option<CachedActivity>) {
@@ -254,28 +258,32 @@ impl Forwarder {
     /// Has the cache forward a flow another way. Its numbers are taken from there before: the cache
     /// may have no memory for the new entries.
     pub(super) fn reroute_in_cache(&mut self, id: FlowId, now: Timestamp) {
-        self.catch_up_open(id);
-        self.replace_in_cache(id, now);
+        let seen = self.catch_up_open(id);
+        self.replace_entries(id, seen, now);
     }
 
     /// Like `catch_up`, before the entries of a flow are replaced. Of a handshake the cache may have
     /// seen less than this worker.
-    pub(super) fn catch_up_open(&mut self, id: FlowId) {
+    pub(super) fn catch_up_open(&mut self, id: FlowId) -> Option<ActivityByDirection> {
         let state = self.flows.get(id).state();
-        if !state.is_udp() && !state.is_handshake() {
-            self.catch_up(id);
-        }
+        if state.is_udp() || state.is_handshake() { None } else { self.catch_up(id) }
     }
 
-    /// Replaces the entries of a flow that goes another way, or of whose handshake the cache has missed a part.
+    /// Replaces the entries of a flow of whose handshake the cache has missed a part.
     pub(super) fn replace_in_cache(&mut self, id: FlowId, now: Timestamp) {
+        self.replace_entries(id, None, now);
+    }
+
+    /// Replaces the entries of a flow. `seen` are the old ones, if they were just looked up.
+    fn replace_entries(&mut self, id: FlowId, seen: Option<ActivityByDirection>, now: Timestamp) {
         if !self.tunnels.know(self.flows.get(id)) {
             self.update_in_cache(id);
         } else if let Some(cache) = &mut self.cache {
             let flow = self.flows.get(id);
             if flow.is_cached() {
                 let ways = Ways { network: &self.network, tunnels: &self.tunnels };
-                put_as(&mut **cache, flow, ways, Numbers::OfCache);
+                let seen = seen.unwrap_or_else(|| lookup(&mut **cache, flow));
+                put_seen(&mut **cache, flow, ways, Numbers::OfCache, seen);
                 if flow.state().is_handshake() {
                     self.handshakes_replaced = Some(now);
                 }
@@ -285,12 +293,11 @@ impl Forwarder {
 
     /// When the last packet came of a flow that is in the cache, and has begun: a server's answers alone do not keep it.
     pub(super) fn last_in_cache(&mut self, id: FlowId) -> Option<Timestamp> {
-        if !self.flows.get(id).state().is_udp() {
-            self.catch_up(id);
-        }
+        let seen = if self.flows.get(id).state().is_udp() { None } else { self.catch_up(id) };
         let flow = self.flows.get(id);
         let cache = self.cache.as_mut().filter(|_| flow.is_cached() && !flow.state().is_handshake())?;
-        keys(flow).filter_map(|(_, key)| cache.seen(&key)).map(|seen| seen.at).max()
+        let seen = seen.unwrap_or_else(|| lookup(&mut **cache, flow));
+        seen.into_iter().flatten().map(|seen| seen.at).max()
     }
 
     /// Before a flow of this kind is recorded: one that has opened in the cache does not give way because nobody has told
@@ -406,32 +413,51 @@ enum Numbers {
 /// Has the cache forward a flow's packets with these numbers, those of its server from one interface
 /// alone. Its tunnel is known. The server's packets go first: the client's make it answer.
 fn put_as(cache: &mut dyn FlowCache, flow: &Flow, ways: Ways<'_>, numbers: Numbers) {
+    let seen = if flow.is_cached() { lookup(cache, flow) } else { ActivityByDirection::default() };
+    put_seen(cache, flow, ways, numbers, seen);
+}
+
+/// Like [`put_as`], after a lookup of the entries that are replaced.
+fn put_seen(
+    cache: &mut dyn FlowCache,
+    flow: &Flow,
+    ways: Ways<'_>,
+    numbers: Numbers,
+    seen: ActivityByDirection,
+) {
     debug_assert!(ways.tunnels.know(flow), "{flow:?} would go without its tunnel");
     for (direction, key) in keys(flow).rev() {
-        put_one(cache, flow, (direction, &key), ways.of(flow, direction), numbers);
+        let way = ways.of(flow, direction);
+        put_one(cache, flow, (direction, &key), way, (numbers, seen[direction as usize]));
     }
 }
 
-/// Has the cache take packets of a flow's server from this interface alone, where a worker has met one at `now`.
-pub(super) fn accept_server_from(cache: &mut dyn FlowCache, flow: &Flow, interface: u32, now: Timestamp) {
+/// Has the cache take packets of a flow's server from this interface alone, where a worker has met one at `now`. `seen` is
+/// the entry of these packets.
+pub(super) fn accept_server_from(
+    cache: &mut dyn FlowCache,
+    flow: &Flow,
+    interface: u32,
+    seen: Option<CachedActivity>,
+    now: Timestamp,
+) {
     let way = Way { from: Some(interface), envelope: None, came: Some(now) };
-    put_one(cache, flow, (Direction::ToClient, &flow.server()), way, Numbers::OfCache);
+    put_one(cache, flow, (Direction::ToClient, &flow.server()), way, (Numbers::OfCache, seen));
 }
 
-/// Like [`put_as`], for the packets that go one way.
+/// Like [`put_seen`], for the packets that go one way.
 fn put_one(
     cache: &mut dyn FlowCache,
     flow: &Flow,
     (direction, key): (Direction, &FlowKey),
     Way { from, envelope, came }: Way,
-    numbers: Numbers,
+    (numbers, seen): (Numbers, Option<CachedActivity>),
 ) {
     let mut rewrite = flow.rewrite(direction);
     if direction == Direction::ToClient && from.is_none() {
         // No route leads to the server: a worker judges packets in its name by their interfaces.
         rewrite.next_hop = UNRESOLVED;
     }
-    let seen = if flow.is_cached() { cache.seen(key) } else { None };
     // The cache has seen less of a handshake than this worker.
     let seen = seen.filter(|seen| !seen.is_opening);
     let known = flow.progress(direction);
@@ -467,10 +493,15 @@ fn put_one(
 
 /// Takes the numbers of a flow from the cache; `is_ahead` where a worker may know later ones.
 pub(super) fn catch_up(cache: &mut dyn FlowCache, flow: &mut Flow, is_ahead: bool) {
-    let mut seen = [None; 2];
-    keys(flow).for_each(|(direction, key)| seen[direction as usize] = cache.seen(&key));
-    let [client, server] = progress_of(flow, is_ahead, seen);
+    let [client, server] = progress_of(flow, is_ahead, lookup(cache, flow));
     flow.catch_up(client, server);
+}
+
+/// Looks up the entries of a flow.
+fn lookup(cache: &mut dyn FlowCache, flow: &Flow) -> ActivityByDirection {
+    let mut seen = ActivityByDirection::default();
+    keys(flow).for_each(|(direction, key)| seen[direction as usize] = cache.seen(&key));
+    seen
 }
 
 /// Has the cache forward packets of a flow no longer.

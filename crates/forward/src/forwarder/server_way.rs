@@ -87,7 +87,8 @@ impl Forwarder {
             return;
         }
         let key = self.flows.get(id).server();
-        let is_other = match self.cache.as_mut().and_then(|cache| cache.seen(&key)) {
+        let seen = self.cache.as_mut().and_then(|cache| cache.seen(&key));
+        let is_other = match seen {
             Some(seen) => {
                 seen.from.is_some_and(|from| from != interface as u16) && now.since(seen.at) >= SILENT_FOR
             }
@@ -97,10 +98,10 @@ impl Forwarder {
             return;
         }
         // What the entry knows of a FIN goes with it.
-        self.catch_up_open(id);
+        let seen = self.catch_up_open(id).map_or(seen, |both| both[Direction::ToClient as usize]);
         let flow = self.flows.get(id);
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
-            cached::accept_server_from(&mut **cache, flow, interface, now);
+            cached::accept_server_from(&mut **cache, flow, interface, seen, now);
         }
     }
 }

@@ -9,6 +9,7 @@ told_with_a_cache! {
     a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
     a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
     packets_in_the_cache_follow_the_routes,
+    flow_that_moves_or_expires_is_looked_up_once_a_side,
     flow_whose_way_was_gone_for_a_moment_still_ends,
     flow_whose_entries_are_lost_while_its_way_changes_still_ends,
     flow_whose_fin_event_is_lost_while_its_way_changes_still_ends,
@@ -78,6 +79,22 @@ mod stories {
         });
         assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
         assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
+    }
+
+    pub(super) fn flow_that_moves_or_expires_is_looked_up_once_a_side(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        lab.connect(1);
+        let other: std::net::IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+        let asked = kernel(&lab).asked();
+        lab.change(|world| {
+            world.neighbours.push(neighbour(WAN, other, 0xfd));
+            world.router = Some(other);
+        });
+        assert_eq!(kernel(&lab).asked() - asked, 2, "its way changes");
+        lab.wait(Duration::from_secs(1));
+        let asked = kernel(&lab).asked();
+        assert_eq!(lab.wait(Duration::from_secs(86_400)).len(), 2, "both sides are reset");
+        assert_eq!(kernel(&lab).asked() - asked, 4, "whether it is silent, and its numbers for the resets");
     }
 
     pub(super) fn flow_whose_way_was_gone_for_a_moment_still_ends(family: Family) {
