@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct MockKernel {
     asked: Arc<AtomicUsize>,
     /// Most entries, if there is a limit.
     room: Option<usize>,
+    /// Whether changes wait.
+    is_held: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -163,6 +165,11 @@ impl MockKernel {
         self.asked.load(Ordering::Relaxed)
     }
 
+    /// Has changes wait, as while a worker that has written them is not scheduled; or carries them out from the next flush on.
+    pub fn hold_changes(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
     /// How many keys it knows.
     pub fn entries(&self) -> usize {
         self.entries.lock().unwrap().len()
@@ -216,6 +223,9 @@ impl FlowCache for Writer {
     }
 
     fn flush(&mut self) {
+        if self.kernel.is_held.load(Ordering::Relaxed) {
+            return;
+        }
         let mut entries = self.kernel.entries.lock().unwrap();
         for (key, route) in self.changes.drain(..) {
             let is_full = self.kernel.room.is_some_and(|room| entries.len() >= room);

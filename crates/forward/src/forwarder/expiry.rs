@@ -101,10 +101,14 @@ impl Forwarder {
             }
             end.is_none()
         });
-        moved.without_tunnel.into_iter().for_each(|id| self.withdraw(id));
-        for some in moved.rerouted.chunks(AT_ONCE) {
+        self.flush_cache();
+        for some in moved.without_tunnel.chunks(AT_ONCE) {
+            some.iter().for_each(|id| self.withdraw(*id));
             self.flush_cache();
+        }
+        for some in moved.rerouted.chunks(AT_ONCE) {
             some.iter().for_each(|id| self.reroute_in_cache(*id, now));
+            self.flush_cache();
         }
         if self.sweep.is_none() {
             match std::mem::take(&mut self.sweep_again) {

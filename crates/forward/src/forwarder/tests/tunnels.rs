@@ -268,7 +268,8 @@ fn a_reload_that_changes_a_tunnel_reaches_flows_in_the_cache(family: Family) {
 fn a_flow_whose_tunnel_is_gone_leaves_the_cache(family: Family) {
     let mut lab = cached_lab(family, DsrKind::Ipip);
     // Its server has another number, and no tunnel has the one before.
-    lab.change(|world| world.servers.iter_mut().for_each(|server| server.rename()));
+    lab.publish(|world| world.servers.iter_mut().for_each(|server| server.rename()));
+    lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
     assert_eq!((in_kernel(&lab), lab.forwarder.cached_flows()), (None, 0));
     assert_eq!(lab.handle(&lab.client(1).seq(1).ack(1)), Outcome::Dropped(DropReason::NoRoute));
 }

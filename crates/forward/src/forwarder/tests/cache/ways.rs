@@ -9,6 +9,7 @@ told_with_a_cache! {
     a_handshake_that_ends_while_its_way_changes_is_forwarded_by_the_cache_all_the_same,
     a_dead_servers_connections_are_taken_back_and_reset_with_the_number_clients_wait_for,
     packets_in_the_cache_follow_the_routes,
+    entries_are_written_by_the_end_of_a_sweep,
     flow_that_moves_or_expires_is_looked_up_once_a_side,
     flow_whose_way_was_gone_for_a_moment_still_ends,
     flow_whose_entries_are_lost_while_its_way_changes_still_ends,
@@ -39,10 +40,12 @@ mod stories {
             world.neighbours.push(neighbour(WAN, other.parse().unwrap(), 0xfd));
             world.router = Some(other.parse().unwrap());
         });
+        kernel(&lab).hold_changes(true);
         lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
         lab.is_deaf = true;
         lab.send(syn.reply().syn().seq(500).ack(101));
         lab.send(lab.client(1).seq(101).ack(501));
+        kernel(&lab).hold_changes(false);
         lab.forwarder.flush_cache();
         lab.hear_cache();
         assert_eq!(state(&lab), FlowState::Established);
@@ -79,6 +82,19 @@ mod stories {
         });
         assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
         assert_eq!(forwarded(&lab, 1).1, Some(1), "counted from its new way on, and not seen here");
+    }
+
+    pub(super) fn entries_are_written_by_the_end_of_a_sweep(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let syn = lab.connect(1);
+        let other: std::net::IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+        lab.publish(|world| {
+            world.neighbours.push(neighbour(WAN, other, 0xfd));
+            world.router = Some(other);
+        });
+        lab.forwarder.handle_timeout(&lab.plan, lab.now, |_, _| {});
+        assert_eq!(lab.send(syn.reply().seq(501).ack(101)).mac, 0xfd);
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
     }
 
     pub(super) fn flow_that_moves_or_expires_is_looked_up_once_a_side(family: Family) {
