@@ -1,5 +1,6 @@
 //! What the capture socket lets in, and how it takes changes.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, UdpSocket};
 
 use convey::dataplane::testing::{Buffer, BufferPool, Capture, CaptureHandle, Replies, Transmit, Wake};
@@ -19,6 +20,7 @@ pub(crate) fn stories() -> Vec<Story> {
         the_longest_filters_replace_each_other_within_the_limit_of_old_kernels,
         an_interface_that_goes_down_is_captured_again_when_it_is_back,
         an_interface_that_is_stuck_holds_up_no_other,
+        sockets_of_interfaces_that_are_gone_are_closed,
     ]
 }
 
@@ -220,4 +222,28 @@ fn an_interface_that_is_stuck_holds_up_no_other() {
     // Did each frame wait for the slow one, it would take minutes.
     let [by_slow, by_fast] = result.recv_timeout(convey_testkit::PATIENCE).expect("it is held up");
     assert!(by_fast == EACH && by_slow < EACH / 100, "{by_slow} by the slow one, {by_fast} by the fast one");
+}
+
+fn sockets_of_interfaces_that_are_gone_are_closed() {
+    let (balancer, other) = (TestNamespace::new(), TestNamespace::new());
+    balancer.link(("stays", "02:00:00:00:00:0b"), &other, ("peer", "02:00:00:00:00:0c"));
+    let mut frame = Buffer::default();
+    frame.set_frame(&[2; 100]);
+    let mut transmit = Transmit::default();
+    let mut send = |interface: &str| {
+        let index = balancer.index(interface);
+        balancer.enter(|| transmit.send(index, &frame).unwrap());
+        index
+    };
+    let (stays, mut last) = (send("stays"), 0);
+    for n in 0..20 {
+        let link = format!("link{n}");
+        balancer.link((&link, "02:00:00:00:01:0b"), &other, ("far", "02:00:00:00:01:0c"));
+        last = send(&link);
+        balancer.ip(&format!("link del {link}"));
+    }
+    let text = format!("{transmit:?}");
+    let numbers = text.split(|letter: char| !letter.is_ascii_digit());
+    let open: BTreeSet<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+    assert_eq!(open, [stays, last].into(), "{text}");
 }

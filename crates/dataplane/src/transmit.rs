@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 
 use pnet_datalink::DataLinkSender;
+use rustix::io::Errno;
+use rustix::net::netdevice::index_to_name;
 
 use super::{Buffer, CaptureFilter, socket};
 use convey_model::DropReason;
@@ -14,7 +16,7 @@ use convey_model::DropReason;
 const SEND_BUFFER: usize = 4 << 20;
 
 /// Sends frames on any interface, each through a socket of its own that is opened when it is first needed, in the
-/// network namespace of the thread that sends.
+/// network namespace of the thread that sends. The sockets of interfaces that are gone are closed when another is opened.
 #[derive(Default)]
 pub struct Transmit {
     senders: HashMap<u32, Box<dyn DataLinkSender>>,
@@ -27,7 +29,10 @@ impl Transmit {
     pub fn send(&mut self, interface: u32, frame: &Buffer) -> io::Result<()> {
         let sender = match self.senders.get_mut(&interface) {
             Some(sender) => sender,
-            None => self.senders.entry(interface).or_insert(open(interface)?),
+            None => {
+                let sender = self.open(interface)?;
+                self.senders.entry(interface).or_insert(sender)
+            }
         };
         let sent = sender.send_to(frame.as_bytes(), None).unwrap_or(Ok(()));
         if sent.as_ref().is_err_and(is_gone) {
@@ -35,13 +40,14 @@ impl Transmit {
         }
         sent
     }
-}
 
-fn open(interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
-    let socket = socket::open(&CaptureFilter::nothing())?;
-    socket::set_send_buffer(&socket, SEND_BUFFER)?;
-    let (sender, _) = socket::bind(socket, interface, 0)?;
-    Ok(sender)
+    fn open(&mut self, interface: u32) -> io::Result<Box<dyn DataLinkSender>> {
+        let socket = socket::open(&CaptureFilter::nothing())?;
+        self.senders.retain(|&index, _| index_to_name(&socket, index) != Err(Errno::NODEV));
+        socket::set_send_buffer(&socket, SEND_BUFFER)?;
+        let (sender, _) = socket::bind(socket, interface, 0)?;
+        Ok(sender)
+    }
 }
 
 /// What has become of a frame that was not sent.
