@@ -6,6 +6,7 @@ mod begin;
 mod black_hole;
 mod cached;
 mod client_share;
+mod entries;
 mod expiry;
 mod fit;
 mod give_way;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::Forwarder;
-use super::cached::keys;
+use super::entries::keys;
 use crate::cache::CachedActivity;
 use crate::{Direction, FIN, Flow, FlowId, Progress, RST, Segment, View};
 use convey_model::Timestamp;

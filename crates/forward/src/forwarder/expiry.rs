@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::adopt::reroute;
-use super::cached;
+use super::entries;
 use super::journal::silenced;
 use super::withheld::AT_ONCE;
 use super::{Forwarder, refuse};
@@ -79,7 +79,7 @@ impl Forwarder {
             let end = served.end_of(flow);
             let is_rerouted = reroute(flow, plan) || tunnels.is_changed(flow);
             match cache.as_deref_mut().filter(|_| flow.is_cached()) {
-                Some(cache) if end.is_some() => cached::catch_up(cache, flow, ahead.has(id)),
+                Some(cache) if end.is_some() => entries::catch_up(cache, flow, ahead.has(id)),
                 Some(_) if !tunnels.know(flow) => moved.without_tunnel.push(id),
                 Some(_) if is_rerouted => moved.rerouted.push(id),
                 _ => {}
@@ -157,7 +157,7 @@ impl Forwarder {
             return;
         }
         if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached()) {
-            cached::catch_up(cache, flow, self.ahead.has(id));
+            entries::catch_up(cache, flow, self.ahead.has(id));
         }
         for tell in [refuse::farewell, refuse::farewell_to_server] {
             if let Some(interface) = tell(flow, plan, &mut self.answer) {

@@ -1,7 +1,7 @@
 //! Flows that leave for another forwarder, and flows that come from one.
 
 use super::begin::UNRESOLVED;
-use super::cached::keys;
+use super::entries::keys;
 use super::recipient::{Recipient, outer_source};
 use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};

@@ -1,6 +1,6 @@
 //! What a log of flows is told: a record of each flow that has ended, if somebody wants to know.
 
-use super::{Forwarder, cached, owners};
+use super::{Forwarder, entries, owners};
 use crate::journal::{FlowRecord, Journal};
 use crate::{Direction, Flow, FlowEnd, FlowId, FlowState, Segment};
 use convey_model::Timestamp;
@@ -72,7 +72,7 @@ impl Forwarder {
         }
         let mut flow = flow.clone();
         if let Some(cache) = self.cache.as_deref_mut().filter(|_| flow.is_cached() && !flow.is_over()) {
-            cached::catch_up(cache, &mut flow, self.ahead.has(id));
+            entries::catch_up(cache, &mut flow, self.ahead.has(id));
         }
         let state = flow.state();
         let is_worth_it = !flow.is_over() && !is_mere_beginning(state);

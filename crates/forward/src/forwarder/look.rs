@@ -1,7 +1,7 @@
 //! Looks at flows for an operator, a slice at a time, and ends one.
 
 use super::ahead::progress_of;
-use super::cached::keys;
+use super::entries::keys;
 use super::{Forwarder, owners, refuse};
 use crate::ServerWay;
 use crate::journal::Journal;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Forwarder, PacketContext, cached, segment};
+use super::{Forwarder, PacketContext, entries, segment};
 use crate::plan::Plan;
 use crate::{ACK, Direction, FlowId, Frame, RST, SYN};
 use convey_model::Timestamp;
@@ -101,7 +101,7 @@ impl Forwarder {
         let seen = self.catch_up_open(id).map_or(seen, |both| both[Direction::ToClient as usize]);
         let flow = self.flows.get(id);
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
-            cached::accept_server_from(&mut **cache, flow, interface, seen, now);
+            entries::accept_server_from(&mut **cache, flow, interface, seen, now);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::cached::remove;
+use super::entries::remove;
 use super::{Forwarder, owners};
 use crate::{Flow, FlowId};
 use convey_model::FlowKey;
