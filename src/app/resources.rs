@@ -12,8 +12,8 @@ use crate::config::Config;
 use crate::forward::Reservation;
 use crate::model::Mode;
 
-/// Tasks of every process: control, health checks, log, statistics, the watch of the file, and a thread that reads files aside.
-const TASKS_OF_ALL: u64 = 6;
+/// Tasks of every process: control, health checks, log, statistics, two for the watch of the files, and a thread that reads files aside.
+const TASKS_OF_ALL: u64 = 7;
 
 /// Threads beside the workers of packet modes: one transmits, one captures on an interface at least.
 const TASKS_BESIDE_PACKET_WORKERS: u64 = 2;

@@ -59,6 +59,7 @@ mod quic;
 mod reload;
 mod reload_equals_start;
 mod routes_seen;
+mod saves;
 mod served_files;
 mod servers;
 mod service_manager;
@@ -141,6 +142,7 @@ fn main() -> ExitCode {
         reload::stories(),
         reload_equals_start::stories(),
         routes_seen::stories(),
+        saves::stories(),
         served_files::stories(),
         servers::stories(),
         service_manager::stories(),

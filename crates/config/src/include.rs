@@ -104,7 +104,8 @@ pub(super) fn check(pattern: &str) -> Result<(), String> {
     Pattern::new(pattern).map(drop).map_err(|error| format!("found {pattern:?}; {}", error.msg))
 }
 
-fn has_wildcards(pattern: &str) -> bool {
+/// Whether a pattern has more than one reading.
+pub(super) fn has_wildcards(pattern: &str) -> bool {
     pattern.contains(['*', '?', '['])
 }
 

@@ -1,10 +1,14 @@
 //! Files that are saved in every way that editors and programs save them.
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::schedule::LOOK_EVERY;
 use super::*;
 
 /// A configuration in a directory of its own, and every change somebody was told of.
@@ -332,4 +336,79 @@ fn nobody_is_told_after_the_watch_was_dropped() {
     drop(watch);
     fs::write(directory.path().join(CONFIG), "two").expect("writable");
     assert!(told.recv().is_err(), "the thread is gone, and what it would tell with");
+}
+
+#[test]
+fn file_written_in_pieces_is_told_when_it_is_closed() {
+    let story = Story::with_file();
+    story.next_told_is("watched");
+    let mut file = fs::File::create(story.at(CONFIG)).expect("writable");
+    for part in ["a", " slow", " save"] {
+        file.write_all(part.as_bytes()).expect("writable");
+        story.is_told_nothing_for(3 * LOOK_EVERY);
+    }
+    drop(file);
+    story.is_told_of(Some("a slow save"));
+    story.next_told_is("three");
+}
+
+#[test]
+fn file_that_its_writer_keeps_open_is_told_once_it_is_quiet() {
+    let story = Story::with_file();
+    story.next_told_is("watched");
+    let mut file = fs::File::create(story.at(CONFIG)).expect("writable");
+    file.write_all(b"two").expect("writable");
+    story.is_told_nothing_for(LONG_ENOUGH);
+    story.is_told_of(Some("two"));
+    drop(file);
+    story.next_told_is("three");
+}
+
+#[test]
+fn hard_link_in_place_of_the_file_is_told() {
+    let story = Story::with_file();
+    story.write("etc/other", "two");
+    fs::remove_file(story.at(CONFIG)).expect("there");
+    fs::hard_link(story.at("etc/other"), story.at(CONFIG)).expect("writable");
+    story.is_told_of(Some("two"));
+}
+
+#[test]
+fn included_links_into_another_directory_are_followed() {
+    const MAIN: &str = "include = 'enabled/*'";
+    let story = Story::begin(|root| {
+        for folder in ["etc/enabled", "available/v1"] {
+            fs::create_dir_all(root.join(folder)).expect("writable");
+        }
+        fs::write(root.join("available/v1/a"), "one").expect("writable");
+        symlink("../../available/v1/a", root.join("etc/enabled/a")).expect("writable");
+        fs::write(root.join(CONFIG), MAIN).expect("writable");
+    });
+    story.write("available/v1/a", "two");
+    story.is_told_of(Some(MAIN));
+    story.rename("available/v1", "available/old");
+    fs::create_dir(story.at("available/v1")).expect("writable");
+    story.write("available/v1/a", "three");
+    story.is_told_of(Some(MAIN));
+    story.write("available/v1/a", "four");
+    story.is_told_of(Some(MAIN));
+}
+
+#[test]
+fn new_file_in_a_named_folder_is_told() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [config, folder] = ["config.toml", "certificates"].map(|name| directory.path().join(name));
+    fs::write(&config, "same").expect("writable");
+    fs::create_dir(&folder).expect("writable");
+    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let content = Some(Vec::new());
+    lists.set(vec![ReadFile { path: folder.clone(), content, is_access_list: false, is_secret: true }]);
+    let first = FirstLook::new(&config).expect("a directory");
+    let _watch = watch(first, lists, None, move || _ = tell.send(())).expect("it can be watched");
+    for name in ["a.pem", "b.pem"] {
+        fs::write(folder.join(name), name).expect("writable");
+        told.recv_timeout(PATIENCE).expect("told of a new name");
+    }
+    fs::remove_file(folder.join("a.pem")).expect("there");
+    told.recv_timeout(PATIENCE).expect("told of a name that is gone");
 }

@@ -1,0 +1,268 @@
+//! Watches of folders by inotify, through the crate `notify`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use log::{debug, warn};
+use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
+use notify::{Config, ErrorKind, Event, INotifyWatcher, RecursiveMode, Watcher};
+
+use super::places::{FolderToWatch, InodeId};
+use super::schedule::FileChange;
+use super::shared::WatchShared;
+
+/// Most folders that are watched. Files in others are polled.
+const MAX_WATCHED_FOLDERS: usize = 4_096;
+
+/// Folders that inotify watches.
+pub(super) struct WatchedFolders {
+    watcher: Option<INotifyWatcher>,
+    /// The thread of `notify` has a copy: it is the only one once that thread has ended.
+    thread: Arc<()>,
+    watched: BTreeMap<PathBuf, InodeId>,
+    /// Inodes of the watched folders.
+    inodes: BTreeSet<InodeId>,
+    has_warned: bool,
+}
+
+/// Result of [`WatchedFolders::watch`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WatchOutcome {
+    /// A folder that is needed cannot be watched.
+    pub(super) lacks_one: bool,
+    /// A folder was not watched before: it may have changed meanwhile.
+    pub(super) has_new: bool,
+}
+
+impl WatchedFolders {
+    /// Begins without a folder. Without inotify, none can be watched.
+    pub(super) fn new(shared: &Arc<WatchShared>) -> WatchedFolders {
+        let (thread, watched, inodes) = (Arc::new(()), BTreeMap::new(), BTreeSet::new());
+        let mut folders = WatchedFolders { watcher: None, thread, watched, inodes, has_warned: false };
+        folders.start(shared);
+        folders
+    }
+
+    /// Starts inotify if it does not run.
+    pub(super) fn start(&mut self, shared: &Arc<WatchShared>) {
+        if self.is_running() {
+            return;
+        }
+        self.watched.clear();
+        self.inodes.clear();
+        // Its end would panic without its thread.
+        std::mem::forget(self.watcher.take());
+        if thread::Builder::new().spawn(|| ()).is_err() {
+            self.warn("no thread can be made");
+            return;
+        }
+        let (in_thread, shared) = (Arc::clone(&self.thread), Arc::clone(shared));
+        let handler = move |event: notify::Result<Event>| {
+            let _ = &in_thread;
+            handle(&shared, event);
+        };
+        match INotifyWatcher::new(handler, Config::default()) {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => self.warn(&error.to_string()),
+        }
+        if self.watcher.is_some() && !self.is_running() {
+            self.warn("no thread can be made");
+        }
+    }
+
+    /// Whether events come.
+    pub(super) fn is_running(&self) -> bool {
+        self.watcher.is_some() && Arc::strong_count(&self.thread) > 1
+    }
+
+    /// Watches folders from now on.
+    pub(super) fn watch(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) -> WatchOutcome {
+        let mut outcome = WatchOutcome::default();
+        for (path, folder) in folders {
+            match self.watched.get(path) {
+                Some(id) if *id == folder.id => continue,
+                Some(_) => self.unwatch(path),
+                None => {}
+            }
+            let is_watched = self.watch_one(path, folder.id);
+            outcome.has_new |= is_watched;
+            outcome.lacks_one |= !is_watched && folder.is_needed;
+        }
+        outcome
+    }
+
+    fn watch_one(&mut self, path: &Path, id: InodeId) -> bool {
+        if self.watched.len() >= MAX_WATCHED_FOLDERS {
+            self.warn(&format!("more than {MAX_WATCHED_FOLDERS} folders"));
+            return false;
+        }
+        // inotify reports a folder that is mounted twice by one of its paths alone.
+        if !self.is_running() || self.inodes.contains(&id) {
+            return false;
+        }
+        let Some(watcher) = &mut self.watcher else { return false };
+        match watcher.watch(path, RecursiveMode::NonRecursive) {
+            Ok(()) => {
+                self.watched.insert(path.to_owned(), id);
+                self.inodes.insert(id);
+                true
+            }
+            Err(error) => {
+                match error.kind {
+                    ErrorKind::MaxFilesWatch => self.warn("fs.inotify.max_user_watches is reached"),
+                    _ => debug!("cannot watch {}: {error}", path.display()),
+                }
+                false
+            }
+        }
+    }
+
+    /// Logs once that files are polled.
+    fn warn(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            warn!("cannot watch all files by inotify: {why}; convey polls the others 5 times a second");
+        }
+    }
+
+    /// Begins the watches of folders anew. One may have ended without an event, for example because
+    /// its file system was unmounted.
+    pub(super) fn renew(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) {
+        for (path, folder) in folders {
+            if self.watched.contains_key(path) {
+                self.unwatch(path);
+                self.watch_one(path, folder.id);
+            }
+        }
+    }
+
+    /// Ends the watches of a folder and of those below.
+    pub(super) fn forget(&mut self, path: &Path) {
+        let below: Vec<PathBuf> =
+            self.watched.keys().filter(|folder| folder.starts_with(path)).cloned().collect();
+        for folder in below {
+            self.unwatch(&folder);
+        }
+    }
+
+    /// Ends the watches of folders that nobody needs.
+    pub(super) fn retain(&mut self, wanted: &BTreeSet<&Path>) {
+        let unwanted = self.watched.keys().filter(|folder| !wanted.contains(folder.as_path()));
+        for folder in unwanted.cloned().collect::<Vec<_>>() {
+            self.unwatch(&folder);
+        }
+    }
+
+    fn unwatch(&mut self, folder: &Path) {
+        if let Some(id) = self.watched.remove(folder) {
+            self.inodes.remove(&id);
+        }
+        if self.is_running()
+            && let Some(watcher) = &mut self.watcher
+        {
+            // It may be gone already.
+            let _ = watcher.unwatch(folder);
+        }
+    }
+}
+
+impl Drop for WatchedFolders {
+    fn drop(&mut self) {
+        if !self.is_running() {
+            std::mem::forget(self.watcher.take());
+        }
+    }
+}
+
+/// Runs in the thread of `notify`.
+fn handle(shared: &WatchShared, event: notify::Result<Event>) {
+    match event {
+        Ok(event) if !event.need_rescan() => {
+            let Some(change) = file_change(&event.kind) else { return };
+            let Some(path) = event.paths.first() else { return };
+            if shared.with(|state, _| state.schedule.concerns(path, change)) {
+                shared.update(|state, now| state.schedule.event(path, change, now));
+            }
+        }
+        Ok(_) | Err(_) => shared.update(|state, now| state.schedule.lost_events(now)),
+    }
+}
+
+fn file_change(kind: &EventKind) -> Option<FileChange> {
+    Some(match kind {
+        EventKind::Access(AccessKind::Open(_)) => FileChange::Opened,
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => FileChange::Whole,
+        EventKind::Create(CreateKind::Folder) => FileChange::Whole,
+        EventKind::Create(_) => FileChange::Created,
+        EventKind::Modify(ModifyKind::Data(_)) => FileChange::Modified,
+        EventKind::Modify(ModifyKind::Metadata(_)) => FileChange::Attributes,
+        EventKind::Modify(ModifyKind::Name(RenameMode::To)) => FileChange::Whole,
+        EventKind::Modify(ModifyKind::Name(RenameMode::From)) | EventKind::Remove(_) => FileChange::Gone,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use notify::event::Flag;
+
+    use super::*;
+    use crate::watch::schedule::LookKind;
+
+    #[test]
+    fn overflow_of_the_queue_has_every_file_looked_at() {
+        let shared = WatchShared::new();
+        shared.update(|state, now| {
+            state.schedule.add(7, now);
+            state.schedule.due(now);
+        });
+        handle(&shared, Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
+        let turn = shared.wait().unwrap();
+        assert_eq!(turn.looks, [(7, LookKind::Whole)]);
+    }
+
+    #[test]
+    fn folders_beyond_the_limit_are_not_watched() {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = Arc::new(WatchShared::new());
+        let mut folders = WatchedFolders::new(&shared);
+        let wanted: BTreeMap<PathBuf, FolderToWatch> = (0..=MAX_WATCHED_FOLDERS)
+            .map(|n| {
+                let path = directory.path().join(format!("{n:05}"));
+                fs::create_dir(&path).unwrap();
+                let found = fs::metadata(&path).unwrap();
+                (path, FolderToWatch { id: (found.dev(), found.ino()), is_needed: true })
+            })
+            .collect();
+        assert_eq!(folders.watch(&wanted), WatchOutcome { lacks_one: true, has_new: true });
+        assert_eq!(folders.watched.len(), MAX_WATCHED_FOLDERS);
+        folders.retain(&wanted.keys().skip(1).map(PathBuf::as_path).collect());
+        assert_eq!(
+            folders.watch(&wanted.into_iter().skip(1).collect()),
+            WatchOutcome { lacks_one: false, has_new: true }
+        );
+    }
+
+    #[test]
+    fn folder_that_was_replaced_is_watched_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("folder");
+        let shared = Arc::new(WatchShared::new());
+        let mut folders = WatchedFolders::new(&shared);
+        let mut watch = || {
+            let found = fs::metadata(&path).unwrap();
+            let folder = FolderToWatch { id: (found.dev(), found.ino()), is_needed: true };
+            folders.watch(&[(path.clone(), folder)].into())
+        };
+        fs::create_dir(&path).unwrap();
+        assert_eq!(watch(), WatchOutcome { lacks_one: false, has_new: true });
+        assert_eq!(watch(), WatchOutcome::default());
+        fs::rename(&path, directory.path().join("old")).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(watch(), WatchOutcome { lacks_one: false, has_new: true });
+    }
+}

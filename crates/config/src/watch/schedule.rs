@@ -1,0 +1,360 @@
+//! Decides when a watched file is checked: after an event once its writers have closed it, and
+//! by polling now and then. Pure: file events and the time in, looks out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use glob::{MatchOptions, Pattern};
+
+/// Pause between two checks of a file that polling has seen change, or that inotify cannot watch.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Quiet time after an event before its file is read: events of one save come together.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Events without a quiet time in between delay a look by this at most.
+const MAX_BURST: Duration = Duration::from_secs(1);
+/// A file that its writer keeps open is read once nothing was written to it for so long.
+const QUIET_WRITER: Duration = Duration::from_secs(3);
+/// A file that its writer keeps open and never stops writing is read after so long.
+const MAX_WRITE: Duration = Duration::from_secs(30);
+/// Time between two reads of a file whose writer has not stopped within [`MAX_WRITE`].
+const ENDLESS_WRITER_READ_EVERY: Duration = Duration::from_secs(1);
+/// Most files whose open writers are waited for at once.
+const MAX_OPEN_WRITES: usize = 1_024;
+
+/// Hidden files match only a pattern that begins with a dot.
+const LIKE_A_SHELL: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
+/// A watched file, and the files that it includes.
+pub(super) type FileId = u64;
+
+/// Change of a file, as inotify reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileChange {
+    /// A process opened it.
+    Opened,
+    /// It appeared: a link, or a file that a process is about to write.
+    Created,
+    /// A writer changed it, and has it open still.
+    Modified,
+    /// Its owner, mode or times changed.
+    Attributes,
+    /// It is whole: a writer closed it, or a rename put it there.
+    Whole,
+    /// It was removed or renamed.
+    Gone,
+}
+
+/// Kind of a check of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LookKind {
+    /// Compare the metadata first: a save may be under way.
+    Poll,
+    /// An event reports the file as whole.
+    Whole,
+}
+
+/// Times at which each watched file is checked next.
+#[derive(Debug, Default)]
+pub(super) struct LookSchedule {
+    files: BTreeMap<FileId, FilePlan>,
+    /// The files that a path belongs to.
+    paths: HashMap<PathBuf, BTreeSet<FileId>>,
+    /// The files that include names of a folder by a pattern.
+    listed: HashMap<PathBuf, Vec<(Pattern, FileId)>>,
+    /// Files that a writer has open.
+    writes: BTreeMap<PathBuf, OpenWrite>,
+    /// Files that appeared in this burst, and may be open.
+    created: BTreeSet<PathBuf>,
+    /// Paths that were removed or renamed since the last look.
+    gone: BTreeSet<PathBuf>,
+    burst: Option<Burst>,
+    wants_reload: bool,
+}
+
+#[derive(Debug)]
+struct FilePlan {
+    next_poll: Duration,
+    poll_every: Duration,
+    /// Whether an event has reported it since the last look.
+    is_reported: bool,
+    paths: Vec<PathBuf>,
+    folders: Vec<PathBuf>,
+}
+
+/// Events that came shortly after one another.
+#[derive(Debug, Clone, Copy)]
+struct Burst {
+    first: Duration,
+    last: Duration,
+}
+
+impl Burst {
+    fn due(self) -> Duration {
+        (self.last + SETTLE).min(self.first + MAX_BURST)
+    }
+}
+
+#[derive(Debug)]
+struct OpenWrite {
+    first: Duration,
+    last: Duration,
+    /// It is written for longer than [`MAX_WRITE`]: no other file waits for it.
+    is_endless: bool,
+}
+
+impl OpenWrite {
+    fn due(&self) -> Duration {
+        match self.is_endless {
+            true => self.first + ENDLESS_WRITER_READ_EVERY,
+            false => (self.last + QUIET_WRITER).min(self.first + MAX_WRITE),
+        }
+    }
+}
+
+impl LookSchedule {
+    /// Adds a file, due for a look now.
+    pub(super) fn add(&mut self, id: FileId, now: Duration) {
+        let (paths, folders) = Default::default();
+        let (next_poll, poll_every) = (now, LOOK_EVERY);
+        self.files.insert(id, FilePlan { next_poll, poll_every, is_reported: false, paths, folders });
+    }
+
+    /// Removes a file.
+    pub(super) fn remove(&mut self, id: FileId) {
+        self.forget_places(id);
+        self.files.remove(&id);
+    }
+
+    /// Sets the paths whose events concern a file, and how often it is polled while nothing happens.
+    /// In `listed` folders, events of all names that match concern it.
+    pub(super) fn set_places(
+        &mut self,
+        id: FileId,
+        paths: impl IntoIterator<Item = PathBuf>,
+        listed: &[(PathBuf, Pattern)],
+        poll_every: Duration,
+    ) {
+        self.forget_places(id);
+        let Some(plan) = self.files.get_mut(&id) else { return };
+        plan.poll_every = poll_every;
+        plan.paths = paths.into_iter().collect();
+        plan.folders = listed.iter().map(|(folder, _)| folder.clone()).collect();
+        for path in &plan.paths {
+            self.paths.entry(path.clone()).or_default().insert(id);
+        }
+        for (folder, pattern) in listed {
+            self.listed.entry(folder.clone()).or_default().push((pattern.clone(), id));
+        }
+    }
+
+    /// Sets how often a file is polled while nothing happens.
+    pub(super) fn poll_every(&mut self, id: FileId, every: Duration) {
+        if let Some(plan) = self.files.get_mut(&id) {
+            plan.poll_every = every;
+        }
+    }
+
+    /// Has a file polled soon: it may have changed before its folder was watched.
+    pub(super) fn poll_soon(&mut self, id: FileId, now: Duration) {
+        if let Some(plan) = self.files.get_mut(&id) {
+            plan.next_poll = plan.next_poll.min(now + LOOK_EVERY);
+        }
+    }
+
+    fn forget_places(&mut self, id: FileId) {
+        let Some(plan) = self.files.get_mut(&id) else { return };
+        for path in std::mem::take(&mut plan.paths) {
+            if let Some(ids) = self.paths.get_mut(&path) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.paths.remove(&path);
+                }
+            }
+        }
+        for folder in std::mem::take(&mut plan.folders) {
+            if let Some(ids) = self.listed.get_mut(&folder) {
+                ids.retain(|(_, other)| *other != id);
+                if ids.is_empty() {
+                    self.listed.remove(&folder);
+                }
+            }
+        }
+    }
+
+    /// Whether an event of inotify matters.
+    pub(super) fn concerns(&self, path: &Path, change: FileChange) -> bool {
+        match change {
+            FileChange::Opened => self.created.contains(path),
+            _ => !self.ids(path).is_empty(),
+        }
+    }
+
+    /// Takes in an event of inotify.
+    pub(super) fn event(&mut self, path: &Path, change: FileChange, now: Duration) {
+        if !self.concerns(path, change) {
+            return;
+        }
+        let ids = self.ids(path);
+        match change {
+            FileChange::Opened | FileChange::Modified => {
+                self.created.remove(path);
+                if self.wait_for_writer(path, now) {
+                    return;
+                }
+            }
+            FileChange::Created => {
+                if self.created.len() < MAX_OPEN_WRITES {
+                    self.created.insert(path.to_owned());
+                }
+            }
+            FileChange::Attributes if self.writes.contains_key(path) => return,
+            FileChange::Attributes => {}
+            FileChange::Whole | FileChange::Gone => {
+                self.created.remove(path);
+                self.writes.remove(path);
+            }
+        }
+        if change == FileChange::Gone && self.paths.contains_key(path) {
+            self.gone.insert(path.to_owned());
+        }
+        self.report(ids, now);
+    }
+
+    /// Has all files checked: events were lost.
+    pub(super) fn lost_events(&mut self, now: Duration) {
+        let all: Vec<FileId> = self.files.keys().copied().collect();
+        self.report(all, now);
+    }
+
+    /// Whether there was room to wait.
+    fn wait_for_writer(&mut self, path: &Path, now: Duration) -> bool {
+        if let Some(write) = self.writes.get_mut(path) {
+            write.last = now;
+        } else if self.writes.len() < MAX_OPEN_WRITES {
+            let write = OpenWrite { first: now, last: now, is_endless: false };
+            self.writes.insert(path.to_owned(), write);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn ids(&self, path: &Path) -> BTreeSet<FileId> {
+        let mut ids = self.paths.get(path).cloned().unwrap_or_default();
+        if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
+            let name = name.to_string_lossy();
+            let patterns = self.listed.get(folder).into_iter().flatten();
+            let matching = patterns.filter(|(pattern, _)| pattern.matches_with(&name, LIKE_A_SHELL));
+            ids.extend(matching.map(|(_, id)| *id));
+        }
+        ids
+    }
+
+    /// Has files checked once it is quiet.
+    fn report(&mut self, ids: impl IntoIterator<Item = FileId>, now: Duration) {
+        for id in ids {
+            if let Some(plan) = self.files.get_mut(&id) {
+                plan.is_reported = true;
+                // A burst that is over has waited for a writer.
+                let going_on = self.burst.filter(|burst| burst.due() > now);
+                self.burst = Some(Burst { first: going_on.map_or(now, |burst| burst.first), last: now });
+            }
+        }
+    }
+
+    /// The next time at which [`LookSchedule::due`] may return something.
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        let writes = self.writes.values().map(OpenWrite::due).min();
+        if self.is_held() {
+            return writes;
+        }
+        let polls = self.files.values().filter(|plan| !plan.is_reported).map(|plan| plan.next_poll).min();
+        [writes, self.burst.map(Burst::due), polls].into_iter().flatten().min()
+    }
+
+    /// Whether a writer has a file open: a reload would read half of it.
+    fn is_held(&self) -> bool {
+        self.writes.values().any(|write| !write.is_endless)
+    }
+
+    /// Returns the files to be checked now.
+    pub(super) fn due(&mut self, now: Duration) -> Vec<(FileId, LookKind)> {
+        self.expire_writes(now);
+        if self.is_held() {
+            return Vec::new();
+        }
+        let is_settled = self.burst.is_some_and(|burst| burst.due() <= now);
+        if is_settled {
+            self.burst = None;
+            self.created.clear();
+        }
+        let mut due = Vec::new();
+        for (id, plan) in &mut self.files {
+            if plan.is_reported && is_settled {
+                plan.is_reported = false;
+                due.push((*id, LookKind::Whole));
+            } else if !plan.is_reported && plan.next_poll <= now {
+                due.push((*id, LookKind::Poll));
+            } else {
+                continue;
+            }
+            plan.next_poll = now + LOOK_EVERY;
+        }
+        due
+    }
+
+    fn expire_writes(&mut self, now: Duration) {
+        let mut expired = Vec::new();
+        self.writes.retain(|path, write| {
+            if write.due() > now {
+                return true;
+            }
+            expired.push(path.clone());
+            // An endless writer that is quiet is like one that has closed the file.
+            let goes_on = match write.is_endless {
+                true => write.last >= write.first,
+                false => write.last + QUIET_WRITER > now,
+            };
+            (write.first, write.is_endless) = (now, true);
+            goes_on
+        });
+        for path in expired {
+            let ids = self.ids(&path);
+            self.report(ids, now);
+            // They have waited for long enough.
+            self.burst = self.burst.map(|burst| Burst { first: now.saturating_sub(MAX_BURST), ..burst });
+        }
+    }
+
+    /// Returns the paths that are gone since the last call.
+    pub(super) fn take_gone(&mut self) -> BTreeSet<PathBuf> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Plans the next check of a file after one. An active file has changed lately, or is missing: it
+    /// is polled soon.
+    pub(super) fn looked(&mut self, id: FileId, is_active: bool, now: Duration) {
+        if let Some(plan) = self.files.get_mut(&id) {
+            let every = plan.poll_every;
+            // All files are polled at the same times: the thread wakes up once for all.
+            let beats = now.as_nanos() / every.as_nanos().max(1) + 1;
+            let beat = every.saturating_mul(u32::try_from(beats).unwrap_or(u32::MAX));
+            plan.next_poll = if is_active || every <= LOOK_EVERY { now + LOOK_EVERY } else { beat };
+        }
+    }
+
+    /// Asks for a reload.
+    pub(super) fn want_reload(&mut self) {
+        self.wants_reload = true;
+    }
+
+    /// Whether to reload now: not while a file is being written, nor in a burst of events.
+    pub(super) fn take_reload(&mut self) -> bool {
+        !self.is_held() && self.burst.is_none() && std::mem::take(&mut self.wants_reload)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! State that the thread of a watch shares with the code that notifies it.
+#![expect(clippy::disallowed_methods, reason = "a shell: it reads the clock")]
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::schedule::{FileId, LookKind, LookSchedule};
+
+/// State of a watch, and the wake-up of its thread.
+#[derive(Debug)]
+pub(super) struct WatchShared {
+    state: Mutex<WatchState>,
+    changed: Condvar,
+    start: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct WatchState {
+    pub(super) schedule: LookSchedule,
+    /// The files that the configuration names are others now.
+    pub(super) has_new_names: bool,
+    pub(super) is_stopped: bool,
+}
+
+/// Work of the thread after a wake-up.
+#[derive(Debug)]
+pub(super) struct WatchTurn {
+    pub(super) has_new_names: bool,
+    pub(super) looks: Vec<(FileId, LookKind)>,
+}
+
+impl WatchShared {
+    pub(super) fn new() -> WatchShared {
+        WatchShared { state: Mutex::default(), changed: Condvar::new(), start: Instant::now() }
+    }
+
+    /// Changes the state, and wakes the thread if it has to do something sooner.
+    pub(super) fn update(&self, change: impl FnOnce(&mut WatchState, Duration)) {
+        let mut state = self.lock();
+        let before = state.schedule.wake_at();
+        change(&mut state, self.start.elapsed());
+        let is_sooner = match (state.schedule.wake_at(), before) {
+            (Some(now), Some(before)) => now < before,
+            (now, _) => now.is_some(),
+        };
+        if is_sooner || state.has_new_names || state.is_stopped {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Changes the state from the thread of the watch itself.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut WatchState, Duration) -> T) -> T {
+        change(&mut self.lock(), self.start.elapsed())
+    }
+
+    /// Waits for the next turn; `None` once the watch is stopped.
+    pub(super) fn wait(&self) -> Option<WatchTurn> {
+        let mut state = self.lock();
+        while !state.is_stopped {
+            let now = self.start.elapsed();
+            let looks = state.schedule.due(now);
+            let has_new_names = std::mem::take(&mut state.has_new_names);
+            if has_new_names || !looks.is_empty() {
+                return Some(WatchTurn { has_new_names, looks });
+            }
+            state = match state.schedule.wake_at() {
+                Some(at) => {
+                    let waited = self.changed.wait_timeout(state, at.saturating_sub(now));
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

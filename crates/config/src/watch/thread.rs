@@ -1,0 +1,169 @@
+//! Thread of a watch: checks files when they are due, and keeps the watches of their folders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::NamedFiles;
+use super::folders::WatchedFolders;
+use super::places::FilePlaces;
+use super::schedule::{FileId, LOOK_EVERY, LookKind};
+use super::shared::{WatchShared, WatchTurn};
+use super::watched_file::WatchedFile;
+
+/// State that the thread of a watch has for itself.
+pub(super) struct WatchThread {
+    shared: Arc<WatchShared>,
+    named: NamedFiles,
+    brought_into: Option<PathBuf>,
+    files: BTreeMap<FileId, WatchedFile>,
+    places: BTreeMap<FileId, FilePlaces>,
+    folders: WatchedFolders,
+    /// Files that are polled because a folder cannot be watched.
+    lacking: BTreeSet<FileId>,
+    /// When to try again to watch their folders.
+    retry_at: Duration,
+    next_id: FileId,
+}
+
+/// From one attempt to watch the folders of files that are polled to the next.
+const RETRY_EVERY: Duration = Duration::from_secs(30);
+
+/// The configuration itself.
+const MAIN: FileId = 0;
+
+impl WatchThread {
+    pub(super) fn new(
+        shared: Arc<WatchShared>,
+        first: WatchedFile,
+        named: NamedFiles,
+        brought_into: Option<PathBuf>,
+    ) -> WatchThread {
+        let folders = WatchedFolders::new(&shared);
+        let (files, places, lacking) = Default::default();
+        let (retry_at, next_id) = (RETRY_EVERY, MAIN + 1);
+        #[rustfmt::skip]
+        let mut thread = WatchThread { shared, named, brought_into, files, places, folders, lacking, retry_at, next_id };
+        if thread.brought_into.is_none() {
+            thread.add(MAIN, first);
+        }
+        thread.follow();
+        thread
+    }
+
+    /// Runs until the watch is stopped.
+    pub(super) fn run(mut self, on_change: impl Fn()) {
+        while let Some(turn) = self.shared.wait() {
+            if self.take_turn(turn) {
+                on_change();
+            }
+        }
+    }
+
+    /// Whether to reload.
+    fn take_turn(&mut self, turn: WatchTurn) -> bool {
+        let gone = self.shared.with(|state, _| state.schedule.take_gone());
+        gone.iter().for_each(|path| self.folders.forget(path));
+        let mut has_new_places = turn.has_new_names;
+        if turn.has_new_names {
+            self.follow();
+        }
+        let mut has_changed = false;
+        for (id, kind) in turn.looks {
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            let is_new = file.stamps.is_empty();
+            has_changed |= file.look_as(kind);
+            let (is_active, has_just_changed) = (file.is_active(), file.has_just_changed());
+            self.shared.with(|state, now| state.schedule.looked(id, is_active, now));
+            let is_unreported = kind == LookKind::Poll && has_just_changed && !is_new;
+            if is_unreported && let Some(places) = self.places.get(&id) {
+                self.folders.renew(&places.folders);
+            }
+            if is_unreported || kind == LookKind::Whole {
+                self.find_places(id);
+                has_new_places = true;
+            }
+        }
+        has_new_places |= self.retry();
+        if has_new_places {
+            let wanted = self.places.values().flat_map(|places| places.folders.keys());
+            self.folders.retain(&wanted.map(PathBuf::as_path).collect());
+        }
+        self.shared.with(|state, _| {
+            if has_changed {
+                state.schedule.want_reload();
+            }
+            state.schedule.take_reload()
+        })
+    }
+
+    /// Tries again to watch folders that could not be watched. Whether it was time to.
+    fn retry(&mut self) -> bool {
+        let now = self.shared.with(|_, now| now);
+        if self.lacking.is_empty() || now < self.retry_at {
+            return false;
+        }
+        self.retry_at = now + RETRY_EVERY;
+        self.folders.start(&self.shared);
+        self.lacking.clone().into_iter().for_each(|id| self.find_places(id));
+        true
+    }
+
+    /// Watches the files that the configuration names now, and no longer those that it named.
+    fn follow(&mut self) {
+        let named: BTreeSet<PathBuf> = self.named.paths().into_iter().collect();
+        let gone: Vec<FileId> = self
+            .files
+            .iter()
+            .filter(|(id, file)| **id != MAIN && !named.contains(&file.path))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            self.files.remove(&id);
+            self.places.remove(&id);
+            self.lacking.remove(&id);
+            self.shared.with(|state, _| state.schedule.remove(id));
+        }
+        let known: BTreeSet<&Path> =
+            self.files.iter().filter(|(id, _)| **id != MAIN).map(|(_, file)| file.path.as_path()).collect();
+        let new = self.named.take_new(|path| known.contains(path), self.brought_into.as_deref());
+        for file in new {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.add(id, file);
+        }
+    }
+
+    fn add(&mut self, id: FileId, file: WatchedFile) {
+        self.files.insert(id, file);
+        self.shared.with(|state, now| state.schedule.add(id, now));
+        self.find_places(id);
+    }
+
+    /// Finds the places in which a change of the file shows, and watches their folders.
+    fn find_places(&mut self, id: FileId) {
+        let Some(file) = self.files.get(&id) else { return };
+        let places = file.places();
+        // Events are of use as soon as a folder is watched.
+        let every = places.poll_every();
+        self.shared.with(|state, _| {
+            state.schedule.set_places(id, places.paths.iter().cloned(), &places.listed, every);
+        });
+        let outcome = self.folders.watch(&places.folders);
+        self.places.insert(id, places);
+        self.shared.with(|state, now| {
+            if outcome.lacks_one {
+                state.schedule.poll_every(id, LOOK_EVERY);
+            }
+            if outcome.has_new {
+                state.schedule.poll_soon(id, now);
+            }
+        });
+        if outcome.lacks_one {
+            self.lacking.insert(id);
+        } else {
+            self.lacking.remove(&id);
+        }
+    }
+}
