@@ -63,8 +63,12 @@ fn each_of_it_has_a_switch() {
         let balancer = BalancerProcess::start(&lab, &setup.clone().and(&format!("[privileges]\n{lines}\n")));
         let found = (status(&balancer, "NoNewPrivs"), status(&balancer, "Seccomp"));
         assert_eq!((found.0.as_str(), found.1.as_str()), (no_new, seccomp), "{lines}");
-        let log = balancer.log();
-        assert!(told.map_or(!log.contains("no new privileges"), |told| log.contains(told)), "{lines}: {log}");
+        match told {
+            Some(told) => {
+                wait_for(&format!("{told:?} with {lines}"), || balancer.log().contains(told).then_some(()))
+            }
+            None => assert!(!balancer.log().contains("no new privileges"), "{lines}"),
+        }
     }
 }
 
