@@ -135,7 +135,7 @@ fn visible_types(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Random numbers that are no secrets: jitter, samples, first numbers of counters, ids that authorise nothing.
-const PREDICTABLE: [&str; 10] = [
+const PREDICTABLE: [&str; 11] = [
     "crates/access-log/src/queue.rs: fastrand::u32",
     "crates/control/src/health/schedule.rs: fastrand::f64",
     "crates/dataplane/src/net/reserved_ports/records.rs: fastrand::u32",
@@ -143,6 +143,7 @@ const PREDICTABLE: [&str; 10] = [
     "crates/http/src/http3/quic.rs: fastrand::bool",
     "crates/http/src/stack/traces.rs: fastrand::u128",
     "crates/http/src/stack/traces.rs: fastrand::u64",
+    "crates/kubernetes/src/backoff.rs: fastrand::f32",
     "crates/proxy/src/udp/relay.rs: fastrand::u32",
     "crates/proxy/src/watch.rs: fastrand::u32",
     "src/app/acme.rs: fastrand::f64",

@@ -18,10 +18,6 @@ use crate::model::{DiscoverySource, ServerSource};
 /// Pause before another try to start the thread.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Threads for calls of libraries that block. They stay, for later none might be made.
-const BLOCKING_THREADS: usize = 1;
-const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
-
 /// The list: every source of servers has one line.
 async fn watch(source: DiscoverySource, board: Arc<DiscoveryBoard>) -> Infallible {
     let tell = |state| board.post(&source, state);
@@ -46,20 +42,7 @@ async fn start(board: Arc<DiscoveryBoard>) {
 }
 
 fn start_thread(board: Arc<DiscoveryBoard>) -> io::Result<()> {
-    // What is tried here are the threads that the runtime will need.
-    thread::Builder::new().spawn(|| ())?;
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(FOR_EVER)
-        .build()?;
-    let follow = move || {
-        runtime.block_on(async {
-            // The library that asks Kubernetes runs commands for tokens so. Without a thread there would be a panic later.
-            #[expect(clippy::disallowed_methods, reason = "a thread could be made just now")]
-            let _ = tokio::task::spawn_blocking(|| ()).await;
-            board.follow(watch).await
-        })
-    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let follow = move || runtime.block_on(board.follow(watch));
     thread::Builder::new().name("sources".to_owned()).spawn(follow).map(drop)
 }

@@ -5,13 +5,8 @@ use log::{LevelFilter, Metadata};
 use crate::config::{LogLevel, parse_log_level};
 
 /// Modules that say more than anybody wants, unless `RUST_LOG` asks for it. `notify` tells of every directory that is gone, on whose
-/// account the file is looked at anyway. Those of `kube` tell of each attempt, and convey of the first.
-const NOISY: [(&str, LevelFilter); 4] = [
-    ("kube_client", LevelFilter::Off),
-    ("kube_runtime", LevelFilter::Off),
-    ("notify", LevelFilter::Error),
-    ("rustls", LevelFilter::Error),
-];
+/// account the file is looked at anyway.
+const NOISY: [(&str, LevelFilter); 2] = [("notify", LevelFilter::Error), ("rustls", LevelFilter::Error)];
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,8 +106,8 @@ mod tests {
             ("convey=error,convey::app=trace", Level::Trace, "convey::app::balancer", true),
             ("convey=error,convey::app=trace", Level::Warn, "convey::admin", false),
             ("trace", Level::Warn, "notify::inotify", false),
-            ("trace", Level::Error, "kube_client::client::builder", false),
-            ("kube_client=debug", Level::Debug, "kube_client::client::builder", true),
+            ("trace", Level::Warn, "rustls::common_state", false),
+            ("rustls=debug", Level::Debug, "rustls::common_state", true),
         ] {
             assert_eq!(allows(text, level, module), is_written, "{text} {level} {module}");
         }

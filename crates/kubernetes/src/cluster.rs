@@ -1,88 +1,232 @@
-//! The API server of a cluster: where it is, and who we are to it.
+//! The API server of a cluster: where it is, and who convey is to it.
 
 use std::env;
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::path::Path;
 
-use crate::bounds::bounded_client;
-use crate::watch::WATCH_SECONDS;
-use convey_model::{KubernetesCluster, one_line};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::Uri;
-use http::header::{HOST, HeaderName, HeaderValue};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-use tokio::time::timeout;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value};
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an API server may be silent: longer than a watch lasts, and not by much. Then a list has to be answered, and both are over
-/// within 65 s.
-const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 3);
+use crate::client::ApiClient;
+use crate::credentials::{Credentials, PluginToken, TokenFile, bearer};
+use crate::exec::CredentialPlugin;
+use crate::kubeconfig::{AuthProvider, Cluster, Exec, Flag, Kubeconfig, KubeconfigUser, Text, read_file};
+use crate::server::{ApiAccess, ApiServer, PemIdentity};
+use convey_model::{KubernetesCluster, one_line};
 
-/// A client of this cluster. Reads what it needs of files anew: credentials change.
+/// The files of a pod's service account.
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+const AUTHORITY: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+
+/// Impersonation (Kubernetes API, `Impersonate-User` and `Impersonate-Group`).
+const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
+const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
+
+/// The extension of a cluster that a credential plugin gets.
+const PLUGIN_EXTENSION: &str = "client.authentication.k8s.io/exec";
+
+/// Client of this cluster. Reads all files anew: credentials change.
 ///
 /// # Errors
-/// What is missing or wrong: words for an operator.
-pub(crate) async fn connect(cluster: &KubernetesCluster) -> Result<Client, String> {
-    let mut config = config(cluster).await?;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    // What waits and asks again is the watch.
-    config.default_retry = false;
-    by_address(&mut config).await?;
-    let has_token = config.auth_info.token.is_some() || config.auth_info.username.is_some();
-    let token = config.auth_info.token_file.take().filter(|_| !has_token);
-    let client = Client::try_from(config).map_err(|error| chain(&error))?;
-    Ok(bounded_client(client, token.map(Into::into)))
+/// A file or a setting is missing or wrong: operator-facing message.
+pub(crate) async fn connect(cluster: &KubernetesCluster) -> Result<ApiClient<ApiServer>, String> {
+    let access = access(cluster).await.map_err(|why| bounded(&why))?;
+    ApiServer::new(access).map(ApiClient::new).map_err(|why| bounded(&why))
 }
 
-/// Replaces the name of the API server by an address that accepts connections: the library would look the name up in a thread, and
-/// panics where none can be made. TLS and the request go on with the name.
-async fn by_address(config: &mut Config) -> Result<(), String> {
-    let Some(host) = config.cluster_url.host().map(str::to_owned) else { return Ok(()) };
-    if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-        return Ok(());
-    }
-    let is_tls = config.cluster_url.scheme_str() == Some("https");
-    let port = config.cluster_url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-    let connected = timeout(CONNECT_TIMEOUT, convey_resolver::connect(&host, port)).await;
-    let connected = connected.map_err(|_| format!("{host}: no connection within {CONNECT_TIMEOUT:?}"))?;
-    let address = connected.and_then(|stream| stream.peer_addr());
-    let address = address.map_err(|error| format!("{host}: {error}"))?;
-    config.headers.push(host_header(&config.cluster_url)?);
-    config.cluster_url = at_address(&config.cluster_url, address)?;
-    config.tls_server_name.get_or_insert(host);
-    Ok(())
-}
-
-fn host_header(url: &Uri) -> Result<(HeaderName, HeaderValue), String> {
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    let named = authority.rsplit('@').next().unwrap_or_default();
-    Ok((HOST, HeaderValue::from_str(named).map_err(|error| error.to_string())?))
-}
-
-/// The same URL with an address in place of the host.
-fn at_address(url: &Uri, address: SocketAddr) -> Result<Uri, String> {
-    let mut parts = url.clone().into_parts();
-    parts.authority = Some(address.to_string().parse().map_err(|_| format!("{address} is no authority"))?);
-    Uri::from_parts(parts).map_err(|error| error.to_string())
-}
-
-async fn config(cluster: &KubernetesCluster) -> Result<Config, String> {
+async fn access(cluster: &KubernetesCluster) -> Result<ApiAccess, String> {
     let KubernetesCluster { kubeconfig, context } = cluster;
-    let is_in_pod = env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    if kubeconfig.is_none() && context.is_none() && is_in_pod {
-        return Config::incluster().map_err(|error| format!("the pod's service account: {}", chain(&error)));
+    let pod_host = env::var("KUBERNETES_SERVICE_HOST").ok();
+    if let (None, None, Some(host)) = (kubeconfig, context, pod_host) {
+        return of_pod(&host).map_err(|why| format!("the pod's service account: {why}"));
     }
     let found = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
-        None => Kubeconfig::read(),
+        Some(path) => Kubeconfig::read(path),
+        None => Kubeconfig::of_environment(),
     };
-    let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-    let found = found.map_err(|error| chain(&error))?;
-    let config = Config::from_custom_kubeconfig(found, &options).await;
-    config.map_err(|error| format!("the kubeconfig: {}", chain(&error)))
+    let (found, context) = (found?, context.as_deref());
+    no_proxy()?;
+    of_kubeconfig(&found, context).await.map_err(|why| format!("the kubeconfig: {why}"))
+}
+
+/// The access of a pod by its service account.
+fn of_pod(host: &str) -> Result<ApiAccess, String> {
+    let port =
+        env::var("KUBERNETES_SERVICE_PORT").map_err(|error| format!("KUBERNETES_SERVICE_PORT: {error}"))?;
+    let port = port.parse::<u16>().map_err(|error| format!("KUBERNETES_SERVICE_PORT: {error}"))?;
+    let authority = match host.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => format!("{host}:{port}"),
+    };
+    let authorities = read_file(Path::new(AUTHORITY)).map_err(|why| format!("{AUTHORITY}: {why}"))?;
+    Ok(ApiAccess {
+        url: format!("https://{authority}").parse().map_err(|error| format!("{authority}: {error}"))?,
+        authorities: Some(authorities),
+        server_name: None,
+        skip_verify: false,
+        identity: None,
+        credentials: Credentials::File(TokenFile::new(TOKEN.into())),
+        fields: HeaderMap::new(),
+    })
+}
+
+async fn of_kubeconfig(kubeconfig: &Kubeconfig, context: Option<&str>) -> Result<ApiAccess, String> {
+    let (cluster, mut user) = kubeconfig.select(context)?;
+    if given(cluster.proxy_url.as_ref()).is_some() {
+        return Err("proxy-url is not supported".to_owned());
+    }
+    let authorities = data_or_file(
+        "certificate-authority",
+        cluster.certificate_authority_data.as_ref(),
+        cluster.certificate_authority.as_ref(),
+    )?;
+    let fields = impersonation(&user)?;
+    let mut identity = identity(&user)?;
+    let exec = user.exec.take();
+    let credentials = match (credentials(user)?, exec) {
+        (None, Some(exec)) => {
+            let (credentials, written) = run_plugin(exec, &cluster, authorities.as_deref()).await?;
+            identity = written.or(identity);
+            credentials
+        }
+        (credentials, _) => credentials.unwrap_or(Credentials::Anonymous),
+    };
+    let server = cluster.server.ok_or("the cluster has no server")?.0;
+    Ok(ApiAccess {
+        url: server.parse::<Uri>().map_err(|error| format!("server {server}: {error}"))?,
+        authorities,
+        server_name: cluster.tls_server_name.map(|name| name.0).filter(|name| !name.is_empty()),
+        skip_verify: cluster.insecure_skip_tls_verify == Some(Flag(true)),
+        identity,
+        credentials,
+        fields,
+    })
+}
+
+/// # Errors
+/// The environment asks for a proxy.
+fn no_proxy() -> Result<(), String> {
+    let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    match ["HTTPS_PROXY", "https_proxy"].iter().find(|name| is_set(name)) {
+        Some(name) => Err(format!("{name} is set, and proxies are not supported")),
+        None => Ok(()),
+    }
+}
+
+/// The credentials of a user without those of a plugin.
+fn credentials(user: KubeconfigUser) -> Result<Option<Credentials>, String> {
+    if let Some(provider) = &user.auth_provider {
+        return of_provider(provider).map(Some);
+    }
+    if let (Some(name), Some(password)) = (given(user.username.as_ref()), user.password) {
+        return Credentials::basic(name, &password.0).map(Some);
+    }
+    if let Some(token) = given(user.token.as_ref()) {
+        return bearer(token)
+            .map(|value| Some(Credentials::Fixed(value)))
+            .map_err(|why| format!("token: {why}"));
+    }
+    Ok(given(user.token_file.as_ref()).map(|path| Credentials::File(TokenFile::new(path.into()))))
+}
+
+fn of_provider(provider: &AuthProvider) -> Result<Credentials, String> {
+    let name = &provider.name.0;
+    match (&**name, given(provider.config.get("id-token"))) {
+        ("oidc", Some(token)) => bearer(token).map(Credentials::Fixed),
+        ("oidc", None) => {
+            Err("auth-provider oidc has no id-token, and fetching one is not supported".to_owned())
+        }
+        _ => Err(format!("auth-provider {name} is not supported; exec is")),
+    }
+}
+
+/// Runs a plugin. Returns the credentials of requests, and the certificate that it has written.
+async fn run_plugin(
+    exec: Exec,
+    cluster: &Cluster,
+    authorities: Option<&[u8]>,
+) -> Result<(Credentials, Option<PemIdentity>), String> {
+    let is_informed = exec.provide_cluster_info == Some(Flag(true));
+    let plugin = CredentialPlugin::new(exec, is_informed.then(|| described(cluster, authorities)))?;
+    let fetched = plugin.fetch().await?;
+    if let Some((chain, key)) = fetched.certificate {
+        let identity = PemIdentity { chain: chain.into_bytes(), key: key.into_bytes() };
+        return Ok((Credentials::Anonymous, Some(identity)));
+    }
+    let Some(token) = fetched.token else {
+        return Err(plugin.fault("it has written neither a token nor a certificate"));
+    };
+    let value = bearer(&token).map_err(|why| plugin.fault(&why))?;
+    Ok((Credentials::Plugin(PluginToken { plugin, value, expires: fetched.expires }), None))
+}
+
+/// A cluster as a plugin gets it.
+fn described(cluster: &Cluster, authorities: Option<&[u8]>) -> Value {
+    let text = |text: &Option<Text>| text.as_ref().map(|text| Value::from(&*text.0));
+    let extension = |wanted: &str| {
+        let found = cluster.extensions.iter().flatten().find(|extension| extension.name.0 == wanted);
+        found.map(|extension| extension.extension.clone())
+    };
+    let fields = [
+        ("server", text(&cluster.server)),
+        ("tls-server-name", text(&cluster.tls_server_name)),
+        ("insecure-skip-tls-verify", cluster.insecure_skip_tls_verify.map(|flag| flag.0.into())),
+        ("certificate-authority-data", authorities.map(|pem| STANDARD.encode(pem).into())),
+        ("config", extension(PLUGIN_EXTENSION)),
+    ];
+    fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn identity(user: &KubeconfigUser) -> Result<Option<PemIdentity>, String> {
+    let chain = data_or_file(
+        "client-certificate",
+        user.client_certificate_data.as_ref(),
+        user.client_certificate.as_ref(),
+    )?;
+    let key = data_or_file("client-key", user.client_key_data.as_ref(), user.client_key.as_ref())?;
+    match (chain, key) {
+        (Some(chain), Some(key)) => Ok(Some(PemIdentity { chain, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err("the user has a client-certificate and no client-key".to_owned()),
+        (None, Some(_)) => Err("the user has a client-key and no client-certificate".to_owned()),
+    }
+}
+
+fn data_or_file(key: &str, data: Option<&Text>, file: Option<&Text>) -> Result<Option<Vec<u8>>, String> {
+    if let Some(data) = given(data) {
+        let data: String = data.split_whitespace().collect();
+        return STANDARD.decode(data).map(Some).map_err(|error| format!("{key}-data: {error}"));
+    }
+    let read = |path| read_file(Path::new(path)).map_err(|why| format!("{key} {path}: {why}"));
+    given(file).map(read).transpose()
+}
+
+fn impersonation(user: &KubeconfigUser) -> Result<HeaderMap, String> {
+    if user.as_uid.is_some() || user.as_user_extra.is_some() {
+        return Err("as-uid and as-user-extra are not supported".to_owned());
+    }
+    let value = |text: &Text| HeaderValue::from_str(&text.0).map_err(|error| format!("as: {error}"));
+    let mut fields = HeaderMap::new();
+    if let Some(name) = &user.impersonate {
+        fields.insert(IMPERSONATE_USER, value(name)?);
+    }
+    for group in user.as_groups.iter().flatten() {
+        fields.append(IMPERSONATE_GROUP, value(group)?);
+    }
+    Ok(fields)
+}
+
+/// A text that is there and not empty.
+fn given(text: Option<&Text>) -> Option<&str> {
+    text.map(|text| &*text.0).filter(|text| !text.is_empty())
 }
 
 /// The longest text of an error: API servers may say anything.
@@ -109,24 +253,4 @@ pub(crate) fn bounded(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn named_api_server_is_asked_by_address_with_its_name() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut config = Config::new(format!("https://localhost:{port}/base").parse().unwrap());
-        by_address(&mut config).await.unwrap();
-        assert_eq!(config.cluster_url, format!("https://127.0.0.1:{port}/base").as_str());
-        assert_eq!(config.tls_server_name.as_deref(), Some("localhost"));
-        assert_eq!(
-            config.headers,
-            [host_header(&format!("https://localhost:{port}").parse().unwrap()).unwrap()]
-        );
-
-        let mut by_ip = Config::new("https://[::1]:6443".parse().unwrap());
-        by_address(&mut by_ip).await.unwrap();
-        assert_eq!((by_ip.tls_server_name, by_ip.headers.len()), (None, 0));
-    }
-}
+mod tests;

@@ -6,9 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
-
 use crate::cluster::bounded;
+use crate::objects::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint};
 use convey_model::{DiscoveredServer, Protocol, ServicePort};
 
 /// How many slices of a Service are looked at. A slice has 100 endpoints as Kubernetes makes it.
@@ -20,7 +19,7 @@ const MAX_NAME: usize = 253;
 
 /// The slices of a Service, and what they stand for at one of its ports.
 #[derive(Debug)]
-pub struct Endpoints {
+pub(crate) struct Endpoints {
     port: ServicePort,
     protocol: Option<Protocol>,
     slices: BTreeMap<String, Slice>,
@@ -49,18 +48,18 @@ struct Found {
 
 impl Endpoints {
     /// None yet, at this port. Without a protocol it is one of TCP or UDP.
-    pub fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
+    pub(crate) fn new(port: ServicePort, protocol: Option<Protocol>) -> Endpoints {
         Endpoints { port, protocol, slices: BTreeMap::new(), listed: None, is_cut: false, has_room: false }
     }
 
     /// A list of all slices begins. What was known before holds until it ends.
-    pub fn begin_list(&mut self) {
+    pub(crate) fn begin_list(&mut self) {
         self.listed = Some(BTreeMap::new());
         (self.is_cut, self.has_room) = (false, false);
     }
 
     /// A slice is there, or has changed.
-    pub fn apply(&mut self, slice: &EndpointSlice) {
+    pub(crate) fn apply(&mut self, slice: &EndpointSlice) {
         let slices = self.listed.as_mut().unwrap_or(&mut self.slices);
         let name = slice.metadata.name.clone().unwrap_or_default();
         if slices.len() >= MAX_SLICES && !slices.contains_key(&name) {
@@ -71,19 +70,19 @@ impl Endpoints {
     }
 
     /// A slice is gone.
-    pub fn remove(&mut self, slice: &EndpointSlice) {
+    pub(crate) fn remove(&mut self, slice: &EndpointSlice) {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         self.has_room |= self.is_cut;
         self.listed.as_mut().unwrap_or(&mut self.slices).remove(name);
     }
 
     /// Whether there may be room for slices that were left out: a list finds them.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.has_room
     }
 
     /// The list has ended: slices that it did not have are gone.
-    pub fn end_list(&mut self) {
+    pub(crate) fn end_list(&mut self) {
         if let Some(listed) = self.listed.take() {
             self.slices = listed;
         }
@@ -92,7 +91,7 @@ impl Endpoints {
     /// The servers, sorted by name. A pod is one server, called after the pod; with addresses of both families it is one at its IPv4
     /// address. An endpoint that is no pod is called after its address and port. Where two slices have the same endpoint and differ,
     /// the one counts that serves more.
-    pub fn servers(&self) -> Vec<DiscoveredServer> {
+    pub(crate) fn servers(&self) -> Vec<DiscoveredServer> {
         let mut all: Vec<&Found> = self.slices.values().flat_map(|slice| &slice.endpoints).collect();
         all.sort_unstable();
         all.dedup_by(|a, b| a.name == b.name);
@@ -107,7 +106,7 @@ impl Endpoints {
     }
 
     /// What is left out, and why: words for an operator.
-    pub fn notes(&self) -> BTreeSet<String> {
+    pub(crate) fn notes(&self) -> BTreeSet<String> {
         if self.slices.is_empty() {
             return BTreeSet::from(["it has no EndpointSlice: is there such a Service?".to_owned()]);
         }
@@ -186,11 +185,9 @@ fn shown(ports: &[EndpointPort]) -> String {
 }
 
 /// The server that an endpoint stands for; `None` if it does not serve. What is not said means what the API says it means.
-fn found(endpoint: &Endpoint, port: u16) -> Option<Found> {
+fn found(endpoint: &SliceEndpoint, port: u16) -> Option<Found> {
     let conditions = endpoint.conditions.as_ref();
-    let is = |of: fn(&k8s_openapi::api::discovery::v1::EndpointConditions) -> Option<bool>| {
-        conditions.and_then(of)
-    };
+    let is = |of: fn(&EndpointConditions) -> Option<bool>| conditions.and_then(of);
     let is_ready = is(|conditions| conditions.ready).unwrap_or(true);
     let is_serving = is(|conditions| conditions.serving).unwrap_or(is_ready);
     let terminates = is(|conditions| conditions.terminating).unwrap_or(false);

@@ -2,22 +2,17 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use convey_config::Annotations;
 use convey_model::{DiscoveryState, KubernetesService, SourceSettings};
 use futures_util::stream::iter;
-use http::{Request, Response};
+use http::Response;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use kube::Client;
-use kube::client::Body;
-use tower_service::Service;
 
 use crate::annotations;
-use crate::bounds::bounded_client;
+use crate::client::{ApiClient, Transport};
 use crate::watch::{WatchAttempts, WatchEnd, watch_slices};
 
 /// One answer of the API server.
@@ -54,30 +49,22 @@ pub async fn annotations_from(
     seen
 }
 
-fn client(answers: Vec<ApiAnswer>) -> Client {
-    bounded_client(Client::new(AnswersInTurn(answers.into()), "default"), None)
+fn client(answers: Vec<ApiAnswer>) -> ApiClient<AnswersInTurn> {
+    ApiClient::new(AnswersInTurn(answers.into()))
 }
 
 struct AnswersInTurn(VecDeque<ApiAnswer>);
 
 type Pieces = futures_util::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;
 
-impl Service<Request<Body>> for AnswersInTurn {
-    type Response = Response<StreamBody<Pieces>>;
-    type Error = &'static str;
-    type Future = Ready<Result<Self::Response, Self::Error>>;
+impl Transport for AnswersInTurn {
+    type Body = StreamBody<Pieces>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Request<Body>) -> Self::Future {
-        let Some(ApiAnswer { status, pieces }) = self.0.pop_front() else {
-            return ready(Err("the connection is closed"));
-        };
+    async fn get(&mut self, _: &str) -> Result<Response<Self::Body>, String> {
+        let ApiAnswer { status, pieces } = self.0.pop_front().ok_or("the connection is closed")?;
         let frames: Vec<_> = pieces.into_iter().map(|piece| Ok(Frame::data(piece))).collect();
         let mut response = Response::new(StreamBody::new(iter(frames)));
         *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or_default();
-        ready(Ok(response))
+        Ok(response)
     }
 }

@@ -5,28 +5,20 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::core::Status;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
-use kube::{Api, Client};
 use tokio::time::{sleep, timeout, timeout_at};
 
+use crate::backoff::Backoff;
 use crate::bounds::now;
-use crate::cluster::{bounded, chain, connect};
+use crate::client::{ApiClient, ApiFault, Transport};
+use crate::cluster::{bounded, connect};
 use crate::endpoints::Endpoints;
+use crate::watcher::{Collection, ObjectEvent, events};
 use convey_model::{DiscoveryState, KubernetesService};
 
-/// Slices of one answer of a list.
-const PAGE: u32 = 100;
 /// How long a list may take, with all its pages.
 pub(crate) const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A watch that has not failed for so long has begun: nothing else tells.
 const SETTLED: Duration = Duration::from_secs(5);
-/// How long one watch lasts, in seconds. The next one begins where it has ended.
-pub(crate) const WATCH_SECONDS: u32 = 30;
-/// The longest pause, should there be no other.
-pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The longest pause while lists are answered and watches fail: then lists alone tell what is new.
 const MAX_PAUSE_OF_LISTS: Duration = Duration::from_secs(10);
 /// From a list to the next one that has to be, although nothing has failed.
@@ -92,8 +84,7 @@ pub(crate) async fn watch(
     mut tell: impl FnMut(DiscoveryState) + Send,
 ) -> Infallible {
     let mut attempts = WatchAttempts::default();
-    // From 0.8 s up to 30 s, each up to twice as long by chance.
-    let mut pauses = DefaultBackoff::default();
+    let mut pauses = Backoff::default();
     loop {
         let end = watch_once(service, |endpoints, is_settled| {
             tell(attempts.on_slices(endpoints, is_settled));
@@ -107,7 +98,7 @@ pub(crate) async fn watch(
             WatchEnd::Failed(failure) => {
                 let longest = if failure.has_listed { MAX_PAUSE_OF_LISTS } else { Duration::MAX };
                 tell(attempts.on_failure(failure));
-                pauses.next().unwrap_or(MAX_PAUSE).min(longest)
+                pauses.next(now()).min(longest)
             }
         };
         sleep(pause).await;
@@ -125,19 +116,14 @@ async fn watch_once(service: &KubernetesService, tell: impl FnMut(&Endpoints, bo
 }
 
 /// Lists and watches with a connected client, until something fails.
-pub(crate) async fn watch_slices(
-    client: Client,
+pub(crate) async fn watch_slices<T: Transport>(
+    client: ApiClient<T>,
     service: &KubernetesService,
     mut tell: impl FnMut(&Endpoints, bool) + Send,
 ) -> WatchEnd {
     let end =
         |why: String, has_listed| WatchEnd::Failed(WatchFailure { why, has_listed, is_watch_refused: false });
-    let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
-    let wanted = watcher::Config::default()
-        .labels(&format!("kubernetes.io/service-name={}", service.name))
-        .page_size(PAGE)
-        .timeout(WATCH_SECONDS);
-    let mut events = pin!(watcher::watcher(slices, wanted));
+    let mut events = pin!(events(client, Collection::slices(service)));
     let mut endpoints = Endpoints::new(service.port.clone(), service.protocol);
     let (mut is_listing, mut is_settled, deadline) = (true, false, now() + LIST_TIMEOUT);
     loop {
@@ -157,22 +143,22 @@ pub(crate) async fn watch_slices(
             (false, true) => events.next().await,
         };
         match event {
-            Some(Ok(Event::Init)) => {
+            Some(Ok(ObjectEvent::ListBegins)) => {
                 is_listing = true;
                 endpoints.begin_list();
             }
-            Some(Ok(Event::InitApply(slice))) => endpoints.apply(&slice),
-            Some(Ok(Event::InitDone)) => {
+            Some(Ok(ObjectEvent::Listed(slice))) => endpoints.apply(&slice),
+            Some(Ok(ObjectEvent::ListEnds)) => {
                 is_listing = false;
                 endpoints.end_list();
                 tell(&endpoints, is_settled);
             }
-            Some(Ok(Event::Apply(slice))) => {
+            Some(Ok(ObjectEvent::Applied(slice))) => {
                 is_settled = true;
                 endpoints.apply(&slice);
                 tell(&endpoints, true);
             }
-            Some(Ok(Event::Delete(slice))) => {
+            Some(Ok(ObjectEvent::Deleted(slice))) => {
                 is_settled = true;
                 endpoints.remove(&slice);
                 tell(&endpoints, true);
@@ -180,40 +166,34 @@ pub(crate) async fn watch_slices(
                     return WatchEnd::HasRoom;
                 }
             }
-            Some(Err(error)) => return WatchEnd::Failed(WatchFailure::new(&error, !is_listing)),
+            Some(Err(fault)) => return WatchEnd::Failed(WatchFailure::new(&fault, !is_listing)),
             None => return end("the watch has ended".to_owned(), !is_listing),
         }
     }
 }
 
 impl WatchFailure {
-    /// What an API server says is clearer than what a library makes of it.
-    fn new(error: &watcher::Error, has_listed: bool) -> WatchFailure {
-        use watcher::Error::{
-            InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed,
+    fn new(fault: &ApiFault, has_listed: bool) -> WatchFailure {
+        let (why, is_refused) = match fault {
+            ApiFault::Refused(status) => {
+                let said = [&status.message, &status.reason].into_iter().find(|text| !text.is_empty());
+                let why = match said {
+                    Some(text) => bounded(&format!("{text} ({})", status.code)),
+                    // A line that is no event is read as a status without anything.
+                    None => "the API server has sent what is no event of a watch".to_owned(),
+                };
+                (why, matches!(status.code, 401 | 403))
+            }
+            ApiFault::Broken(why) => (bounded(why), false),
         };
-        let said =
-            |status: &Status| match [&status.message, &status.reason].iter().find(|text| !text.is_empty()) {
-                Some(text) => bounded(&format!("{text} ({})", status.code)),
-                // A library makes an empty status of what it does not understand.
-                None => "the API server has sent what is no event of a watch".to_owned(),
-            };
-        let is_refusal = |status: &Status| matches!(status.code, 401 | 403);
-        let (why, is_watch_refused) = match error {
-            InitialListFailed(kube::Error::Api(status)) => (said(status), false),
-            WatchStartFailed(kube::Error::Api(status))
-            | WatchFailed(kube::Error::Api(status))
-            | WatchError(status) => (said(status), is_refusal(status)),
-            InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => (chain(error), false),
-            NoResourceVersion => (chain(error), false),
-        };
-        WatchFailure { why, has_listed, is_watch_refused }
+        WatchFailure { why, has_listed, is_watch_refused: has_listed && is_refused }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::ApiStatus;
     use convey_model::ServicePort;
 
     fn failure(has_listed: bool) -> WatchFailure {
@@ -250,9 +230,9 @@ mod tests {
 
     #[test]
     fn an_event_that_cannot_be_read_is_told_in_words() {
-        let error = |status: Status| WatchFailure::new(&watcher::Error::WatchError(status.into()), true).why;
-        assert_eq!(error(Status::default()), "the API server has sent what is no event of a watch");
-        let gone = Status { reason: "Expired".into(), code: 410, ..Status::default() };
+        let error = |status: ApiStatus| WatchFailure::new(&ApiFault::Refused(status), true).why;
+        assert_eq!(error(ApiStatus::default()), "the API server has sent what is no event of a watch");
+        let gone = ApiStatus { reason: "Expired".into(), code: 410, ..ApiStatus::default() };
         assert_eq!(error(gone), "Expired (410)");
     }
 }

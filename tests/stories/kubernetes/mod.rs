@@ -2,6 +2,7 @@
 
 mod annotations;
 mod cluster;
+mod credentials;
 mod fake_api;
 mod in_cluster;
 mod real_api;
@@ -26,6 +27,7 @@ use self::annotations::{
     who_may_not_read_services_has_their_servers_and_is_told_once,
 };
 use self::cluster::{no_api_server, no_controllers};
+use self::credentials::credential_plugin_runs_again_when_its_token_is_refused;
 use self::fake_api::Condition::{Ready, Terminating, Unready};
 use self::fake_api::{FakeApi, endpoint};
 use self::in_cluster::a_pod_follows_by_its_service_account_and_reads_a_rotated_token;
@@ -58,6 +60,7 @@ stories!("kubernetes":
     an_annotation_that_is_changed_while_the_api_server_is_gone_is_found,
     a_pod_follows_by_its_service_account_and_reads_a_rotated_token
         [Need::Namespaces],
+    credential_plugin_runs_again_when_its_token_is_refused,
     all_pods_are_replaced_under_load_and_no_connection_fails,
     all_pods_are_replaced_under_load_and_no_request_fails,
     a_cluster_says_which_pods_serve_and_a_rollout_fails_no_connection

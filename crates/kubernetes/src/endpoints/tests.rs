@@ -1,12 +1,10 @@
 //! Tables of slices and the servers that they stand for.
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::discovery::v1::EndpointConditions;
-
 use super::*;
+use crate::objects::ObjectReference;
 
 /// An endpoint of a table: `web-1 10.0.0.1`, then words for what is said of it.
-fn endpoint(text: &str) -> Endpoint {
+fn endpoint(text: &str) -> SliceEndpoint {
     let mut words = text.split(' ');
     let (pod, address) = (words.next().unwrap(), words.next().unwrap());
     let (mut conditions, mut zone) = (EndpointConditions::default(), None);
@@ -20,14 +18,12 @@ fn endpoint(text: &str) -> Endpoint {
             other => zone = other.strip_prefix("zone=").map(str::to_owned),
         }
     }
-    let pod =
-        ObjectReference { kind: Some("Pod".into()), name: Some(pod.into()), ..ObjectReference::default() };
-    Endpoint {
+    let pod = ObjectReference { kind: Some("Pod".into()), name: Some(pod.into()) };
+    SliceEndpoint {
         addresses: vec![address.into()],
         conditions: Some(conditions),
         target_ref: pod.name.as_deref().is_some_and(|name| name != "-").then_some(pod),
         zone,
-        ..Endpoint::default()
     }
 }
 
