@@ -34,16 +34,35 @@ type Neighbour = (u32, IpAddr);
 
 /// Neighbours that the kernel keeps fresh for this process. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct KeptNeighbours(Arc<Mutex<BTreeSet<Neighbour>>>);
+pub(super) struct KeptNeighbours(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    neighbours: BTreeSet<Neighbour>,
+    /// Whether the next look counts entries of other processes as this one's.
+    adopts: bool,
+}
+
+impl Default for Kept {
+    /// At the start there may be entries of a process that handed over to this one, or was killed.
+    fn default() -> Kept {
+        Kept { neighbours: BTreeSet::new(), adopts: true }
+    }
+}
 
 impl KeptNeighbours {
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<Neighbour>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over the entries of a process that was to take the place of this one, and has ended.
+    pub(super) fn adopt(&self) {
+        self.lock().adopts = true;
     }
 
     /// Leaves all of them to the kernel.
     pub(super) async fn release(self, netlink: &Netlink) {
-        let kept = std::mem::take(&mut *self.lock());
+        let kept = std::mem::take(&mut self.lock().neighbours);
         for (interface, ip) in kept {
             if let Err(error) = netlink.release(interface, ip).await {
                 return warn!("the kernel keeps neighbours of convey's fresh: {error}");
@@ -77,7 +96,7 @@ pub(super) async fn resolve(
             }
             let Some(next) = asking.next(clock::now()) else { break };
             if next.is_ours {
-                kept.lock().insert((next.interface, next.ip));
+                kept.lock().neighbours.insert((next.interface, next.ip));
             }
             if let Err(error) = netlink.resolve(next).await
                 && logged.is_none_or(|logged| clock::now().since(logged) >= QUIET)
@@ -119,10 +138,10 @@ pub(super) async fn look_after(
 async fn carry_out(netlink: &Netlink, round: Round, kept: &KeptNeighbours) -> Result<(), crate::net::Error> {
     for (interface, ip) in round.released {
         netlink.release(interface, ip).await?;
-        kept.lock().remove(&(interface, ip));
+        kept.lock().neighbours.remove(&(interface, ip));
     }
     for (interface, ip) in round.kept {
-        kept.lock().insert((interface, ip));
+        kept.lock().neighbours.insert((interface, ip));
         netlink.resolve(WantedNeighbour { interface, ip, is_ours: true, is_repeated: false }).await?;
     }
     for (interface, ip) in round.probed {
@@ -172,7 +191,6 @@ struct Round {
 /// Decides on the kernel's entries, look by look. Pure.
 #[derive(Debug, Default)]
 struct Rounds {
-    has_begun: bool,
     /// Entries of ours that the last look found unneeded.
     idle: BTreeSet<Neighbour>,
     /// The last entry that was checked.
@@ -180,11 +198,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn next(&mut self, entries: &[KernelNeighbour], needs: &Needs, kept: &mut BTreeSet<Neighbour>) -> Round {
-        if !self.has_begun {
-            // Entries of a process that handed over to this one, or was killed.
-            kept.extend(entries.iter().filter(|entry| entry.is_kept).map(key));
-            self.has_begun = true;
+    fn next(&mut self, entries: &[KernelNeighbour], needs: &Needs, kept: &mut Kept) -> Round {
+        if std::mem::take(&mut kept.adopts) {
+            kept.neighbours.extend(entries.iter().filter(|entry| entry.is_kept).map(key));
         }
         let mut round = Round::default();
         let idle: BTreeSet<Neighbour> = entries
@@ -192,7 +208,7 @@ impl Rounds {
             .filter(|entry| entry.is_kept)
             .map(key)
             .filter(|entry| {
-                kept.contains(entry) && !needs.ours.contains(entry) && !needs.used.contains(entry)
+                kept.neighbours.contains(entry) && !needs.ours.contains(entry) && !needs.used.contains(entry)
             })
             .collect();
         round.released.extend(idle.intersection(&self.idle));
@@ -252,7 +268,7 @@ mod tests {
 
     #[test]
     fn entries_are_released_at_the_second_look_without_server_or_flow() {
-        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
         let entries = [kept(1), kept(2), kept(3)];
         let mut look = |needs| rounds.next(&entries, &needs, &mut ours).released;
         assert_eq!(look(needs(&[1], &[2])), []);
@@ -265,7 +281,7 @@ mod tests {
 
     #[test]
     fn entries_that_another_process_had_kept_since_the_start_stay() {
-        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
         rounds.next(&[], &needs(&[1], &[]), &mut ours);
         for _ in 0..3 {
             assert_eq!(rounds.next(&[kept(2)], &needs(&[1], &[]), &mut ours), Round::default());
@@ -273,8 +289,20 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_a_failed_successor_are_released() {
+        let (mut rounds, ours) = (Rounds::default(), KeptNeighbours::default());
+        let mut look_at =
+            |entries: &[KernelNeighbour]| rounds.next(entries, &needs(&[1], &[]), &mut ours.lock()).released;
+        look_at(&[]);
+        let mut look = || look_at(&[kept(2)]);
+        assert_eq!([look(), look()].concat(), []);
+        ours.adopt();
+        assert_eq!([look(), look()].concat(), [neighbour(2)]);
+    }
+
+    #[test]
     fn entries_of_servers_are_kept_again_unless_they_are_static() {
-        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
         let entries = [stale(1), KernelNeighbour { is_static: true, ..stale(2) }, kept(3)];
         let round = rounds.next(&entries, &needs(&[1, 2, 3], &[1, 2, 3]), &mut ours);
         assert_eq!(round, Round { kept: vec![neighbour(1)], ..Round::default() });
@@ -282,7 +310,7 @@ mod tests {
 
     #[test]
     fn stale_entries_that_flows_use_are_checked_in_turn() {
-        let (mut rounds, mut ours) = (Rounds::default(), BTreeSet::new());
+        let (mut rounds, mut ours) = (Rounds::default(), Kept::default());
         let entries: Vec<KernelNeighbour> = (0..600).map(stale).collect();
         let used: Vec<u16> = (0..500).collect();
         let needs = needs(&[], &used);

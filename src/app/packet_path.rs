@@ -280,20 +280,8 @@ impl PacketPath {
                 }
             });
         }
-        let interfaces = match self.netlink.interfaces().await {
-            Ok(interfaces) => interfaces,
-            Err(error) => return warn!("the guards that an earlier convey may have left stay: {error}"),
-        };
-        stale_filters::remove(&self.netlink, &interfaces, Kinds::OwnGuards(&dsr(&config.frontends))).await;
-        let others = stale_filters::guards_of_others(&self.netlink, &interfaces).await;
-        if !others.is_empty() {
-            let netlink = self.netlink.clone();
-            self.tasks.spawn(async move {
-                // Their processes are gone: nobody has moved their end since.
-                tokio::time::sleep(Terms::default().lasts + Lease::RENEW_EVERY).await;
-                stale_filters::remove_guards(&netlink, &others).await;
-            });
-        }
+        let others = stale_filters::remove_outdated(&self.netlink, &dsr(&config.frontends)).await;
+        self.tasks.spawn(stale_filters::outlast(self.netlink.clone(), others));
     }
 
     /// Where flows can be asked for.
@@ -409,17 +397,19 @@ impl PacketPath {
         self.attachments.xdp_links()
     }
 
-    /// Handles frames again: there was no upgrade. Before Linux 6.6 a killed process leaves its flow cache attached.
+    /// Handles frames again, and removes the filters of the other process: there was no upgrade,
+    /// and that process has ended. A killed process leaves its guard of DSR frontends attached, and
+    /// before Linux 6.6 its flow cache.
     pub(super) fn release(&mut self) {
         if let Err(error) = self.attachments.take_xdp_links() {
             warn!("the flow cache of the other process may forward on: {}", causes(&error));
         }
         self.attachments.pipeline().release_workers();
-        let netlink = self.netlink.clone();
+        self.kept_neighbours.adopt();
+        let (netlink, dsr) = (self.netlink.clone(), self.attachments.dsr().clone());
         self.tasks.spawn(async move {
-            if let Ok(interfaces) = netlink.interfaces().await {
-                stale_filters::remove(&netlink, &interfaces, Kinds::FlowCaches).await;
-            }
+            let others = stale_filters::remove_outdated(&netlink, &dsr).await;
+            stale_filters::outlast(netlink, others).await;
         });
     }
 

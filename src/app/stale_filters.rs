@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use log::{info, warn};
 
-use crate::dataplane::{LastingGuard, Offloader};
+use crate::dataplane::{LastingGuard, Lease, Offloader, Terms};
 use crate::model::{Endpoint, Interface};
 use crate::net::{self, BpfFilter, Netlink, OwnedName};
 
@@ -140,6 +140,30 @@ pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: K
     }
 }
 
+/// Detaches the flow caches that are left, and the guards of none but these DSR frontends. Returns
+/// the guards of other frontends, which stay until their time is over.
+pub(super) async fn remove_outdated(netlink: &Netlink, dsr: &BTreeSet<Endpoint>) -> Vec<OthersGuard> {
+    match netlink.interfaces().await {
+        Ok(interfaces) => {
+            remove(netlink, &interfaces, Kinds::OwnGuards(dsr)).await;
+            guards_of_others(netlink, &interfaces).await
+        }
+        Err(error) => {
+            warn!("filters that an earlier convey may have left stay: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// Detaches these guards once their time is over.
+pub(super) async fn outlast(netlink: Arc<Netlink>, guards: Vec<OthersGuard>) {
+    if !guards.is_empty() {
+        // Their processes are gone: nobody has moved their end since.
+        tokio::time::sleep(Terms::default().lasts + Lease::RENEW_EVERY).await;
+        remove_guards(&netlink, &guards).await;
+    }
+}
+
 /// A guard that stays beside ours until its time is over.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct OthersGuard {
@@ -148,7 +172,7 @@ pub(super) struct OthersGuard {
 }
 
 /// The guards of other frontends whose processes are gone; tells of them in the log.
-pub(super) async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
+async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]) -> Vec<OthersGuard> {
     let mut guards = Vec::new();
     for interface in interfaces {
         let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
@@ -164,7 +188,7 @@ pub(super) async fn guards_of_others(netlink: &Netlink, interfaces: &[Interface]
 }
 
 /// Detaches these, unless somebody has them by now.
-pub(super) async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
+async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
     for OthersGuard { interface, filter } in guards {
         let Ok(FoundFilters { left, .. }) = on(netlink, interface, Kinds::All).await else { continue };
         for left in left.iter().filter(|left| left.filter == *filter) {

@@ -286,7 +286,7 @@ fn filters(network: &Network) -> usize {
 }
 
 /// Those guards, a line each.
-fn guards(network: &Network) -> Vec<String> {
+pub(crate) fn guards(network: &Network) -> Vec<String> {
     let shown =
         network.lab.run(Role::Balancer, "tc", &["filter", "show", "dev", INTERFACE, "ingress"]).unwrap();
     shown.lines().filter(|line| line.contains("dsr_guard")).map(str::to_owned).collect()

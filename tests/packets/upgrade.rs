@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{self as unix, UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,10 +17,12 @@ use convey_lab::{INTERFACE, Role};
 use convey_testkit::{
     Ran, SlowReader, TcpServer, binary, binary_of_upgrade, check_to_end, connect, ping, run, send, wait_for,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::case::{Case, Story, stories};
 use crate::config::{Config, UNCHECKED};
 use crate::network::Network;
+use crate::outlast::guards;
 use crate::udp::{ECHO, UdpEcho, exchange_again, socket_to};
 
 pub(crate) fn stories() -> Vec<Story> {
@@ -30,11 +34,12 @@ pub(crate) fn stories() -> Vec<Story> {
     let of_workers = stories![when |case| case.is_passthrough() && !case.is_cached() =>
         connections_of_several_workers_go_on_after_upgrades,
     ];
+    let of_dsr = stories![when Case::is_dsr => killed_new_process_leaves_no_guard_behind];
     let long = stories![long when |_| true =>
         ten_upgrades_under_load_cut_no_connection_and_refuse_no_client,
         a_download_of_a_gibibyte_lives_through_ten_upgrades,
     ];
-    [short, of_workers, long].concat()
+    [short, of_workers, of_dsr, long].concat()
 }
 
 fn upgrades_under_load_cut_no_connection_and_refuse_no_client(case: Case) {
@@ -245,6 +250,47 @@ pub(crate) fn refuse_upgrades(network: &mut Network) {
     ping(&mut begin()).unwrap();
 }
 
+/// Under a service manager: the new process is no child of the old one.
+fn killed_new_process_leaves_no_guard_behind(case: Case) {
+    let mut network = Network::new(case, 1, 1);
+    let program = Program::install(&network);
+    let manager = UnixDatagram::bind(network.path("notify")).unwrap();
+    thread::spawn(move || while manager.recv(&mut [0; 4096]).is_ok() {});
+    let mut command = program.command(&network);
+    command.env("NOTIFY_SOCKET", network.path("notify"));
+    let config = Config::new(1);
+    network.balance_by(command, &config);
+    let network = &network;
+    let _server = network.server(1, TcpServer::echo);
+    network.wait_for_health(1, true);
+    let mut client = network.inside(Role::Client(1), || connect(network.vip()));
+    ping(&mut client).unwrap();
+    let old = network.convey(|convey| convey.id());
+    let [own] = &guards(network)[..] else { panic!("{:?}", guards(network)) };
+
+    // The new process asks for its address for statistics, and waits for an answer. By then it has
+    // attached its guard.
+    let statistics = SocketAddr::from(([127, 0, 0, 1], 7001));
+    let name = unix::SocketAddr::from_abstract_name(format!("convey control {statistics} #0")).unwrap();
+    let _silent = network.inside(Role::Balancer, || {
+        (TcpListener::bind(statistics).unwrap(), UnixListener::bind_addr(&name).unwrap())
+    });
+    network.save_with(&format!("{}[stats]\nport = 7001\n", config.text(case)));
+    network.convey(|convey| convey.signal(Signal::USR2));
+    wait_for("the guard of the new process", || (guards(network).len() == 2).then_some(()));
+    for process in program.processes().into_iter().filter(|process| *process != old) {
+        kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    }
+    wait_for("the old process to go on", || {
+        network.log(Role::Balancer).contains("ended before it was ready").then_some(())
+    });
+    wait_for("its guard to be removed", || (guards(network) == [own.clone()]).then_some(()));
+    ping(&mut client).unwrap();
+    network.save(&config);
+    program.upgrade(network, 1);
+    ping(&mut client).unwrap();
+}
+
 /// Upgrades to processes that forward as the file says by then: a reload does not apply that.
 pub(crate) fn upgrade_to(network: &mut Network, offloads: &[Offload]) {
     let program = Program::install(network);
@@ -288,6 +334,15 @@ impl Program {
 
     pub(crate) fn command(&self, network: &Network) -> Command {
         network.lab.command(Role::Balancer, &self.0)
+    }
+
+    /// The processes that run it.
+    fn processes(&self) -> Vec<u32> {
+        let all = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        all.filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|file| file == self.0))
+            .collect()
     }
 
     /// Installs it again, another build if there is one: another file of the same name.

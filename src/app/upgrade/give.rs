@@ -1,6 +1,6 @@
 //! The old process: it starts the new one, hands over, and leaves or goes on. Everything here may wait, within limits.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,6 @@ use std::thread;
 use std::time::Duration;
 
 use log::warn;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::channel::{Channel, MAX_DESCRIPTORS};
 use super::flows::{Owners, SentFlows};
@@ -25,6 +24,7 @@ use super::message::{
     FORMATS, Message, SessionMessage, WITH_ANNOUNCEMENTS, WITH_CONTROL, WITH_DISPATCH_SEED, WITH_SOURCES,
     common_format,
 };
+use super::process_handle::{KILL_TIMEOUT, ProcessHandle};
 use super::{DETACH, ENVIRONMENT, take};
 use crate::app::announce::HandedAnnouncement;
 use crate::app::dispatch_seed;
@@ -107,11 +107,13 @@ pub(in crate::app) struct Taken {
     pub(in crate::app) control: bool,
 }
 
-/// The new process. It is killed if this is dropped before it serves.
+/// The new process. Dropping this before the new process serves kills it and waits for its end:
+/// until then it may use the sockets that both processes have, and own the names of what it has
+/// attached.
 pub(super) struct Successor {
     child: Option<Child>,
     /// The child, or its child.
-    process: Cell<u32>,
+    process: RefCell<ProcessHandle>,
     /// Whether it is the child's child.
     is_detached: bool,
     channel: Arc<Channel>,
@@ -152,7 +154,7 @@ impl Successor {
         }
         let child = command.spawn().map_err(failed)?;
         Ok(Successor {
-            process: Cell::new(child.id()),
+            process: ProcessHandle::open(child.id()).into(),
             child: Some(child),
             is_detached,
             channel: ours,
@@ -164,7 +166,14 @@ impl Successor {
 
     /// Its process id.
     pub(super) fn id(&self) -> u32 {
-        self.process.get()
+        self.process.borrow().id()
+    }
+
+    /// Notes that the new process goes on as this one.
+    fn follow(&self, process: u32) {
+        if process != self.id() {
+            self.process.replace(ProcessHandle::open(process));
+        }
     }
 
     /// Hands over. Returns once the new process could serve.
@@ -194,7 +203,7 @@ impl Successor {
         match self.receive()? {
             Message::Hello { formats, program, process } => {
                 if process > 0 {
-                    self.process.set(process);
+                    self.follow(process);
                 }
                 self.format = common_format(&formats, &program).map_err(HandoverFailure::Refused)?;
                 Ok(())
@@ -321,7 +330,7 @@ impl Successor {
         loop {
             match self.channel.receive()?.0 {
                 Message::Refused { why } => return Err(HandoverFailure::Refused(why)),
-                Message::Detached { process } => self.process.set(process),
+                Message::Detached { process } => self.follow(process),
                 message => return Ok(message),
             }
         }
@@ -371,9 +380,14 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let other = self.id().try_into().ok().and_then(Pid::from_raw);
-            if let Some(other) = other.filter(|_| self.id() != child.id()) {
-                let _ = kill_process(other, Signal::KILL);
+            let process = self.process.get_mut();
+            if process.id() != child.id() && !process.kill() {
+                warn!(
+                    "upgrade: process {} was killed and has not ended within {} s: what it has attached may stay, and \
+                     `convey clear` removes it once the process has ended",
+                    process.id(),
+                    KILL_TIMEOUT.as_secs()
+                );
             }
             let _ = child.kill();
             let _ = child.wait();
@@ -418,6 +432,33 @@ mod tests {
     use super::*;
     use crate::model::Timestamp;
 
+    fn successor(channel: Channel) -> Successor {
+        let (presence, _absence) = Absence::pair();
+        Successor {
+            child: None,
+            process: ProcessHandle::open(0).into(),
+            is_detached: false,
+            channel: Arc::new(channel),
+            program: "convey".into(),
+            format: 0,
+            passage: Passage { gate: Arc::new(Gate::default()), presence },
+        }
+    }
+
+    #[test]
+    fn detached_process_has_ended_once_its_successor_is_dropped() {
+        for _ in 0..20 {
+            let [channel, _theirs] = Channel::pair().unwrap();
+            let [child, mut detached] =
+                ["0", "100"].map(|seconds| Command::new("sleep").arg(seconds).spawn().unwrap());
+            let mut successor = successor(channel);
+            successor.child = Some(child);
+            successor.follow(detached.id());
+            drop(successor);
+            assert!(detached.try_wait().unwrap().is_some());
+        }
+    }
+
     #[test]
     fn older_version_gets_no_flows_that_have_to_stay_with_their_workers() {
         for (format, bound_to_workers, expected) in [
@@ -427,16 +468,8 @@ mod tests {
         ] {
             let [ours, theirs] = Channel::pair().unwrap();
             theirs.send(&Message::Ready, &[]).unwrap();
-            let (presence, _absence) = Absence::pair();
-            let successor = Successor {
-                child: None,
-                process: Cell::new(0),
-                is_detached: false,
-                channel: Arc::new(ours),
-                program: "convey".into(),
-                format,
-                passage: Passage { gate: Arc::new(Gate::default()), presence },
-            };
+            let mut successor = successor(ours);
+            successor.format = format;
             let (file, since) = (fs::File::open("/dev/null").unwrap().into(), Timestamp::default());
             let flows = SentFlows { file, since, owners: Owners::default(), bound_to_workers };
             let began = successor.begin(&[], Some(flows)).map(drop);

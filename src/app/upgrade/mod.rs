@@ -12,6 +12,7 @@ mod gate;
 mod give;
 mod heir;
 mod message;
+mod process_handle;
 mod take;
 
 use std::collections::BTreeMap;
@@ -56,7 +57,7 @@ pub(super) fn is_under_way() -> bool {
 }
 
 /// How long a stop waits for the new process: longer than that may take to serve, or to be killed.
-const STOP_TIMEOUT: Duration = Duration::from_secs(12);
+const STOP_TIMEOUT: Duration = Duration::from_secs(16);
 
 /// What is done with the control task of this program.
 pub(super) type Calls = mpsc::Sender<Call<Paths>>;
@@ -222,7 +223,11 @@ async fn attempt(
     let gate = passage.gate.clone();
     let successful = try_once((program, ours, theirs), &calls, (admin, announcements), passage).await;
     if successful.is_err() {
-        let resume: Call<Paths> = Box::new(|task| task.set_handing_over(false));
+        // Whatever the new process has got to, it has ended by now.
+        let resume: Call<Paths> = Box::new(|task| {
+            task.set_handing_over(false);
+            task.data_path.release();
+        });
         tokio::select! {
             _ = calls.send(resume) => {}
             () = gate.stopping() => {}
@@ -277,24 +282,14 @@ async fn try_once(
         let flows = flows.map(HeldFlows::wait).transpose()?;
         successor.begin(&sessions, flows)
     });
-    match begun.await.map_err(|_| NO_THREAD.to_owned()).and_then(|begun| begun) {
-        Ok(child) => {
-            if has_flows {
-                tokio::select! {
-                    () = tell_events(calls, channel) => {}
-                    () = gate.stopping() => {}
-                }
-            }
-            Ok(Successful { process, taken, heir: child.map(Heir::new) })
-        }
-        Err(why) => {
-            tokio::select! {
-                _ = calls.send(Box::new(|task| task.data_path.release())) => {}
-                () = gate.stopping() => gate.begin_stop(),
-            }
-            Err(why)
+    let child = begun.await.map_err(|_| NO_THREAD)??;
+    if has_flows {
+        tokio::select! {
+            () = tell_events(calls, channel) => {}
+            () = gate.stopping() => {}
         }
     }
+    Ok(Successful { process, taken, heir: child.map(Heir::new) })
 }
 
 /// Tells the new process what the flow cache has seen since it got the flows. It serves already: a failure here costs no
