@@ -71,9 +71,15 @@ impl Attachments {
         self.drivers.offloader.as_ref().map_or_else(|| Ok(XdpLinks::new()), Offloader::xdp_links)
     }
 
-    /// Has our flow cache forward, where that of another process may by the same links.
-    pub(super) fn take_xdp_links(&self) -> Result<(), CacheError> {
-        self.drivers.offloader.as_ref().map_or(Ok(()), Offloader::take_links)
+    /// Has our flow cache forward, where that of another process may by the same links. Returns the
+    /// error of each interface where the other one forwards on.
+    #[must_use]
+    pub(super) fn take_xdp_links(&self) -> Vec<CacheError> {
+        let mut errors = self.drivers.offloader.as_ref().map_or_else(Vec::new, Offloader::take_links);
+        for error in errors.extract_if(.., |error| error.says_detached()) {
+            warn!("the flow cache is no longer attached to an interface: {}", causes(&error));
+        }
+        errors
     }
 
     /// Stops, where another process forwards and guards the same from now on.

@@ -123,15 +123,17 @@ impl Clearing {
         let netlink = Netlink::open().context("cannot ask the kernel for its interfaces")?;
         let interfaces = netlink.interfaces().await.context("cannot ask the kernel for its interfaces")?;
         for interface in &interfaces {
-            match stale_filters::clear(&netlink, interface, Kinds::All).await {
-                Ok(Cleared { removed, in_use }) => {
+            let refused = match stale_filters::clear(&netlink, interface, Kinds::All).await {
+                Ok(Cleared { removed, in_use, refused }) => {
                     self.is_clear &= removed.is_empty() && in_use.is_empty();
                     removed.iter().for_each(|removed| print(&format!("removed {removed}\n")));
                     in_use.iter().for_each(|line| print_error(format!("convey: {line}")));
+                    refused
                 }
-                Err(error) => {
-                    self.refuse(format!("cannot remove what is left on {}: {error}", interface.name))
-                }
+                Err(error) => Some(error),
+            };
+            if let Some(error) = refused {
+                self.refuse(format!("cannot remove what is left on {}: {error}", interface.name));
             }
         }
         match neighbours::clear(&netlink).await {

@@ -401,7 +401,7 @@ impl PacketPath {
     /// and that process has ended. A killed process leaves its guard of DSR frontends attached, and
     /// before Linux 6.6 its flow cache.
     pub(super) fn release(&mut self) {
-        if let Err(error) = self.attachments.take_xdp_links() {
+        for error in self.attachments.take_xdp_links() {
             warn!("the flow cache of the other process may forward on: {}", causes(&error));
         }
         self.attachments.pipeline().release_workers();
@@ -440,8 +440,10 @@ impl PacketPath {
         let answers = self.attachments.pipeline().restore(flows, since, &sight).wait();
         let lost: usize = answers.context("a worker thread does not take the flows")?.into_iter().sum();
         // The process before this one goes on with those that are lost.
-        if lost == 0 {
-            self.attachments.take_xdp_links()?;
+        if lost == 0
+            && let Some(error) = self.attachments.take_xdp_links().into_iter().next()
+        {
+            return Err(error.into());
         }
         Ok(lost)
     }

@@ -110,6 +110,8 @@ pub(super) struct Cleared {
     pub(super) removed: Vec<String>,
     /// What stays, and why; a line each.
     pub(super) in_use: Vec<String>,
+    /// The first refusal of the kernel to detach one.
+    pub(super) refused: Option<net::Error>,
 }
 
 /// For a process that forwards no packets: detaches those of flow caches. Guards stay, for this process goes on with no
@@ -118,9 +120,12 @@ pub(super) async fn remove_without_packets() {
     let Ok(netlink) = Netlink::open() else { return };
     let Ok(interfaces) = netlink.interfaces().await else { return };
     for interface in interfaces {
-        match clear(&netlink, &interface, Kinds::FlowCaches).await {
+        let refused = match clear(&netlink, &interface, Kinds::FlowCaches).await {
             Ok(cleared) => cleared.log(),
-            Err(_) => describe(&netlink, &[interface]).await.iter().for_each(|line| warn!("{line}")),
+            Err(error) => Some(error),
+        };
+        if refused.is_some() {
+            describe(&netlink, &[interface]).await.iter().for_each(|line| warn!("{line}"));
         }
     }
 }
@@ -128,14 +133,15 @@ pub(super) async fn remove_without_packets() {
 /// Detaches all of these, and says so in the log.
 pub(super) async fn remove(netlink: &Netlink, interfaces: &[Interface], kinds: Kinds<'_>) {
     for interface in interfaces {
-        match clear(netlink, interface, kinds).await {
+        let refused = match clear(netlink, interface, kinds).await {
             Ok(cleared) => cleared.log(),
-            Err(error) => {
-                let name = &interface.name;
-                warn!(
-                    "what an earlier convey may have left on {name} stays (`tc filter show dev {name} ingress`): {error}"
-                );
-            }
+            Err(error) => Some(error),
+        };
+        if let Some(error) = refused {
+            let name = &interface.name;
+            warn!(
+                "what an earlier convey may have left on {name} stays (`tc filter show dev {name} ingress`): {error}"
+            );
         }
     }
 }
@@ -201,25 +207,29 @@ async fn remove_guards(netlink: &Netlink, guards: &[OthersGuard]) {
 }
 
 impl Cleared {
-    fn log(&self) {
+    /// Logs what was detached and what is in use. Returns the refusal of the kernel.
+    fn log(self) -> Option<net::Error> {
         self.removed.iter().for_each(|removed| info!("removed {removed}"));
         self.in_use.iter().for_each(|line| warn!("{line}"));
+        self.refused
     }
 }
 
-/// Detaches these on an interface.
+/// Detaches these on an interface, each whatever becomes of the others.
 pub(super) async fn clear(
     netlink: &Netlink,
     interface: &Interface,
     kinds: Kinds<'_>,
 ) -> Result<Cleared, net::Error> {
     let FoundFilters { left, in_use } = on(netlink, interface, kinds).await?;
-    let mut removed = Vec::new();
+    let mut cleared = Cleared { removed: Vec::new(), in_use, refused: None };
     for left in left {
-        netlink.remove_filter(&left.filter).await?;
-        removed.push(left.told());
+        match netlink.remove_filter(&left.filter).await {
+            Ok(()) => cleared.removed.push(left.told()),
+            Err(error) => _ = cleared.refused.get_or_insert(error),
+        }
     }
-    Ok(Cleared { removed, in_use })
+    Ok(cleared)
 }
 
 /// What to tell of each, a line; nobody is to be told of one that cannot be looked for.

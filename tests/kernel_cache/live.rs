@@ -23,6 +23,7 @@ pub(crate) fn stories() -> Vec<Story> {
         super_datagrams_are_cut_within_their_tunnel,
         a_priority_tag_does_not_leave_with_the_datagram,
         a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last,
+        links_are_taken_also_where_the_interface_of_another_is_gone,
     ]
 }
 
@@ -239,23 +240,9 @@ fn opened(encapsulation: Encapsulation, is_outer_v4: bool, is_inner_v4: bool) ->
 fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_the_last() {
     let [namespace, other] = [(); 2].map(|()| TestNamespace::new());
     namespace.link(("front", "02:00:00:00:00:02"), &other, ("eth0", "02:00:00:00:00:01"));
-    let interface = Interface {
-        index: namespace.index("front"),
-        name: "front".to_owned(),
-        mac: Some(FRONT),
-        mtu: 1500,
-        mtu_v6: 1500,
-        up: true,
-        loopback: false,
-        redirect_peer: false,
-        addresses: Vec::new(),
-        details: Vec::new(),
-    };
-    let program = || {
-        let links = namespace.exec("ip -details -json link show dev front");
-        let links: serde_json::Value = serde_json::from_str(&links).unwrap();
-        links[0]["xdp"]["prog"]["id"].as_u64()
-    };
+    let interface = with_driver(&namespace, "front");
+    let program = || program_on(&namespace, "front");
+    let take_links = |offloader: &Offloader| assert!(offloader.take_links().is_empty());
     let load = || Offloader::load(Layer::Xdp, SIZES, &selection(&["203.0.113.1:80"]), 1).unwrap();
     namespace.enter(|| {
         let mut old = load();
@@ -272,15 +259,67 @@ fn a_link_to_a_driver_goes_from_one_process_to_the_next_and_back_and_ends_with_t
         let handed = old.xdp_links().unwrap().remove(&interface.index);
         new.attach(&interface, Some(handed.unwrap())).unwrap();
         assert_eq!(program(), olds, "the old process forwards until the new one knows its flows");
-        new.take_links().unwrap();
+        take_links(&new);
         let news = program();
         assert!(news.is_some() && news != olds);
-        old.take_links().unwrap();
+        take_links(&old);
         assert_eq!(program(), olds, "the new process does not go on");
-        new.take_links().unwrap();
+        take_links(&new);
         drop(old);
         assert_eq!(program(), news, "the old process has ended");
         drop(new);
         wait_for("the program to be detached", || program().is_none().then_some(()));
     });
+}
+
+/// The interfaces are attached in this order.
+fn links_are_taken_also_where_the_interface_of_another_is_gone() {
+    const NAMES: [&str; 3] = ["gone", "front", "back"];
+    let [namespace, other] = [(); 2].map(|()| TestNamespace::new());
+    for (n, name) in (2..).zip(NAMES) {
+        let macs = [0, 1].map(|end| format!("02:00:00:00:{end:02}:{n:02}"));
+        namespace.link((name, &macs[0]), &other, (&format!("eth{n}"), &macs[1]));
+    }
+    let load = || Offloader::load(Layer::Xdp, SIZES, &selection(&["203.0.113.1:80"]), 1).unwrap();
+    let programs = || NAMES.map(|name| program_on(&namespace, name));
+    namespace.enter(|| {
+        let (mut old, mut new) = (load(), load());
+        let interfaces = NAMES.map(|name| with_driver(&namespace, name));
+        interfaces.iter().for_each(|interface| old.attach(interface, None).unwrap());
+        let mut handed = old.xdp_links().unwrap();
+        for interface in &interfaces {
+            new.attach(interface, handed.remove(&interface.index)).unwrap();
+        }
+        let olds = programs();
+        namespace.exec("ip link del gone");
+        let errors = new.take_links();
+        let [error] = &errors[..] else { panic!("{errors:?}") };
+        assert!(error.says_detached() && error.to_string().contains("the driver of gone: "), "{error}");
+        let [_, front, back] = programs();
+        assert!(front.is_some() && front == back && front != olds[1], "{front:?} {back:?} {olds:?}");
+    });
+}
+
+/// An interface of a namespace as an [`Offloader`] wants it.
+fn with_driver(namespace: &TestNamespace, name: &str) -> Interface {
+    Interface {
+        index: namespace.index(name),
+        name: name.to_owned(),
+        mac: Some(FRONT),
+        mtu: 1500,
+        mtu_v6: 1500,
+        up: true,
+        loopback: false,
+        redirect_peer: false,
+        addresses: Vec::new(),
+        details: Vec::new(),
+    }
+}
+
+/// The XDP program on an interface; `None` if there is none, or no such interface.
+fn program_on(namespace: &TestNamespace, name: &str) -> Option<u64> {
+    let links: serde_json::Value =
+        serde_json::from_str(&namespace.exec("ip -details -json link show")).unwrap();
+    let mut links = links.as_array().unwrap().iter();
+    links.find(|link| link["ifname"] == name)?["xdp"]["prog"]["id"].as_u64()
 }

@@ -124,6 +124,14 @@ pub enum CacheError {
     System(#[from] std::io::Error),
 }
 
+impl CacheError {
+    /// Whether the link to a driver is attached to nothing: the interface is gone, or somebody has
+    /// detached the link.
+    pub fn says_detached(&self) -> bool {
+        matches!(self, CacheError::Driver { error, .. } if error.raw_os_error() == Some(libc::ENOLINK))
+    }
+}
+
 impl KernelCache {
     /// Loads programs and maps, the maps empty: the cache knows no flow and forwards nothing. Nothing is attached.
     pub fn load(sizes: &Sizes) -> Result<KernelCache, CacheError> {

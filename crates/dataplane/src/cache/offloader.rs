@@ -87,14 +87,13 @@ impl Offloader {
         self.attached.iter().filter_map(Attachment::xdp_link).collect()
     }
 
-    /// Has this cache forward wherever that of another process may by the same link: one that hands over, or one that was
-    /// handed our links and does not go on.
-    ///
-    /// # Errors
-    /// An interface is gone.
-    pub fn take_links(&self) -> Result<(), CacheError> {
+    /// Has this cache forward wherever that of another process may by the same link: one that hands
+    /// over, or one that was handed our links and does not go on. Returns the errors, one for each
+    /// interface where that fails.
+    #[must_use]
+    pub fn take_links(&self) -> Vec<CacheError> {
         let mut cache = self.cache();
-        self.attached.iter().try_for_each(|attachment| attachment.take_link(&mut cache))
+        self.attached.iter().filter_map(|attachment| attachment.take_link(&mut cache).err()).collect()
     }
 
     /// Detaches it from an interface.
@@ -117,12 +116,16 @@ impl Offloader {
 
     /// Has packets go where these next hops are now. A driver without XDP drops what the program of another sends through
     /// it: with XDP what leads to interfaces without the cache is left to workers.
+    ///
+    /// # Errors
+    /// The first one; the other next hops are up to date all the same.
     pub fn update_next_hops(&mut self, network: &NextHops) -> Result<(), CacheError> {
         let mut cache = lock(&self.cache);
+        let mut done = Ok(());
         for attachment in &mut self.attached {
             let mut interfaces = network.interfaces().iter();
             if let Some(now) = interfaces.find(|interface| interface.index == attachment.interface) {
-                attachment.update(&mut cache, now)?;
+                done = done.and(attachment.update(&mut cache, now));
             }
         }
         let (layer, attached) = (self.layer, &self.attached);
@@ -133,11 +136,13 @@ impl Offloader {
         for (index, known) in (0..count).zip(&mut self.hops) {
             let hop = network.get(index).filter(leads_on);
             if hop != known.as_ref() {
-                cache.set_next_hop(index, hop)?;
-                *known = hop.copied();
+                match cache.set_next_hop(index, hop) {
+                    Ok(()) => *known = hop.copied(),
+                    Err(error) => done = done.and(Err(error)),
+                }
             }
         }
-        Ok(())
+        done
     }
 
     /// Leaves to us what another selection takes in.
