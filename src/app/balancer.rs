@@ -51,7 +51,7 @@ use crate::explain::PacketFacts;
 use crate::health::{ProbeOutcome, Schedule};
 use crate::logging::{self, Log};
 use crate::model::{ConnectFailures, Endpoint, Mode, NetworkTables};
-use crate::net::ReservedPorts;
+use crate::net::{ReservedPorts, end_inheritance};
 use crate::proxy::remedy;
 use crate::snapshot::Snapshot;
 
@@ -296,6 +296,7 @@ impl RunningBalancer {
             let events = predecessor.ready();
             self.task.data_path.hear(events);
             predecessor.wait_until_closed();
+            end_inheritance();
         }
         self.tell(cores);
         let known = std::mem::take(&mut self.announcing.known);

@@ -5,11 +5,11 @@ use std::fmt::{self, Display};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::OnceLock;
 
 use log::warn;
 use rustix::process::geteuid;
 
+use super::lineage::{Lineage, THIS};
 use super::packet_sockets::capturing;
 use super::unix_sockets::{UnixSocket, named};
 
@@ -34,20 +34,6 @@ pub struct NotOwned {
     pub holder: Option<u64>,
 }
 
-/// Lineage of this process, once it is known.
-static LINEAGE: OnceLock<u64> = OnceLock::new();
-
-/// Number that this process shares with those before and after it in upgrades, and with no other process. The names
-/// that they bind have it. It is 0 after an upgrade from a version without lineages.
-pub fn lineage() -> u64 {
-    *LINEAGE.get_or_init(|| convey_random::secret_u64().max(1))
-}
-
-/// Sets the lineage of this process to that of its predecessor in an upgrade. Has no effect once a name is taken.
-pub fn inherit_lineage(lineage: u64) {
-    let _ = LINEAGE.set(lineage);
-}
-
 impl OwnedName {
     /// Takes what the name says.
     ///
@@ -65,15 +51,17 @@ impl OwnedName {
     }
 
     /// Takes all of it, also if processes of the same [`lineage`] own it. Errors leave nothing taken.
+    ///
+    /// [`lineage`]: super::lineage::lineage
     pub fn take_all_in_lineage(names: &[impl Display]) -> Result<Vec<OwnedName>, NotOwned> {
-        OwnedName::take_all_but(names, Some(lineage()), named)
+        OwnedName::take_all_but(names, Some(&THIS), named)
     }
 
     /// Takes all of it, unless a process owns some of it that is not of the lineage `but`. `list` returns the sockets whose
     /// name begins with a prefix.
     fn take_all_but(
         names: &[impl Display],
-        but: Option<u64>,
+        but: Option<&Lineage>,
         list: fn(&[u8]) -> io::Result<Vec<UnixSocket>>,
     ) -> Result<Vec<OwnedName>, NotOwned> {
         let names: Vec<String> = names.iter().map(|name| format!("convey {name}")).collect();
@@ -96,7 +84,7 @@ impl OwnedName {
         let mut strangers = Strangers::default();
         for socket in others.iter().filter(|socket| !ours.contains(&socket.name[1..])) {
             let Some(&which) = wanted.get(without_number(&socket.name[1..])) else { continue };
-            if but == Some(lineage_of(&socket.name[1..])) {
+            if but.is_some_and(|lineage| lineage.has(lineage_of(&socket.name[1..]))) {
                 continue;
             }
             match socket.uid {
@@ -130,7 +118,7 @@ impl OwnedName {
 
     /// A name of our own for it, and how it is written.
     fn numbered(name: &str) -> io::Result<(OwnedName, String)> {
-        let full = format!("{name} #{:016x}{:016x}", lineage(), convey_random::secret_u64());
+        let full = format!("{name} #{:016x}{:016x}", THIS.number(), convey_random::secret_u64());
         Ok((OwnedName::bound(&full)?, full))
     }
 
@@ -245,6 +233,7 @@ impl std::error::Error for NotOwned {}
 
 #[cfg(test)]
 mod tests {
+    use super::super::lineage::lineage;
     use super::super::unix_sockets::by_file;
     use super::*;
 
@@ -301,7 +290,7 @@ mod tests {
     fn second_process_is_refused_where_no_list_of_sockets_can_be_read() {
         let [a, b] = ["a", "b"].map(|name| format!("test without a list {} {name}", std::process::id()));
         let no_list = |_: &[u8]| Err(io::ErrorKind::NotFound.into());
-        for lineage in [None, Some(lineage())] {
+        for lineage in [None, Some(&THIS)] {
             let take = |names: &[&String]| OwnedName::take_all_but(names, lineage, no_list);
             let first = take(&[&b]).unwrap();
             let refused = take(&[&a, &b]).unwrap_err();
@@ -318,13 +307,29 @@ mod tests {
         let take = |lineage| OwnedName::take_all_but(&[&name], lineage, by_file);
         let first = take(None).unwrap();
         let inodes = OwnedNames::read().unwrap().inodes_of(&name).to_vec();
-        for other in [None, Some(lineage() ^ 1)] {
+        let third = Lineage::of(lineage() ^ 1);
+        for other in [None, Some(&third)] {
             let refused = take(other).unwrap_err();
             assert_eq!(refused.error.kind(), io::ErrorKind::AddrInUse);
             assert_eq!(refused.holder.into_iter().collect::<Vec<_>>(), inodes);
         }
-        let _successor = take(Some(lineage())).unwrap();
+        let _successor = take(Some(&THIS)).unwrap();
         drop(first);
+    }
+
+    #[test]
+    fn names_without_a_lineage_are_taken_only_from_a_predecessor_without_one() {
+        let name = format!("test of two lineages {}", std::process::id());
+        let take = |lineage: &Lineage| OwnedName::take_all_but(&[&name], Some(lineage), named);
+        for old in [format!("#{:016x}", 7), format!("#{:016x}{:016x}", 0, 7), String::new()] {
+            let _old = OwnedName::bound(format!("convey {name} {old}").trim()).unwrap();
+            let [successor, other] = [Lineage::new(), Lineage::of(9)];
+            successor.inherit(0);
+            take(&successor).unwrap();
+            assert!(take(&other).is_err(), "{old}");
+            successor.end_inheritance();
+            assert!(take(&successor).is_err(), "{old}");
+        }
     }
 
     #[test]

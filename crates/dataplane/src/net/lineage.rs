@@ -1,0 +1,84 @@
+//! Lineages: which processes come before and after each other in upgrades.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Lineage of this process.
+pub(super) static THIS: Lineage = Lineage::new();
+
+/// Number that this process shares with those before and after it in upgrades, and with no other
+/// process. The names that they bind have it. It is never 0.
+pub fn lineage() -> u64 {
+    THIS.number()
+}
+
+/// Continues the lineage of the process before this one in an upgrade. That lineage is 0 in
+/// versions without lineages: then a new one begins, and names without a lineage count as that
+/// process's until [`end_inheritance`]. Has no effect once a name is taken.
+pub fn inherit_lineage(lineage: u64) {
+    THIS.inherit(lineage);
+}
+
+/// The process before this one has left: names without a lineage are those of others.
+pub fn end_inheritance() {
+    THIS.end_inheritance();
+}
+
+#[derive(Debug)]
+pub(super) struct Lineage {
+    number: OnceLock<u64>,
+    /// Whether the process before has no lineage, and may still have its names.
+    follows_none: AtomicBool,
+}
+
+impl Lineage {
+    pub(super) const fn new() -> Lineage {
+        Lineage { number: OnceLock::new(), follows_none: AtomicBool::new(false) }
+    }
+
+    /// Number of this lineage, drawn at random unless it is inherited.
+    pub(super) fn number(&self) -> u64 {
+        *self.number.get_or_init(|| convey_random::secret_u64().max(1))
+    }
+
+    pub(super) fn inherit(&self, number: u64) {
+        if number == 0 {
+            self.follows_none.store(true, Ordering::Relaxed);
+        } else {
+            let _ = self.number.set(number);
+        }
+    }
+
+    pub(super) fn end_inheritance(&self) {
+        self.follows_none.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a process of this lineage has bound a name with `number`; 0 is for names without a
+    /// lineage.
+    pub(super) fn has(&self, number: u64) -> bool {
+        number == self.number() || number == 0 && self.follows_none.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(number: u64) -> Lineage {
+        let lineage = Lineage::new();
+        lineage.inherit(number);
+        lineage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn successors_of_versions_without_lineages_begin_lineages_of_their_own() {
+        let [one, other] = [0, 0].map(Lineage::of);
+        assert!(one.has(0) && other.has(0), "the names of their predecessors");
+        assert!(one.number() != 0 && !one.has(other.number()) && !other.has(one.number()));
+        one.end_inheritance();
+        assert!(!one.has(0) && one.has(one.number()));
+        let next = Lineage::of(one.number());
+        assert!(next.has(one.number()) && one.has(next.number()) && !next.has(0));
+    }
+}
