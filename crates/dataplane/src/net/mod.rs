@@ -11,6 +11,7 @@ mod ipsec;
 mod kernel_route;
 mod lineage;
 mod link_probe;
+mod list_attempts;
 mod moved;
 mod neighbours;
 mod netlink;

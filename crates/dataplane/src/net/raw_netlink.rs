@@ -2,6 +2,7 @@
 //! notifications of changes.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +16,13 @@ use rustix::net::{
 use tokio::task::JoinSet;
 
 use super::KERNEL_TIMEOUT;
+use super::list_attempts::ListAttempts;
 use super::notifications::Notifications;
 
 // From include/uapi/linux/netlink.h, rtnetlink.h and xfrm.h.
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
@@ -59,34 +62,58 @@ impl RawList {
             RawList::Nexthops => (None, 106, 8),
             RawList::IpsecPolicies => (Some(netlink::XFRM), 0x15, 64),
         };
-        let mut found = Vec::new();
-        match dump(protocol, kind, &vec![0; len], |body| found.push(body.to_vec())) {
+        match dump(protocol, kind, &vec![0; len], |body| Some(body.to_vec())) {
             Err(error) if is_without(&error) => Ok(Vec::new()),
-            read => read.map(|()| found),
+            read => read,
         }
     }
 }
 
-/// Asks the kernel for a list by a message of this kind, and passes the body of each message of the answer to `each`.
+/// Asks the kernel for a list by a message of this kind. Returns what `pick` finds in the bodies of
+/// its answer.
 ///
 /// # Errors
-/// The kernel cannot be asked, refuses, or has not answered within ten seconds.
-pub(super) fn dump(
+/// The kernel cannot be asked, refuses, or has not answered within ten seconds. Or the list changes
+/// all the time.
+pub(super) fn dump<T>(
     protocol: Option<Protocol>,
     kind: u16,
     body: &[u8],
-    mut each: impl FnMut(&[u8]),
-) -> io::Result<()> {
+    pick: impl FnMut(&[u8]) -> Option<T>,
+) -> io::Result<Vec<T>> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(KERNEL_TIMEOUT))?;
-    send(&socket, &question(kind, body), SendFlags::empty())?;
-    let mut answer = vec![0u8; 64 << 10];
+    dump_by(&socket, &question(kind, body), pick)
+}
+
+/// Asks by this socket: again, if something has changed while the kernel made the list.
+fn dump_by<T>(
+    socket: &OwnedFd,
+    question: &[u8],
+    mut pick: impl FnMut(&[u8]) -> Option<T>,
+) -> io::Result<Vec<T>> {
+    let mut attempts = ListAttempts::default();
     loop {
-        let (len, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
+        send(socket, question, SendFlags::empty())?;
+        let mut list = Vec::new();
+        let is_interrupted = read_answer(socket, |body| list.extend(pick(body)))?;
+        if attempts.is_last(is_interrupted)? {
+            return Ok(list);
+        }
+    }
+}
+
+/// Passes each body of an answer to `each`. Returns whether it was interrupted by a change of what
+/// it lists.
+fn read_answer(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+    let (mut answer, mut is_interrupted) = (vec![0u8; 64 << 10], false);
+    loop {
+        let (len, _) = recv(socket, answer.as_mut_slice(), RecvFlags::empty())?;
         let mut rest = &answer[..len];
-        while let Some((kind, body)) = message(&mut rest) {
+        while let Some(RawMessage { kind, flags, body }) = message(&mut rest) {
+            is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
             match kind {
-                NLMSG_DONE => return Ok(()),
+                NLMSG_DONE => return Ok(is_interrupted),
                 NLMSG_ERROR => {
                     let number = body.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
                     return Err(io::Error::from_raw_os_error(-number));
@@ -117,13 +144,21 @@ fn question(kind: u16, body: &[u8]) -> Vec<u8> {
     [head.concat(), vec![0; 8], body.to_vec()].concat()
 }
 
-/// The next message, and its kind. Takes it off.
-fn message<'a>(bytes: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
+#[derive(Debug, PartialEq, Eq)]
+struct RawMessage<'a> {
+    kind: u16,
+    flags: u16,
+    body: &'a [u8],
+}
+
+/// The next message. Takes it off.
+fn message<'a>(bytes: &mut &'a [u8]) -> Option<RawMessage<'a>> {
     let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let flags = u16::from_ne_bytes(*bytes.get(6..)?.first_chunk()?);
     let body = bytes.get(HEADER..len)?;
     *bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, body))
+    Some(RawMessage { kind, flags, body })
 }
 
 /// Attributes of a message, each with its number.
@@ -191,6 +226,8 @@ fn subscribe(protocol: isize, groups: &[u32]) -> io::Result<TokioSocket> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use super::*;
 
     #[test]
@@ -198,6 +235,34 @@ mod tests {
         for list in [RawList::Nexthops, RawList::IpsecPolicies] {
             list.read().unwrap();
         }
+    }
+
+    /// The kernel's end of a socket, which has sent answers with these flags of the first part and
+    /// of the end. Each lists its number.
+    fn answering(flags: &[[u16; 2]]) -> [OwnedFd; 2] {
+        let [ours, kernel] =
+            UnixDatagram::pair().map(|(one, other)| [one, other].map(OwnedFd::from)).unwrap();
+        for (number, [of_part, of_end]) in (0_u32..).zip(flags) {
+            for (kind, flags) in [(16, of_part), (NLMSG_DONE, of_end)] {
+                let head = [&20_u32.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]];
+                let message = [head.concat(), number.to_ne_bytes().to_vec()].concat();
+                send(&kernel, &message, SendFlags::empty()).unwrap();
+            }
+        }
+        [ours, kernel]
+    }
+
+    #[test]
+    fn interrupted_list_is_asked_for_again() {
+        const INTR: u16 = NLM_F_DUMP_INTR;
+        let [ours, kernel] = answering(&[[INTR, INTR], [0, INTR], [2, 2]]);
+        let list = dump_by(&ours, b"question", |body| number(body, 0)).unwrap();
+        assert_eq!(list, [2], "nothing of the attempts before");
+        let mut asked = [0; 100];
+        for _ in 0..3 {
+            assert_eq!(recv(&kernel, &mut asked[..], RecvFlags::DONTWAIT).unwrap().0, 8);
+        }
+        assert!(recv(&kernel, &mut asked[..], RecvFlags::DONTWAIT).is_err());
     }
 
     #[test]

@@ -3,11 +3,11 @@
 
 use std::io;
 
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt};
 use rtnetlink::Handle;
 use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use thiserror::Error;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::KERNEL_TIMEOUT;
+use super::list_attempts::ListAttempts;
 
 type NetlinkRequest = NetlinkMessage<RouteNetlinkMessage>;
 
@@ -65,16 +66,23 @@ impl Requests {
         Ok(Requests(Mutex::new(Some(Socket::open()?))))
     }
 
-    /// Has the kernel list what `pick` finds in its answers.
+    /// Has the kernel list what `pick` finds in its answers: again, if something has changed
+    /// meanwhile.
     pub(super) async fn list<T>(
         &self,
         what: &'static str,
         question: RouteNetlinkMessage,
         mut pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let mut list = Vec::new();
-        self.request(what, question, NLM_F_DUMP, |answer| list.extend(pick(answer))).await?;
-        Ok(list)
+        let mut attempts = ListAttempts::default();
+        loop {
+            let mut list = Vec::new();
+            let each = |answer| list.extend(pick(answer));
+            let is_interrupted = self.request(what, question.clone(), NLM_F_DUMP, each).await?;
+            if attempts.is_last(is_interrupted).map_err(|error| Error::new(what, error))? {
+                return Ok(list);
+            }
+        }
     }
 
     /// Asks a question that has one answer.
@@ -95,16 +103,17 @@ impl Requests {
         order: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<(), Error> {
-        self.request(what, order, NLM_F_ACK | flags, |_| {}).await
+        self.request(what, order, NLM_F_ACK | flags, |_| {}).await.map(drop)
     }
 
+    /// Returns whether the answer was interrupted by a change of what it lists.
     async fn request(
         &self,
         what: &'static str,
         message: RouteNetlinkMessage,
         flags: u16,
         each: impl FnMut(RouteNetlinkMessage),
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let failed = |source| Error { what, source };
         let mut place = self.0.lock().await;
         // Put back when the answer is whole: of one that is not, parts may still come, also if nobody waits any more.
@@ -139,37 +148,51 @@ impl Socket {
         Ok(Socket { handle, unasked: unasked.map(|(message, _)| message).boxed(), _connection: tasks })
     }
 
-    /// What the kernel said at last; an error if that is lost.
+    /// Sends a request and reads the whole answer, as [`read_answer`] returns it.
     async fn request(
         &mut self,
         message: NetlinkRequest,
-        mut each: impl FnMut(RouteNetlinkMessage),
-    ) -> io::Result<io::Result<()>> {
+        each: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<io::Result<bool>> {
         let is_acknowledged = message.header.flags & NLM_F_ACK != 0;
-        let mut answers = self.handle.request(message).map_err(|_| closed())?;
-        loop {
-            let next = async {
-                tokio::select! {
-                    biased;
-                    answer = answers.next() => answer,
-                    _ = self.unasked.next() => None,
-                }
-            };
-            let answer = timeout(KERNEL_TIMEOUT, next).await.map_err(|_| lost())?.ok_or_else(closed)?;
-            match answer.payload {
-                NetlinkPayload::InnerMessage(part) => {
-                    each(part);
-                    if answer.header.flags & NLM_F_MULTIPART == 0 && !is_acknowledged {
-                        return Ok(Ok(()));
-                    }
-                }
-                NetlinkPayload::Done(done) if done.code != 0 => {
-                    return Ok(Err(io::Error::from_raw_os_error(done.code.abs())));
-                }
-                NetlinkPayload::Error(error) if error.code.is_some() => return Ok(Err(error.to_io())),
-                NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => return Ok(Ok(())),
-                _ => return Err(closed()),
+        let answers = self.handle.request(message).map_err(|_| closed())?;
+        read_answer(answers, &mut self.unasked, is_acknowledged, each).await
+    }
+}
+
+/// Passes each part of an answer to `each`. Returns whether it was interrupted by a change of what
+/// it lists, or the kernel's refusal; an error if the answer is lost. That is so, too, if something
+/// is `unasked`.
+async fn read_answer(
+    mut answers: impl Stream<Item = NetlinkRequest> + Unpin,
+    unasked: &mut (impl Stream + Unpin),
+    is_acknowledged: bool,
+    mut each: impl FnMut(RouteNetlinkMessage),
+) -> io::Result<io::Result<bool>> {
+    let mut is_interrupted = false;
+    loop {
+        let next = async {
+            tokio::select! {
+                biased;
+                answer = answers.next() => answer,
+                _ = unasked.next() => None,
             }
+        };
+        let answer = timeout(KERNEL_TIMEOUT, next).await.map_err(|_| lost())?.ok_or_else(closed)?;
+        is_interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
+        match answer.payload {
+            NetlinkPayload::InnerMessage(part) => {
+                each(part);
+                if answer.header.flags & NLM_F_MULTIPART == 0 && !is_acknowledged {
+                    return Ok(Ok(is_interrupted));
+                }
+            }
+            NetlinkPayload::Done(done) if done.code != 0 => {
+                return Ok(Err(io::Error::from_raw_os_error(done.code.abs())));
+            }
+            NetlinkPayload::Error(error) if error.code.is_some() => return Ok(Err(error.to_io())),
+            NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => return Ok(Ok(is_interrupted)),
+            _ => return Err(closed()),
         }
     }
 }
@@ -194,6 +217,8 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::future::poll_immediate;
+    use futures_util::stream;
+    use rtnetlink::packet_core::DoneMessage;
     use rtnetlink::packet_route::link::LinkMessage;
 
     use super::*;
@@ -246,6 +271,29 @@ mod tests {
             assert!(poll_immediate(links(&requests)).await.is_none());
             assert!(links(&requests).await.unwrap() > 0);
         });
+    }
+
+    #[test]
+    fn answer_is_interrupted_if_one_of_its_parts_is_or_its_end() {
+        let part = |flags: u16| {
+            let mut part = NetlinkRequest::from(RouteNetlinkMessage::NewLink(LinkMessage::default()));
+            part.header.flags = NLM_F_MULTIPART | flags;
+            part
+        };
+        let end = |flags: u16| {
+            let mut end = part(flags);
+            end.payload = NetlinkPayload::Done(DoneMessage::default());
+            end
+        };
+        const INTR: u16 = NLM_F_DUMP_INTR;
+        for (flags, expected) in
+            [([0, 0, 0], false), ([INTR, 0, 0], true), ([0, INTR, 0], true), ([0, 0, INTR], true)]
+        {
+            let [first, second, last] = flags;
+            let answer = stream::iter([part(first), part(second), end(last)]);
+            let read = block_on(read_answer(answer, &mut stream::pending::<()>(), false, drop));
+            assert_eq!(read.unwrap().unwrap(), expected, "{flags:?}");
+        }
     }
 
     #[test]

@@ -59,11 +59,9 @@ fn listed_socket(line: &[u8]) -> Option<UnixSocket> {
 }
 
 fn by_diag(prefix: &[u8]) -> io::Result<Vec<UnixSocket>> {
-    let mut found = Vec::new();
     dump(Some(netlink::SOCK_DIAG), SOCK_DIAG_BY_FAMILY, &question(), |body| {
-        found.extend(unix_socket(body).filter(|socket| socket.name.starts_with(prefix)));
-    })?;
-    Ok(found)
+        unix_socket(body).filter(|socket| socket.name.starts_with(prefix))
+    })
 }
 
 /// `struct unix_diag_req`: sockets in any state, with any inode.

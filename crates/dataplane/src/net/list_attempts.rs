@@ -1,0 +1,42 @@
+//! Lists of the kernel that change while it makes them (`NLM_F_DUMP_INTR`): entries may be missing
+//! then, or be there twice.
+
+use std::io;
+
+/// Attempts at a list that changes each time. A list of a few kilobytes is made at once and never
+/// interrupted.
+const MAX_ATTEMPTS: u32 = 10;
+
+/// The attempts at one list so far.
+#[derive(Debug, Default)]
+pub(super) struct ListAttempts(u32);
+
+impl ListAttempts {
+    /// Whether the list of this attempt is whole; otherwise it is to be asked for again.
+    ///
+    /// # Errors
+    /// It was the last attempt.
+    pub(super) fn is_last(&mut self, is_interrupted: bool) -> io::Result<bool> {
+        self.0 += 1;
+        if is_interrupted && self.0 >= MAX_ATTEMPTS {
+            let told =
+                format!("the list has changed while the kernel made it, {MAX_ATTEMPTS} times in a row");
+            return Err(io::Error::new(io::ErrorKind::Interrupted, told));
+        }
+        Ok(!is_interrupted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupted_list_is_asked_for_ten_times_at_most() {
+        let mut attempts = ListAttempts::default();
+        assert!(!attempts.is_last(true).unwrap() && attempts.is_last(false).unwrap());
+        let mut attempts = ListAttempts::default();
+        let asked = (1..).find(|_| attempts.is_last(true).is_err());
+        assert_eq!(asked, Some(10));
+    }
+}
