@@ -1,6 +1,6 @@
 //! The kernel's own routing decision for one packet.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteLwEnCapType, RouteMessage, RouteType,
@@ -69,6 +69,21 @@ impl Netlink {
             Ok(_) => Ok(None),
             Err(error) if error.says_no_route() => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the kernel has a routing table of IPv6, which may be empty. It has none with
+    /// `ipv6.disable=1`.
+    pub(super) async fn has_ipv6_routes(&self) -> Result<bool, Error> {
+        self.answers(question(RouteQuery::to(Ipv6Addr::LOCALHOST.into()))).await
+    }
+
+    /// Whether the kernel routes packets of the question's family.
+    async fn answers(&self, question: RouteMessage) -> Result<bool, Error> {
+        match self.lists.one("a route", RouteNetlinkMessage::GetRoute(question)).await {
+            Err(error) if error.says_unsupported() => Ok(false),
+            Err(error) if !error.is_refusal() => Err(error),
+            _ => Ok(true),
         }
     }
 }
@@ -175,6 +190,21 @@ mod tests {
             let netlink = Netlink::open().unwrap();
             let route = netlink.kernel_route(RouteQuery::to([127, 0, 0, 1].into())).await.unwrap().unwrap();
             assert_eq!((route.kind, route.gateway), (KernelRouteKind::Local, None));
+        });
+    }
+
+    #[test]
+    fn family_without_a_routing_table_is_known_by_the_kernels_refusal() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let netlink = Netlink::open().unwrap();
+            let has_ipv6 = std::net::UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+            assert_eq!(netlink.has_ipv6_routes().await.unwrap(), has_ipv6);
+            let mut of_keys = question(RouteQuery::to(Ipv6Addr::LOCALHOST.into()));
+            of_keys.header.address_family = AddressFamily::Key;
+            assert!(!netlink.answers(of_keys).await.unwrap());
+            let unroutable = "2001:db8::1".parse().unwrap();
+            assert!(!has_ipv6 || netlink.answers(question(RouteQuery::to(unroutable))).await.unwrap());
         });
     }
 }

@@ -151,10 +151,13 @@ impl Netlink {
         let policies = policies.iter().filter_map(|message| ipsec::policy(message)).collect();
         let rules = self.rules().await?;
         let tables = tables(&rules);
+        let mut families = vec![RouteMessageBuilder::<Ipv4Addr>::new().build()];
+        // Without IPv6 the kernel would answer with the routes of IPv4 once more.
+        if self.has_ipv6_routes().await? {
+            families.push(RouteMessageBuilder::<Ipv6Addr>::new().build());
+        }
         let mut routes = Vec::new();
-        for family in
-            [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
-        {
+        for family in families {
             let list = lists.list("routes", GetRoute(family), |answer| match answer {
                 NewRoute(route) => routes::route(&route, &nexthops).filter(|one| tables.contains(&one.table)),
                 _ => None,

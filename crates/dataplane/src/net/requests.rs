@@ -38,6 +38,11 @@ impl Error {
         self.source.raw_os_error().is_some()
     }
 
+    /// Whether the kernel has nothing that could answer such a request.
+    pub(super) fn says_unsupported(&self) -> bool {
+        self.source.raw_os_error() == Some(libc::EOPNOTSUPP)
+    }
+
     /// Whether this process lacks the privilege.
     pub fn says_not_permitted(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
