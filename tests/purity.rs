@@ -117,16 +117,18 @@ fn a_name_that_other_files_see_is_of_one_type() {
 #[test]
 fn the_check_of_names_finds_types_however_they_are_written() {
     let text = "pub struct A;\npub(super) enum B {\npub unsafe trait C {}\npub type D = u8;\n\
-                pub(in crate::app) struct E<T>(T);\nstruct Private;\n    type Err = ();\npub fn f() {";
-    assert_eq!(visible_types(text).collect::<String>(), "ABCDE");
+                pub(in crate::app) struct E<T>(T);\npub struct F(pub(super) u32);\nstruct Private;\n    \
+                type Err = ();\npub fn f() {";
+    assert_eq!(visible_types(text).collect::<String>(), "ABCDEF");
 }
 
 /// The names of the types that a file defines and others see.
 fn visible_types(text: &str) -> impl Iterator<Item = String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let visible = code.lines().filter(|line| line.starts_with("pub"));
-    visible.filter_map(|line| {
-        let mut words = line.split(' ').filter(|word| !word.starts_with("pub") && !word.ends_with(')'));
+    code.lines().filter_map(|line| {
+        let rest = line.strip_prefix("pub")?;
+        let scope_end = if rest.starts_with('(') { rest.find(')')? + 1 } else { 0 };
+        let mut words = rest[scope_end..].split_whitespace();
         let kind = words.find(|word| *word != "unsafe")?;
         let is_type = ["struct", "enum", "trait", "type", "union"].contains(&kind);
         let name = words.next().filter(|_| is_type)?;
