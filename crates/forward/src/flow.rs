@@ -1,7 +1,11 @@
 //! One flow: its two keys, where its packets go, how far its connection is.
 
+mod class;
+mod flags;
 mod handover;
 
+pub(super) use self::class::{AtSource, Class};
+use self::flags::{FlowFlags, FrontendMark};
 use super::cache::Progress;
 use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::list::FlowLinks;
@@ -10,7 +14,7 @@ use super::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
 use super::tcp_sequence::{Heard, PendingFin, TcpSequence};
 use super::verdict::FlowOwners;
 use super::wheel::Slot;
-use convey_model::{Addr, FlowKey, Rewrite, TCP, UDP};
+use convey_model::{Addr, FlowKey, Rewrite};
 
 /// How a flow's packets get to its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,143 +81,6 @@ pub struct Flow {
     pub(super) since: u64,
     /// Neighbours in each list it is in.
     pub(super) links: [FlowLinks; 2],
-}
-
-/// A flow's protocol and how its packets pass, in a byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FlowFlags(u8);
-
-impl FlowFlags {
-    const UDP: u8 = 1;
-    const CLIENT_SIDE: u8 = 2;
-    const L2_DSR: u8 = 4;
-    const CACHED: u8 = 8;
-    /// A connection that only its client's side is seen of, and not from its beginning.
-    const MET: u8 = 16;
-    /// How narrow the path to its client is: two bits.
-    const NARROW: u8 = 32 + 64;
-    const NARROW_SHIFT: u32 = FlowFlags::NARROW.trailing_zeros();
-    /// A FIN of the client that is not believed yet.
-    const CLIENTS_FIN: u8 = 128;
-    /// Passthrough, where none is met under way: the same of the server.
-    const SERVERS_FIN: u8 = FlowFlags::MET;
-    /// Passthrough: no FIN, but a SYN of the client.
-    const REOPENING: u8 = FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN;
-    /// DSR, where no path to a client is narrow: a SYN of the client.
-    const CLIENTS_SYN: u8 = 32;
-    /// The same: the numbers are those of a SYN that the client, or somebody in its name, has followed up.
-    const REOPENED: u8 = 64;
-
-    fn new(new: &NewFlow, state: FlowState) -> FlowFlags {
-        let set = |flag, yes| if yes { flag } else { 0 };
-        let is_met = new.view == View::ClientSide && state == FlowState::Adopted;
-        FlowFlags(
-            set(FlowFlags::UDP, new.client.protocol == UDP)
-                | set(FlowFlags::CLIENT_SIDE, new.view == View::ClientSide)
-                | set(FlowFlags::L2_DSR, new.way == ServerWay::OnLink)
-                | set(FlowFlags::MET, is_met),
-        )
-    }
-
-    #[inline]
-    fn has(self, flag: u8) -> bool {
-        self.0 & flag != 0
-    }
-
-    fn set(&mut self, flag: u8, yes: bool) {
-        self.0 = if yes { self.0 | flag } else { self.0 & !flag };
-    }
-
-    fn is_met(self) -> bool {
-        self.has(FlowFlags::MET) && self.has(FlowFlags::CLIENT_SIDE)
-    }
-
-    #[inline]
-    fn pending_fin(self) -> PendingFin {
-        match self.0 & (FlowFlags::CLIENTS_FIN | FlowFlags::SERVERS_FIN | FlowFlags::CLIENT_SIDE) {
-            FlowFlags::REOPENING => PendingFin::Reopening,
-            flags if flags & FlowFlags::CLIENTS_FIN != 0 => PendingFin::Clients,
-            FlowFlags::SERVERS_FIN => PendingFin::Servers,
-            flags if flags & FlowFlags::CLIENT_SIDE != 0 && self.has(FlowFlags::CLIENTS_SYN) => {
-                PendingFin::Reopening
-            }
-            _ => PendingFin::Nobodys,
-        }
-    }
-
-    #[inline]
-    fn set_pending_fin(&mut self, pending: PendingFin) {
-        let is_reopening = pending == PendingFin::Reopening;
-        if self.has(FlowFlags::CLIENT_SIDE) {
-            self.set(FlowFlags::CLIENTS_FIN, pending == PendingFin::Clients);
-            self.set(FlowFlags::CLIENTS_SYN, is_reopening);
-        } else {
-            self.set(FlowFlags::CLIENTS_FIN, is_reopening || pending == PendingFin::Clients);
-            self.set(FlowFlags::SERVERS_FIN, is_reopening || pending == PendingFin::Servers);
-        }
-    }
-
-    /// How narrow the path to the client is.
-    #[inline]
-    fn narrowness(self) -> u8 {
-        if self.has(FlowFlags::CLIENT_SIDE) {
-            0
-        } else {
-            (self.0 & FlowFlags::NARROW) >> FlowFlags::NARROW_SHIFT
-        }
-    }
-
-    #[inline]
-    fn protocol(self) -> u8 {
-        if self.has(FlowFlags::UDP) { UDP } else { TCP }
-    }
-}
-
-/// The number of a frontend, whether the flow is counted at its source there, and whether it goes through a tunnel. No frontend has
-/// a number of more than 30 bits.
-#[derive(Debug, Clone, Copy)]
-struct FrontendMark(u32);
-
-impl FrontendMark {
-    const COUNTED: u32 = 1 << 31;
-    const TUNNELED: u32 = 1 << 30;
-    const ID: u32 = !(FrontendMark::COUNTED | FrontendMark::TUNNELED);
-
-    fn new(id: u32, way: ServerWay) -> FrontendMark {
-        let tunneled = if way == ServerWay::Tunneled { FrontendMark::TUNNELED } else { 0 };
-        FrontendMark(id & FrontendMark::ID | tunneled)
-    }
-}
-
-/// What a flow is to its client's source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AtSource {
-    /// None of its open connections.
-    Nothing,
-    /// One of them, which anybody may have forged: it gives way to another one of the source if it is silent.
-    Yields,
-    /// One of them.
-    Stays,
-}
-
-/// What may be given up for a new flow, and in which order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub(super) enum Class {
-    /// First: over, as far as we can see.
-    Closing,
-    /// Then: its client may not exist.
-    HalfOpen,
-    /// Last: it is open by what its client is said to have sent, which anybody can make up.
-    Doubtful,
-    /// Never.
-    Open,
-}
-
-impl Class {
-    pub(super) fn is_open(self) -> bool {
-        matches!(self, Class::Doubtful | Class::Open)
-    }
 }
 
 impl Flow {
@@ -527,34 +394,6 @@ impl Flow {
     /// That FIN, as it would come again, if it has been acknowledged meanwhile.
     pub(super) fn acknowledged_fin(&self) -> Option<(Direction, Segment)> {
         self.sequence.acknowledged_fin(self.flags.pending_fin(), self.view())
-    }
-
-    pub(super) fn class(&self) -> Class {
-        match self.state {
-            _ if self.is_over() => Class::Closing,
-            FlowState::UdpAnswered => Class::Closing,
-            FlowState::SynSent | FlowState::SynReceived | FlowState::Adopted | FlowState::UdpNew => {
-                Class::HalfOpen
-            }
-            // In line with those of which only the SYN is known, from when that came: else who forges both would push out
-            // whoever has not completed the handshake yet.
-            FlowState::HandshakeOnly => Class::HalfOpen,
-            // Two forged datagrams make one, around an answer where those are seen; or two forged segments.
-            FlowState::UdpStream => Class::Doubtful,
-            _ if self.flags.is_met() => Class::Doubtful,
-            _ => Class::Open,
-        }
-    }
-
-    /// What it is to its client's source. In DSR a completed handshake is one of its connections: the flow cache does not tell of
-    /// the data after it, and who forges the one can forge the other.
-    #[inline]
-    pub(super) fn at_source(&self) -> AtSource {
-        match self.state {
-            FlowState::HandshakeOnly | FlowState::UdpStream => AtSource::Yields,
-            _ if self.class().is_open() => AtSource::Stays,
-            _ => AtSource::Nothing,
-        }
     }
 
     /// Takes note of what a segment says, or a datagram, and returns the state after it. A segment whose numbers are not
