@@ -1,15 +1,16 @@
 //! The connection table of one worker: bounded, never rebuilt, nothing allocated for a packet.
 
 mod births;
+mod deadlines;
+mod eviction;
 mod handover;
 mod sources;
 mod spare_memory;
 
-use std::time::Duration;
-
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::births::Births;
+use self::deadlines::in_ticks;
 use self::sources::SourceCounts;
 use self::spare_memory::Peak;
 use super::cache::Progress;
@@ -18,10 +19,9 @@ use super::handshake::{HandshakeEvent, HandshakeStep};
 use super::hop_use::HopUse;
 use super::index::Index;
 use super::list::{FlowList, TIMER};
-use super::queues::Resource;
-use super::shares::{Occupancy, Share, Shares};
+use super::shares::{Share, Shares};
 use super::state::{Direction, FlowState, Segment, View};
-use super::wheel::{Slot, Wheel, begin, tick, tick_from, ticks, time};
+use super::wheel::{Slot, Wheel, tick, tick_from};
 use super::workers::WorkerPeers;
 use convey_model::{FlowKey, FlowTimeouts, Timestamp};
 
@@ -283,23 +283,10 @@ impl FlowTable {
         self.go_on(id, state, is_kept, at);
     }
 
-    /// Puts a flow's deadline off as a packet does after which its state is the same.
-    pub(super) fn keep(&mut self, id: FlowId, at: Timestamp) {
-        let flow = &mut self.flows[id.0 as usize];
-        flow.deadline = tick_from(at) + self.timeouts[flow.state as usize];
-        self.keep_in_time(id);
-    }
-
     /// Notes that the server of a UDP flow has sent in this tick. The flow's deadline stays.
     pub(super) fn note_answer(&mut self, id: FlowId, tick: u32) {
         let flow = &mut self.flows[id.0 as usize];
         flow.note_answer(tick.max(flow.last_answer()));
-    }
-
-    /// Puts a flow's deadline off, if one more packet is known to have come at `last`, which is later than the last one.
-    pub(super) fn put_off(&mut self, id: FlowId, last: Timestamp) {
-        let flow = &mut self.flows[id.0 as usize];
-        flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
     }
 
     /// The flows among the next `budget` places, `from` one on, that the flow cache was told to forward; and where to go on,
@@ -373,120 +360,6 @@ impl FlowTable {
         flow
     }
 
-    /// A flow that is to be looked at by now, if there is one: see [`FlowTable::expire_or_requeue`].
-    pub fn due(&mut self, now: Timestamp) -> Option<FlowId> {
-        self.wheel.due(tick(now)).map(FlowId)
-    }
-
-    /// Forgets a flow that was [`FlowTable::due`] if its deadline has come, and returns what was known of it. Its last packet
-    /// that is known of elsewhere was at `last`. If it stays, it will be due another time.
-    pub(crate) fn expire_or_requeue(
-        &mut self,
-        id: FlowId,
-        last: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Option<Flow> {
-        let flow = &mut self.flows[id.0 as usize];
-        if let Some(last) = last {
-            flow.deadline = flow.deadline.max(tick_from(last) + self.timeouts[flow.state as usize]);
-        }
-        if flow.deadline <= tick(now) {
-            return Some(self.remove(id));
-        }
-        self.wheel.remove(&mut self.flows, id.0);
-        self.wheel.add(&mut self.flows, id.0);
-        None
-    }
-
-    /// Has a flow be due at `at`, if that is before its deadline, too.
-    pub(super) fn look_at(&mut self, id: FlowId, at: Timestamp) {
-        let flow = &mut self.flows[id.0 as usize];
-        let (deadline, tick) = (flow.deadline, tick_from(at));
-        if self.wheel.tick_of(flow.slot) > tick {
-            flow.deadline = tick;
-            self.wheel.remove(&mut self.flows, id.0);
-            self.wheel.add(&mut self.flows, id.0);
-            self.flows[id.0 as usize].deadline = deadline;
-        }
-    }
-
-    /// Whether a flow that is due will be forgotten, as far as is known here.
-    pub fn is_silent(&self, id: FlowId, now: Timestamp) -> bool {
-        self.get(id).deadline <= tick(now)
-    }
-
-    /// How many flows of a kind there are, and how many more there is room for.
-    pub(super) fn occupancy(&self, kind: Share) -> Occupancy {
-        self.shares.occupancy(kind)
-    }
-
-    /// A flow that was opened since it was last asked, if it still is open: a connection seen from both sides, or of those seen from
-    /// the client's side one that is counted at its source. The last one first.
-    pub(super) fn next_opened(&mut self) -> Option<FlowId> {
-        while let Some(id) = self.opened.pop() {
-            // One that has ended since may have taken its record along.
-            let Some(flow) = self.flows.get(id.0 as usize) else { continue };
-            let is_open = match flow.view() {
-                View::BothSides => flow.is_open_connection(),
-                View::ClientSide => flow.is_counted(),
-            };
-            if flow.slot != Slot::NONE && is_open {
-                return Some(id);
-            }
-        }
-        self.opened.shrink_to(OPENED);
-        None
-    }
-
-    /// The flow that [`FlowTable::insert`] would forget now for one of this kind; none if there is room.
-    ///
-    /// # Errors
-    /// There is no room, and all are open.
-    pub fn victim(&mut self, new: Share) -> Result<Option<FlowId>, Full> {
-        Ok(self.shares.victim(&self.flows, new)?.map(FlowId))
-    }
-
-    /// Whether a flow of this kind may give way to a new one for its place.
-    pub(super) fn may_evict(&self, kind: Share, new: Share) -> bool {
-        self.shares.may_evict(kind, new)
-    }
-
-    /// How many flows of a kind and class hold this.
-    pub(super) fn count_of(&self, held: Resource, kind: Share, class: Class) -> u32 {
-        self.shares.count(held, kind, class)
-    }
-
-    /// The flow of this kind that holds this and has been in a class for longest: a flow that wants what it holds may
-    /// take its place.
-    pub(super) fn first_of(&mut self, held: Resource, kind: Share, class: Class) -> Option<FlowId> {
-        self.shares.first(&self.flows, held, kind, class).map(FlowId)
-    }
-
-    /// Puts a stream at the end of its queue, as one that was last in use then.
-    pub(super) fn put_last(&mut self, id: FlowId, last_use: Timestamp) {
-        let class = self.get(id).class();
-        self.shares.put_last(&mut self.flows, id.0, class, last_use);
-    }
-
-    /// When a stream was last in use, as far as is known here: its server has sent, or its client where the server's packets
-    /// do not pass. Up to a quarter of a second too early.
-    pub(super) fn last_use(&self, flow: &Flow) -> Timestamp {
-        match flow.view() {
-            View::BothSides => begin(flow.last_answer()),
-            View::ClientSide => self.last_kept(flow),
-        }
-    }
-
-    /// When the last packet passed here that put a flow's deadline off. Up to a quarter of a second too early.
-    pub(super) fn last_kept(&self, flow: &Flow) -> Timestamp {
-        begin(flow.deadline.saturating_sub(self.timeouts[flow.state as usize] + 1))
-    }
-
-    /// How long a flow has been silent that is in the table or was, to a quarter of a second.
-    pub(super) fn silence(&self, flow: &Flow, now: Timestamp) -> Duration {
-        time(tick(now).saturating_sub(flow.deadline.saturating_sub(self.timeouts[flow.state as usize])))
-    }
-
     /// Shows a slice of the flows to `keep` and forgets those for which it returns `false`. Begins with
     /// `from` at 0 and looks at `budget` places; returns where to go on, `None` at the end. A flow that is
     /// there from the first slice to the last is shown once. No flow that stays may be silent from now on for longer than
@@ -518,23 +391,6 @@ impl FlowTable {
             }
         }
         (end < used).then_some(end)
-    }
-
-    /// Changes the timeouts. Returns whether they were others: longer ones hold from a flow's next packet, shorter ones
-    /// from when it is swept.
-    pub(crate) fn set_timeouts(&mut self, timeouts: &FlowTimeouts) -> bool {
-        let before = std::mem::replace(&mut self.timeouts, in_ticks(timeouts));
-        before != self.timeouts
-    }
-
-    /// The wheel finds out by itself that a deadline was put off, but not that it was brought forward.
-    #[inline]
-    fn keep_in_time(&mut self, id: FlowId) {
-        let flow = &self.flows[id.0 as usize];
-        if self.wheel.tick_of(flow.slot) > flow.deadline {
-            self.wheel.remove(&mut self.flows, id.0);
-            self.wheel.add(&mut self.flows, id.0);
-        }
     }
 
     fn set_state(&mut self, id: FlowId, state: FlowState, at: Timestamp) {
@@ -593,10 +449,6 @@ impl FlowTable {
         }
         xxh3_64_with_seed(&bytes, self.seed) as u32
     }
-}
-
-fn in_ticks(timeouts: &FlowTimeouts) -> [u32; FlowState::ALL.len()] {
-    FlowState::ALL.map(|state| ticks(state.timeout(timeouts)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! When each flow of a table began, and which one of those that had its place it is.
 
 use super::spare_memory::release;
-use super::{Flow, FlowId, FlowTable, Slot, begin, tick};
+use super::{Flow, FlowId, FlowTable, Slot, tick};
+use crate::wheel::begin;
 use convey_model::Timestamp;
 
 /// Births of the flows of one table, by their places: 8 bytes each. All memory is reserved at once.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
+use crate::queues::Resource;
 use crate::state::Direction::{ToClient, ToServer};
 use crate::state::{ACK, FIN, RST, SYN};
 use convey_model::{Addr, Rewrite, TCP};
