@@ -1,0 +1,158 @@
+//! Segments of a client, held against the numbers of its connection.
+
+use super::numbers::{
+    advance, follows, is_after, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen,
+};
+use super::{Heard, MAX_GAP, MAX_GAP_ACK, PendingFin, RST_ACK, TcpSequence};
+use crate::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment, View};
+
+impl TcpSequence {
+    #[inline]
+    pub(super) fn hear_client(
+        &mut self,
+        pending: &mut PendingFin,
+        view: View,
+        state: FlowState,
+        segment: Segment,
+    ) -> Heard {
+        let Segment { flags, seq, ack, len } = segment;
+        let fits = match state {
+            // In passthrough the server has to be heard first: a sender that has made up the SYN does not know
+            // its number.
+            FlowState::SynSent => view == View::ClientSide && is_next(seq, self.sent),
+            FlowState::SynReceived => is_next(seq, self.sent) && is_next(ack, self.acked),
+            _ => is_near(seq, self.sent) && (self.acked == 0 || is_near(ack, self.acked)),
+        };
+        let follows_other = view == View::ClientSide
+            && *pending == PendingFin::Reopening
+            && match state {
+                FlowState::SynSent => !fits && is_next(seq, self.answered),
+                _ => flags & FIN == 0 && seq == self.answered,
+            };
+        match flags & (SYN | ACK | RST) {
+            // The client goes on from its SYN: a connection of other numbers between the same ends (RFC 9293, section 3.6.1).
+            ACK if follows_other => {
+                *pending = PendingFin::Nobodys;
+                *self = TcpSequence { sent: seq.wrapping_add(len), acked: ack, answered: ack };
+                Heard::flags(flags | SYN)
+            }
+            ACK if fits && (is_handshake(state) || self.acked == 0) => {
+                // An acknowledgement may come behind a FIN that was lost.
+                if len > 0 || view == View::ClientSide {
+                    advance(&mut self.sent, seq.wrapping_add(len));
+                }
+                match self.acked {
+                    0 => (self.acked, self.answered) = (ack, ack),
+                    _ => advance(&mut self.acked, ack),
+                }
+                // The client goes on from this SYN: another SYN was forged.
+                if *pending == PendingFin::Reopening && is_handshake(state) {
+                    (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+                }
+                Heard::flags(flags)
+            }
+            ACK if fits && view == View::BothSides => self.client_goes_on(pending, state, segment),
+            ACK if fits => Heard::flags(self.client_alone_goes_on(pending, state, segment)),
+            // A client that begins anew has new numbers.
+            SYN if state == FlowState::Adopted => {
+                (*self, *pending) = (TcpSequence::first(segment), PendingFin::Nobodys);
+                Heard::flags(flags)
+            }
+            // Anybody may have sent it. Only the server's answer begins anew, or, where that does not pass, the client's next segment.
+            SYN if is_handshake(state) || may_reopen(state) => {
+                let next = seq.wrapping_add(1);
+                // Until it has the answer, a client repeats its SYN.
+                if !is_handshake(state) || next != self.sent {
+                    (*pending, self.answered) = (PendingFin::Reopening, next);
+                }
+                Heard::flags(0)
+            }
+            RST | RST_ACK if seq == self.sent => Heard::flags(RST),
+            _ => Heard::flags(0),
+        }
+    }
+
+    #[inline]
+    fn client_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
+        let Segment { flags, seq, ack, len } = segment;
+        let ends_other = *pending == PendingFin::Servers && ack == self.answered;
+        if ends_other {
+            *pending = PendingFin::Nobodys;
+        }
+        let has_finished = state.has_finished(Direction::ToServer)
+            || (*pending == PendingFin::Clients && self.sent == self.answered);
+        if flags & FIN != 0 && !has_finished && is_repeated(segment, self.sent) {
+            return Heard { flags: 0, ends_other };
+        }
+        if flags & FIN != 0 && !is_exact(segment, self.sent) {
+            // The other side's may be waiting.
+            if !state.has_finished(Direction::ToServer) {
+                (*pending, self.answered) = (PendingFin::Clients, seq.wrapping_add(len));
+            }
+            return Heard { flags: flags & !FIN, ends_other };
+        }
+        if follows(segment, self.sent) {
+            let (end, before) = (seq.wrapping_add(len), self.sent);
+            advance(&mut self.sent, end);
+            advance(&mut self.acked, ack);
+            let is_settled = match *pending {
+                // It goes on behind the FIN that was to be its last, or sends it again.
+                PendingFin::Clients => flags & FIN != 0 || is_after(self.sent, self.answered),
+                // It sends more. A segment that is told of late is not new.
+                PendingFin::Reopening => is_after(end, before),
+                _ => false,
+            };
+            if is_settled {
+                (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+            }
+            if *pending == PendingFin::Nobodys {
+                advance(&mut self.answered, ack);
+            }
+        } else if matches!(*pending, PendingFin::Nobodys | PendingFin::Servers)
+            && !is_after(ack, self.answered)
+        {
+            // The server has sent that. With gaps on both sides, each would wait for the other to go on.
+            advance(&mut self.acked, ack);
+        }
+        Heard { flags, ends_other }
+    }
+
+    /// Nobody says how much of it has arrived. So a segment that is close moves the numbers behind a gap, too. A FIN waits
+    /// for the bytes that were lost before it, or for the client to go on behind it. A guess is close with one pair of
+    /// numbers in 4 million.
+    fn client_alone_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> u8 {
+        let Segment { flags, seq, ack, len } = segment;
+        let end = seq.wrapping_add(len);
+        if flags & FIN != 0 && !is_exact(segment, self.sent) {
+            (*pending, self.answered) = (PendingFin::Clients, end);
+            return flags & !FIN;
+        }
+        // Behind its FIN the client has sent nothing.
+        let is_close = !state.is_over(View::ClientSide)
+            && seq.wrapping_sub(self.sent) <= MAX_GAP
+            && ack.wrapping_sub(self.acked) <= MAX_GAP_ACK;
+        if !follows(segment, self.sent) && !is_close {
+            return flags;
+        }
+        let before = (self.sent, self.acked);
+        advance(&mut self.sent, end);
+        advance(&mut self.acked, ack);
+        // It goes on with the connection in spite of the SYN. A segment that is late moves nothing.
+        let is_same = *pending == PendingFin::Reopening && (self.sent, self.acked) != before;
+        if flags & FIN != 0 || is_same {
+            (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+        }
+        if matches!(*pending, PendingFin::Nobodys | PendingFin::Reopening) {
+            return flags;
+        }
+        if self.answered.wrapping_sub(self.sent) <= 1 {
+            (*pending, self.sent) = (PendingFin::Nobodys, self.answered);
+            return flags | FIN;
+        }
+        // The client goes on behind it with data: it was none.
+        if is_after(self.sent, self.answered) {
+            *pending = PendingFin::Nobodys;
+        }
+        flags
+    }
+}

@@ -1,0 +1,103 @@
+//! Segments of a server, held against the numbers of its connection.
+
+use super::numbers::{advance, is_after, is_exact, is_handshake, is_near, is_next, is_repeated, may_reopen};
+use super::{Heard, PendingFin, RST_ACK, SYN_ACK, TcpSequence};
+use crate::state::{ACK, Direction, FIN, FlowState, RST, SYN, Segment};
+
+impl TcpSequence {
+    #[inline]
+    pub(super) fn hear_server(
+        &mut self,
+        pending: &mut PendingFin,
+        state: FlowState,
+        segment: Segment,
+    ) -> Heard {
+        let Segment { flags, seq, ack, .. } = segment;
+        let fits = match state {
+            FlowState::SynSent => is_next(ack, self.sent),
+            _ => is_near(seq, self.acked) && is_near(ack, self.sent),
+        };
+        let answers_other = *pending == PendingFin::Reopening
+            && match state {
+                FlowState::SynSent => is_next(ack, self.answered),
+                _ => (is_handshake(state) || may_reopen(state)) && ack == self.answered,
+            };
+        match flags & (SYN | ACK | RST) {
+            ACK if fits && !is_handshake(state) => self.server_goes_on(pending, state, segment),
+            ACK if fits => Heard::flags(flags),
+            SYN_ACK if is_handshake(state) && is_next(ack, self.sent) => {
+                self.acked = seq.wrapping_add(1);
+                // Data that came with the SYN.
+                advance(&mut self.sent, ack);
+                // The client may still wait for the answer to the other SYN.
+                if *pending != PendingFin::Reopening {
+                    self.answered = self.acked;
+                }
+                Heard::flags(flags)
+            }
+            // The server has forgotten the connection, and so has the client. Or its handshake has begun anew.
+            SYN_ACK if answers_other => {
+                *pending = PendingFin::Nobodys;
+                (self.sent, self.acked, self.answered) = (ack, seq.wrapping_add(1), seq.wrapping_add(1));
+                Heard::flags(flags)
+            }
+            // Nobody listens there any more, and the server has forgotten the connection.
+            RST_ACK if answers_other => Heard::flags(RST),
+            // "Nobody listens here": known by what it acknowledges.
+            RST_ACK if state == FlowState::SynSent => Heard::flags(if fits { RST } else { 0 }),
+            RST | RST_ACK if state != FlowState::SynSent && self.is_at_servers_end(*pending, seq) => {
+                Heard::flags(RST)
+            }
+            _ => Heard::flags(0),
+        }
+    }
+
+    /// Whether this is what the server's receiver expects, or will when it has all that is on its way.
+    fn is_at_servers_end(&self, pending: PendingFin, seq: u32) -> bool {
+        seq == self.acked || (pending == PendingFin::Nobodys && seq == self.answered)
+    }
+
+    #[inline]
+    fn server_goes_on(&mut self, pending: &mut PendingFin, state: FlowState, segment: Segment) -> Heard {
+        let Segment { flags, seq, ack, len } = segment;
+        let end = seq.wrapping_add(len);
+        let ends_other = *pending == PendingFin::Clients && ack == self.answered;
+        if ends_other {
+            (*pending, self.sent, self.answered) = (PendingFin::Nobodys, ack, self.acked);
+        }
+        let has_finished = state.has_finished(Direction::ToClient)
+            || (*pending == PendingFin::Servers && self.acked == self.answered);
+        if flags & FIN != 0 && !has_finished && is_repeated(segment, self.acked) {
+            return Heard { flags: 0, ends_other };
+        }
+        // The acknowledgements behind a FIN may come before it.
+        let is_overtaken = !has_finished && is_repeated(segment, self.answered);
+        let is_tracked = *pending == PendingFin::Nobodys && !is_overtaken;
+        let is_last = is_exact(segment, self.acked) || (is_tracked && is_exact(segment, self.answered));
+        if flags & FIN != 0 && !is_last {
+            if !state.has_finished(Direction::ToClient) {
+                (*pending, self.answered) = (PendingFin::Servers, end);
+            }
+            return Heard { flags: flags & !FIN, ends_other };
+        }
+        let is_settled = match *pending {
+            // It goes on behind the FIN that was to be its last, or sends it again.
+            PendingFin::Servers => flags & FIN != 0 || is_after(end, self.answered),
+            // It has not forgotten the connection.
+            PendingFin::Reopening => true,
+            _ => false,
+        };
+        if is_settled {
+            (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+        }
+        // Behind a gap, too: it came in where the server is.
+        advance(&mut self.sent, ack);
+        if *pending == PendingFin::Clients && is_after(self.sent, self.answered) {
+            (*pending, self.answered) = (PendingFin::Nobodys, self.acked);
+        }
+        if *pending == PendingFin::Nobodys {
+            advance(&mut self.answered, end);
+        }
+        Heard { flags, ends_other }
+    }
+}
