@@ -7,6 +7,7 @@ mod black_hole;
 mod cached;
 mod client_share;
 mod entries;
+mod events;
 mod expiry;
 mod fit;
 mod give_way;
@@ -19,77 +20,51 @@ mod look;
 mod narrow;
 mod recipient;
 mod refuse;
+mod segments;
 mod served;
 mod server_way;
+mod settings;
 mod source_limits;
 mod tunnels;
 mod withheld;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use self::ahead::AheadOfCache;
 use self::black_hole::ASKED_PER_SECOND;
 pub use self::client_share::ClientShare;
-use self::expiry::ACKNOWLEDGED_AFTER;
+pub use self::events::ForwarderEvents;
 use self::fit::{Path, fit};
 use self::give_way::{FAREWELLS_PER_SECOND, Farewell, MAX_LOOKED_AT};
 pub use self::handover::Restored;
 use self::in_use::InUse;
 pub use self::inquiry::Inquiry;
-use self::journal::over_by;
 pub use self::look::{FlowSight, LookBudget};
 use self::narrow::Narrowed;
 use self::recipient::Recipient;
 use self::refuse::Stop;
 use self::served::Served;
 use self::server_way::ServerWayChecks;
+pub use self::settings::Settings;
 use self::tunnels::Tunnels;
 use self::withheld::Withheld;
-use super::black_hole::{BlackHoles, PathMtuSuspicion, UnansweredSegment};
-use super::handshake::{HandshakeEvent, HandshakeStep};
+use super::black_hole::BlackHoles;
 use super::limiter::Limiter;
 use super::verdict::{Ended, FlowEnd, FlowOwners, Forwarded, Frame, PacketRole, Verdict};
 use super::{
     Direction, FIN, Flow, FlowCache, FlowId, FlowState, FlowTable, HopUse, Loops, NatPorts, RST, Segment,
     View, WorkerPeers,
 };
-use crate::journal::{FlowRecord, Journal};
+use crate::journal::Journal;
 use crate::plan::Plan;
 use convey_model::{
     DropReason, FlowKey, FlowTimeouts, Handshakes, NextHop, NextHops, Rewrite, Shortage, Timestamp, UDP,
-    WantedNeighbour,
 };
 use convey_wire::{self as wire, ANSWER_LEN, Headers, Kind, TcpFlags};
 
 /// Packets of our own a second that refuse senders' packets, as many that tell how to send them, and as many connections whose
 /// sides are told that they were silent for too long; more are dropped in silence, lest forged packets make us answer the whole world.
 const ANSWERS_PER_SECOND: u64 = 1_000;
-
-/// How a [`Forwarder`] forwards.
-#[derive(Debug)]
-pub struct Settings {
-    /// SNAT ports of this worker; `None` if no frontend is forwarded by passthrough.
-    pub ports: Option<NatPorts>,
-    /// Most flows at once.
-    pub capacity: u32,
-    /// This worker among those that share the limits of frontends and servers.
-    pub workers: WorkerPeers,
-    /// A secret: somebody who knows it can aim at collisions in the table.
-    pub seed: u64,
-    /// What forwards the packets of open flows in our place, if there is something.
-    pub cache: Option<Box<dyn FlowCache>>,
-    /// What all workers know of packets that may come back.
-    pub loops: Loops,
-}
-
-impl Settings {
-    /// Of the only worker, without SNAT ports or a flow cache; `seed` is a secret.
-    pub fn alone(capacity: u32, seed: u64) -> Settings {
-        let (workers, loops) = (WorkerPeers::alone(), Loops::new(seed));
-        Settings { ports: None, capacity, workers, seed, cache: None, loops }
-    }
-}
 
 /// The flows of one worker and what is done to their packets.
 #[derive(Debug)]
@@ -152,28 +127,6 @@ pub struct Forwarder {
     refused_at: u32,
     /// The last packet of our own.
     answer: Vec<u8>,
-}
-
-/// Events besides verdicts; the driver of the forwarder takes them from time to time.
-#[derive(Debug, Default)]
-pub struct ForwarderEvents {
-    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
-    pub ended: Vec<Ended>,
-    /// What is known of flows that are over, if somebody wants to hear it: see [`Forwarder::keep_journal`].
-    pub records: Vec<FlowRecord>,
-    /// Flows whose server has answered a SYN, as the flow cache tells.
-    pub answered: Vec<FlowOwners>,
-    /// Steps of handshakes.
-    pub handshakes: Vec<HandshakeEvent>,
-    /// Large segments that were repeated, each time, while it is not known whether their server is there.
-    pub unanswered: Vec<UnansweredSegment>,
-    /// Flows whose large segments do not arrive.
-    pub path_mtu: Vec<PathMtuSuspicion>,
-    /// Neighbours whose Ethernet address is wanted.
-    pub wanted: Vec<WantedNeighbour>,
-    /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
-    /// address.
-    pub unresolved: Option<(u32, IpAddr)>,
 }
 
 /// A packet at hand, and what it is held against.
@@ -427,78 +380,6 @@ impl Forwarder {
             wire::allow_cutting(frame.bytes, headers);
         }
         Ok(Verdict::Transmit(Forwarded { interface, direction, flow: owners, role, cut, envelope }))
-    }
-
-    /// Takes note of a client's SYN, before its flow does.
-    fn note_syn(&mut self, id: FlowId, role: PacketRole, seq: u32) {
-        let flow = self.flows.get(id);
-        let step = match role {
-            PacketRole::First => Some(HandshakeStep::Begun),
-            _ => flow.step_of_syn(seq),
-        };
-        self.events.handshakes.extend(step.map(|step| flow.handshake(step)));
-    }
-
-    /// Takes note of a packet of a flow.
-    fn hear(&mut self, id: FlowId, direction: Direction, segment: Segment, now: Timestamp) {
-        self.hear_by(id, direction, now, |flows| flows.on_segment(id, direction, segment, now));
-        self.note_segment(id, direction, segment);
-        // Whether it is acknowledged only the cache sees.
-        let flow = self.flows.get(id);
-        if flow.is_cached() && flow.has_pending_fin() {
-            self.flows.look_at(id, now.after(ACKNOWLEDGED_AFTER));
-        }
-    }
-
-    /// Takes note of a FIN that the cache has found to be exact.
-    fn hear_fin_event(&mut self, id: FlowId, direction: Direction, fin: Segment, at: Timestamp) {
-        self.hear_by(id, direction, at, |flows| flows.on_fin_event(id, direction, fin, at));
-    }
-
-    fn hear_by(
-        &mut self,
-        id: FlowId,
-        direction: Direction,
-        now: Timestamp,
-        note: impl FnOnce(&mut FlowTable),
-    ) {
-        let flow = self.flows.get(id);
-        let (was_over, owners) = (flow.is_over(), owners(flow));
-        let (before, progress) = (flow.state(), flow.progress(Direction::ToServer));
-        let is_followed = flow.view() == View::ClientSide || before.is_handshake();
-        let reopening = flow.reopening_at().filter(|_| is_followed);
-        note(&mut self.flows);
-        if let (Some(at), Some(journal)) = (reopening, &mut self.journal)
-            && self.flows.get(id).is_reopened(at)
-        {
-            match before.is_handshake() {
-                true => journal.begin_anew(id, at),
-                false => journal.lose_count(id),
-            }
-        }
-        let flow = self.flows.get(id);
-        match flow.state() {
-            // It begins anew, or its handshake was completed here: the cache knows nothing of that.
-            FlowState::SynSent if flow.progress(Direction::ToServer) != progress => {
-                self.replace_in_cache(id, now);
-            }
-            FlowState::SynReceived if !before.is_handshake() => self.reopen(id),
-            state
-                if before.is_handshake()
-                    && !state.is_handshake()
-                    && flow.may_be_cached()
-                    && flow.is_cached() =>
-            {
-                self.replace_in_cache(id, now);
-            }
-            _ => self.update_in_cache(id),
-        }
-        let flow = self.flows.get(id);
-        if !was_over && flow.is_over() {
-            let how = over_by(before, flow.state(), direction);
-            self.events.ended.push(Ended { flow: owners, how });
-            self.note_over(id, (before, how), now);
-        }
     }
 
     /// Whether a packet of a flow is one that a loop would bring back: a SYN, or a datagram to a server that has answered none.

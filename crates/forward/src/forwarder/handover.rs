@@ -1,9 +1,10 @@
 //! Flows that leave for another forwarder, and flows that come from one.
 
+use super::Forwarder;
 use super::begin::UNRESOLVED;
 use super::entries::keys;
+use super::expiry::ACKNOWLEDGED_AFTER;
 use super::recipient::{Recipient, outer_source};
-use super::{ACKNOWLEDGED_AFTER, Forwarder};
 use crate::handover::{CacheEvent, KnownFlow};
 use crate::journal;
 use crate::plan::Plan;

@@ -7,8 +7,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::expiry::ACKNOWLEDGED_AFTER;
 use super::refuse::Stop;
-use super::{ACKNOWLEDGED_AFTER, Forwarder, PacketContext};
+use super::{Forwarder, PacketContext};
 use crate::{Direction, Flow, FlowId, Frame, View};
 use convey_model::{DropReason, Timestamp};
 use convey_wire as wire;

@@ -1,0 +1,31 @@
+//! Events of a forwarder, besides its verdicts.
+
+use std::net::IpAddr;
+
+use crate::black_hole::{PathMtuSuspicion, UnansweredSegment};
+use crate::handshake::HandshakeEvent;
+use crate::journal::FlowRecord;
+use crate::verdict::{Ended, FlowOwners};
+use convey_model::WantedNeighbour;
+
+/// Events besides verdicts; the driver of the forwarder takes them from time to time.
+#[derive(Debug, Default)]
+pub struct ForwarderEvents {
+    /// Flows that are over. Each gives back the slot it took at its frontend and its server.
+    pub ended: Vec<Ended>,
+    /// What is known of flows that are over, if somebody wants to hear it: see [`Forwarder::keep_journal`].
+    pub records: Vec<FlowRecord>,
+    /// Flows whose server has answered a SYN, as the flow cache tells.
+    pub answered: Vec<FlowOwners>,
+    /// Steps of handshakes.
+    pub handshakes: Vec<HandshakeEvent>,
+    /// Large segments that were repeated, each time, while it is not known whether their server is there.
+    pub unanswered: Vec<UnansweredSegment>,
+    /// Flows whose large segments do not arrive.
+    pub path_mtu: Vec<PathMtuSuspicion>,
+    /// Neighbours whose Ethernet address is wanted.
+    pub wanted: Vec<WantedNeighbour>,
+    /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
+    /// address.
+    pub unresolved: Option<(u32, IpAddr)>,
+}
