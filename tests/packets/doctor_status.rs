@@ -1,6 +1,6 @@
 //! `convey doctor` beside `convey status`: doctor names each fault that the running convey reports.
 
-use std::fs;
+use std::net::TcpListener;
 
 use convey_lab::Role;
 use convey_testkit::{run, wait_for};
@@ -49,11 +49,13 @@ fn reload_that_was_refused_is_named(case: Case) {
     let patient = Patient::proxy(case).started();
     let _server = patient.network.nginx(1);
     patient.serves();
-    let config = patient.network.path("config.toml");
-    let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, "no = configuration").unwrap();
-    assert_ne!(run(patient.command().arg("reload")).code, Some(0));
-    fs::write(&config, text).unwrap();
+    // A file that is mended would be loaded as soon as it is saved.
+    let busy = patient.network.inside(Role::Balancer, || TcpListener::bind("127.0.0.1:8099").unwrap());
+    let local = "[frontends.local]\nmode = \"proxy\"\nlisten_addr = \"127.0.0.1:8099\"\nbackend = \"pool\"\n";
+    patient.change("[passthrough]", &format!("{local}[passthrough]"));
+    let is_refused = || patient.network.log(Role::Balancer).contains("not reloaded").then_some(());
+    wait_for("the reload to be refused", is_refused);
+    drop(busy);
     patient.is_mended("reload-refused", Role::Balancer);
     patient.is_well();
 }
