@@ -57,7 +57,7 @@ impl ProxyPath {
             lines: Arc::default(),
             access_log: parts.access_log.clone(),
             trace: parts.trace.clone(),
-            http: Some(Arc::new(HttpServer::default())),
+            http: Some(HttpServer::usual()),
             started: clock::start().into(),
         };
         let workers = Workers::start(&shared).context("cannot start the worker threads")?;

@@ -74,7 +74,7 @@ pub enum BalancerError {
 impl EmbeddedBalancer {
     /// One that goes by this configuration, in the format of `config.toml`.
     pub fn builder(config: &str) -> BalancerBuilder {
-        BalancerBuilder { config: config.to_owned(), http: Arc::new(HttpServer::default()) }
+        BalancerBuilder { config: config.to_owned(), http: HttpServer::usual() }
     }
 
     /// Adds a server to a backend. The next connection, or request, may get it. Returns whether it is new.

@@ -30,10 +30,11 @@ pub struct HttpServer<S = UsualStack> {
     stack: S,
 }
 
-impl Default for HttpServer {
-    /// convey's own: it goes by the configuration alone.
-    fn default() -> HttpServer {
-        HttpServer::new(stack::usual())
+impl HttpServer {
+    /// convey's own server: it goes by the configuration alone. It is compiled with this crate, a server with another stack
+    /// with the crate that names the stack.
+    pub fn usual() -> Arc<dyn ServeStream> {
+        Arc::new(HttpServer::new(stack::usual()))
     }
 }
 
