@@ -1,6 +1,7 @@
 //! What the docs say of the code: each key, each reason, tests that exist, and links that lead somewhere.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod builds;
 mod certificates;
 mod examples;
 mod limits;

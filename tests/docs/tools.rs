@@ -38,7 +38,10 @@ fn tests_run_counts_left_out_tests_and_names_the_command_that_brings_programs() 
         test e      ... ignored (takes long; CONVEY_LONG=1 has it told)\n\
         test f      ... ignored (h2spec is not installed (Debian package none: go install h2spec))\n\
         test g - compile ... ignored\n";
-    let programs = [("id", "echo 1000".to_owned()), ("cargo", format!("cat <<'END'\n{output}END\nexit 7"))];
+    let programs = [
+        ("id", "echo 1000".to_owned()),
+        ("cargo", format!("[ $1 = test ] || exec echo cargo 1.99.0\ncat <<'END'\n{output}END\nexit 7")),
+    ];
     for (name, script) in programs {
         let place = folder.path().join(name);
         fs::write(&place, format!("#!/bin/sh\n{script}\n")).unwrap();
