@@ -1,4 +1,4 @@
-//! Scripts name the programs that they lack before they build.
+//! Scripts name the programs that they lack before they build, and build the profile that they should.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+
+use crate::read;
 
 /// Programs of every Debian that the scripts use.
 const BASE: [&str; 14] =
@@ -90,5 +92,33 @@ fn scripts_name_the_missing_package_before_they_build() {
         assert_eq!(code, Some(1), "{script} without {program}: {output}");
         assert!(output.contains(named), "{script} without {program}: {output}");
         assert!(!output.contains("--locked --"), "{script} without {program} builds: {output}");
+    }
+}
+
+#[test]
+fn packages_and_images_have_the_dist_build() {
+    for (script, expected) in [
+        ("packaging/build-deb", "cargo build --locked --profile dist --bin convey\n"),
+        (
+            "packaging/build-image",
+            "cargo build --locked --profile dist --target x86_64-unknown-linux-gnu --bin convey\n",
+        ),
+    ] {
+        assert_eq!(Machine::new().run(script), (Some(7), expected.to_owned()), "{script}");
+    }
+    for page in ["README.md", "docs/start.md"] {
+        assert!(read(page).contains("cargo install --locked --profile dist --path ."), "{page}");
+    }
+}
+
+/// `dist` inherits the lower levels of `release`, so it has to raise each of them again.
+#[test]
+fn dist_optimises_every_crate_that_release_does_not() {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let packages = |profile: &str| manifest["profile"][profile]["package"].as_table().unwrap();
+    let (release, dist) = (packages("release"), packages("dist"));
+    assert_eq!(release.keys().collect::<Vec<_>>(), dist.keys().collect::<Vec<_>>());
+    for (name, overrides) in dist {
+        assert_eq!(overrides["opt-level"].as_integer(), Some(3), "{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! What each coding costs of a file: `cargo run --release -p convey-compression --example cost -- FILE...`
+//! What each coding costs of a file: `cargo run --profile dist -p convey-compression --example cost -- FILE...`
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! Measures what a list of a million flows costs a worker, and the longest of its slices.
-//! `cargo run --release -p convey-forward --example look_at_a_million [PLACES]`
+//! `cargo run --profile dist -p convey-forward --example look_at_a_million [PLACES]`
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures time")]
 
 use std::sync::Arc;
