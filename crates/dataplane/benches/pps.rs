@@ -12,14 +12,15 @@ use std::time::Instant;
 use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
-use convey::dataplane::Sizes;
-use convey::dataplane::testing::{FlowEntry, KernelCache, Outcome};
-use convey::forward::Direction;
-use convey::model::{FlowKey, NextHop, Protocol, Rewrite};
-use convey::wire::TestPacket;
+use convey_dataplane::Sizes;
+use convey_dataplane::testing::{FlowEntry, KernelCache, Outcome};
+use convey_forward::Direction;
 use convey_lab::{INTERFACE, Lab, Role};
+use convey_model::{FlowKey, NextHop, Protocol, Rewrite};
+use convey_wire::TestPacket;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/bench.bpf.o"));
+static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/bench.bpf.o"));
 
 /// Length of a frame: Ethernet's least, without its checksum.
 const FRAME: usize = 60;

@@ -1,12 +1,11 @@
-//! Whether a client may come in: access lists of 1 to 100,000 networks, and what a source may have. And a line of the access log.
+//! Whether a client may come in: access lists of 1 to 100,000 networks, and what a source may have.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use convey::model::{Access, Limits, Mode, Prefix, Protocol, Sources, Timestamp};
-use convey_access_log::{Format, Record, ServedBy, Termination};
+use convey_model::{Access, Limits, Prefix, Sources, Timestamp};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 const NETWORKS: [u32; 4] = [1, 100, 10_000, 100_000];
@@ -17,7 +16,7 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(1));
-    targets = lists, sources, lines
+    targets = lists, sources
 }
 criterion_main!(benches);
 
@@ -45,44 +44,6 @@ fn sources(criterion: &mut Criterion) {
                 now += 1_000;
                 let client: IpAddr = Ipv4Addr::from_bits(random.u32(..clients)).into();
                 sources.begin(black_box(client), &limits, Timestamp(now))
-            });
-        });
-    }
-}
-
-fn lines(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("line");
-    let served = ServedBy { name: "web-1".into(), addr: ([10, 0, 0, 2], 8080).into() };
-    let record = Record {
-        ended: Timestamp(0),
-        total: Duration::from_micros(2_513),
-        queued: Some(Duration::from_micros(11)),
-        connect: Some(Duration::from_micros(312)),
-        mode: Mode::Proxy,
-        protocol: Protocol::Tcp,
-        client: ([192, 0, 2, 77], 50_123).into(),
-        proxy: None,
-        listen: ([10, 0, 0, 1], 80).into(),
-        frontend: "web".into(),
-        backend: "app".into(),
-        server: Some(served),
-        bytes_rx: Some(312),
-        bytes_tx: Some(10_240),
-        retries: 0,
-        termination: Termination::Closed,
-        reason: None,
-        tls: None,
-        hello: None,
-        request: None,
-    };
-    let ended = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    for name in ["text", "json"] {
-        let Ok(format) = Format::parse(name) else { continue };
-        let mut line = String::with_capacity(1_024);
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                line.clear();
-                format.write(&mut line, black_box(&record), ended);
             });
         });
     }

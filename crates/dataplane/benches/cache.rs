@@ -11,11 +11,11 @@
 use std::fmt::Display;
 
 use aya::programs::{TestRun, TestRunOptions, TestRunResult};
-use convey::dataplane::testing::{FlowEntry, KernelCache};
-use convey::dataplane::{CacheError, Sizes};
-use convey::forward::Direction;
-use convey::model::{FlowKey, NextHop, Protocol, Rewrite};
-use convey::wire::TestPacket;
+use convey_dataplane::testing::{FlowEntry, KernelCache};
+use convey_dataplane::{CacheError, Sizes};
+use convey_forward::Direction;
+use convey_model::{FlowKey, NextHop, Protocol, Rewrite};
+use convey_wire::TestPacket;
 
 /// Times a program is run in one call, one less than a packet has hops.
 const HOPS: u32 = 250;

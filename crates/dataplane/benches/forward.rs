@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use convey::forward::{Frame, Verdict};
-use convey::model::{DropReason, Protocol};
-use convey::wire::{Headers, ParseError, TestPacket, parse};
+use convey_forward::{Frame, Verdict};
+use convey_model::{DropReason, Protocol};
+use convey_wire::{Headers, ParseError, TestPacket, parse};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 use balancer::{BalancerSetup, TestBalancer};
 
-#[path = "../tests/balancer/mod.rs"]
+#[path = "../../../tests/balancer/mod.rs"]
 mod balancer;
 
 const SERVERS: u8 = 100;

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use convey::forward::testing::{FlowTable, NewFlow};
-use convey::forward::{ACK, Direction, NatPorts, PortSplit, SYN, Segment, ServerWay, View};
-use convey::model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
+use convey_forward::testing::{FlowTable, NewFlow};
+use convey_forward::{ACK, Direction, NatPorts, PortSplit, SYN, Segment, ServerWay, View};
+use convey_model::{Addr, FlowKey, FlowTimeouts, TCP, Timestamp};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
 const FLOWS: [u32; 4] = [1_000, 100_000, 1_000_000, 10_000_000];

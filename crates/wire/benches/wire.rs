@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use convey::model::{FlowKey, NextHop, Rewrite};
-use convey::wire::{Checksum, TestPacket, parse, rewrite};
+use convey_model::{FlowKey, NextHop, Rewrite};
+use convey_wire::{Checksum, TestPacket, parse, rewrite};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 criterion_group! {

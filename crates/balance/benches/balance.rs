@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use convey::balance::{FlowHash, Loads, Member, build};
-use convey::model::Algorithm;
+use convey_balance::{FlowHash, Loads, Member, build};
+use convey_model::Algorithm;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 const SERVERS: [usize; 3] = [10, 100, 1_000];
