@@ -105,7 +105,7 @@ mod tests {
         let mut child = sleeper();
         let handle = ProcessHandle { id: child.id(), means: Means::Number(Pid::from_child(&child)) };
         // Its parent takes note of its end, as a service manager does.
-        let reaper = thread::spawn(move || child.wait().unwrap());
+        let reaper = thread::Builder::new().spawn(move || child.wait().unwrap()).unwrap();
         assert!(handle.kill());
         assert!(!reaper.join().unwrap().success());
     }
