@@ -13,7 +13,7 @@ use convey_model::WantedNeighbour;
 pub struct ForwarderEvents {
     /// Flows that are over. Each gives back the slot it took at its frontend and its server.
     pub ended: Vec<Ended>,
-    /// What is known of flows that are over, if somebody wants to hear it: see [`Forwarder::keep_journal`].
+    /// What is known of flows that are over, if somebody wants to hear it: see [`Forwarder::keep_journal`](crate::Forwarder::keep_journal).
     pub records: Vec<FlowRecord>,
     /// Flows whose server has answered a SYN, as the flow cache tells.
     pub answered: Vec<FlowOwners>,
@@ -25,7 +25,7 @@ pub struct ForwarderEvents {
     pub path_mtu: Vec<PathMtuSuspicion>,
     /// Neighbours whose Ethernet address is wanted.
     pub wanted: Vec<WantedNeighbour>,
-    /// The one that the last packet waits for which was dropped for [`DropReason::NextHopUnresolved`]: interface and
-    /// address.
+    /// The one that the last packet waits for which was dropped for
+    /// [`DropReason::NextHopUnresolved`](convey_model::DropReason::NextHopUnresolved): interface and address.
     pub unresolved: Option<(u32, IpAddr)>,
 }

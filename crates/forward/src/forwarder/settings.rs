@@ -2,7 +2,7 @@
 
 use crate::{FlowCache, Loops, NatPorts, WorkerPeers};
 
-/// How a [`Forwarder`] forwards.
+/// How a [`Forwarder`](crate::Forwarder) forwards.
 #[derive(Debug)]
 pub struct Settings {
     /// SNAT ports of this worker; `None` if no frontend is forwarded by passthrough.
