@@ -336,6 +336,18 @@ impl Flow {
 
     pub(super) fn set_cached(&mut self, cached: bool) {
         self.flags.set(FlowFlags::CACHED, cached);
+        self.set_server_moved(false);
+    }
+
+    /// Whether the flow cache takes the server's packets from another interface than that of the next hop to the server.
+    #[inline]
+    pub(super) fn is_server_moved(&self) -> bool {
+        self.frontend.0 & FrontendMark::SERVER_MOVED != 0
+    }
+
+    pub(super) fn set_server_moved(&mut self, moved: bool) {
+        let rest = self.frontend.0 & !FrontendMark::SERVER_MOVED;
+        self.frontend.0 = rest | if moved { FrontendMark::SERVER_MOVED } else { 0 };
     }
 
     /// How far the sender of packets of this direction has got.

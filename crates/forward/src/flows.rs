@@ -226,6 +226,11 @@ impl FlowTable {
         self.cached += u32::from(cached);
     }
 
+    /// Notes whether the flow cache takes packets of a flow's server from another interface than that of the next hop to it.
+    pub(super) fn set_server_moved(&mut self, id: FlowId, moved: bool) {
+        self.flows[id.0 as usize].set_server_moved(moved);
+    }
+
     /// Sends packets of a flow's direction to another next hop from now on.
     pub fn set_next_hop(&mut self, id: FlowId, direction: Direction, next_hop: u32) {
         let flow = &mut self.flows[id.0 as usize];

@@ -95,15 +95,16 @@ impl FlowFlags {
     }
 }
 
-/// The number of a frontend, whether the flow is counted at its source there, and whether it goes through a tunnel. No frontend has
-/// a number of more than 30 bits.
+/// The number of a frontend, whether the flow is counted at its source there, whether it goes through a tunnel, and whether its
+/// server answers by another interface. No frontend has a number of more than 29 bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FrontendMark(pub(super) u32);
 
 impl FrontendMark {
     pub(super) const COUNTED: u32 = 1 << 31;
     pub(super) const TUNNELED: u32 = 1 << 30;
-    pub(super) const ID: u32 = !(FrontendMark::COUNTED | FrontendMark::TUNNELED);
+    pub(super) const SERVER_MOVED: u32 = 1 << 29;
+    pub(super) const ID: u32 = !(FrontendMark::COUNTED | FrontendMark::TUNNELED | FrontendMark::SERVER_MOVED);
 
     pub(super) fn new(id: u32, way: ServerWay) -> FrontendMark {
         let tunneled = if way == ServerWay::Tunneled { FrontendMark::TUNNELED } else { 0 };

@@ -282,6 +282,7 @@ impl Forwarder {
                 if flow.state().is_handshake() {
                     self.handshakes_replaced = Some(now);
                 }
+                self.flows.set_server_moved(id, false);
             }
         }
     }

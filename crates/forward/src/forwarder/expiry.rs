@@ -25,6 +25,8 @@ const POOLS: usize = 1_024;
 struct Moved {
     rerouted: Vec<FlowId>,
     without_tunnel: Vec<FlowId>,
+    /// Flows whose server answers by another interface than that of the next hop to it.
+    server_moved: Vec<FlowId>,
 }
 
 impl Forwarder {
@@ -82,6 +84,7 @@ impl Forwarder {
                 Some(cache) if end.is_some() => entries::catch_up(cache, flow, ahead.has(id)),
                 Some(_) if !tunnels.know(flow) => moved.without_tunnel.push(id),
                 Some(_) if is_rerouted => moved.rerouted.push(id),
+                Some(_) if flow.is_server_moved() => moved.server_moved.push(id),
                 _ => {}
             }
             if let Some(end) = end {
@@ -101,20 +104,25 @@ impl Forwarder {
             }
             end.is_none()
         });
-        self.flush_cache();
-        for some in moved.without_tunnel.chunks(AT_ONCE) {
-            some.iter().for_each(|id| self.withdraw(*id));
-            self.flush_cache();
-        }
-        for some in moved.rerouted.chunks(AT_ONCE) {
-            some.iter().for_each(|id| self.reroute_in_cache(*id, now));
-            self.flush_cache();
-        }
+        self.move_in_cache(moved, now);
         if self.sweep.is_none() {
             match std::mem::take(&mut self.sweep_again) {
                 true => self.sweep = Some(0),
                 false => self.tunnels.forget_changes(),
             }
+        }
+    }
+
+    fn move_in_cache(&mut self, Moved { mut rerouted, without_tunnel, server_moved }: Moved, now: Timestamp) {
+        self.flush_cache();
+        for some in without_tunnel.chunks(AT_ONCE) {
+            some.iter().for_each(|id| self.withdraw(*id));
+            self.flush_cache();
+        }
+        rerouted.extend(server_moved.into_iter().filter(|id| self.has_lost_server_way(*id)));
+        for some in rerouted.chunks(AT_ONCE) {
+            some.iter().for_each(|id| self.reroute_in_cache(*id, now));
+            self.flush_cache();
         }
     }
 

@@ -99,10 +99,21 @@ impl Forwarder {
         }
         // What the entry knows of a FIN goes with it.
         let seen = self.catch_up_open(id).map_or(seen, |both| both[Direction::ToClient as usize]);
+        let is_unusual = self.unusual_way(id, frame, plan).is_some();
         let flow = self.flows.get(id);
         if let Some(cache) = self.cache.as_mut().filter(|_| flow.is_cached()) {
             entries::accept_server_from(&mut **cache, flow, interface, seen, now);
+            self.flows.set_server_moved(id, is_unusual);
         }
+    }
+
+    /// Whether packets of a flow's server can no longer come from there by the interface that its entry has moved to.
+    pub(super) fn has_lost_server_way(&mut self, id: FlowId) -> bool {
+        let key = self.flows.get(id).server();
+        let Some(from) = self.cache.as_mut().and_then(|cache| cache.seen(&key)?.from) else { return true };
+        let (ends, network) = ((key.src.ip(), key.dst.ip()), &self.network);
+        let mut interfaces = network.interfaces().iter().map(|interface| interface.index);
+        !interfaces.any(|index| index as u16 == from && !network.is_spoofed(ends, index))
     }
 }
 

@@ -63,9 +63,9 @@ impl Routes {
         &self.rules
     }
 
-    /// Whether packets go the same ways by `other`.
+    /// Whether packets go, and may come in, the same ways by `other`.
     pub(super) fn lead_as(&self, other: &Routes) -> bool {
-        (&self.v4, &self.v6, &self.tables) == (&other.v4, &other.v6, &other.tables)
+        (&self.v4, &self.v6, &self.tables, &self.used) == (&other.v4, &other.v6, &other.tables, &other.used)
     }
 
     /// Whether a packet's source may decide on its way.

@@ -20,6 +20,9 @@ told_with_a_cache! {
     a_server_that_answers_by_another_way_that_is_as_good_is_followed,
     packet_that_is_not_believed_does_not_move_the_way_of_a_server,
     server_that_sends_by_two_ways_at_once_keeps_its_entry,
+    packets_by_a_way_that_no_longer_leads_to_the_server_are_dropped,
+    packets_by_a_port_that_leads_elsewhere_now_are_dropped,
+    entry_keeps_another_way_to_its_server_while_routes_elsewhere_change,
     an_error_is_held_against_what_the_cache_has_seen,
     what_the_cache_cannot_do_is_done_here_as_before,
 }
@@ -299,6 +302,65 @@ mod stories {
             assert_eq!(forwarded(&lab, 1).1, Some(before + n), "none is written anew");
             lab.wait(Duration::from_millis(10));
         }
+    }
+
+    /// A connection whose server has come to answer by this interface, and a packet of that server.
+    fn answered_by(lab: &mut Lab, way: u32) -> Vec<u8> {
+        lab.change(|world| world.servers_by_both = true);
+        let syn = lab.connect(1);
+        let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
+        lab.wait(Duration::from_secs(1));
+        for by_cache in [0, 1] {
+            assert!(matches!(lab.handle_from(way, &packet), Outcome::Sent(_)));
+            assert_eq!(forwarded(lab, 1).1, Some(by_cache), "the first moves the entry");
+        }
+        packet
+    }
+
+    pub(super) fn packets_by_a_way_that_no_longer_leads_to_the_server_are_dropped(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let packet = answered_by(&mut lab, WAN);
+        lab.change(|world| world.servers_by_both = false);
+        assert_eq!(lab.handle_from(WAN, &packet), SPOOFED);
+        assert!(matches!(lab.handle_from(LAN, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
+
+        let mut lab = Lab::passthrough(family).udp();
+        lab.change(|world| world.servers_by_both = true);
+        let question = lab.send(lab.client(1).udp());
+        lab.send(question.reply());
+        lab.send(lab.client(1).udp());
+        lab.wait(Duration::from_secs(1));
+        for by_cache in [0, 1] {
+            assert!(matches!(lab.handle_from(WAN, &question.reply().bytes()), Outcome::Sent(_)));
+            assert_eq!(kernel(&lab).forwarded(&datagram_key(&lab)), Some(by_cache));
+        }
+        lab.change(|world| world.servers_by_both = false);
+        assert_eq!(lab.handle_from(WAN, &question.reply().bytes()), SPOOFED);
+    }
+
+    pub(super) fn packets_by_a_port_that_leads_elsewhere_now_are_dropped(family: Family) {
+        let to_servers = family.pick("10.0.0.0/24", "fd00::/64");
+        let elsewhere = family.pick("10.9.0.0/16", "fd00:9::/64");
+        // A route to the servers that the kernel uses for nothing makes the port lead somewhere, too.
+        let unused = Route { metric: 5_000, ..fixture::route(to_servers, PORT_OF_A_BRIDGE, None) };
+        for route in [fixture::route(elsewhere, PORT_OF_A_BRIDGE, None), unused] {
+            let mut lab = Lab::passthrough(family);
+            let packet = answered_by(&mut lab, PORT_OF_A_BRIDGE);
+            lab.change(|world| world.more_routes.push(route));
+            assert_eq!(lab.handle_from(PORT_OF_A_BRIDGE, &packet), SPOOFED);
+        }
+    }
+
+    pub(super) fn entry_keeps_another_way_to_its_server_while_routes_elsewhere_change(family: Family) {
+        let mut lab = Lab::passthrough(family);
+        let packet = answered_by(&mut lab, WAN);
+        let elsewhere = fixture::route(family.pick("10.9.0.0/16", "fd00:9::/64"), LAN, None);
+        lab.change(|world| world.more_routes.push(elsewhere));
+        assert!(matches!(lab.handle_from(WAN, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(2), "by the cache, and not written anew");
+        lab.change(|world| world.servers_by_both = false);
+        assert_eq!(lab.handle_from(WAN, &packet), SPOOFED);
     }
 
     pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
