@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::adopt::reroute;
+use super::begin::UNRESOLVED;
 use super::entries;
 use super::journal::silenced;
 use super::withheld::AT_ONCE;
 use super::{Forwarder, refuse};
 use crate::plan::Plan;
-use crate::{Flow, FlowEnd, FlowId, View};
+use crate::{Direction, Flow, FlowEnd, FlowId, View};
 use convey_model::Timestamp;
 
 /// How long after a FIN that is not believed yet it is looked whether it has been acknowledged.
@@ -27,6 +28,11 @@ struct Moved {
     without_tunnel: Vec<FlowId>,
     /// Flows whose server answers by another interface than that of the next hop to it.
     server_moved: Vec<FlowId>,
+}
+
+/// Whether the routes alone decide which interface the entry of a flow's server has, as its next hop is not known.
+fn has_unresolved_server(flow: &Flow) -> bool {
+    flow.view() == View::BothSides && flow.next_hop(Direction::ToServer) == UNRESOLVED
 }
 
 impl Forwarder {
@@ -79,7 +85,7 @@ impl Forwarder {
         let (mut cache, mut moved) = (self.cache.as_deref_mut(), Moved::default());
         self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
             let end = served.end_of(flow);
-            let is_rerouted = reroute(flow, plan) || tunnels.is_changed(flow);
+            let is_rerouted = reroute(flow, plan) || tunnels.is_changed(flow) || has_unresolved_server(flow);
             match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                 Some(cache) if end.is_some() => entries::catch_up(cache, flow, ahead.has(id)),
                 Some(_) if !tunnels.know(flow) => moved.without_tunnel.push(id),

@@ -23,6 +23,7 @@ told_with_a_cache! {
     packets_by_a_way_that_no_longer_leads_to_the_server_are_dropped,
     packets_by_a_port_that_leads_elsewhere_now_are_dropped,
     entry_keeps_another_way_to_its_server_while_routes_elsewhere_change,
+    packets_of_an_unresolved_server_are_dropped_once_no_route_leads_to_it,
     an_error_is_held_against_what_the_cache_has_seen,
     what_the_cache_cannot_do_is_done_here_as_before,
 }
@@ -361,6 +362,27 @@ mod stories {
         assert_eq!(forwarded(&lab, 1).1, Some(2), "by the cache, and not written anew");
         lab.change(|world| world.servers_by_both = false);
         assert_eq!(lab.handle_from(WAN, &packet), SPOOFED);
+    }
+
+    pub(super) fn packets_of_an_unresolved_server_are_dropped_once_no_route_leads_to_it(family: Family) {
+        let [first, second] = [201, 202].map(|id| family.server_ip(id));
+        let mut lab = Lab::passthrough(family);
+        lab.change(|world| {
+            world.neighbours.push(neighbour(LAN, first, 201));
+            world.server_router = Some(first);
+        });
+        let syn = lab.connect(1);
+        let packet = syn.reply().seq(501).ack(101).payload(b"hello").bytes();
+        lab.change(|world| {
+            world.neighbours.retain(|known| known.ip != first);
+            world.server_router = Some(second);
+        });
+        assert!(matches!(lab.handle_from(LAN, &packet), Outcome::Sent(_)));
+        assert_eq!(forwarded(&lab, 1).1, Some(1), "by the cache");
+        let prefix = family.pick("10.0.0.0/25", "fd00::/65");
+        let refused = Route { hops: vec![], ..fixture::route(prefix, LAN, None) };
+        lab.change(|world| world.more_routes.push(refused));
+        assert_eq!(lab.handle_from(LAN, &packet), SPOOFED);
     }
 
     pub(super) fn an_error_is_held_against_what_the_cache_has_seen(family: Family) {
