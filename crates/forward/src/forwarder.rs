@@ -2,6 +2,7 @@
 
 mod adopt;
 mod ahead;
+mod awaited;
 mod begin;
 mod black_hole;
 mod cached;
@@ -31,6 +32,7 @@ mod withheld;
 use std::sync::Arc;
 
 use self::ahead::AheadOfCache;
+use self::awaited::AwaitedNeighbours;
 use self::black_hole::ASKED_PER_SECOND;
 pub use self::client_share::ClientShare;
 pub use self::events::ForwarderEvents;
@@ -109,6 +111,8 @@ pub struct Forwarder {
     sweep: Option<u32>,
     /// Whether another has to follow, for a plan that came meanwhile.
     sweep_again: bool,
+    /// Neighbours that flows wait for. While there are any, each other network asks for another look.
+    awaited: AwaitedNeighbours,
     /// Flows whose numbers in the cache are behind those here.
     ahead: AheadOfCache,
     server_way_checks: ServerWayChecks,
@@ -168,6 +172,7 @@ impl Forwarder {
             network: Arc::default(),
             sweep: None,
             sweep_again: false,
+            awaited: AwaitedNeighbours::default(),
             ahead: AheadOfCache::default(),
             server_way_checks: ServerWayChecks::default(),
             handshakes_replaced: None,

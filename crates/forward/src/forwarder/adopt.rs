@@ -9,7 +9,7 @@ use super::recipient::{Recipient, unspecified};
 use super::served::Served;
 use crate::plan::{Plan, PlannedFrontend};
 use crate::{Flow, NatPorts, Share};
-use convey_model::Unreachable;
+use convey_model::{Unreachable, WantedNeighbour};
 
 impl Forwarder {
     /// Derives what the plan implies, if it is a new one. After an upgrade, a plan of the same
@@ -32,10 +32,12 @@ impl Forwarder {
             ports.leave_out(served.listening().chain(proxied));
         }
         let has_other_tunnels = self.tunnels.adopt(plan);
+        let has_other_network = !Arc::ptr_eq(&self.network, &plan.network);
         if has_other_timeouts
             || has_other_tunnels
             || served.may_end_flows_of(&self.served)
             || plan.network.moves_flows_of(&self.network)
+            || (has_other_network && !self.awaited.is_empty())
         {
             // One that is under way ends first: with plan upon plan, it would never.
             match self.sweep {
@@ -43,7 +45,7 @@ impl Forwarder {
                 Some(_) => self.sweep_again = true,
             }
         }
-        if let Some(ports) = self.ports.as_mut().filter(|_| !Arc::ptr_eq(&self.network, &plan.network)) {
+        if let Some(ports) = self.ports.as_mut().filter(|_| has_other_network) {
             ports.choose_anew();
         }
         if let Some(ports) = &mut self.ports {
@@ -72,21 +74,26 @@ impl Forwarder {
     }
 }
 
-/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved, they go on as before;
-/// unless that is gone, too: its index may soon be another's. Returns whether they go another way.
-pub(super) fn reroute(flow: &mut Flow, plan: &Plan) -> bool {
+/// Has packets of a flow go where the routes lead now. While the neighbour there is being resolved, they go on as before, and
+/// `await_neighbour` is called; unless that is gone, too: its index may soon be another's. Returns whether they go another way.
+pub(super) fn reroute(
+    flow: &mut Flow,
+    plan: &Plan,
+    mut await_neighbour: impl FnMut(WantedNeighbour),
+) -> bool {
     let mut is_other = false;
     for &direction in flow.view().directions() {
-        let hop = match Recipient::end(flow, direction, plan).lookup(&plan.network) {
+        let (to, before) = (Recipient::end(flow, direction, plan), flow.next_hop(direction));
+        let hop = match to.lookup(&plan.network) {
             Ok(hop) => hop,
-            Err(Unreachable::Unresolved { .. })
-                if plan.network.get(flow.rewrite(direction).next_hop).is_some() =>
-            {
+            Err(Unreachable::Unresolved { ip, interface }) if plan.network.get(before).is_some() => {
+                let is_ours = !to.is_client(ip);
+                await_neighbour(WantedNeighbour { interface, ip, is_ours, is_repeated: false });
                 continue;
             }
             Err(_) => UNRESOLVED,
         };
-        is_other |= flow.rewrite(direction).next_hop != hop;
+        is_other |= before != hop;
         flow.set_next_hop(direction, hop);
     }
     is_other

@@ -19,12 +19,6 @@ use convey_model::{
 };
 use convey_wire::{self as wire, Envelope, Headers, Kind};
 
-/// Neighbours asked for at once.
-const MAX_WANTED: usize = 64;
-
-/// Clients among them: anybody on the link can make some up, and leaves room for servers and routers.
-const MAX_CLIENTS_WANTED: usize = 48;
-
 /// Means that a flow's next hop is not known yet.
 pub(super) const UNRESOLVED: u32 = u32::MAX;
 
@@ -398,14 +392,9 @@ impl Forwarder {
     fn look_for_next_hop(&mut self, to: Recipient, plan: &Plan, is_repeated: bool) -> Result<u32, Stop> {
         to.lookup(&plan.network).map_err(|unreachable| {
             if let Unreachable::Unresolved { ip, interface } = unreachable {
-                let is_client = matches!(to, Recipient::Client(_, client) if client == ip);
-                let neighbour = WantedNeighbour { interface, ip, is_ours: !is_client, is_repeated };
                 self.events.unresolved = Some((interface, ip));
-                let wanted = &mut self.events.wanted;
-                let most = if is_client { MAX_CLIENTS_WANTED } else { MAX_WANTED };
-                if wanted.len() < most && !wanted.contains(&neighbour) {
-                    wanted.push(neighbour);
-                }
+                let is_ours = !to.is_client(ip);
+                self.events.want(WantedNeighbour { interface, ip, is_ours, is_repeated });
             }
             Stop::Silent(drop_reason(unreachable))
         })

@@ -8,6 +8,12 @@ use crate::journal::FlowRecord;
 use crate::verdict::{Ended, FlowOwners};
 use convey_model::WantedNeighbour;
 
+/// Neighbours asked for at once.
+const MAX_WANTED: usize = 64;
+
+/// Clients among them: anybody on the link can make some up, and leaves room for servers and routers.
+const MAX_CLIENTS_WANTED: usize = 48;
+
 /// Events besides verdicts; the driver of the forwarder takes them from time to time.
 #[derive(Debug, Default)]
 pub struct ForwarderEvents {
@@ -28,4 +34,19 @@ pub struct ForwarderEvents {
     /// The one that the last packet waits for which was dropped for
     /// [`DropReason::NextHopUnresolved`](convey_model::DropReason::NextHopUnresolved): interface and address.
     pub unresolved: Option<(u32, IpAddr)>,
+}
+
+impl ForwarderEvents {
+    /// Asks for the Ethernet address of a neighbour, if not too many are asked for already.
+    pub(super) fn want(&mut self, neighbour: WantedNeighbour) {
+        add_wanted(&mut self.wanted, neighbour);
+    }
+}
+
+/// Adds a neighbour, if there is room and it is not there yet.
+pub(super) fn add_wanted(wanted: &mut Vec<WantedNeighbour>, neighbour: WantedNeighbour) {
+    let most = if neighbour.is_ours { MAX_WANTED } else { MAX_CLIENTS_WANTED };
+    if wanted.len() < most && !wanted.contains(&neighbour) {
+        wanted.push(neighbour);
+    }
 }

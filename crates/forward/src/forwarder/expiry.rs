@@ -45,6 +45,7 @@ impl Forwarder {
         self.write_numbers(now);
         self.widen(now);
         self.black_holes.forget_old(now);
+        self.ask_for_awaited(now);
         self.give_way_to_others(plan, now);
         self.end_those_beyond(plan, now, &mut reset);
         self.withdraw_watched();
@@ -83,9 +84,20 @@ impl Forwarder {
         let (served, answer, ahead) = (&self.served, &mut self.answer, &self.ahead);
         let tunnels = &self.tunnels;
         let (mut cache, mut moved) = (self.cache.as_deref_mut(), Moved::default());
+        let (events, awaited) = (&mut self.events, &mut self.awaited);
+        if from == 0 {
+            awaited.clear();
+        }
         self.sweep = self.flows.sweep(now, from, BUDGET, |id, flow| {
             let end = served.end_of(flow);
-            let is_rerouted = reroute(flow, plan) || tunnels.is_changed(flow) || has_unresolved_server(flow);
+            let is_moved = reroute(flow, plan, |neighbour| {
+                if end.is_none() {
+                    awaited.add(neighbour);
+                    // No packet waits for it.
+                    events.want(neighbour);
+                }
+            });
+            let is_rerouted = is_moved || tunnels.is_changed(flow) || has_unresolved_server(flow);
             match cache.as_deref_mut().filter(|_| flow.is_cached()) {
                 Some(cache) if end.is_some() => entries::catch_up(cache, flow, ahead.has(id)),
                 Some(_) if !tunnels.know(flow) => moved.without_tunnel.push(id),

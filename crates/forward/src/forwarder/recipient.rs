@@ -46,6 +46,11 @@ impl Recipient {
         }
     }
 
+    /// Whether this is the address of the client itself, other than that of a router on the way to it.
+    pub(super) fn is_client(self, ip: IpAddr) -> bool {
+        matches!(self, Recipient::Client(_, client) if client == ip)
+    }
+
     /// The next hop on the way there.
     pub(super) fn lookup(self, network: &NextHops) -> Result<u32, Unreachable> {
         match self {

@@ -20,6 +20,9 @@ told_over_both_families! {
     a_client_whose_router_is_not_known_yet_gets_its_answer_once_it_is,
     a_flow_follows_its_server_to_a_new_ethernet_address_and_waits_while_it_has_none,
     flows_go_where_the_routes_lead_when_those_change,
+    flows_move_to_a_router_that_is_resolved_after_its_route_came,
+    flows_to_a_server_move_to_a_router_that_is_resolved_after_its_route_came,
+    router_that_no_packet_waits_for_is_asked_for_until_it_answers,
     timeouts_that_a_reload_shortens_count_from_the_reload_at_the_earliest,
     a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given,
     a_client_on_the_link_is_asked_for_as_a_client,
@@ -207,6 +210,51 @@ fn flows_go_where_the_routes_lead_when_those_change(family: Family) {
     });
     assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd, "although the first router is still there");
     assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+}
+
+fn flows_move_to_a_router_that_is_resolved_after_its_route_came(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    let syn = lab.connect(1);
+    let other: IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+    lab.change(|world| world.router = Some(other));
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfe, "the first router is still there");
+    lab.change(|world| world.neighbours.push(neighbour(LAN, family.server_ip(99), 99)));
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfe);
+    lab.change(|world| world.neighbours.push(neighbour(WAN, other, 0xfd)));
+    assert_eq!(lab.send(syn.reply().ack(101)).mac, 0xfd);
+    assert_eq!(lab.send(lab.client(1).seq(101).ack(501)).route(), syn.route());
+    assert!(lab.forwarder.awaited.is_empty(), "or each change of the network costs a look at every flow");
+}
+
+fn router_that_no_packet_waits_for_is_asked_for_until_it_answers(family: Family) {
+    let mut lab = Lab::passthrough(family);
+    lab.connect(1);
+    let other: IpAddr = family.pick("192.0.2.253", "2001:db8:2::fd").parse().unwrap();
+    let asked = |lab: &mut Lab| std::mem::take(&mut lab.forwarder.events().wanted);
+    asked(&mut lab);
+    lab.change(|world| world.router = Some(other));
+    for _ in 0..3 {
+        assert_eq!(asked(&mut lab), [wanted(WAN, other)]);
+        lab.wait(Duration::from_secs(4));
+        assert_eq!(asked(&mut lab), []);
+        lab.wait(Duration::from_secs(1));
+    }
+    lab.change(|world| world.neighbours.push(neighbour(WAN, other, 0xfd)));
+    asked(&mut lab);
+    lab.wait(Duration::from_secs(5));
+    assert_eq!(asked(&mut lab), []);
+}
+
+fn flows_to_a_server_move_to_a_router_that_is_resolved_after_its_route_came(family: Family) {
+    for mut lab in Lab::both_modes(family) {
+        let syn = lab.connect(1);
+        let router = family.server_ip(201);
+        lab.change(|world| world.server_router = Some(router));
+        let ack = lab.client(1).seq(101).ack(501);
+        assert_eq!(lab.send(ack.clone()).mac, syn.mac, "the server is still there");
+        lab.change(|world| world.neighbours.push(neighbour(LAN, router, 201)));
+        assert_eq!(lab.send(ack).mac, 201);
+    }
 }
 
 fn a_silent_flow_never_goes_to_whom_its_servers_next_hop_is_given(family: Family) {
