@@ -34,6 +34,15 @@ pub struct ReadFile {
     pub is_secret: bool,
 }
 
+/// Files that a load of a configuration has read.
+#[derive(Debug, Clone, Default)]
+pub struct ReadFiles {
+    /// The configuration, and the files that it includes.
+    pub texts: Vec<(PathBuf, Vec<u8>)>,
+    /// The files that it names.
+    pub named: Vec<ReadFile>,
+}
+
 /// Reads a file to its end, if it is a regular one that is not too long. Never waits for a writer.
 ///
 /// # Errors

@@ -65,7 +65,7 @@ use std::sync::Arc;
 
 use self::document::Document;
 use self::file::ParsedFile;
-use self::files::ReadFile;
+use self::files::{ReadFile, ReadFiles};
 use self::problem::Report;
 use self::texts::Texts;
 use convey_model::{
@@ -196,20 +196,21 @@ impl Loaded {
 /// [`LoadError::Unreadable`] if there is nothing to read, [`LoadError::Invalid`] with everything that is
 /// wrong with the text.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    load_with_lists(path, &mut Vec::new(), None)
+    load_with_lists(path, &mut ReadFiles::default(), None)
 }
 
-/// The same. `lists` gets the files that it names otherwise (access lists, error pages), also if something is wrong with them. `before`:
+/// Loads a configuration as [`load`] does. `read_files` gets all files that were read, also if
+/// something is wrong with them. `before`:
 /// a reload, for which a pair in a folder of certificates that cannot be used is no error. It keeps the one before, if there was one.
 ///
 /// # Errors
 /// Those of [`load`].
 pub fn load_with_lists(
     path: &Path,
-    lists: &mut Vec<ReadFile>,
+    read_files: &mut ReadFiles,
     before: Option<&PairsBefore>,
 ) -> Result<Loaded, LoadError> {
-    let text = read(path)?;
+    let text = read(path, read_files)?;
     let patterns = include::patterns(&text);
     let mut texts = Texts::one(&path.display().to_string(), &text);
     let included = include::files(path, &patterns).map_err(|error| {
@@ -218,13 +219,13 @@ pub fn load_with_lists(
         LoadError::Unreadable { path, source }
     })?;
     for (count, file) in included.iter().enumerate() {
-        let text = read(file)?;
+        let text = read(file, read_files)?;
         if count >= include::MAX_FILES || (texts.len() + text.len()) as u64 > files::MAX_SIZE {
             return Err(LoadError::TooMuch { path: file.clone() });
         }
         texts.push(&file.display().to_string(), &text);
     }
-    let loaded = parse_texts(texts, lists, before).map_err(LoadError::Invalid)?;
+    let loaded = parse_texts(texts, &mut read_files.named, before).map_err(LoadError::Invalid)?;
     roots::check(&loaded).map_err(LoadError::Invalid)?;
     Ok(loaded)
 }
@@ -232,16 +233,18 @@ pub fn load_with_lists(
 /// The folders that a file and those that it includes are read from, if it can be read. Where one of these is a link, also the
 /// folder that the link leads to.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
-    let patterns = read(path).map(|text| include::patterns(&text)).unwrap_or_default();
+    let read = read(path, &mut ReadFiles::default());
+    let patterns = read.map(|text| include::patterns(&text)).unwrap_or_default();
     let own = path.parent().unwrap_or(Path::new("")).to_owned();
     let included = include::files(path, &patterns).unwrap_or_default().into_iter();
     let real = included.filter_map(|file| Some(file.canonicalize().ok()?.parent()?.to_owned()));
     [own].into_iter().chain(include::folders(path, &patterns)).chain(real).collect()
 }
 
-fn read(path: &Path) -> Result<String, LoadError> {
+fn read(path: &Path, read_files: &mut ReadFiles) -> Result<String, LoadError> {
     let bytes =
         files::read(path).map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+    read_files.texts.push((path.to_owned(), bytes.clone()));
     encoding::decode(&path.display().to_string(), bytes).map_err(|problem| LoadError::Invalid(vec![problem]))
 }
 

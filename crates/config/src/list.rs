@@ -7,6 +7,7 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::file::ParsedFile;
+use super::files::ReadFiles;
 use super::problem::{Place, Placed, Report};
 use super::texts::Texts;
 use super::values::server_with_port;
@@ -23,11 +24,12 @@ pub struct ListSettings {
 
 /// Reads and validates a list of servers. All other settings have their defaults: a frontend `listen`, a
 /// backend `servers`, in which each server is called as it stands in the list.
+/// `read_files` gets the list as it was read.
 ///
 /// # Errors
 /// [`LoadError::Unreadable`] if there is no text to read, [`LoadError::Invalid`] with everything that is wrong with it.
-pub fn load_list(path: &Path, list: ListSettings) -> Result<Loaded, LoadError> {
-    parse(&path.display().to_string(), &read(path)?, list).map_err(LoadError::Invalid)
+pub fn load_list(path: &Path, list: ListSettings, read_files: &mut ReadFiles) -> Result<Loaded, LoadError> {
+    parse(&path.display().to_string(), &read(path, read_files)?, list).map_err(LoadError::Invalid)
 }
 
 fn parse(name: &str, text: &str, list: ListSettings) -> Result<Loaded, Vec<Problem>> {

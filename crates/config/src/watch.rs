@@ -11,7 +11,8 @@ mod shared;
 mod thread;
 mod watched_file;
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -38,6 +39,8 @@ impl Drop for Watch {
 #[derive(Debug, Clone, Default)]
 pub struct NamedFiles {
     files: Arc<Mutex<Vec<ReadFile>>>,
+    /// The configuration and the files that it includes, as they were loaded last.
+    texts: Arc<Mutex<Vec<(PathBuf, Vec<u8>)>>>,
     entries: Arc<Mutex<Entries>>,
     /// The certificates of the configuration that was loaded last; `None` before the first.
     pairs: Arc<Mutex<Option<PairsBefore>>>,
@@ -74,6 +77,13 @@ impl NamedFiles {
         self.notify_watch();
     }
 
+    /// Sets the configuration and the files that it includes as they were read, also if something is
+    /// wrong with them.
+    pub fn set_texts(&self, texts: Vec<(PathBuf, Vec<u8>)>) {
+        *self.texts.lock().unwrap_or_else(PoisonError::into_inner) = texts;
+        self.notify_watch();
+    }
+
     fn notify_watch(&self) {
         let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         if let Some(watch) = watch {
@@ -97,18 +107,40 @@ impl NamedFiles {
         lists.iter().map(|list| list.path.clone()).collect()
     }
 
-    /// Returns the files that are not `watched` yet, as they were loaded.
-    fn take_new(&self, is_watched: impl Fn(&Path) -> bool, brought_into: Option<&Path>) -> Vec<WatchedFile> {
-        let mut lists = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut new = Vec::new();
-        for ReadFile { path, content, .. } in &mut *lists {
-            let content = content.take();
-            if is_watched(path) || brought_into.is_some_and(|folder| path.starts_with(folder)) {
-                continue;
+    /// Takes the contents that were loaded since the last call.
+    fn take_loaded(&self) -> LoadedFiles {
+        let mut loaded = LoadedFiles::default();
+        for ReadFile { path, content, .. } in &mut *self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            loaded.named.insert(path.clone());
+            if let Some(content) = content.take() {
+                loaded.add(path.clone(), content);
             }
-            new.push(WatchedFile::named(path, content));
         }
-        new
+        let texts = std::mem::take(&mut *self.texts.lock().unwrap_or_else(PoisonError::into_inner));
+        for (path, content) in texts {
+            loaded.add(std::path::absolute(&path).unwrap_or(path), content);
+        }
+        loaded
+    }
+}
+
+/// Files as a load has read them.
+#[derive(Default)]
+struct LoadedFiles {
+    /// All files that the configuration names.
+    named: BTreeSet<PathBuf>,
+    contents: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl LoadedFiles {
+    fn add(&mut self, path: PathBuf, content: Vec<u8>) {
+        match self.contents.entry(path) {
+            Entry::Vacant(entry) => _ = entry.insert(content),
+            // The file has changed between two reads of one load: no content is the loaded one.
+            Entry::Occupied(mut entry) if *entry.get() != content => entry.get_mut().clear(),
+            Entry::Occupied(_) => {}
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use super::{
 };
 use crate::health::{ProbeOutcome, Schedule};
 use crate::own_addresses;
+use convey_config::files::ReadFiles;
 use convey_config::watch::NamedFiles;
 use convey_config::{
     self as config, Config, Diff, LeftOut, ListSettings, LoadError, Loaded, PairsBefore, Problem,
@@ -140,7 +141,7 @@ impl ConfigFile {
     /// Those of [`config::load`] and [`config::load_list`].
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let loaded = match self.list {
-            Some(list) => config::load_list(&self.path, list),
+            Some(list) => self.load_list(list),
             None => self.load_with_lists(),
         };
         let loaded = self.named_as_at_home(loaded)?;
@@ -175,11 +176,20 @@ impl ConfigFile {
         }
     }
 
+    fn load_list(&self, list: ListSettings) -> Result<Loaded, LoadError> {
+        let mut read = ReadFiles::default();
+        let loaded = config::load_list(&self.path, list, &mut read);
+        self.lists.set_texts(read.texts);
+        loaded
+    }
+
     /// Has whoever watches it watch the files that it names, too.
     fn load_with_lists(&self) -> Result<Loaded, LoadError> {
-        let mut lists = Vec::new();
+        let mut read = ReadFiles::default();
         let before = self.lists.pairs();
-        let loaded = config::load_with_lists(&self.path, &mut lists, before.as_ref());
+        let loaded = config::load_with_lists(&self.path, &mut read, before.as_ref());
+        let ReadFiles { texts, named: lists } = read;
+        self.lists.set_texts(texts);
         if let Ok(loaded) = &loaded {
             self.lists.keep_pairs(PairsBefore::of(&loaded.config));
             for (path, before) in self.lists.set(lists) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::super::files::ReadFiles;
 use super::super::{LoadError, load_with_lists, parse};
 use super::GOOD;
 use convey_model::Access;
@@ -20,12 +21,12 @@ fn networks_of_the_file_and_of_lists_beside_it_are_one_list() {
     fs::write(directory.path().join("office.txt"), "# here\n\n10.1.0.0/16 ; main\n  2001:db8::/32\r\n")
         .unwrap();
     let path = write(directory.path(), "allow = [\"10.2.0.0/16\", \"@office.txt\"]\ndeny = \"10.1.2.3\"");
-    let mut lists = Vec::new();
+    let mut lists = ReadFiles::default();
     let loaded = load_with_lists(&path, &mut lists, None).unwrap();
     let read = |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
     let expected = Access::new(read(&["10.2.0.0/16", "10.1.0.0/16", "2001:db8::/32"]), read(&["10.1.2.3"]));
     assert_eq!(loaded.config.frontends[0].access, expected);
-    let watched: Vec<_> = lists.iter().map(|list| list.path.file_name().unwrap()).collect();
+    let watched: Vec<_> = lists.named.iter().map(|list| list.path.file_name().unwrap()).collect();
     assert_eq!(watched, ["office.txt"]);
 }
 
@@ -42,12 +43,12 @@ fn a_list_that_many_frontends_name_is_read_and_kept_once() {
         })
         .collect();
     let path = write(directory.path(), &format!("deny = \"@blocked.txt\"\n{more}"));
-    let mut lists = Vec::new();
+    let mut lists = ReadFiles::default();
     let config = load_with_lists(&path, &mut lists, None).unwrap().config;
     let first = &config.frontends[0].access;
     assert!(!first.is_open() && config.frontends.len() == 50);
     assert!(config.frontends.iter().all(|frontend| frontend.access.shares_lists_with(first)));
-    assert_eq!(lists.len(), 1);
+    assert_eq!(lists.named.len(), 1);
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_t
         directory.path(),
         "allow = \"@empty.txt\"\ndeny = [\"@bad.txt\", \"@none.txt\", \"@\", \"::ffff:10.0.0.0/104\"]",
     );
-    let mut lists = Vec::new();
+    let mut lists = ReadFiles::default();
     let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut lists, None) else {
         panic!("it is wrong")
     };
@@ -75,7 +76,7 @@ fn what_is_wrong_with_a_list_is_told_with_its_line_and_the_list_is_watched_all_t
     ] {
         assert!(told.contains(part), "no {part:?} in\n{told}");
     }
-    let known: Vec<bool> = lists.iter().map(|list| list.content.is_some()).collect();
+    let known: Vec<bool> = lists.named.iter().map(|list| list.content.is_some()).collect();
     assert_eq!(known, [true, true, false]);
 }
 
@@ -85,7 +86,7 @@ fn file_that_is_no_list_is_never_quoted_and_has_three_errors() {
     let secrets: String = (0..9).map(|n| format!("user{n}:$6$salt$hash{n}:19000:0:99999:7:::\n")).collect();
     fs::write(directory.path().join("shadow"), secrets).unwrap();
     let path = write(directory.path(), "deny = \"@shadow\"");
-    let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut Vec::new(), None) else {
+    let Err(LoadError::Invalid(problems)) = load_with_lists(&path, &mut ReadFiles::default(), None) else {
         panic!("it is wrong")
     };
     let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -1,5 +1,6 @@
 //! What files say of mode http.
 
+use super::super::files::ReadFiles;
 use super::super::{Config, HostNetwork, describe, load_with_lists, parse, validate_mode};
 use super::modes::told;
 use super::{errors, warnings};
@@ -508,12 +509,12 @@ fn error_pages_are_read_with_the_file_that_names_them() {
         std::fs::write(at("config.toml"), format!("{FRONTEND}error_pages = {{ {pages} }}\n{more}{BACKENDS}"))
             .unwrap();
     };
-    let mut lists = Vec::new();
+    let mut lists = ReadFiles::default();
     write("503 = '503.html', 502 = '503.html'");
     let before = load_with_lists(&at("config.toml"), &mut lists, None).unwrap().config;
     let page = before.frontends[0].error_page(503).unwrap();
     assert_eq!((&*page.body, page.path.clone()), (&b"<p>Back soon</p>"[..], at("503.html")));
-    assert_eq!(lists.len(), 1, "it is watched, and read once");
+    assert_eq!(lists.named.len(), 1, "it is watched, and read once");
     assert!(describe(&before).contains("-> backend site; error pages: 502, 503\n"), "{}", describe(&before));
     std::fs::write(at("503.html"), "<p>Back</p>").unwrap();
     write("503 = '503.html'");
@@ -604,7 +605,7 @@ fn a_root_that_cannot_be_served_is_told_when_the_file_is_read() {
     std::fs::write(at("file"), "").unwrap();
     let told_of = |root: &str| {
         std::fs::write(at("config.toml"), format!("{FRONTEND}[backends.site]\nfiles = '{root}'\n")).unwrap();
-        load_with_lists(&at("config.toml"), &mut Vec::new(), None)
+        load_with_lists(&at("config.toml"), &mut ReadFiles::default(), None)
             .map(|loaded| loaded.config)
             .map_err(|error| error.to_string())
     };

@@ -412,3 +412,69 @@ fn new_file_in_a_named_folder_is_told() {
     fs::remove_file(folder.join("a.pem")).expect("there");
     told.recv_timeout(PATIENCE).expect("told of a name that is gone");
 }
+
+#[test]
+fn half_read_file_is_told_though_its_content_is_known() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [config, included, list] =
+        ["config.toml", "included.toml", "list.txt"].map(|name| directory.path().join(name));
+    for path in [&included, &list] {
+        fs::write(path, "whole").expect("writable");
+    }
+    fs::write(&config, "include = 'included.toml'").expect("writable");
+    let (lists, (tell, told)) = (NamedFiles::default(), channel());
+    let is_loaded_as = |text: &str| {
+        let (path, content) = (list.clone(), Some(text.into()));
+        lists.set(vec![ReadFile { path, content, is_access_list: true, is_secret: false }]);
+    };
+    is_loaded_as("whole");
+    let first = FirstLook::new(&config).expect("a directory");
+    let _watch = watch(first, lists.clone(), None, move || _ = tell.send(())).expect("it can be watched");
+    fs::write(&list, "more").expect("writable");
+    told.recv_timeout(PATIENCE).expect("told of a save");
+    is_loaded_as("mo");
+    told.recv_timeout(PATIENCE).expect("told of the other half");
+    is_loaded_as("more");
+    for path in [&config, &included] {
+        lists.set_texts(vec![(path.clone(), b"in".to_vec())]);
+        told.recv_timeout(PATIENCE).expect("told of the other half");
+        lists.set_texts(vec![(path.clone(), fs::read(path).expect("there"))]);
+    }
+    assert_eq!(told.recv_timeout(LONG_ENOUGH), Err(RecvTimeoutError::Timeout), "all is as it was loaded");
+}
+
+#[test]
+fn idle_file_that_was_loaded_otherwise_is_read_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("list.txt");
+    fs::write(&path, "whole").expect("writable");
+    let mut watched = WatchedFile::named(&path, Some(b"whole".to_vec()));
+    for _ in 0..20 {
+        assert!(!watched.look());
+    }
+    let loaded = |text: &str| BTreeMap::from([(path.clone(), text.into())]);
+    assert!(!watched.set_loaded(&loaded("whole")) && !watched.look());
+    for text in ["wh", ""] {
+        assert!(watched.set_loaded(&loaded(text)));
+        assert!(watched.look(), "it differs from {text:?}");
+        assert!(!watched.look(), "once");
+    }
+}
+
+#[test]
+fn file_that_one_load_has_read_twice_differs_from_both() {
+    let lists = NamedFiles::default();
+    let file = |text: &str| ReadFile {
+        path: "a.pem".into(),
+        content: Some(text.into()),
+        is_access_list: false,
+        is_secret: true,
+    };
+    for (texts, content) in [(["half", "whole"], ""), (["whole", "whole"], "whole")] {
+        lists.set(texts.map(file).into());
+        let loaded = lists.take_loaded();
+        assert_eq!(loaded.contents, BTreeMap::from([("a.pem".into(), content.into())]));
+        assert_eq!(loaded.named.len(), 1);
+        assert!(lists.take_loaded().contents.is_empty(), "once");
+    }
+}

@@ -1,16 +1,16 @@
 //! Thread of a watch: checks files when they are due, and keeps the watches of their folders.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::NamedFiles;
 use super::folders::WatchedFolders;
 use super::places::FilePlaces;
 use super::schedule::{FileId, LOOK_EVERY, LookKind};
 use super::shared::{WatchShared, WatchTurn};
 use super::watched_file::WatchedFile;
+use super::{LoadedFiles, NamedFiles};
 
 /// State that the thread of a watch has for itself.
 pub(super) struct WatchThread {
@@ -110,28 +110,36 @@ impl WatchThread {
         true
     }
 
-    /// Watches the files that the configuration names now, and no longer those that it named.
+    /// Watches the files that the configuration names now, and no longer those that it named. A
+    /// reload may have read a file while it was written: a file is checked soon if its loaded content
+    /// is not the known one.
     fn follow(&mut self) {
-        let named: BTreeSet<PathBuf> = self.named.paths().into_iter().collect();
-        let gone: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(id, file)| **id != MAIN && !named.contains(&file.path))
-            .map(|(id, _)| *id)
-            .collect();
+        let LoadedFiles { named, mut contents } = self.named.take_loaded();
+        let is_gone = |id: FileId, file: &WatchedFile| id != MAIN && !named.contains(&file.path);
+        let files = self.files.iter();
+        let gone: Vec<FileId> = files.filter(|(id, file)| is_gone(**id, file)).map(|(id, _)| *id).collect();
         for id in gone {
             self.files.remove(&id);
             self.places.remove(&id);
             self.lacking.remove(&id);
             self.shared.with(|state, _| state.schedule.remove(id));
         }
-        let known: BTreeSet<&Path> =
-            self.files.iter().filter(|(id, _)| **id != MAIN).map(|(_, file)| file.path.as_path()).collect();
-        let new = self.named.take_new(|path| known.contains(path), self.brought_into.as_deref());
-        for file in new {
+        let mut known = BTreeSet::new();
+        for (id, file) in &mut self.files {
+            if file.set_loaded(&contents) {
+                self.shared.with(|state, now| state.schedule.poll_soon(*id, now));
+            }
+            if *id != MAIN {
+                known.insert(file.path.clone());
+            }
+        }
+        for path in named.difference(&known) {
+            if self.brought_into.as_ref().is_some_and(|folder| path.starts_with(folder)) {
+                continue;
+            }
             let id = self.next_id;
             self.next_id += 1;
-            self.add(id, file);
+            self.add(id, WatchedFile::named(path, contents.remove(path)));
         }
     }
 

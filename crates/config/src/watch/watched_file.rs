@@ -1,5 +1,6 @@
 //! Content of a watched file, and of the files that it includes: whether it has changed since the last look.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,21 @@ impl WatchedFile {
     pub(super) fn unseen(path: &Path) -> WatchedFile {
         let (patterns, stamps, known) = Default::default();
         WatchedFile { path: path.to_owned(), includes: true, patterns, stamps, looks: 0, restless: 0, known }
+    }
+
+    /// Makes the contents that were loaded the known ones. Returns whether one of them differs: the
+    /// next look reads the files then, even if their metadata stay the same.
+    pub(super) fn set_loaded(&mut self, loaded: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
+        let mut differs = false;
+        for (path, known) in &mut self.known {
+            let Some(content) = loaded.get(path) else { continue };
+            let content = Some(content).filter(|content| !content.is_empty());
+            if known.as_ref() != content {
+                *known = content.cloned();
+                (self.looks, differs) = (0, true);
+            }
+        }
+        differs
     }
 
     /// Whether there is a new content.
