@@ -98,6 +98,7 @@ impl Burst {
 
 #[derive(Debug)]
 struct OpenWrite {
+    /// Time of the first write, or of the last read of an endless one.
     first: Duration,
     last: Duration,
     /// It is written for longer than [`MAX_WRITE`]: no other file waits for it.
@@ -311,14 +312,12 @@ impl LookSchedule {
             if write.due() > now {
                 return true;
             }
-            expired.push(path.clone());
-            // An endless writer that is quiet is like one that has closed the file.
-            let goes_on = match write.is_endless {
-                true => write.last >= write.first,
-                false => write.last + QUIET_WRITER > now,
-            };
+            if !write.is_endless || write.last >= write.first {
+                expired.push(path.clone());
+            }
             (write.first, write.is_endless) = (now, true);
-            goes_on
+            // A writer that is quiet is like one that has closed the file.
+            write.last + QUIET_WRITER > now
         });
         for path in expired {
             let ids = self.ids(&path);
