@@ -214,7 +214,7 @@ impl LookSchedule {
             FileChange::Attributes => {}
             FileChange::Whole | FileChange::Gone => {
                 self.created.remove(path);
-                self.writes.remove(path);
+                self.end_write(path, now);
             }
         }
         if change == FileChange::Gone && self.paths.contains_key(path) {
@@ -242,6 +242,18 @@ impl LookSchedule {
         true
     }
 
+    /// Ends the wait for the writer of a file. A burst that has waited for it begins anew.
+    fn end_write(&mut self, path: &Path, now: Duration) {
+        let ended = self.writes.remove(path).is_some_and(|write| !write.is_endless);
+        if ended
+            && !self.is_held()
+            && let Some(burst) = &mut self.burst
+            && burst.due() <= now
+        {
+            burst.first = now;
+        }
+    }
+
     fn ids(&self, path: &Path) -> BTreeSet<FileId> {
         let mut ids = self.paths.get(path).cloned().unwrap_or_default();
         if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
@@ -258,9 +270,7 @@ impl LookSchedule {
         for id in ids {
             if let Some(plan) = self.files.get_mut(&id) {
                 plan.is_reported = true;
-                // A burst that is over has waited for a writer.
-                let going_on = self.burst.filter(|burst| burst.due() > now);
-                self.burst = Some(Burst { first: going_on.map_or(now, |burst| burst.first), last: now });
+                self.burst = Some(Burst { first: self.burst.map_or(now, |burst| burst.first), last: now });
             }
         }
     }

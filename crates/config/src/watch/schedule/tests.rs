@@ -201,6 +201,26 @@ fn endless_burst_is_read_once_a_second() {
 }
 
 #[test]
+fn event_before_the_thread_wakes_up_does_not_delay_an_endless_burst() {
+    let mut clock = Clock::at_rest();
+    let end = clock.now + MAX_BURST;
+    while clock.now < end {
+        clock.event("/list", Whole);
+        clock.now += ms(40);
+    }
+    clock.event("/list", Whole);
+    assert_eq!(clock.schedule.due(clock.now), [(LIST, LookKind::Whole)]);
+}
+
+#[test]
+fn burst_that_has_waited_for_a_writer_begins_anew() {
+    let mut clock = Clock::at_rest();
+    clock.event("/main", Modified).event("/list", Whole).pass(2_000).event("/main", Whole).pass(40);
+    clock.event("/list", Whole).pass(40).event("/list", Whole);
+    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN, LIST])));
+}
+
+#[test]
 fn lost_events_have_every_file_read() {
     let mut clock = Clock::at_rest();
     clock.schedule.lost_events(clock.now);
