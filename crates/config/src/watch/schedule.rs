@@ -126,6 +126,7 @@ impl LookSchedule {
     pub(super) fn remove(&mut self, id: FileId) {
         self.forget_places(id);
         self.files.remove(&id);
+        self.forget_unwatched_writes();
     }
 
     /// Sets the paths whose events concern a file, and how often it is polled while nothing happens.
@@ -148,6 +149,15 @@ impl LookSchedule {
         for (folder, pattern) in listed {
             self.listed.entry(folder.clone()).or_default().push((pattern.clone(), id));
         }
+        self.forget_unwatched_writes();
+    }
+
+    /// Forgets the writers of files that are no longer watched: nothing waits for them.
+    fn forget_unwatched_writes(&mut self) {
+        let (mut writes, mut created) = (std::mem::take(&mut self.writes), std::mem::take(&mut self.created));
+        writes.retain(|path, _| !self.ids(path).is_empty());
+        created.retain(|path| !self.ids(path).is_empty());
+        (self.writes, self.created) = (writes, created);
     }
 
     /// Sets how often a file is polled while nothing happens.
@@ -360,8 +370,15 @@ impl LookSchedule {
     }
 
     /// Whether to reload now: not while a file is being written, nor in a burst of events.
+    pub(super) fn is_reload_due(&self) -> bool {
+        self.wants_reload && !self.is_held() && self.burst.is_none()
+    }
+
+    /// Returns once for each reload that is due.
     pub(super) fn take_reload(&mut self) -> bool {
-        !self.is_held() && self.burst.is_none() && std::mem::take(&mut self.wants_reload)
+        let is_due = self.is_reload_due();
+        self.wants_reload &= !is_due;
+        is_due
     }
 }
 

@@ -60,7 +60,7 @@ impl WatchShared {
             let now = self.start.elapsed();
             let looks = state.schedule.due(now);
             let has_new_names = std::mem::take(&mut state.has_new_names);
-            if has_new_names || !looks.is_empty() {
+            if has_new_names || !looks.is_empty() || state.schedule.is_reload_due() {
                 return Some(WatchTurn { has_new_names, looks });
             }
             state = match state.schedule.wake_at() {
@@ -76,5 +76,23 @@ impl WatchShared {
 
     fn lock(&self) -> MutexGuard<'_, WatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reload_that_nothing_holds_up_any_more_makes_a_turn() {
+        let shared = WatchShared::new();
+        shared.update(|state, now| {
+            state.schedule.add(0, now);
+            state.schedule.due(now);
+            state.schedule.want_reload();
+        });
+        let turn = shared.wait().unwrap();
+        assert!(turn.looks.is_empty() && !turn.has_new_names, "{turn:?}");
+        assert!(shared.with(|state, _| state.schedule.take_reload()));
     }
 }

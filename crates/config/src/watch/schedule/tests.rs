@@ -253,6 +253,31 @@ fn removed_file_leaves_nothing_behind() {
 }
 
 #[test]
+fn writer_of_a_file_no_longer_watched_holds_up_no_reload() {
+    for is_removed in [true, false] {
+        let mut clock = Clock::at_rest();
+        clock.event("/list", Modified).schedule.want_reload();
+        assert!(!clock.schedule.take_reload());
+        match is_removed {
+            true => clock.schedule.remove(LIST),
+            false => clock.schedule.set_places(LIST, [PathBuf::from("/other")], &[], DAY),
+        }
+        assert!(clock.schedule.is_reload_due() && clock.schedule.take_reload());
+        assert!(!clock.schedule.is_reload_due(), "once");
+    }
+}
+
+#[test]
+fn writer_goes_on_holding_up_a_reload_while_its_file_is_watched() {
+    let mut clock = Clock::at_rest();
+    clock.event("/conf.d/a.toml", Modified).schedule.want_reload();
+    clock.schedule.remove(LIST);
+    let included = [(PathBuf::from("/conf.d"), Pattern::new("*.toml").unwrap())];
+    clock.schedule.set_places(MAIN, [PathBuf::from("/main")], &included, DAY);
+    assert!(!clock.schedule.take_reload());
+}
+
+#[test]
 fn idle_files_are_polled_at_the_same_time() {
     let mut clock = Clock::at_rest();
     for id in [MAIN, LIST] {
