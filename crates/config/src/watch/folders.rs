@@ -207,6 +207,7 @@ fn file_change(kind: &EventKind) -> Option<FileChange> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
+    use std::time::Duration;
 
     use notify::event::Flag;
 
@@ -214,15 +215,17 @@ mod tests {
     use crate::watch::schedule::LookKind;
 
     #[test]
-    fn overflow_of_the_queue_has_every_file_looked_at() {
+    fn overflow_of_the_queue_has_every_file_polled() {
         let shared = WatchShared::new();
         shared.update(|state, now| {
             state.schedule.add(7, now);
+            state.schedule.set_places(7, [], &[], Duration::from_secs(86_400));
             state.schedule.due(now);
+            state.schedule.looked(7, false, now);
         });
         handle(&shared, Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
         let turn = shared.wait().unwrap();
-        assert_eq!(turn.looks, [(7, LookKind::Whole)]);
+        assert_eq!(turn.looks, [(7, LookKind::Poll)]);
     }
 
     #[test]

@@ -233,10 +233,13 @@ impl LookSchedule {
         self.report(ids, now);
     }
 
-    /// Has all files checked: events were lost.
+    /// Has all files polled soon after a loss of events. Writers may be at work unseen: a poll reads
+    /// a file once its metadata stay the same.
     pub(super) fn lost_events(&mut self, now: Duration) {
-        let all: Vec<FileId> = self.files.keys().copied().collect();
-        self.report(all, now);
+        for plan in self.files.values_mut() {
+            plan.is_reported = false;
+            plan.next_poll = plan.next_poll.min(now + LOOK_EVERY);
+        }
     }
 
     /// Whether there was room to wait.

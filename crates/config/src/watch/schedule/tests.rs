@@ -221,10 +221,13 @@ fn burst_that_has_waited_for_a_writer_begins_anew() {
 }
 
 #[test]
-fn lost_events_have_every_file_read() {
+fn lost_events_have_every_file_polled() {
     let mut clock = Clock::at_rest();
+    clock.event("/list", Whole);
     clock.schedule.lost_events(clock.now);
-    assert_eq!(clock.next_looks(), Some((SETTLE, vec![MAIN, LIST])));
+    assert_eq!(clock.schedule.due(clock.now + SETTLE), [], "a writer may be at work");
+    let looks = clock.schedule.due(clock.now + LOOK_EVERY);
+    assert_eq!(looks, [(MAIN, LookKind::Poll), (LIST, LookKind::Poll)]);
 }
 
 #[test]
