@@ -9,7 +9,7 @@ use log::{debug, warn};
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
 use notify::{Config, ErrorKind, Event, INotifyWatcher, RecursiveMode, Watcher};
 
-use super::places::{FolderToWatch, InodeId};
+use super::places::{FolderToWatch, InodeId, inode_at};
 use super::schedule::FileChange;
 use super::shared::WatchShared;
 
@@ -126,13 +126,18 @@ impl WatchedFolders {
         }
     }
 
-    /// Begins the watches of folders anew. One may have ended without an event, for example because
-    /// its file system was unmounted.
+    /// Renews watches of folders that have ended without an event, for example because a file system
+    /// was unmounted. The other watches lose no event. A folder that was replaced is left to
+    /// [`WatchedFolders::watch`].
     pub(super) fn renew(&mut self, folders: &BTreeMap<PathBuf, FolderToWatch>) {
-        for (path, folder) in folders {
-            if self.watched.contains_key(path) {
+        for path in folders.keys() {
+            let id = self.watched.get(path);
+            if id.is_none() || id != inode_at(path).as_ref() || !self.is_running() {
+                continue;
+            }
+            let Some(watcher) = &mut self.watcher else { return };
+            if watcher.watch(path, RecursiveMode::NonRecursive).is_err() {
                 self.unwatch(path);
-                self.watch_one(path, folder.id);
             }
         }
     }
@@ -248,6 +253,31 @@ mod tests {
             folders.watch(&wanted.into_iter().skip(1).collect()),
             WatchOutcome { lacks_one: false, has_new: true }
         );
+    }
+
+    /// Watches of inotify of an inode, by all watchers of this process.
+    fn kernel_watches(inode: u64) -> Vec<String> {
+        let files = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+        let infos: Vec<String> = files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect();
+        let of_inode = format!(" ino:{inode:x} ");
+        let lines = infos.iter().flat_map(|info| info.lines()).filter(|line| line.contains(&of_inode));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn renewed_watch_of_a_folder_is_not_interrupted() {
+        let directory = tempfile::tempdir().unwrap();
+        let found = fs::metadata(directory.path()).unwrap();
+        let shared = Arc::new(WatchShared::new());
+        let mut folders = WatchedFolders::new(&shared);
+        let folder = FolderToWatch { id: (found.dev(), found.ino()), is_needed: true };
+        let wanted = BTreeMap::from([(directory.path().to_owned(), folder)]);
+        folders.watch(&wanted);
+        let before = kernel_watches(found.ino());
+        assert_eq!(before.len(), 1);
+        folders.renew(&wanted);
+        assert_eq!(kernel_watches(found.ino()), before);
+        assert_eq!(folders.watch(&wanted), WatchOutcome::default());
     }
 
     #[test]

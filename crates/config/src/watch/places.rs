@@ -187,6 +187,11 @@ fn poll_interval(kind: u32) -> Duration {
     }
 }
 
+/// Inode at a path, not of the target of a link.
+pub(super) fn inode_at(path: &Path) -> Option<InodeId> {
+    fs::symlink_metadata(path).ok().map(|found| id(&found))
+}
+
 fn id(found: &Metadata) -> InodeId {
     (found.dev(), found.ino())
 }
