@@ -1,6 +1,7 @@
 //! Watches of folders by inotify, through the crate `notify`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -52,7 +53,7 @@ impl WatchedFolders {
         }
         self.watched.clear();
         self.inodes.clear();
-        // Its end would panic without its thread.
+        // `INotifyWatcher::drop` panics if its thread has ended.
         std::mem::forget(self.watcher.take());
         if thread::Builder::new().spawn(|| ()).is_err() {
             self.warn("no thread can be made");
@@ -86,14 +87,15 @@ impl WatchedFolders {
                 Some(_) => self.unwatch(path),
                 None => {}
             }
-            let is_watched = self.watch_one(path, folder.id);
+            let is_watched = self.watch_one(path, *folder);
             outcome.has_new |= is_watched;
             outcome.lacks_one |= !is_watched && folder.is_needed;
         }
         outcome
     }
 
-    fn watch_one(&mut self, path: &Path, id: InodeId) -> bool {
+    fn watch_one(&mut self, path: &Path, folder: FolderToWatch) -> bool {
+        let FolderToWatch { id, is_needed } = folder;
         if self.watched.len() >= MAX_WATCHED_FOLDERS {
             self.warn(&format!("more than {MAX_WATCHED_FOLDERS} folders"));
             return false;
@@ -110,8 +112,8 @@ impl WatchedFolders {
                 true
             }
             Err(error) => {
-                match error.kind {
-                    ErrorKind::MaxFilesWatch => self.warn("fs.inotify.max_user_watches is reached"),
+                match lasting_reason(&error, path) {
+                    Some(why) if is_needed => self.warn(&why),
                     _ => debug!("cannot watch {}: {error}", path.display()),
                 }
                 false
@@ -122,7 +124,7 @@ impl WatchedFolders {
     /// Logs once that files are polled.
     fn warn(&mut self, why: &str) {
         if !std::mem::replace(&mut self.has_warned, true) {
-            warn!("cannot watch all files by inotify: {why}; convey polls the others 5 times a second");
+            warn!("inotify cannot watch some files ({why}); convey polls these files 5 times a second");
         }
     }
 
@@ -180,6 +182,17 @@ impl Drop for WatchedFolders {
     }
 }
 
+/// Reason why a folder cannot be watched, unless the folder is gone.
+fn lasting_reason(error: &notify::Error, path: &Path) -> Option<String> {
+    match &error.kind {
+        ErrorKind::MaxFilesWatch => Some("fs.inotify.max_user_watches is reached".to_owned()),
+        ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Some(format!("convey may not read {}", path.display()))
+        }
+        _ => None,
+    }
+}
+
 /// Runs in the thread of `notify`.
 fn handle(shared: &WatchShared, event: notify::Result<Event>) {
     match event {
@@ -231,6 +244,17 @@ mod tests {
         handle(&shared, Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)));
         let turn = shared.wait().unwrap();
         assert_eq!(turn.looks, [(7, LookKind::Poll)]);
+    }
+
+    #[test]
+    fn folder_that_convey_may_not_read_is_a_reason_to_warn() {
+        let reason = |error: ErrorKind| lasting_reason(&notify::Error::new(error), Path::new("/etc/a"));
+        let denied = ErrorKind::Io(io::ErrorKind::PermissionDenied.into());
+        assert_eq!(reason(denied).as_deref(), Some("convey may not read /etc/a"));
+        assert!(reason(ErrorKind::MaxFilesWatch).is_some());
+        for gone in [ErrorKind::PathNotFound, ErrorKind::Io(io::ErrorKind::NotADirectory.into())] {
+            assert_eq!(reason(gone), None);
+        }
     }
 
     #[test]
