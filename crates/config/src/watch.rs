@@ -158,7 +158,9 @@ impl FirstLook {
 }
 
 /// Calls `on_change` from a thread of its own after every change since the `first` look: 300 ms after the
-/// writer has closed the file at the latest, or within a second where inotify is blind. It compares the
+/// writer has closed the file at the latest. Where inotify reports nothing, the watch polls metadata
+/// every 200 ms and reads a file once they are stable. It polls overlayfs every 2 s and other local
+/// file systems every 30 s, for changes that inotify does not report. It compares the
 /// content of the file, of the files that it includes, and of the `lists` that it names. A file that stays missing or empty
 /// counts as one change. It ignores the folder `brought_into`: the code that brings files
 /// there asks for the reload.

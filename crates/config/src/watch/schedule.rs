@@ -1,5 +1,4 @@
-//! Decides when a watched file is checked: after an event once its writers have closed it, and
-//! by polling now and then. Pure: file events and the time in, looks out.
+//! Schedules checks of watched files. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,9 +12,9 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 const SETTLE: Duration = Duration::from_millis(50);
 /// Events without a quiet time in between delay a look by this at most.
 const MAX_BURST: Duration = Duration::from_secs(1);
-/// A file that its writer keeps open is read once nothing was written to it for so long.
+/// Idle time after which a file that is still open is read.
 const QUIET_WRITER: Duration = Duration::from_secs(3);
-/// A file that its writer keeps open and never stops writing is read after so long.
+/// Longest wait for a writer that keeps writing.
 const MAX_WRITE: Duration = Duration::from_secs(30);
 /// Time between two reads of a file whose writer has not stopped within [`MAX_WRITE`].
 const ENDLESS_WRITER_READ_EVERY: Duration = Duration::from_secs(1);

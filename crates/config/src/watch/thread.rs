@@ -61,7 +61,7 @@ impl WatchThread {
         }
     }
 
-    /// Whether to reload.
+    /// Performs one turn; returns whether to reload.
     fn take_turn(&mut self, turn: WatchTurn) -> bool {
         let gone = self.shared.with(|state, _| state.schedule.take_gone());
         gone.iter().for_each(|path| self.folders.forget(path));
