@@ -40,13 +40,16 @@ impl Drop for Watch {
 pub struct NamedFiles {
     files: Arc<Mutex<Vec<ReadFile>>>,
     /// The configuration and the files that it includes, as they were loaded last.
-    texts: Arc<Mutex<Vec<(PathBuf, Vec<u8>)>>>,
+    texts: Arc<Mutex<Texts>>,
     entries: Arc<Mutex<Entries>>,
     /// The certificates of the configuration that was loaded last; `None` before the first.
     pairs: Arc<Mutex<Option<PairsBefore>>>,
     /// The watch of these files, once there is one.
     watch: Arc<Mutex<Weak<WatchShared>>>,
 }
+
+/// Files with their content.
+type Texts = Vec<(PathBuf, Vec<u8>)>;
 
 /// How many entries each file had when the configuration was last loaded.
 type Entries = BTreeMap<PathBuf, usize>;
