@@ -120,7 +120,7 @@ pub(crate) struct Bookmark {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BookmarkMeta {
-    pub(crate) resource_version: String,
+    pub(crate) resource_version: Option<String>,
 }
 
 /// An error that an API server has sent.

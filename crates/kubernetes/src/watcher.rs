@@ -157,15 +157,19 @@ impl<T: Transport, K: Object> Watcher<T, K> {
 
 /// Reads a line of a watch that was at a version. Returns its version afterwards.
 fn read_line<K: Object>(line: &[u8], version: String) -> Result<(String, Option<ObjectEvent<K>>), ApiFault> {
+    let has_text = !line.trim_ascii().is_empty();
     match serde_json::from_slice(line) {
         Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
             Ok((version_of(&object)?, Some(ObjectEvent::Applied(object))))
         }
         Ok(WatchEvent::Deleted(object)) => Ok((version_of(&object)?, Some(ObjectEvent::Deleted(object)))),
-        Ok(WatchEvent::Bookmark(bookmark)) => Ok((bookmark.metadata.resource_version, None)),
+        Ok(WatchEvent::Bookmark(bookmark)) => {
+            let next = bookmark.metadata.resource_version.filter(|next| !next.is_empty());
+            Ok((next.unwrap_or(version), None))
+        }
         Ok(WatchEvent::Error(status)) => Err(ApiFault::Refused(status)),
-        // A line may be empty, and the last one not whole.
-        Err(error) if error.is_eof() => Ok((version, None)),
+        // The last line may be cut.
+        Err(error) if error.is_eof() && !(line.ends_with(b"\n") && has_text) => Ok((version, None)),
         Err(error) => Err(match serde_json::from_slice::<ApiStatus>(line) {
             Ok(status) => ApiFault::Refused(status),
             Err(_) => ApiFault::Broken(unreadable(&error)),
@@ -275,8 +279,10 @@ mod tests {
             line("DELETED", &object("web-2", 10)),
         ];
         let bookmark = line("BOOKMARK", r#"{"metadata":{"resourceVersion":"12"}}"#);
+        let nowhere = line("BOOKMARK", r#"{"metadata":{"resourceVersion":""}}"#);
+        let nothing = line("BOOKMARK", r#"{"metadata":{}}"#);
         let gone = line("ERROR", r#"{"reason":"Expired","code":410}"#);
-        let answers = [first, second, changes.concat(), bookmark, String::new(), gone];
+        let answers = [first, second, changes.concat(), bookmark, nowhere + &nothing, gone];
         let (seen, targets) = events_of(&answers.each_ref().map(|answer| answer.as_str())).await;
         assert_eq!(seen, ["(", "web-1", "web-2", ")", "+web-3", "+web-1", "-web-2", "Expired 410"]);
         let path = "/api/v1/namespaces/shop/services?";
@@ -307,8 +313,10 @@ mod tests {
             "what is no event is no error of the API"
         );
         assert_eq!(last(&[EMPTY, r#"{"reason":"Forbidden","code":403}"#]).await, "Forbidden 403");
-        let half = "{\"type\":\"ADDED\",\"obj";
+        let half = r#"{"type":"ADDED","object":{"#;
         assert_eq!(last(&[EMPTY, half]).await, "the connection is closed", "the next watch");
+        let ended = last(&[EMPTY, &format!("{half}\n")]).await;
+        assert!(ended.starts_with(unreadable), "{ended}");
     }
 
     #[tokio::test(start_paused = true)]
